@@ -10,8 +10,9 @@ import (
 // addresses is not an outage. Without an answer, all stay. Otherwise only members that pass their
 // checks stay, until all checks of a new member pass. If none passes and none is former, members
 // without a verdict stay, because after a restart none has one. Without checks, the new members
-// replace them at once.
-func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup) *Resolution {
+// replace them at once. So do members without a verdict if uncheckable reports that their checks
+// can't run, unless it is nil.
+func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
 	passes := func(m Member) bool { return s.anyPasses(in, l, m) }
 	unproven := len(former) == 0 && !slices.ContainsFunc(before.Members, passes)
@@ -24,7 +25,8 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup)
 	for _, m := range r.Members {
 		present[m.target()] = true
 	}
-	replaced := map[bool]bool{true: r.replaces(true, s, in, l), false: r.replaces(false, s, in, l)}
+	replaces := func(m Member) bool { return s.allPass(in, l, m, uncheckable) }
+	replaced := map[bool]bool{true: r.replaces(true, replaces), false: r.replaces(false, replaces)}
 	former = slices.DeleteFunc(former, func(m Member) bool { return present[m.target()] || replaced[m.Addr.Is4()] })
 	slices.SortFunc(former, Member.Compare)
 	next := &Resolution{Members: r.Members, Former: slices.Compact(former), Failure: r.Failure}
@@ -37,10 +39,10 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup)
 // target returns the address and port of m, which may be 0.
 func (m Member) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
 
-// replaces reports whether the members of r can serve instead of the former ones of a family. A
+// replaces reports whether the members of r that can serve replace the former ones of a family. A
 // family is replaced by its own new members. A complete answer without members of the family ends
 // its use.
-func (r *Resolution) replaces(v4 bool, s *Service, in *Inputs, l Lookup) bool {
+func (r *Resolution) replaces(v4 bool, canServe func(Member) bool) bool {
 	own := func(m Member) bool { return m.Addr.Is4() == v4 }
 	if !slices.ContainsFunc(r.Members, own) {
 		if r.Failure != "" {
@@ -48,7 +50,7 @@ func (r *Resolution) replaces(v4 bool, s *Service, in *Inputs, l Lookup) bool {
 		}
 		own = func(Member) bool { return true }
 	}
-	return slices.ContainsFunc(r.Members, func(m Member) bool { return own(m) && s.allPass(in, l, m) })
+	return slices.ContainsFunc(r.Members, func(m Member) bool { return own(m) && canServe(m) })
 }
 
 // anyPasses reports whether a check of an endpoint at m passes, or it has none.
@@ -58,10 +60,14 @@ func (s *Service) anyPasses(in *Inputs, l Lookup, m Member) bool {
 	})
 }
 
-// allPass reports whether all checks of an endpoint at m pass, or it has none.
-func (s *Service) allPass(in *Inputs, l Lookup, m Member) bool {
+// allPass reports whether all checks of an endpoint at m pass or can't run, or it has none.
+func (s *Service) allPass(in *Inputs, l Lookup, m Member, uncheckable func(Target) bool) bool {
+	unproven := func(t Target) bool {
+		v := in.Health.At(t)
+		return v != HealthUp && (v != HealthUnknown || uncheckable == nil || !uncheckable(t))
+	}
 	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
-		return s.isUnchecked(e) || !slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) != HealthUp })
+		return s.isUnchecked(e) || !slices.ContainsFunc(s.targetsOf(e), unproven)
 	})
 }
 

@@ -27,6 +27,7 @@ func TestReplacedAnswers(t *testing.T) {
 		members, former, next string
 		failure               string
 		up, half, down        string // all checks pass, only the first, or none
+		uncheckable           bool   // no check can run
 		want                  string
 	}{
 		"no new member is checked": {members: old, next: new1 + " " + new2, up: old, want: old},
@@ -38,6 +39,8 @@ func TestReplacedAnswers(t *testing.T) {
 		"no verdict, two answers":  {members: new2, former: old, next: new1, want: old},
 		"a member is in both":      {members: old + " " + new1, next: new1, up: old + " " + new1},
 		"it failed":                {members: old + " " + new1, next: new1, up: old, down: new1, want: old},
+		"checks can't run":         {uncheckable: true, members: old, next: new1},
+		"they can't run, but fail": {uncheckable: true, members: old, next: new1, up: old, down: new1, want: old},
 		"former, down now":         {members: new1, former: old, next: new1, want: old},
 		"former, back":             {members: new1, former: old, next: old, want: ""},
 		"no checks":                {unchecked: true, members: old, next: new1},
@@ -68,11 +71,12 @@ func TestReplacedAnswers(t *testing.T) {
 			l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db.example.org", V4: true, V6: true}
 			before := &balancer.Resolution{Members: membersAt(c.members), Former: membersAt(c.former)}
 			next := &balancer.Resolution{Members: membersAt(c.next), Failure: c.failure}
-			after := next.After(before, s, &in, l)
+			uncheckable := func(balancer.Target) bool { return c.uncheckable }
+			after := next.After(before, s, &in, l, uncheckable)
 			if got, want := fmt.Sprint(after.Former), fmt.Sprint(membersAt(c.want)); got != want {
 				t.Errorf("former members %s, want %s", got, want)
 			}
-			if again := next.After(after, s, &in, l); again != after {
+			if again := next.After(after, s, &in, l, uncheckable); again != after {
 				t.Errorf("the same answer changes %v to %v", after, again)
 			}
 		})

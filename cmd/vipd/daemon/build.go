@@ -231,6 +231,7 @@ func (d *Daemon) newNames(published *model.Published) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.configuration.Current().Resolver.Servers }})
 	d.names = names.New(names.Options{
 		StateDir: d.stateDir, Answer: client.Answer, MaxEtcd: func() int { return d.configuration.Current().Resolver.MaxNames }, Kick: published.Kick,
+		Uncheckable: d.checks.Uncheckable,
 	})
 }
 

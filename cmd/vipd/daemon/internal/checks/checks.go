@@ -229,6 +229,18 @@ func (c *Checks) Of(t balancer.Target) (f Found) {
 // the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
+// Uncheckable reports whether a check of a target, or all checks of its service, can't run on this
+// node. Only the caller of Verdicts may call it.
+func (c *Checks) Uncheckable(t balancer.Target) bool {
+	if subject, wanted := c.all.Get(t); wanted {
+		return c.unable.includes(t, subject)
+	}
+	for range c.all.While(balancer.Target{Service: t.Service}, func(other balancer.Target) bool { return other.Service == t.Service }) {
+		return false // this node does not use the endpoint
+	}
+	return true
+}
+
 // Hint makes the check of a target run immediately, if this node checks it. It does not block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 

@@ -70,6 +70,23 @@ func (u *unable) heard(h probe.Heard) bool {
 	return was.length+1 == h.Rules.Fall
 }
 
+// includes reports whether a check of a target has been unable to run Fall times.
+func (u *unable) includes(t balancer.Target, s health.Subject) bool {
+	if !u.some.Load() {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	check := 0
+	for range s.All() {
+		if r := u.rows[checkOf{t, check}]; r.length > 0 && r.length >= r.fall {
+			return true
+		}
+		check++
+	}
+	return false
+}
+
 // problems returns a problem for each service with endpoints that can't be checked, and the total
 // number of such endpoints. It drops the rows of endpoints that this node no longer checks.
 func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(t balancer.Target, check int) bool) (all []balancer.Problem, targets int) {

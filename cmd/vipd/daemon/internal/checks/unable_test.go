@@ -44,3 +44,36 @@ func TestUnableForgets(t *testing.T) {
 		t.Errorf("service added again without results: targets = %d, problems = %v, want none", n, problems)
 	}
 }
+
+// TestUncheckable runs the two checks of a target, and the second can't run. The target must be
+// uncheckable after Fall results and until a result. Of other targets, only those of a service
+// without any check must be uncheckable.
+func TestUncheckable(t *testing.T) {
+	at := func(service balancer.Name, address string) balancer.Target {
+		return balancer.Target{Service: service, Addr: netip.MustParseAddr(address), Port: 80}
+	}
+	one := at("web", "192.0.2.1")
+	var c Checks
+	c.all = c.all.Set(one, health.Subject{Next: &health.Subject{}})
+	result := func(o health.Outcome) {
+		c.unable.heard(probe.Heard{Target: one, Check: 1, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: o}})
+	}
+	expect := func(when string, want bool) {
+		t.Helper()
+		if got := c.Uncheckable(one); got != want {
+			t.Errorf("%s: Uncheckable = %t, want %t", when, got, want)
+		}
+	}
+	expect("no result", false)
+	result(health.NotRun)
+	expect("one result", false)
+	result(health.NotRun)
+	expect("Fall results", true)
+	result(health.Failed)
+	expect("the check runs again", false)
+	for target, want := range map[balancer.Target]bool{at("web", "192.0.2.2"): false, at("other", "192.0.2.1"): true} {
+		if got := c.Uncheckable(target); got != want {
+			t.Errorf("Uncheckable(%s) = %t, want %t", target, got, want)
+		}
+	}
+}

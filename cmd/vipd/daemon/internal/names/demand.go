@@ -81,7 +81,7 @@ func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 	if u.interval != 0 && (l.interval == 0 || u.interval < l.interval) {
 		n.repeatEvery(l, u.interval)
 	}
-	n.update(id.Service, l, in)
+	n.update(id.Service, l, in, nil)
 }
 
 // leave removes a service from the users of a lookup. The last user stops it.

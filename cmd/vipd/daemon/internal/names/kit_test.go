@@ -43,6 +43,7 @@ func startNode(t *testing.T, path string) *node {
 	dir := statedir.New(path, func() {})
 	n.Names = names.New(names.Options{
 		StateDir: dir, Answer: n.answer, MaxEtcd: func() int { return n.limit },
+		Uncheckable: func(balancer.Target) bool { return false },
 		Kick: func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()

@@ -44,6 +44,9 @@ type Options struct {
 	MaxEtcd func() int
 	// Kick makes the model call Resolved again. It must not block.
 	Kick func()
+	// Uncheckable reports whether the checks of a target can't run on this node. Only Checked calls
+	// it.
+	Uncheckable func(balancer.Target) bool
 }
 
 // New reads the answers of an earlier run. Lookups start with Resolved and Run.
@@ -80,7 +83,7 @@ func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.L
 	n.mu.Unlock()
 	for l := range answered {
 		for name := range l.users {
-			n.update(name, l, in)
+			n.update(name, l, in, nil)
 		}
 	}
 	if complete && !n.complete {
@@ -112,7 +115,7 @@ func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balanc
 	before := n.resolved
 	for id := range n.held {
 		if l := n.lookups[id.Lookup]; l != nil && in.Services.Has(id.Service) {
-			n.update(id.Service, l, in)
+			n.update(id.Service, l, in, n.o.Uncheckable)
 		}
 	}
 	return n.kept(before)
@@ -130,12 +133,12 @@ func (n *Names) Awaits() bool {
 }
 
 // update publishes the answer of a lookup for one service.
-func (n *Names) update(name balancer.Name, l *lookup, in *balancer.Inputs) {
+func (n *Names) update(name balancer.Name, l *lookup, in *balancer.Inputs, uncheckable func(balancer.Target) bool) {
 	id := balancer.LookupID{Service: name, Lookup: l.Lookup}
 	n.mu.Lock()
 	answer := l.answer
 	n.mu.Unlock()
-	n.publish(id, answer.After(n.resolved.At(id), in.Services.At(name), in, l.Lookup))
+	n.publish(id, answer.After(n.resolved.At(id), in.Services.At(name), in, l.Lookup, uncheckable))
 }
 
 func (n *Names) publish(id balancer.LookupID, r *balancer.Resolution) {
