@@ -15,6 +15,7 @@ import (
 	"vipd/balancer/failover"
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/cli"
+	"vipd/cmd/internal/lookup"
 	"vipd/cmd/internal/table"
 	"vipd/cmd/internal/tomltext"
 	"vipd/cmd/internal/wording"
@@ -26,7 +27,8 @@ import (
 func describeVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "describe", Args: "[service|node|vip] NAME", Brief: "everything about one service, node or VIP",
-		About: "Without a kind, an address is a VIP, and another name is a service or else a node.\n\n" +
+		About: "Without a kind, an address is a VIP, and another name is a service, a node, or the DNS name of endpoints, whose " +
+			"present addresses are shown.\n\n" +
 			"Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
 			"daemon started, endpoints with configured and effective weight, health and override, results of checks, drains, " +
 			"frontends and problems.\n\n" +
@@ -69,6 +71,9 @@ func runDescribe(c *cli.Call) error {
 	}
 	s := serviceIn(services, name)
 	if s == nil {
+		if n := findName(name, services); n != nil && c.Format != cli.FormTOML {
+			return c.Show(n, func() string { return nameText(c.Printer, n) })
+		}
 		return notServed(c, name, services)
 	}
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
@@ -201,6 +206,54 @@ func pathText(a api.Address) string {
 		text += "; " + cli.OneLine(a.Note)
 	}
 	return text
+}
+
+// describedName is a DNS name of endpoints, with its present endpoints and the lookups of services.
+type describedName struct {
+	Name      string         `json:"name"`
+	Lookups   []namedLookup  `json:"lookups"`
+	Endpoints []api.Endpoint `json:"endpoints"`
+}
+
+type namedLookup struct {
+	Service balancer.Name `json:"service"`
+	api.Lookup
+}
+
+// findName returns the description of a DNS name, or nil if no service uses it.
+func findName(text string, services []api.Service) *describedName {
+	n := &describedName{Name: lookup.HostName(text), Lookups: []namedLookup{}, Endpoints: []api.Endpoint{}}
+	if n.Name == "" {
+		return nil
+	}
+	for _, s := range services {
+		for _, l := range s.Lookups {
+			if lookup.HostName(l.Name) == n.Name {
+				n.Lookups = append(n.Lookups, namedLookup{s.Name, l})
+			}
+		}
+		for _, e := range s.Endpoints {
+			if lookup.HostName(e.Name) == n.Name {
+				n.Endpoints = append(n.Endpoints, e)
+			}
+		}
+	}
+	if len(n.Lookups)+len(n.Endpoints) == 0 {
+		return nil
+	}
+	return n
+}
+
+func nameText(p *cli.Printer, n *describedName) string {
+	out := &sheet{Printer: p}
+	out.line("name", n.Name)
+	label := "lookups"
+	for _, l := range n.Lookups {
+		out.text(label, string(l.Service)+": "+lookupText(p, &l.Lookup))
+		label = ""
+	}
+	out.section("endpoints", endpointsTable(p, n.Endpoints))
+	return out.b.String()
 }
 
 func describedPorts(p *cli.Printer, s *api.Service) *table.Table {

@@ -307,6 +307,12 @@ func (d *daemonOverride) override(overrides func(api.OverrideTarget) string) err
 	d.targets = r.Targets
 	err = d.Show(r, func() string { return targetLines(r.Targets, overrides) })
 	noteName(d.Call, q, r.Targets)
+	if q.Draining != nil && !*q.Draining && lookup.HostName(q.Address) != "" {
+		left, _ := cli.AskDaemon(d.Call, (*api.Client).Overrides)
+		noteFormerDrains(d.Call, q, left.Targets, func(t api.OverrideTarget) bool {
+			return slices.ContainsFunc(d.before, func(e api.Endpoint) bool { return e.Service == t.Service && isAt(e.Address, t.Address) })
+		})
+	}
 	if err == nil && (q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0) {
 		d.noteIdle()
 	}
@@ -325,6 +331,22 @@ func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget)
 	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
 		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
 		c.Hint("%s now stands for %s; addresses that it gets later are not affected", name, wording.Some(addresses, 8))
+	}
+}
+
+// noteFormerDrains names the drained addresses of a requested service that are not endpoints now,
+// after an undrain of a DNS name. The name may have had them.
+func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTarget, isEndpoint func(api.OverrideTarget) bool) {
+	var left []string
+	for _, t := range all {
+		if t.Service == q.Service && t.Override.Drains() && !isEndpoint(t) {
+			left = append(left, t.Address)
+		}
+	}
+	if left != nil {
+		slices.Sort(left)
+		c.Hint("service %s still drains addresses that are not endpoints now: %s; if the name gets them again, \"vipctl undrain %[1]s %[3]s\" ends a drain",
+			q.Service, wording.Some(left, 8), left[0])
 	}
 }
 

@@ -36,6 +36,7 @@ type fakeDaemon struct {
 	check            api.CheckResult
 	traffic          []api.Traffic // consecutive answers; the last is repeated
 	overrideRequests []api.OverrideRequest
+	overrides        []api.OverrideTarget
 	pending          *api.PendingText // nil means that the caller may not read it
 	aborts           int
 	changed          chan struct{} // closed with each change
@@ -76,6 +77,9 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 		d.answer(w, r, func() any { d.aborts++; return d.reload })
 	})
 	mux.HandleFunc("POST /v1/overrides", d.override)
+	mux.HandleFunc("GET /v1/overrides", func(w http.ResponseWriter, r *http.Request) {
+		d.answer(w, r, func() any { return api.OverrideResult{Targets: d.overrides} })
+	})
 	mux.HandleFunc("GET /v1/events", d.journal)
 	mux.HandleFunc("POST /v1/check", d.checkNow)
 	d.server = &http.Server{Handler: mux}

@@ -157,6 +157,16 @@ func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error
 	if f.request.Draining != nil && !*f.request.Draining {
 		f.noteLocalDrains()
 	}
+	if f.request.Draining != nil && !*f.request.Draining && lookup.HostName(f.request.Address) != "" {
+		var all []api.OverrideTarget
+		for t, o := range f.Overrides.All() {
+			all = append(all, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: o})
+		}
+		noteFormerDrains(f.Call, &f.request, all, func(at api.OverrideTarget) bool {
+			t, err := balancer.ParseTarget(at.Service, at.Address)
+			return err != nil || len(f.Endpoints(t)) > 0
+		})
+	}
 	return errors.Join(errs...)
 }
 

@@ -475,3 +475,30 @@ func TestFleetDrainOfNames(t *testing.T) {
 		}
 	}
 }
+
+// TestFleetUndrainOfFormerAddress drains the address of a name, which then gets another address. An
+// undrain of the name must name the drained address.
+func TestFleetUndrainOfFormerAddress(t *testing.T) {
+	f := newStage(t)
+	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1"}, map[string]any{"address": "a.web.invalid"}}})
+	d, socket := fakeHere(t)
+	t.Setenv("VIPCTL_SOCKET", socket)
+	const note = `note: service web still drains addresses that are not endpoints now: 10.0.0.2:8080; if the name gets them again, "vipctl undrain web 10.0.0.2:8080" ends a drain` + "\n"
+	for _, step := range []struct{ address, line, want string }{
+		{"10.0.0.2", "drain web 10.0.0.2:8080", ""},
+		{"10.0.0.3", "undrain web 10.0.0.1", ""},
+		{"10.0.0.3", "undrain web a.web.invalid", note},
+		{"10.0.0.3", "undrain web 10.0.0.2:8080", ""},
+		{"10.0.0.3", "undrain web a.web.invalid", ""},
+	} {
+		d.services = []api.Service{{
+			Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Lookups: []api.Lookup{{Name: "a.web.invalid", Endpoints: 1}},
+			Endpoints: []api.Endpoint{{Service: "web", Address: step.address + ":8080", Name: "a.web.invalid", Configured: 1, State: balancer.Active}},
+		}}
+		l := f.line()
+		code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+step.line))
+		if got := l.err.String(); code != cli.ExitDone || strings.Contains(got, "still drains") != (step.want != "") || !strings.Contains(got, step.want) {
+			t.Errorf("%q: exit code = %d, stderr = %q, want %q", step.line, code, got, step.want)
+		}
+	}
+}

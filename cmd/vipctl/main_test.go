@@ -243,6 +243,14 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.status.Problems = append(d.status.Problems, p)
 			d.services = append(d.services, api.Service{Name: "web2", Origin: p.Origin, Problems: []balancer.Problem{p}, Refused: true})
 		},
+		"renamed": func() {
+			draining := true
+			for _, address := range []string{"192.168.1.21", "192.168.1.29"} {
+				d.overrides = append(d.overrides, api.OverrideTarget{Service: "dns", Address: address, Override: &balancer.Override{Draining: &draining}})
+			}
+			d.overrides = append(d.overrides, api.OverrideTarget{Service: "web", Address: "192.168.1.30", Override: &balancer.Override{Draining: &draining}})
+			d.services[0].Lookups = []api.Lookup{{Kind: balancer.HostLookup, Name: "ns1.example.org.", Endpoints: 1, Failure: "SERVFAIL"}}
+		},
 		"silent": func() { d.services[1].Endpoints[1].Unanswered = 31 },
 		"secret": func() {
 			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}, "steps": []any{map[string]any{"send": "AUTH sesame\r\n", "expect": "+OK"}}}
