@@ -22,10 +22,9 @@ type Pending struct {
 // Outcome is a step in the life of a pending change.
 type Outcome string
 
-// The outcomes. Resumed means that a restarted process serves the change again.
+// The outcomes. A restarted process starts the change again.
 const (
 	Started   Outcome = "started"
-	Resumed   Outcome = "resumed"
 	Confirmed Outcome = "confirmed"
 	Aborted   Outcome = "aborted"
 	Expired   Outcome = "expired"

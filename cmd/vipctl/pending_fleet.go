@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"vipd/balancer"
@@ -53,6 +54,9 @@ func (e *edit) try(g *given) error {
 		if p.On, err = schema.ParseScope(on); err != nil {
 			return cli.WrongUse("--on: %v", err)
 		}
+		if err := e.coversNode(p); err != nil {
+			return err
+		}
 	}
 	for _, s := range e.plan.Steps {
 		switch {
@@ -81,6 +85,38 @@ func (e *edit) try(g *given) error {
 	})
 }
 
+// coversNode returns an error if no running node is in the scope of p.
+func (e *edit) coversNode(p *schema.Pending) error {
+	all, err := e.Writer.Statuses(e)
+	if err != nil {
+		return fmt.Errorf("reading the nodes for --on: %w", err)
+	}
+	var running []string
+	for _, n := range all {
+		if n.Live == nil {
+			continue
+		}
+		name, zone := n.Name, ""
+		switch {
+		case n.Status != nil:
+			zone = n.Status.Zone
+		case n.Config != nil:
+			zone = n.Config.Zone
+		}
+		if p.Covers(name, zone) {
+			return nil
+		}
+		if zone != "" {
+			name += " (zone=" + zone + ")"
+		}
+		running = append(running, name)
+	}
+	if running == nil {
+		return errors.New("--on covers no node, because no vipd uses this etcd now")
+	}
+	return fmt.Errorf("--on %s covers no node; the nodes are %s", strings.Join(p.On, ","), wording.Some(running, 8))
+}
+
 func confirmFleet(c *cli.Call) error {
 	w, err := c.Etcd()
 	if err != nil {
@@ -89,6 +125,9 @@ func confirmFleet(c *cli.Call) error {
 	p, revision, err := w.Pending(c, c.Now())
 	if err != nil {
 		return err
+	}
+	if len(p.Unread) > 0 {
+		return fmt.Errorf("nothing was written, because this vipctl can't read a part of the pending change: %s; confirm with the version of vipctl that started it", p.Unread[0])
 	}
 	var changes []definitions.Change
 	for name, s := range p.Services {

@@ -327,11 +327,16 @@ func Load(path string) Result {
 	return newLoader(main, place).once()
 }
 
-// LoadText works like Load for a file with the given text. Problems refer to the file as name, and
-// paths in the text are relative to the directory of name.
+// LoadText works like Load for a main file with the given text. Problems refer to the file as name,
+// and paths in the text are relative to the directory of name.
 func LoadText(name string, bytes []byte) Result {
 	l := newLoader(name, "")
-	l.readText = func(path string) (text, error) { return text{path: path, bytes: bytes, writers: noWriters}, nil }
+	l.readText = func(path string) (text, error) {
+		if path != name {
+			return readText(path)
+		}
+		return text{path: path, bytes: bytes, writers: noWriters}, nil
+	}
 	return l.once()
 }
 

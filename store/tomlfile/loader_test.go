@@ -19,6 +19,23 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
+// TestLoadTextWithPlace loads a text whose [store].path is the folder of the main file, which has
+// another text. The result must have the services of the text and of the other file.
+func TestLoadTextWithPlace(t *testing.T) {
+	dir := t.TempDir()
+	main := filepath.Join(dir, "vipd.toml")
+	write(t, main, "[services.old]\nvips = [\"10.0.0.1\"]\nports = [{ port = 80 }]\n")
+	write(t, filepath.Join(dir, "b.toml"), "[services.b]\nvips = [\"10.0.0.2\"]\nports = [{ port = 80 }]\n")
+	read := LoadText(main, []byte("[store]\npath = \".\"\n[services.new]\nvips = [\"10.0.0.1\"]\nports = [{ port = 80 }]\n"))
+	var names []string
+	for name := range read.Snapshot.Services.Keys() {
+		names = append(names, string(name))
+	}
+	if want := []string{"b", "new"}; !slices.Equal(names, want) || len(read.Snapshot.Problems) > 0 {
+		t.Errorf("services = %v, problems = %v; want %v and none", names, read.Snapshot.Problems, want)
+	}
+}
+
 // TestChangesWithinATickAreSeen changes a file as fast as it can be read, without changing its
 // length, so its times may not change either. Each change must be detected.
 func TestChangesWithinATickAreSeen(t *testing.T) {

@@ -139,7 +139,7 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 	w.loader.try(p, kept)
 	what.all, what.forced = true, true
 	if left > 0 {
-		w.options.Pended(p, store.Resumed, p.By)
+		w.options.Pended(p, store.Started, p.By)
 	}
 }
 

@@ -3,6 +3,7 @@
 package atomicfile
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
@@ -18,4 +19,16 @@ func own(f *os.File, info os.FileInfo) error {
 		return nil
 	}
 	return f.Chown(int(want.Uid), int(want.Gid))
+}
+
+// syncFolder writes the names in a folder to disk. File systems that can't do that return EINVAL.
+func syncFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	if err = f.Sync(); errors.Is(err, syscall.EINVAL) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -151,7 +152,22 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 	if _, err := reader.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.0.0.1", Draining: &draining}); err == nil || !strings.Contains(err.Error(), "only root") {
 		t.Errorf("drain as nobody = %v, want it refused", err)
 	}
-	if _, err := clientAs(t, n.socket(), nobody, games).Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
+	operator := clientAs(t, n.socket(), nobody, games)
+	pending := func(c *api.Client) (errs []error) {
+		_, tried := c.Try(t.Context(), api.PendingRequest{Name: "new.toml", Text: header, Within: time.Hour})
+		_, read := c.Pending(t.Context())
+		_, aborted := c.Abort(t.Context(), "")
+		return []error{tried, read, aborted}
+	}
+	const rootOnly, nothing = "only root may make or confirm a change of vipd's configuration file", "no change of "
+	for who, c := range map[*api.Client][]string{reader: {rootOnly, rootOnly, "only root and the group games"}, operator: {rootOnly, rootOnly, nothing}} {
+		for i, err := range pending(who) {
+			if err == nil || !strings.Contains(err.Error(), c[i]) {
+				t.Errorf("request %d of a pending change = %v, want %q", i, err, c[i])
+			}
+		}
+	}
+	if _, err := operator.Reload(t.Context(), "alice\x1b[31m (root)"); err != nil {
 		t.Errorf("error of a reload as an operator = %v, want none", err)
 	}
 	if _, err := clientAs(t, n.socket(), 0).Reload(t.Context(), "alice"); err != nil {

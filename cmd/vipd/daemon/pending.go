@@ -65,9 +65,6 @@ func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	case store.Started:
 		e.Text = fmt.Sprintf("a change of %s is pending: it reverts at %s unless it is confirmed", p.Place, until)
 		e.Cause = signed(command, by)
-	case store.Resumed:
-		e.Text = fmt.Sprintf("a change of %s is still pending: it reverts at %s unless it is confirmed", p.Place, until)
-		e.Cause = signed(command, by) + " before vipd restarted"
 	case store.Confirmed:
 		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: %s", p.Place, kept)
 		e.Cause = signed("vipctl confirm", by)
@@ -76,7 +73,7 @@ func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	case store.Expired:
 		e.Text, e.Cause = fmt.Sprintf("the pending change of %s is reverted", p.Place), "it was not confirmed by "+until
 	}
-	if how != store.Started && how != store.Resumed {
+	if how != store.Started {
 		e.Was, e.Lasted = "pending", time.Since(p.Since)
 	}
 	d.events.Record(e)

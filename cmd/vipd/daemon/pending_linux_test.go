@@ -82,7 +82,7 @@ func TestPendingChange(t *testing.T) {
 	restart(true)
 	serves("confirmed, after a kill", "new", 0)
 	text := eventTexts(t, n, "pending")
-	for _, want := range []string{" is confirmed: the file has its text", "a change of " + n.file() + " is still pending"} {
+	for _, want := range []string{" is confirmed: the file has its text", "a change of " + n.file() + " is pending: it reverts at "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("events have no %q, want it:\n%s", want, text)
 		}

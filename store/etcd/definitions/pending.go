@@ -20,8 +20,7 @@ const endedTTL = time.Minute
 // ErrNotPending means that no change is pending in etcd.
 var ErrNotPending = errors.New("no change is pending in etcd")
 
-// Pending returns the pending change and its revision. Services with errors are missing in it. The
-// error is ErrNotPending if there is none.
+// Pending returns the pending change and its revision. The error is ErrNotPending if there is none.
 func (w *Writer) Pending(ctx context.Context, now time.Time) (*schema.Pending, int64, error) {
 	p, revision, err := w.lastPending(ctx)
 	if err == nil && (p == nil || !p.Live(now)) {

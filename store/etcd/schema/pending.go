@@ -30,6 +30,8 @@ type Pending struct {
 	On []string `json:"on,omitempty"`
 	// Services are the changed services.
 	Services map[balancer.Name]*PendingService `json:"services"`
+	// Unread are the problems of services that this version can't decode. Services lacks them.
+	Unread []balancer.Problem `json:"-"`
 }
 
 // PendingService is the pending text of a service.
@@ -99,7 +101,8 @@ func ParseScope(text string) (on []string, err error) {
 	return on, nil
 }
 
-// DecodePending decodes the value of the key. A service with an error is not part of the result.
+// DecodePending decodes the value of the key. Services with an error are missing in Services. The
+// problems include warnings about the others.
 func DecodePending(text []byte, origin balancer.Origin, defaults map[string]any) (*Pending, []balancer.Problem) {
 	var raw struct {
 		Pending
@@ -118,13 +121,16 @@ func DecodePending(text []byte, origin balancer.Origin, defaults map[string]any)
 		s := raw.Services[name]
 		fields, err := ParseObject(s.Fields)
 		if err != nil {
-			problems = append(problems, Problem(name, origin, "the pending text "+err.Error())...)
+			found := Problem(name, origin, "the pending text "+err.Error())
+			problems, p.Unread = append(problems, found...), append(p.Unread, found...)
 			continue
 		}
 		service, found := balancer.DecodeService(name, fields, defaults, func(string) balancer.Origin { return origin }, balancer.SeverityWarning)
 		problems = append(problems, found...)
 		if service != nil {
 			p.Services[name] = &PendingService{Fields: fields, Base: s.Base, Service: service}
+		} else {
+			p.Unread = append(p.Unread, found...)
 		}
 	}
 	return &p, problems

@@ -4,7 +4,26 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"vipd/balancer"
 )
+
+// TestDecodePendingUnread decodes a change with services of a later version. The services that can't
+// be decoded must be listed, and an unknown field must not.
+func TestDecodePendingUnread(t *testing.T) {
+	p, _ := DecodePending([]byte(`{"services": {
+		"a": {"fields": {"vips": ["10.96.0.1"], "ports": [{"port": 80}], "later": true}},
+		"b": {"fields": {"vips": ["10.96.0.2"], "ports": [{"port": 80}], "scheduler": "later"}},
+		"c": {"fields": "later"}
+	}}`), balancer.Origin{}, nil)
+	var unread []balancer.Name
+	for _, problem := range p.Unread {
+		unread = append(unread, problem.Service)
+	}
+	if want := []balancer.Name{"b", "c"}; !slices.Equal(unread, want) || p.Services["a"] == nil {
+		t.Errorf("unread services = %v, want %v; services = %v", unread, want, p.Services)
+	}
+}
 
 // TestPendingCovers checks the scope of a change. Its parts are a union. A larger percentage must
 // include the nodes of a smaller one, and choose about its share of many names.

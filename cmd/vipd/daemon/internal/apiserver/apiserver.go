@@ -162,12 +162,13 @@ func (srv server) follow(ctx context.Context, w http.ResponseWriter, make func(*
 
 func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	how := tomlfile.Reload{AllowEmpty: q.Has(string(api.ReloadAllowEmpty)), Prune: q.Has(string(api.ReloadPrune))}
 	command := "vipctl reload"
 	if q.Has(string(api.ReloadConfirm)) {
 		command = "vipctl confirm"
 	}
-	srv.reload(w, r, command, how)
+	srv.reload(w, r, command, tomlfile.Reload{
+		AllowEmpty: q.Has(string(api.ReloadAllowEmpty)), Prune: q.Has(string(api.ReloadPrune)), By: httpserve.Author(r, q.Get("by")),
+	})
 }
 
 // reload reloads on behalf of the caller, and answers with the result.
