@@ -51,6 +51,9 @@ type Capabilities struct {
 	// DropsClients reports whether the mode can leave clients without an answer (no_endpoints =
 	// "drop").
 	DropsClients bool
+	// ResetsOverLimit reports whether the mode resets TCP connections over a limit, and drops
+	// datagrams, regardless of limits.over.
+	ResetsOverLimit bool
 	// LoopbackVIPs reports whether VIPs and endpoints in 127.0.0.0/8 and ::1 work for clients of
 	// other hosts.
 	LoopbackVIPs bool
@@ -100,6 +103,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are limited")
 	}
 	u.reportAffinity(c)
+	u.reportLimits(c, nearest)
 	if s.Affinity == ClientIPAffinity && !c.RangeAffinity && slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }) {
 		nearest("affinity", "keep a client on its endpoint of a range of ports", "use scheduler sh or mh")
 	}
@@ -275,4 +279,5 @@ func (c *Capabilities) fit(f *Frontend) {
 	if !c.AffinityPrefix {
 		f.AffinityPrefix = 0
 	}
+	f.fitLimits()
 }

@@ -115,6 +115,7 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 		Key: key, NodePort: nodePort, Service: s.Name, Port: p.Name, Policy: s.Policy, Backends: backends.all, Sources: s.SourceRanges,
 	}
 	f.setAffinity(s)
+	f.setLimits(s.Limits)
 	if key.Proto == UDP {
 		f.IdleTimeout = defaultUDPIdle
 	}

@@ -61,6 +61,15 @@ func (r random) service() *balancer.Service {
 	if r.maybe() {
 		s.AffinityPrefix = []int{1 + r.IntN(32), 1 + r.IntN(128)}
 	}
+	if r.maybe() {
+		s.Limits = &balancer.Limits{
+			Connections: r.IntN(2) * 1000, SourceConnections: 1 + r.IntN(65535), SourcePrefix: []int{1 + r.IntN(32), 1 + r.IntN(128)},
+			Over: []balancer.OverLimit{"", balancer.DropOver, balancer.RejectOver}[r.IntN(3)],
+		}
+		if r.maybe() {
+			s.Limits.SourceRate = balancer.Rate{N: 1 + r.IntN(1_000_000), Per: []time.Duration{time.Second, time.Minute, time.Hour}[r.IntN(3)]}
+		}
+	}
 	s.SNAT = mustDecode(r, s.SNAT, s.SNAT)
 	s.Forward = mustDecode(r, s.Forward, s.Forward)
 	s.Locality = mustDecode(r, s.Locality, s.Locality)

@@ -40,6 +40,8 @@ type Frontend struct {
 	Sources []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic. 0 means never.
 	IdleTimeout time.Duration
+	// Limits are the limits for connections of clients. The node itself has none.
+	Limits ClientLimits
 	// Movable reports whether connections may arrive from other hosts, which choose the same
 	// endpoint for each client. Packets of unknown connections are then forwarded.
 	Movable bool
@@ -176,13 +178,14 @@ type scalars struct {
 	affinity, idle time.Duration
 	scope          AffinityScope
 	prefix         int
+	limits         ClientLimits
 	movable        bool
 	withdrawn      bool
 }
 
 func (f *Frontend) scalars() scalars {
 	return scalars{
-		f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.AffinityScope, f.AffinityPrefix, f.Movable, f.Withdrawn,
+		f.Key, f.NodePort, f.Service, f.Port, f.Policy, f.AffinityTimeout, f.IdleTimeout, f.AffinityScope, f.AffinityPrefix, f.Limits, f.Movable, f.Withdrawn,
 	}
 }
 

@@ -61,6 +61,8 @@ type Service struct {
 	// If there are fewer, none of them is used. The default is 0, so a single endpoint is
 	// sufficient.
 	MinUsable int `toml:"min_usable" range:"0,"`
+	// Limits protect the service from its clients. Nil means no limits.
+	Limits *Limits `toml:"limits"`
 }
 
 // JournalLog selects the journal as the access log.

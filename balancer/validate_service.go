@@ -190,6 +190,7 @@ func (r *tableReader) checkSettings(s *Service) {
 		}
 	}
 	r.checkAffinityPrefix(s.AffinityPrefix)
+	r.checkLimits(s.Limits)
 	for i, h := range s.Checks() {
 		r.healthReader(i).checkHealth(h)
 	}

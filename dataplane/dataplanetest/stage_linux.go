@@ -35,6 +35,7 @@ func scenes() []check {
 		{name: "affinity-prefix", run: driven(testAffinityPrefix)},
 		{name: "ranges", run: driven(testRanges)},
 		{name: "source-ranges", run: driven(testSourceRanges)},
+		{name: "limits", run: driven(testLimits)},
 		{name: "no-endpoints", run: driven(testNoEndpoints)},
 		{name: "no-endpoints-drop", run: driven(testNoEndpointsDrop)},
 		{name: "drain-timeout", run: driven(testDrainTimeout)},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"time"
 
@@ -60,10 +61,10 @@ func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
 	var tx nft.Tx
-	l.write(&tx, l.chains(dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
+	l.write(&tx, dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
 		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true, links: true,
 		roaming: true, dead: true, quiet: true, ranges: true,
-	}))
+	})
 	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
 }
 
@@ -210,7 +211,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	write := y.stale || !y.ready || with != y.written
 	if write {
 		var tx nft.Tx
-		y.layout.write(&tx, y.layout.chains(y.mode, y.bits, with))
+		y.layout.write(&tx, y.mode, y.bits, with)
 		tx.Append(&y.tx)
 		y.tx = tx
 	}
@@ -219,6 +220,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 		y.tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	}
 	y.queueRanges(with)
+	y.queueLimits(with)
 	err := y.commit(ctx)
 	var refused *nft.Error
 	if !y.ready && errors.As(err, &refused) && !errors.Is(err, fs.ErrPermission) {
@@ -253,7 +255,7 @@ func (y *familyGuard) read() error {
 	if !there {
 		y.queuePending()
 	}
-	return nil
+	return y.readLimits()
 }
 
 // queuePending marks all held addresses as pending until queueSync.
@@ -288,11 +290,13 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	var tx nft.Tx
 	tx.AddTable(y.layout.table) // deleting a missing table would fail
 	tx.DeleteTable(y.layout.table)
-	y.layout.write(&tx, y.layout.chains(y.mode, y.bits, with))
+	y.layout.write(&tx, y.mode, y.bits, with)
 	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	tx.Append(&y.tx)
 	y.tx = tx
 	y.queueRanges(with)
+	y.limits.forget()
+	y.queueLimits(with)
 	if err := y.commit(ctx); err != nil {
 		return errors.Join(cause, err)
 	}
@@ -400,6 +404,11 @@ func (y *familyGuard) compare() (string, error) {
 		if !same {
 			return fmt.Sprintf("elements of set %s were changed", y.layout.sets[m.def.name].Name), nil
 		}
+	}
+	if places, err := y.readPlaces(); err != nil {
+		return "", err
+	} else if !maps.Equal(places, y.limits.places) {
+		return "elements of the maps of limits were changed", nil
 	}
 	pairs, err := y.table.Elements(y.layout.table, y.layout.oneArm.Name)
 	if err == nil && len(pairs) != len(oneArmPairs(y.mode, y.interfaces)) && !y.pairs {

@@ -168,9 +168,10 @@ func (h *history) check(seed uint64, step int) {
 			h.Fatalf("seed %d step %d: set %s =\n%v\nwant\n%v", seed, step, name, got, want)
 		}
 	}
+	h.checkLimits(seed, step)
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
 	var tx nft.Tx // uses the concerns of the last write, because a rule about an empty set may remain
-	h.g.layout.write(&tx, h.g.layout.chains(h.g.mode, h.g.bits, h.g.written))
+	h.g.layout.write(&tx, h.g.mode, h.g.bits, h.g.written)
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
 	}
@@ -179,6 +180,59 @@ func (h *history) check(seed uint64, step int) {
 	}
 	if reason, err := h.g.intact(h.Context()); reason != "" || err != nil {
 		h.Fatalf("seed %d step %d: intact = %q, %v; want no reason", seed, step, reason, err)
+	}
+}
+
+// checkLimits compares the chains, meters and maps of limits with the specification: each limited
+// place leads to a chain of its service, and no other chain or meter exists.
+func (h *history) checkLimits(seed uint64, step int) {
+	h.Helper()
+	places, names := map[setEntry]string{}, map[string]bool{}
+	for _, from := range []map[balancer.Key]*balancer.Frontend{h.applied, h.want} { // wanted frontends have priority
+		for _, f := range from {
+			if h.g.mode.Forward && isLimited(f) {
+				places[placeOf(f.Key)] = limiterOf(f).chain
+			}
+		}
+	}
+	for _, chain := range places {
+		names[chain] = true
+	}
+	got, err := h.g.readPlaces()
+	if err != nil || !maps.Equal(got, places) {
+		h.Fatalf("seed %d step %d: places with limits = %v, %v; want %v", seed, step, got, err, places)
+	}
+	found, err := h.conn.Chains(h.g.layout.table)
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, c := range found {
+		if strings.HasPrefix(c.Name, limitChain) && !names[c.Name] {
+			h.Fatalf("seed %d step %d: chain %s exists, want none for it", seed, step, c.Name)
+		}
+		delete(names, c.Name)
+	}
+	if len(names) > 0 {
+		h.Fatalf("seed %d step %d: chains %v are missing", seed, step, names)
+	}
+	meters := map[string]bool{}
+	for chain, l := range h.g.limits.chains {
+		text := nftables(h.T, "", "list", "chain", "ip", tableName, chain)
+		for _, m := range l.meters() {
+			meters[m.set.Name] = true
+			if !strings.Contains(text, m.set.Name) {
+				h.Fatalf("seed %d step %d: chain =\n%s\nwant the meter %s", seed, step, text, m.set.Name)
+			}
+		}
+	}
+	sets, err := h.conn.Sets(h.g.layout.table)
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, s := range sets {
+		if strings.HasPrefix(s.Name, limitMeter) && !meters[s.Name] {
+			h.Fatalf("seed %d step %d: meter %s exists, want none for it", seed, step, s.Name)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"time"
 
 	"vipd/balancer"
 )
@@ -53,6 +54,13 @@ func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend
 		f.Movable = r.IntN(4) == 0
 		if r.IntN(8) == 0 {
 			f.Forward = []balancer.Forward{balancer.DRForward, balancer.TunnelForward}[r.IntN(2)]
+		}
+		if r.IntN(4) == 0 {
+			f.Service = []balancer.Name{"web", "api"}[r.IntN(2)]
+			f.Limits = []balancer.ClientLimits{
+				{Connections: 5}, {SourceConnections: 1 + r.IntN(2), SourcePrefix: 24, Over: balancer.RejectOver},
+				{SourceRate: balancer.Rate{N: 50, Per: time.Minute}, SourceConnections: 2, SourcePrefix: 32},
+			}[r.IntN(3)]
 		}
 		for i := range f.Backends {
 			f.Backends[i].Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(3))}), 8080)

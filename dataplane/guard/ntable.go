@@ -43,6 +43,9 @@ type layout struct {
 	inRange *layout
 	// restarts holds the clients that have sent a new SYN or INIT to a dead endpoint.
 	restarts *nft.Set
+	// limits maps places to the chains of their limits. full holds the places whose meters were
+	// full recently.
+	limits, full *nft.Set
 	// oneArm holds the pairs of incoming and outgoing interfaces of connections whose replies would
 	// bypass this node. It contains names instead of indices, because nft refuses a saved rule set
 	// with the index of an interface that does not exist at boot.
@@ -68,6 +71,7 @@ func newLayout(of inet.Family) *layout {
 		}
 		l.sets[def.name] = s
 	}
+	l.limits, l.full = newLimitsMap("limits", l.place), newFullSet(l.place)
 	l.inRange = l.newInRange()
 	l.ranges = &nft.Set{Name: "ranges", Key: l.place, Data: nft.Priority, Interval: true}
 	l.restarts = newRestartsSet()
@@ -88,6 +92,7 @@ func (l *layout) newInRange() *layout {
 		}
 		r.sets[def.name] = s
 	}
+	r.limits, r.full = newLimitsMap("range-limits", r.place), l.full
 	return r
 }
 
@@ -167,16 +172,17 @@ var (
 //   - owned: the host drops packets to addresses that another host has.
 //   - roaming: connections move here from other hosts.
 //   - ranges: frontends have ranges of ports.
+//   - limited: connections of clients are limited.
 //   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
 //     would end.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges bool }
+type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
 
 // concerns returns the features in use.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
 		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
-		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.nonEmpty(),
+		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.nonEmpty(), limited: w.mode.Forward && w.limits.nonEmpty(),
 	}
 }
 
@@ -219,7 +225,7 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 		)
 	}
 	if with.direct {
-		all = append(all, l.directChains(bits)...)
+		all = append(all, l.directChains(bits, with)...)
 	}
 	if with.dead || with.quiet {
 		all = append(all, l.restartChains(with)...)
@@ -324,14 +330,17 @@ func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	return []nft.Rule{rule(isTCP, nft.In{Of: l.place, Set: l.sets[rejectedSet]}, nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.ResetTCP)}
 }
 
-// admissionRules returns the rules that drop packets of clients that may not connect.
+// admissionRules returns the rules that drop packets of clients that may not connect, and limit the
+// connections of the others.
 func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
+	if with.restricted || with.limited {
+		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // the node itself always may
+	}
 	if with.restricted {
 		rules = append(rules,
-			rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then)), // the node itself always may
 			l.matchPlace(restrictedSet, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop))
 	}
-	return append(rules, rule(nft.Goto(then)))
+	return append(append(rules, l.toLimits(with)...), rule(nft.Goto(then)))
 }
 
 // policyRules returns the rules for features of frontends. A refusal has the mark of the
@@ -397,7 +406,7 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 // packets that open them, because chains of type nat process only tracked packets. It marks these
 // packets for the rules that accept them. Refusals happen in input, whose answers have the VIP as
 // their source.
-func (l *layout) directChains(bits markBits) []chainRules {
+func (l *layout) directChains(bits markBits, with concerns) []chainRules {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
 	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // matches packets of endpoints on this node, and refusals
 	silent := nft.In{Of: l.place, Set: l.sets[silentSet]}
@@ -407,13 +416,17 @@ func (l *layout) directChains(bits markBits) []chainRules {
 		tunnel, icmp = protocolIPv6, protocolICMPv6
 	}
 	untracked := []nft.Rule{rule(to, nft.Notrack), rule(from, nft.Notrack)}
+	arriving := []nft.Rule{
+		rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop), rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Return),
+		rule(to, nft.In{Of: l.place, Set: l.sets[restrictedSet]}, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
+	}
+	if with.limited {
+		arriving = append(arriving, rule(to, nft.Vmap{Of: l.place, In: l.limits}))
+	}
 	return []chainRules{
 		{base("untracked", nft.Filter, nft.Prerouting, rawPriority), untracked},
 		{base("untracked-output", nft.Filter, nft.Output, rawPriority), untracked},
-		{base("direct", nft.Filter, nft.Prerouting, manglePriority), []nft.Rule{
-			rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop), rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Return),
-			rule(to, nft.In{Of: l.place, Set: l.sets[restrictedSet]}, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
-		}},
+		{base("direct", nft.Filter, nft.Prerouting, manglePriority), arriving},
 		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
 			rule(to, mark), rule(from, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
@@ -455,12 +468,17 @@ var optionalChains = []string{"segment-size", "segment-size-input", "segment-siz
 }
 
 // writeSets creates the table and its sets if they do not exist.
-func (l *layout) writeSets(tx *nft.Tx, ranges bool) {
+func (l *layout) writeSets(tx *nft.Tx, with concerns) {
 	tx.AddTable(l.table)
 	for _, def := range setDefs() {
 		tx.AddSet(l.table, l.sets[def.name])
 	}
-	if ranges {
+	if with.limited {
+		tx.AddSet(l.table, l.limits)
+		tx.AddSet(l.table, l.full)
+		tx.AddSet(l.table, l.inRange.limits)
+	}
+	if with.ranges {
 		tx.AddSet(l.table, l.ranges)
 		for _, def := range setDefs() {
 			if def.key == byPlace || def.key == byClients {
@@ -472,13 +490,13 @@ func (l *layout) writeSets(tx *nft.Tx, ranges bool) {
 	tx.AddSet(l.table, l.oneArm)
 }
 
-// write replaces the table's sets and chains with the given chains and all sets.
-func (l *layout) write(tx *nft.Tx, chains []chainRules) {
-	has := map[string]bool{}
+// write writes the table's sets and chains for a mode. The chains of limits are separate.
+func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with concerns) {
+	chains, has := l.chains(m, bits, with), map[string]bool{}
 	for _, c := range chains {
 		has[c.Name] = true
 	}
-	l.writeSets(tx, has["ranges-in"])
+	l.writeSets(tx, with)
 	for _, c := range chains {
 		tx.AddChain(l.table, &c.Chain)
 		tx.FlushChain(l.table, c.Name)

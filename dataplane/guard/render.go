@@ -28,13 +28,15 @@ func Render(o Options, frontends []*balancer.Frontend, interfaces []Interface) s
 func (w *wanted) render(b *strings.Builder) {
 	l := newLayout(w.family)
 	var tx nft.Tx
-	l.write(&tx, l.chains(w.mode, w.bits, w.concerns()))
+	with := w.concerns()
+	l.write(&tx, w.mode, w.bits, with)
 	for _, m := range w.members {
 		single, ranged := byRange(m.wanted())
 		tx.Add(l.table, l.sets[m.def.name], elements(single)...)
 		tx.Add(l.table, l.inRange.sets[m.def.name], elements(ranged)...)
 	}
 	tx.Add(l.table, l.ranges, w.ranges.elements()...)
+	w.limits.write(&tx, l, w.bits, with.limited)
 	tx.Add(l.table, l.oneArm, oneArmPairs(w.mode, w.interfaces)...)
 	b.WriteString("# nft -f -\n" + tx.Text())
 }

@@ -96,7 +96,7 @@ func isFrontend(*balancer.Frontend) bool { return true }
 
 // isSpecial reports whether any of the special sets contains f.
 func isSpecial(f *balancer.Frontend) bool {
-	return isRestricted(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f)
+	return isRestricted(f) || isLimited(f) || isSilent(f) || isMasqueraded(f) || isUnchanged(f)
 }
 
 func isRestricted(f *balancer.Frontend) bool { return len(f.Sources) > 0 }

@@ -25,6 +25,7 @@ type wanted struct {
 
 	members []*members
 	ranges  openRanges
+	limits  limits
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
@@ -94,6 +95,7 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 		w.unknown[placeOf(f.Key)] += by
 	}
 	w.ranges.want(f, by, applied)
+	w.limits.want(f, by, applied)
 	for _, m := range w.members {
 		if m.def.entries == nil {
 			continue

@@ -33,6 +33,7 @@ type conn struct {
 	server     *net.TCPConn // established; nil means not yet
 	cut        bool         // to be reset
 	left       bool         // ended, no longer among the frontend's connections
+	admission  admission
 	// seen is the traffic at the instant seenAt, for the idle timeout. taken is the part of seen
 	// that had reached the two sides at the last check; 0 means no check since seenAt.
 	seen, taken uint64
@@ -137,11 +138,15 @@ func reset(c *net.TCPConn) {
 	_ = c.Close()
 }
 
-// enter adds c to the connections, unless the frontend was removed.
+// enter adds c to the connections, unless the frontend was removed or c is over a limit.
 func (f *frontend) enter(c *conn) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.removed || f.ended {
+		return false
+	}
+	var within bool
+	if c.admission, within = f.admitLocked(c.from.Addr()); !within {
 		return false
 	}
 	f.linkLocked(c)
@@ -172,6 +177,7 @@ func (f *frontend) leave(c *conn, err error) {
 		f.d.followers.tell(news{false, entry})
 	}
 	f.count--
+	c.admission.end()
 }
 
 // endLocked returns the word for the end of a connection with err.

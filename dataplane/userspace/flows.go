@@ -30,6 +30,7 @@ type flow struct {
 	backend    *backend
 	placed     int64 // what last was when it was put in its place in the ring
 	ended      bool
+	admission  admission
 }
 
 // idle reports whether x no longer counts as live.

@@ -35,6 +35,8 @@ type frontend struct {
 	flowShare flowShare
 	// memories are the memories of affinity. They are empty without affinity.
 	memories memories
+	// admitter counts connections for the limits, and is nil without limits.
+	admitter *admitter
 	// removed reports whether it has no definition; its connections end at drainUntil.
 	removed    bool
 	drainUntil time.Time
@@ -83,6 +85,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 		next.picker = pick.Next(old.picker, g.Scheduler, g.Backends, load)
 	}
 	f.memories = f.d.remembering.share(f, g)
+	f.admitter = f.d.admitters.share(f, g)
 	f.removed = false
 	f.conf.Store(next)
 	f.closeNarrowerLocked(next)
@@ -92,11 +95,12 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	}
 }
 
-// forgetClients ends the use of memories of affinity.
+// forgetClients ends the use of memories of affinity, and of counts for limits.
 func (f *frontend) forgetClients() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.memories = f.d.remembering.share(f, nil)
+	f.admitter = f.d.admitters.share(f, nil)
 }
 
 // adoptLocked moves the counts of connections and flows to the backends of a service with a new
@@ -217,5 +221,10 @@ func (f *frontend) remove(now time.Time) bool {
 // allows reports whether a client may connect: any client if there are no source ranges, and always
 // the node itself.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
-	return c.Allows(client) || client.IsLoopback() || client == c.Addr || d.own.has(client)
+	return c.Allows(client) || c.isOwn(d, client)
+}
+
+// isOwn reports whether client is an address of the node itself.
+func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
+	return client.IsLoopback() || client == c.Addr || d.own.has(client)
 }

@@ -225,6 +225,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	f.d.budget.take(2)
 	f.descriptors.Add(2)
 	f.mu.Lock()
+	c.admission = f.recountLocked(x.Client.Addr())
 	f.linkLocked(c)
 	if len(f.memories) > 0 {
 		who, now := conf.AffinityClient(x.Client.Addr()), time.Now()
@@ -290,6 +291,7 @@ func (p *portSockets) adoptFlowsLocked() {
 		b.take(0)
 		n := &flow{
 			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.Since, counter: c.counter,
+			admission: f.recountLocked(x.Client.Addr()),
 		}
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)

@@ -67,6 +67,9 @@ func options(f *balancer.Frontend) []string {
 		}
 		o = append(o, "from "+strings.Join(texts, ","))
 	}
+	if !f.Limits.IsZero() {
+		o = append(o, "limits "+f.Limits.String())
+	}
 	if f.Proto == balancer.TCP {
 		o = append(o, "connect_timeout "+f.ConnectTimeout.String())
 	}

@@ -216,6 +216,16 @@ func (f *frontend) hasSocketLocked(pc *net.UDPConn) bool {
 // newFlowLocked opens a flow to the chosen backend, in a place that was reserved for it. It returns
 // nil if there is no backend or no socket.
 func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, tried []*backend) *flow {
+	counted, within := f.admitLocked(client.Addr())
+	if !within {
+		return nil
+	}
+	opened := false
+	defer func() {
+		if !opened {
+			counted.end()
+		}
+	}()
 	b, c, err := f.chooseLocked(client, tried)
 	if err != nil {
 		return nil
@@ -233,7 +243,8 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	}
 	b.total.Add(1)
 	c.counter.connections.Add(1)
-	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter}
+	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter, admission: counted}
+	opened = true
 	f.beginFlowLocked(x)
 	if f.d.followers.some() {
 		f.d.followers.tell(news{true, f.describeLocked(x)})
@@ -359,6 +370,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 		return
 	}
 	x.ended = true
+	x.admission.end()
 	if !f.handing && f.d.followers.some() {
 		f.d.followers.tell(news{false, f.describeLocked(x)})
 	}

@@ -70,6 +70,7 @@ type Dataplane struct {
 	told        func(balancer.Target, error)
 	followers   followers
 	remembering remembering
+	admitters   admitters
 	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
 	// guards it.
 	inherited inheritance
@@ -183,6 +184,7 @@ func Capabilities() balancer.Capabilities {
 		LoopbackVIPs:    true,
 		AffinityScopes:  []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope},
 		AffinityPrefix:  true,
+		ResetsOverLimit: true,
 	}
 }
 

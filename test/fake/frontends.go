@@ -2,6 +2,7 @@ package fake
 
 import (
 	"net/netip"
+	"time"
 
 	"vipd/balancer"
 )
@@ -50,8 +51,12 @@ func Examples() []*balancer.Frontend {
 	never := func(f *balancer.Frontend) { f.SNAT = balancer.NeverSNAT }
 	clamped := func(f *balancer.Frontend) { f.MSS = 1250 }
 	always := func(f *balancer.Frontend) { f.SNAT = balancer.AlwaysSNAT }
+	limited := func(f *balancer.Frontend) {
+		f.Service = "limited"
+		f.Limits = balancer.ClientLimits{Connections: 1000, SourceConnections: 100, SourceRate: balancer.Rate{N: 50, Per: time.Second}, SourcePrefix: f.Addr.BitLen() * 3 / 4}
+	}
 	return []*balancer.Frontend{
-		Frontend("10.96.0.10:80"), Frontend("10.96.0.10:53/udp"), Frontend("10.96.0.11:443", Sources("10.0.0.0/8", "198.51.100.7/32")), sctp,
+		Frontend("10.96.0.14:80", limited), Frontend("[fd00:96::14]:80", limited), Frontend("10.96.0.10:80"), Frontend("10.96.0.10:53/udp"), Frontend("10.96.0.11:443", Sources("10.0.0.0/8", "198.51.100.7/32")), sctp,
 		Frontend("10.1.0.1:30080", NodePort), Frontend("10.98.3.4:80", always), Frontend("10.98.3.5:80", never),
 		Frontend("172.31.0.1:80", Dropping), Frontend("172.31.0.2:80", func(f *balancer.Frontend) { f.Backends = nil }),
 		Frontend("127.0.0.1:8080"), Frontend("[fd00:96::10]:80", Sources("::/0")), Frontend("[fd00:96::11]:80", clamped), Frontend("10.96.0.13:80", clamped),

@@ -75,6 +75,9 @@ func write(d balancer.Desired, dir string) string {
 		if f.AffinityScope != "" || f.AffinityPrefix > 0 {
 			fmt.Fprintf(&b, " scope %s prefix %d foreign %v", f.AffinityScope, f.AffinityPrefix, f.Foreign)
 		}
+		if !f.Limits.IsZero() {
+			fmt.Fprintf(&b, " limits (%s)", f.Limits)
+		}
 		fmt.Fprintf(&b, " connect %s idle %s proxy %s", f.ConnectTimeout, f.IdleTimeout, f.ProxyProtocol)
 		if len(f.Sources) > 0 {
 			fmt.Fprintf(&b, " from %v", f.Sources)

@@ -20,7 +20,7 @@ func (d descriptions) of(section, name string) string { return d[decode.Join(sec
 // sections are the headings of docs/reference.md whose tables describe fields.
 func sections() map[string]string {
 	return map[string]string{
-		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Health checks": "services.health",
+		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Limits": "services.limits", "### Health checks": "services.health",
 		"## An address": "vips", "## A group of VRRP": "ownership.vrrp",
 	}
 }

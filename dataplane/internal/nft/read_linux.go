@@ -284,7 +284,7 @@ func element(b []byte) (e FoundElem) {
 		case elemKeyEnd:
 			e.KeyEnd = value(a.Value)
 		case elemData:
-			e.Data, e.Goto = data(a.Value)
+			e.Data, e.Goto, e.Jump = data(a.Value)
 		case elemExpiration:
 			e.Expires = time.Duration(number64(a.Value)) * time.Millisecond
 		case elemUserdata:
@@ -309,20 +309,29 @@ func value(b []byte) []byte {
 	return nil
 }
 
-func data(b []byte) (v []byte, chain string) {
+func data(b []byte) (v []byte, goTo, jump string) {
 	for a := nlsock.In(b); a.Next(); {
 		switch a.Kind {
 		case dataValue:
 			v = append([]byte(nil), a.Value...)
 		case dataVerdict:
+			code, chain := uint32(0), ""
 			for d := nlsock.In(a.Value); d.Next(); {
-				if d.Kind == verdictChain {
+				switch d.Kind {
+				case verdictCode:
+					code = number(d.Value)
+				case verdictChain:
 					chain = text(d.Value)
 				}
 			}
+			if code == codeJump {
+				jump = chain
+			} else {
+				goTo = chain
+			}
 		}
 	}
-	return v, chain
+	return v, goTo, jump
 }
 
 // contentOf returns the hash of a rule's expressions for FoundRule.

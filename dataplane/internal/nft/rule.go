@@ -168,6 +168,54 @@ func (s Update) text(f TableFamily) string {
 
 func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key, s.Data, s.Timeout) } // NFT_DYNSET_OP_UPDATE
 
+// Over adds an element to a dynamic set, and matches packets over the element's limit: either a
+// rate of packets, or a number of connections. If the set is full, it matches no packet of a new
+// element. Each element keeps the limit with which it was added.
+type Over struct {
+	Set *Set
+	Key Expr
+	// Rate is the number of packets in the period Per. The same number may pass at once. Zero means
+	// that Connections is the limit. An element with a rate expires after Per without a packet,
+	// because a new element then permits as many packets.
+	Rate uint32
+	Per  time.Duration
+	// Connections is the maximum number of connections that conntrack knows. The kernel removes
+	// elements without connections.
+	Connections uint32
+}
+
+func (s Over) text(f TableFamily) string {
+	if s.Rate == 0 {
+		return fmt.Sprintf("add @%s { %s ct count over %d }", s.Set.Name, s.Key.text(f), s.Connections)
+	}
+	unit := map[time.Duration]string{time.Second: "second", time.Minute: "minute", time.Hour: "hour"}[s.Per]
+	return fmt.Sprintf("update @%s { %s timeout %s limit rate over %d/%s burst %[4]d packets }", s.Set.Name, s.Key.text(f), duration(s.Per), s.Rate, unit)
+}
+
+func (s Over) write(m *message, f TableFamily) {
+	s.Key.load(m, f, first, spare)
+	m.expr(listElem, "dynset", func() {
+		m.String(1, s.Set.Name)      // NFTA_DYNSET_SET_NAME
+		m.Wire32(3, bit(s.Rate > 0)) // NFTA_DYNSET_OP: NFT_DYNSET_OP_ADD, NFT_DYNSET_OP_UPDATE
+		m.Wire32(4, register(first)) // NFTA_DYNSET_SREG_KEY
+		if s.Rate == 0 {
+			m.expr(7, "connlimit", func() { // NFTA_DYNSET_EXPR
+				m.Wire32(1, s.Connections) // NFTA_CONNLIMIT_COUNT
+				m.Wire32(2, 1)             // NFTA_CONNLIMIT_FLAGS: NFT_CONNLIMIT_F_INV
+			})
+			return
+		}
+		m.Wire64(6, uint64(s.Per.Milliseconds())) // NFTA_DYNSET_TIMEOUT
+		m.expr(7, "limit", func() {
+			m.Wire64(1, uint64(s.Rate))          // NFTA_LIMIT_RATE
+			m.Wire64(2, uint64(s.Per.Seconds())) // NFTA_LIMIT_UNIT
+			m.Wire32(3, s.Rate)                  // NFTA_LIMIT_BURST
+			m.Wire32(4, 0)                       // NFTA_LIMIT_TYPE: NFT_LIMIT_PKTS
+			m.Wire32(5, 1)                       // NFTA_LIMIT_FLAGS: NFT_LIMIT_F_INV
+		})
+	})
+}
+
 // Delete removes the element with a key from a dynamic map. nft requires the element's data, but
 // the kernel ignores it.
 type Delete struct {

@@ -166,9 +166,9 @@ type Elem struct {
 	// Key holds the parts of the set's key, each padded to 32 bits (see Bytes). If KeyEnd is set,
 	// Key is the start of a range.
 	Key, KeyEnd []byte
-	// Data is the value in a map. Goto is the chain in a map to verdicts.
-	Data []byte
-	Goto string
+	// Data is the value in a map. Goto or Jump is the chain in a map to verdicts.
+	Data       []byte
+	Goto, Jump string
 	// Timeout is the lifetime of the element. Zero means no limit.
 	Timeout time.Duration
 	// Comment appears in listings. It must have at most 127 bytes.
@@ -196,6 +196,8 @@ func (e *Elem) write(m *message, key, data int, withData bool) {
 		switch {
 		case e.Goto != "":
 			m.verdict(elemData, codeGoto, e.Goto)
+		case e.Jump != "":
+			m.verdict(elemData, codeJump, e.Jump)
 		case e.Data != nil:
 			m.value(elemData, e.Data[:min(data, len(e.Data))])
 		}
@@ -225,6 +227,8 @@ func (e *Elem) text(s *Set, f TableFamily, withData bool) string {
 	switch {
 	case e.Goto != "":
 		b.WriteString(" : goto " + e.Goto)
+	case e.Jump != "":
+		b.WriteString(" : jump " + e.Jump)
 	case e.Data != nil:
 		b.WriteString(" : " + s.Data.kind(f).format(e.Data, nil))
 	}

@@ -223,6 +223,9 @@ func (t *Tx) AddSet(x Table, s *Set) {
 	}})
 }
 
+// DeleteSet removes a set or map, which no rule may use.
+func (t *Tx) DeleteSet(x Table, s *Set) { t.named(x, "delete", s.word(), msgDelSet, setName, s.Name) }
+
 // FlushSet removes all elements of a set.
 func (t *Tx) FlushSet(x Table, s *Set) {
 	t.named(x, "flush", s.word(), msgDelSetElem, elemsSet, s.Name)

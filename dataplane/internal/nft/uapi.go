@@ -20,6 +20,7 @@ const (
 	msgDelRule    = 8
 	msgNewSet     = 9
 	msgGetSet     = 10
+	msgDelSet     = 11
 	msgNewSetElem = 12
 	msgGetSetElem = 13
 	msgDelSetElem = 14

@@ -1,0 +1,146 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+	"vipd/test/lab"
+)
+
+// testLimits floods services with limits from a client. Connections over a limit must get no
+// answer, and another client and the host must lose nothing.
+func testLimits(r *rig) {
+	n := 60
+	for family, name := range []string{"4", "6"} {
+		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
+			for _, over := range []balancer.OverLimit{"", balancer.RejectOver} {
+				limited := func(l balancer.Limits) (*balancer.Service, balancer.Key) {
+					l.SourcePrefix, l.Over = []int{32, 128}, over
+					n++ // another service has other meters
+					s := newService(balancer.Name(fmt.Sprint("limited-", n)), vipN(n), endpoints(r.w.servers...)...)
+					s.Limits = &l
+					return s, keyOf(vipN(n)[family], vipPort, proto)
+				}
+				r.step(fmt.Sprint(name, proto, over), func(r *rig) {
+					checkSourceRate(r, limited, over)
+					checkSourceConnections(r, limited, over)
+					checkConnections(r, limited, over)
+				})
+			}
+		}
+	}
+}
+
+// checkOver makes a connection that is over a limit. It must be refused, or get no answer.
+func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLimit) {
+	r.Helper()
+	within := silence
+	if over == balancer.RejectOver && !r.caps.ResetsOverLimit {
+		within = atOnce
+	}
+	a, err := r.askFrom(r.w.client, source, key, within)
+	isRefused := errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET)
+	isSilent := errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)
+	resets := r.caps.ResetsOverLimit && key.Proto == balancer.TCP
+	switch {
+	case err == nil:
+		r.Errorf("%s over a limit of %s: %s answers", source, key, a.Server)
+	case resets && !isRefused && over == "":
+		r.Errorf("%s over a limit of %s: %v, want a reset", source, key, err)
+	case !r.caps.ResetsOverLimit && (over == balancer.RejectOver) != isRefused:
+		r.Errorf("%s over a limit of %s with over = %q: %v", source, key, over, err)
+	case !isRefused && !isSilent:
+		r.Errorf("%s over a limit of %s: %v, want a refusal or silence", source, key, err)
+	}
+}
+
+// limitedService returns a service with limits, and its key.
+type limitedService func(balancer.Limits) (*balancer.Service, balancer.Key)
+
+// checkSourceRate opens more connections from a client than its rate permits.
+func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
+	const rate = 4
+	web, key := limited(balancer.Limits{SourceRate: balancer.Rate{N: rate, Per: time.Hour}})
+	r.apply(web)
+	flooding, other := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
+	for range rate {
+		if _, err := r.askFrom(r.w.client, flooding, key, atOnce); err != nil {
+			r.Fatalf("%s within the rate of %s: %v", flooding, key, err)
+		}
+	}
+	for range rate {
+		checkOver(r, flooding, key, over)
+		if _, err := r.askFrom(r.w.client, other, key, atOnce); err != nil {
+			r.Errorf("%s asks %s while %s floods it: %v", other, key, flooding, err)
+		}
+		r.mustAsk(r.w.host, key)
+	}
+	for range rate {
+		r.mustAsk(r.w.host, key)
+	}
+}
+
+// checkSourceConnections keeps as many connections open as a client may have.
+func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLimit) {
+	const most = 2
+	web, key := limited(balancer.Limits{SourceConnections: most})
+	r.apply(web)
+	flooding, other := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
+	for range most {
+		r.mustOpen(r.w.client, flooding, key)
+	}
+	for range most {
+		checkOver(r, flooding, key, over)
+		r.mustAsk(r.w.host, key)
+	}
+	c, _ := r.mustOpen(r.w.client, other, key)
+	if key.Proto == balancer.UDP { // a flow has no end that clients can cause
+		return
+	}
+	r.mustOpen(r.w.client, other, key)
+	checkOver(r, other, key, over)
+	if err := c.Close(); err != nil {
+		r.Fatal(err)
+	}
+	r.eventuallyOpens(other, key)
+	checkOver(r, other, key, over)
+}
+
+// checkConnections keeps as many connections open as all clients together may have. Then it applies
+// other settings of the service, which must not affect the count.
+func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
+	web, key := limited(balancer.Limits{Connections: 2})
+	r.apply(web)
+	r.mustOpen(r.w.client, r.w.clients[0].of(key.Addr), key)
+	r.mustOpen(r.w.client, r.w.clients[1].of(key.Addr), key)
+	checkOver(r, r.w.clients[2].of(key.Addr), key, over)
+	r.apply(edited(web, func(s *balancer.Service) {
+		s.Limits = &balancer.Limits{Connections: 2, SourceConnections: 9, Over: over, SourcePrefix: []int{24, 64}}
+	}))
+	checkOver(r, r.w.clients[3].of(key.Addr), key, over)
+	r.mustAsk(r.w.host, key)
+	r.apply(edited(web, func(s *balancer.Service) { s.Limits = nil }))
+	r.mustOpen(r.w.client, r.w.clients[3].of(key.Addr), key)
+}
+
+// eventuallyOpens opens a connection once an earlier one has ended.
+func (r *rig) eventuallyOpens(source netip.Addr, key balancer.Key) {
+	r.Helper()
+	lab.Eventually(r, settleTime, "room for a connection", func() error {
+		c, err := r.open(r.w.client, source, key, silence)
+		if err != nil {
+			return err
+		}
+		if _, err := lab.AskWithin(c, patience(silence)); err != nil {
+			return errors.Join(err, c.Close())
+		}
+		r.Cleanup(func() { _ = c.Close() })
+		return nil
+	})
+}

@@ -1,0 +1,252 @@
+package guard
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/nft"
+)
+
+// Each service with limits has a chain, to which the map "limits" leads the first packets of its
+// clients. The chain has a meter for each limit: a set of sources that rules fill. All frontends of
+// the service in a family share its meters. The name of a meter contains the limit, because
+// elements keep the limit with which they were added. So a meter survives every change of other
+// settings, and a restart of vipd.
+//
+// A connection over a limit gets no entry in conntrack, and the kernel removes such connections
+// from meters. A repeated SYN of an accepted connection is not a first packet. Rate meters come
+// first, so a source that floods a service does not fill the meter of all connections.
+
+const (
+	// limitChain and limitMeter are the prefixes of the names of chains and meters.
+	limitChain, limitMeter = "limit-", "meter-"
+	// maxSources is the maximum number of sources in a meter. Further sources have no limit. It
+	// bounds the memory of a meter to about 20 MB.
+	maxSources = 1 << 16
+	// fullMemory is the time for which a frontend remains in the set of full meters.
+	fullMemory = time.Minute
+	// maxFull is the maximum number of frontends in that set.
+	maxFull = 4096
+)
+
+func isLimited(f *balancer.Frontend) bool { return !f.Limits.IsZero() }
+
+// limiter is the chain of a service, or of the direct frontends of a service, and its limits.
+type limiter struct {
+	chain   string
+	service balancer.Name
+	limits  balancer.ClientLimits
+}
+
+func limiterOf(f *balancer.Frontend) limiter {
+	chain := limitChain + string(f.Service)
+	if isDirect(f) {
+		chain += ".direct"
+	}
+	return limiter{chain, f.Service, f.Limits}
+}
+
+// meter is a set of sources.
+type meter struct {
+	set  *nft.Set
+	key  nft.Network
+	over nft.Over
+}
+
+// meters returns the meters of l, in the order of its rules.
+func (l limiter) meters() (all []meter) {
+	add := func(bits int, over nft.Over, name string) {
+		m := meter{key: nft.Network{Field: nft.Saddr, Bits: bits}, over: over}
+		m.set = &nft.Set{Name: fmt.Sprintf("%s%s-%s", limitMeter, name, l.service), Key: nft.Saddr, Dynamic: true, Timed: over.Rate > 0, Size: maxSources}
+		m.over.Set, m.over.Key = m.set, m.key
+		all = append(all, m)
+	}
+	bits := l.limits.SourcePrefix
+	if r := l.limits.SourceRate; r.N > 0 {
+		add(bits, nft.Over{Rate: uint32(r.N), Per: r.Per}, fmt.Sprintf("%s-%d", strings.ReplaceAll(r.String(), "/", "-"), bits))
+	}
+	if n := l.limits.SourceConnections; n > 0 {
+		add(bits, nft.Over{Connections: uint32(n)}, fmt.Sprintf("%d-%d", n, bits))
+	}
+	if n := l.limits.Connections; n > 0 {
+		add(0, nft.Over{Connections: uint32(n)}, fmt.Sprintf("%d-0", n)) // all sources are in one network
+	}
+	return all
+}
+
+// rules returns the rules of the chain of l.
+func (l limiter) rules(y *layout, bits markBits) (rules []nft.Rule) {
+	refuse := []nft.Stmt{nft.Drop}
+	if l.limits.Over == balancer.RejectOver { // the answer has the mark of the connection, so filters accept it
+		refuse = []nft.Stmt{nft.AddBits{Field: nft.CtMark, Bits: bits.ours}, nft.Goto("refuse")}
+	}
+	for _, m := range l.meters() {
+		rules = append(rules, rule(append([]nft.Stmt{m.over}, refuse...)...))
+		if m.key.Bits > 0 {
+			rules = append(rules, rule(nft.In{Of: m.key, Set: m.set, Not: true}, nft.Update{Map: y.full, Key: y.full.Key, Timeout: fullMemory}))
+		}
+	}
+	return rules
+}
+
+// newLimitsMap returns the map from places to chains.
+func newLimitsMap(name string, place nft.Concat) *nft.Set {
+	return &nft.Set{Name: name, Key: place, Verdict: true}
+}
+
+// newFullSet returns the set of the places whose connections were not limited recently, because a
+// meter was full.
+func newFullSet(place nft.Concat) *nft.Set {
+	return &nft.Set{Name: "full", Key: place, Timed: true, Dynamic: true, Size: maxFull}
+}
+
+// limits holds the limiters of frontends, and their chains in the kernel.
+type limits struct {
+	// desired and applied count the frontends with limits, by their place.
+	desired, applied map[setEntry]map[limiter]int
+	// changed reports whether the counts have changed since the last write.
+	changed bool
+	// places maps the places in the kernel to their chains. chains and sets hold the chains and the
+	// meters in the kernel. The limiter of a chain that this process has not written is zero.
+	places map[setEntry]string
+	chains map[string]limiter
+	sets   map[string]bool
+}
+
+// want adds by to the reference count of f.
+func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
+	if !isLimited(f) || f.Withdrawn || f.Addr.IsLoopback() {
+		return
+	}
+	to := &s.desired
+	if applied {
+		to = &s.applied
+	}
+	if *to == nil {
+		*to = map[setEntry]map[limiter]int{}
+	}
+	at, l := placeOf(f.Key), limiterOf(f)
+	if (*to)[at] == nil {
+		(*to)[at] = map[limiter]int{}
+	}
+	if (*to)[at][l] += by; (*to)[at][l] <= 0 {
+		delete((*to)[at], l)
+	}
+	if len((*to)[at]) == 0 {
+		delete(*to, at)
+	}
+	s.changed = true
+}
+
+// forget records that the kernel has no chains and meters.
+func (s *limits) forget() {
+	s.places, s.chains, s.sets = map[setEntry]string{}, map[string]limiter{}, map[string]bool{}
+}
+
+func (s *limits) nonEmpty() bool { return len(s.desired)+len(s.applied) > 0 }
+
+// wanted returns the chain of each place, and the limiter of each chain. Desired frontends have
+// priority over frontends that are only applied, so other limits apply at once.
+func (s *limits) wanted() (places map[setEntry]string, chains map[string]limiter) {
+	places, chains = map[setEntry]string{}, map[string]limiter{}
+	for _, from := range []map[setEntry]map[limiter]int{s.desired, s.applied} {
+		for _, at := range slices.SortedFunc(maps.Keys(from), setEntry.compare) {
+			for l := range from[at] {
+				if _, found := places[at]; found {
+					continue
+				}
+				places[at] = l.chain
+				if _, found := chains[l.chain]; !found {
+					chains[l.chain] = l
+				}
+			}
+		}
+	}
+	return places, chains
+}
+
+// write queues the difference between the kernel and the wanted chains, or the removal of all of
+// them if on is not set.
+func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
+	places, chains := map[setEntry]string{}, map[string]limiter{}
+	if on {
+		places, chains = s.wanted()
+	}
+	sets := map[string]bool{}
+	for at, chain := range sortedPlaces(s.places) {
+		if places[at] != chain {
+			tx.Delete(y.table, y.limitsOf(at), placeElement(at, chain))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		l := chains[name]
+		for _, m := range l.meters() {
+			if sets[m.set.Name] = true; !s.sets[m.set.Name] {
+				tx.AddSet(y.table, m.set)
+			}
+		}
+		if s.chains[name] == l {
+			continue
+		}
+		tx.AddChain(y.table, &nft.Chain{Name: name})
+		tx.FlushChain(y.table, name)
+		for _, r := range l.rules(y, bits) {
+			tx.AddRule(y.table, name, r)
+		}
+	}
+	for at, chain := range sortedPlaces(places) {
+		if s.places[at] != chain {
+			tx.Add(y.table, y.limitsOf(at), placeElement(at, chain))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.chains)) {
+		if _, wanted := chains[name]; !wanted {
+			tx.FlushChain(y.table, name)
+			tx.DeleteChain(y.table, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.sets)) {
+		if !sets[name] {
+			tx.DeleteSet(y.table, &nft.Set{Name: name})
+		}
+	}
+	s.places, s.chains, s.sets, s.changed = places, chains, sets, false
+}
+
+// sortedPlaces yields the places with their chains in order.
+func sortedPlaces(places map[setEntry]string) func(func(setEntry, string) bool) {
+	return func(yield func(setEntry, string) bool) {
+		for _, at := range slices.SortedFunc(maps.Keys(places), setEntry.compare) {
+			if !yield(at, places[at]) {
+				return
+			}
+		}
+	}
+}
+
+// placeElement returns the element that leads a place to a chain.
+func placeElement(at setEntry, chain string) nft.Elem {
+	e := element(at)
+	e.Jump = chain
+	return e
+}
+
+// limitsOf returns the map that holds a place.
+func (l *layout) limitsOf(at setEntry) *nft.Set {
+	if at.Port.IsRange() {
+		return l.inRange.limits
+	}
+	return l.limits
+}
+
+// toLimits returns the rules that lead to the chains of limits.
+func (l *layout) toLimits(with concerns) []nft.Rule {
+	if !with.limited {
+		return nil
+	}
+	return []nft.Rule{rule(nft.Vmap{Of: l.place, In: l.limits})}
+}

@@ -1,0 +1,186 @@
+package userspace
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"vipd/balancer"
+)
+
+// maxSources is the maximum number of sources that an admitter counts. Further sources have no
+// limit of their own.
+const maxSources = 1 << 16
+
+// admitter counts the connections of a service's clients in one family, for the limits of its
+// frontends. Connections and flows that were open before the service had limits are not counted.
+type admitter struct {
+	mu      sync.Mutex // guards the fields below
+	total   int
+	sources map[netip.Addr]*source
+	// sweepAt is the number of sources at which idle sources are removed. It doubles the number of
+	// the remaining sources, so each removal is paid for by as many additions.
+	sweepAt int
+	// full is the time when a source had no limit because there were too many.
+	full shortage
+}
+
+// source is a network of clients.
+type source struct {
+	conns int
+	// credit is the number of connections that it may open at the time at.
+	credit float64
+	at     time.Time
+}
+
+// minSweep is the minimum number of sources at which idle sources are removed.
+const minSweep = 1024
+
+func newAdmitter() *admitter { return &admitter{sources: map[netip.Addr]*source{}, sweepAt: minSweep} }
+
+// admission is a counted connection. The zero value is a connection that is not counted.
+type admission struct {
+	by     *admitter
+	source netip.Addr // invalid if the source is not counted
+}
+
+// admit counts a connection of client, and reports whether it is within the limits.
+func (a *admitter) admit(client netip.Addr, l balancer.ClientLimits, now time.Time) (admission, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := admission{by: a}
+	if l.SourcePrefix > 0 {
+		key := netip.PrefixFrom(client.WithZone(""), l.SourcePrefix).Masked().Addr()
+		if s := a.sourceLocked(key, l.SourceRate, now); s == nil {
+			a.full.note()
+		} else if !s.open(l, now) {
+			return admission{}, false
+		} else {
+			n.source = key
+		}
+	}
+	if l.Connections > 0 && a.total >= l.Connections {
+		return admission{}, false
+	}
+	a.total++
+	if n.source.IsValid() {
+		a.sources[n.source].conns++
+	}
+	return n, true
+}
+
+// end removes a connection from the counts.
+func (n admission) end() {
+	if n.by == nil {
+		return
+	}
+	n.by.mu.Lock()
+	defer n.by.mu.Unlock()
+	n.by.total--
+	if s := n.by.sources[n.source]; s != nil {
+		s.conns--
+	}
+}
+
+// sourceLocked returns the source, or nil if there are too many.
+func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) *source {
+	if s := a.sources[key]; s != nil {
+		return s
+	}
+	if len(a.sources) >= a.sweepAt {
+		for k, s := range a.sources {
+			if s.conns == 0 && (r.N == 0 || now.Sub(s.at) >= r.Per) {
+				delete(a.sources, k)
+			}
+		}
+		a.sweepAt = min(max(minSweep, 2*len(a.sources)), maxSources)
+	}
+	if len(a.sources) >= maxSources {
+		return nil
+	}
+	s := &source{credit: float64(r.N), at: now}
+	a.sources[key] = s
+	return s
+}
+
+// open uses the source's credit for a connection, and reports whether the connection is within the
+// limits of the source.
+func (s *source) open(l balancer.ClientLimits, now time.Time) bool {
+	if r := l.SourceRate; r.N > 0 {
+		s.credit = min(s.credit+float64(r.N)*float64(now.Sub(s.at))/float64(r.Per), float64(r.N))
+		s.at = now
+		if s.credit < 1 {
+			return false
+		}
+	}
+	if l.SourceConnections > 0 && s.conns >= l.SourceConnections {
+		return false
+	}
+	if l.SourceRate.N > 0 {
+		s.credit--
+	}
+	return true
+}
+
+// admitters has the admitters of all services with limits.
+type admitters struct {
+	mu  sync.Mutex
+	all map[admitterKey]*sharedAdmitter
+}
+
+type admitterKey struct {
+	service balancer.Name
+	is4     bool
+}
+
+// sharedAdmitter is an admitter with the frontends that use it.
+type sharedAdmitter struct {
+	*admitter
+	users map[*frontend]bool
+}
+
+// share returns the admitter for the definition g of f, or nil if g is nil or has no limits. An
+// admitter lasts while a frontend uses it.
+func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g != nil && !g.Limits.IsZero() {
+		k := admitterKey{g.Service, g.Addr.Is4()}
+		if s.all == nil {
+			s.all = map[admitterKey]*sharedAdmitter{}
+		}
+		if s.all[k] == nil {
+			s.all[k] = &sharedAdmitter{newAdmitter(), map[*frontend]bool{}}
+		}
+		s.all[k].users[f], next = true, s.all[k].admitter
+	}
+	for k, a := range s.all {
+		if a.admitter != f.admitter || a.admitter == next {
+			continue
+		}
+		if delete(a.users, f); len(a.users) == 0 {
+			delete(s.all, k)
+		}
+	}
+	return next
+}
+
+// admitLocked counts a connection of a client, and reports whether it is within the limits. The
+// node itself has no limits.
+func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
+	c := f.conf.Load()
+	if f.admitter == nil || c.isOwn(f.d, client) {
+		return admission{}, true
+	}
+	return f.admitter.admit(client, c.Limits, time.Now())
+}
+
+// recountLocked counts a connection of an earlier process, regardless of the limits.
+func (f *frontend) recountLocked(client netip.Addr) admission {
+	c := f.conf.Load()
+	if f.admitter == nil || c.isOwn(f.d, client) {
+		return admission{}
+	}
+	n, _ := f.admitter.admit(client, balancer.ClientLimits{SourcePrefix: c.Limits.SourcePrefix}, time.Now())
+	return n
+}

@@ -1,0 +1,101 @@
+package userspace
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vipd/balancer"
+)
+
+// TestAdmitterCounts opens and ends connections of two sources at chosen times. Each attempt must
+// be within the limits exactly as listed, and ended connections must not count.
+func TestAdmitterCounts(t *testing.T) {
+	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
+	neighbor := netip.MustParseAddr("192.0.2.77")
+	type attempt struct {
+		client netip.Addr
+		at     time.Duration
+		ends   int // the number of open connections that end before it, the oldest first
+		want   bool
+	}
+	for _, c := range []struct {
+		limits   balancer.ClientLimits
+		attempts []attempt
+	}{
+		{balancer.ClientLimits{Connections: 2}, []attempt{{a, 0, 0, true}, {b, 0, 0, true}, {a, 0, 0, false}, {b, 0, 1, true}, {b, 0, 0, false}}},
+		{balancer.ClientLimits{SourceConnections: 1, SourcePrefix: 32}, []attempt{{a, 0, 0, true}, {a, 0, 0, false}, {b, 0, 0, true}, {neighbor, 0, 0, true}, {a, 0, 1, true}}},
+		{balancer.ClientLimits{SourceConnections: 1, SourcePrefix: 24}, []attempt{{a, 0, 0, true}, {neighbor, 0, 0, false}, {b, 0, 0, true}}},
+		{balancer.ClientLimits{SourceRate: balancer.Rate{N: 2, Per: time.Second}, SourcePrefix: 32}, []attempt{
+			{a, 0, 0, true}, {a, 0, 0, true}, {a, 0, 0, false}, {b, 0, 0, true},
+			{a, 400 * time.Millisecond, 0, false}, {a, 500 * time.Millisecond, 0, true}, {a, 500 * time.Millisecond, 0, false},
+			{a, time.Hour, 0, true}, {a, time.Hour, 0, true}, {a, time.Hour, 0, false}, // credit does not exceed the rate
+		}},
+		{balancer.ClientLimits{Connections: 9, SourceConnections: 1, SourceRate: balancer.Rate{N: 1, Per: time.Minute}, SourcePrefix: 32}, []attempt{
+			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refusal uses no credit
+		}},
+	} {
+		start, l := time.Now(), newAdmitter()
+		var open []admission
+		for i, x := range c.attempts {
+			for range x.ends {
+				open[0].end()
+				open = open[1:]
+			}
+			n, got := l.admit(x.client, c.limits, start.Add(x.at))
+			if got != x.want {
+				t.Errorf("%s: attempt %d of %s at %s = %t, want %t", c.limits, i, x.client, x.at, got, x.want)
+			}
+			if got {
+				open = append(open, n)
+			}
+		}
+		for _, n := range open {
+			n.end()
+		}
+		if l.total != 0 {
+			t.Errorf("%s: connections after all ended = %d, want 0", c.limits, l.total)
+		}
+	}
+}
+
+// TestAdmitterMemory opens connections from more sources than an admitter counts. Further sources
+// must have no limit, and sources without connections must make room.
+func TestAdmitterMemory(t *testing.T) {
+	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
+	a, now := newAdmitter(), time.Now()
+	var open []admission
+	for i := range maxSources {
+		n, within := a.admit(sourceN(i), l, now)
+		if !within {
+			t.Fatalf("the first connection of source %d is over the limits", i)
+		}
+		open = append(open, n)
+	}
+	for range 3 {
+		n, within := a.admit(sourceN(maxSources), l, now)
+		if n.end(); !within || !a.full.isRecent() {
+			t.Fatalf("a source beyond the maximum is within the limits = %t, reported = %t; want both", within, a.full.isRecent())
+		}
+	}
+	if len(a.sources) != maxSources {
+		t.Errorf("sources = %d, want %d", len(a.sources), maxSources)
+	}
+	for _, n := range open {
+		n.end()
+	}
+	late := now.Add(time.Second)
+	for _, want := range []bool{true, false} {
+		if _, within := a.admit(sourceN(maxSources), l, late); within != want {
+			t.Errorf("a source in the place of another is within the limits = %t, want %t", within, want)
+		}
+	}
+	if len(a.sources) != 1 {
+		t.Errorf("sources after the sweep = %d, want 1", len(a.sources))
+	}
+}
+
+func sourceN(i int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
+}
