@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// bare drives a dataplane without an engine, in ways in which an engine never would.
+// bare calls a dataplane directly, including in ways that an engine never does.
 type bare struct{ *rig }
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
@@ -27,7 +27,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
-// carry applies the changes that lead to want, one batch for each group.
+// carry applies batches of changes, after which want must be the state.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
 	b.host.Resync(true)
@@ -52,8 +52,8 @@ func adds(want balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// holds checks that exactly want exists, undamaged.
-func (b *bare) holds(when string, want balancer.Desired) {
+// wantState checks that exactly the desired state exists, undamaged.
+func (b *bare) wantState(when string, want balancer.Desired) {
 	b.Helper()
 	seen, err := b.dp.Observe(b.Context())
 	if err != nil {
@@ -88,9 +88,9 @@ func (b *bare) holds(when string, want balancer.Desired) {
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
-	b.holds("before anything", balancer.Desired{})
+	b.wantState("before anything", balancer.Desired{})
 	b.carry(want, adds(want))
-	b.holds("after Apply", want)
+	b.wantState("after Apply", want)
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c, _ := r.mustOpen(r.w.client, netip.Addr{}, key)
 	hinted := adds(want)
@@ -98,21 +98,21 @@ func testIdempotent(b *bare) {
 		hinted[i].Old = hinted[i].New
 	}
 	b.carry(want, adds(want), hinted)
-	b.holds("after the same Apply again", want)
+	b.wantState("after the same Apply again", want)
 	if err := alive(c, atOnce); err != nil {
 		r.Errorf("error of a connection after the same Apply = %v, want none", err)
 	}
 	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}
 	b.carry(want, []dataplane.Change{absent})
-	b.holds("after removing what is absent", want)
+	b.wantState("after removing what is absent", want)
 	r.each(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) })
-	_ = c.Close() // before its address is removed
+	_ = c.Close() // closed before its address is removed
 	removals := adds(want)
 	for i := range removals {
 		removals[i].Old, removals[i].New = removals[i].New, nil
 	}
 	b.carry(balancer.Desired{}, removals, removals)
-	b.holds("after removing everything, twice", balancer.Desired{})
+	b.wantState("after removing everything, twice", balancer.Desired{})
 }
 
 // testOrder applies random histories in random batches, with and without hints. Each must end in
@@ -132,18 +132,18 @@ func testOrder(b *bare) {
 		}
 		batches = append(batches, shuffled(random, done, adds(want))...)
 		b.carry(want, batches...)
-		b.holds(fmt.Sprintf("after history %d", round), want)
+		b.wantState(fmt.Sprintf("after history %d", round), want)
 		for key := range want.Frontends.Keys() {
 			r.mustAsk(r.w.client, key)
 		}
-		if round%2 == 0 { // the next history starts from nothing
+		if round%2 == 0 { // the next history starts without frontends
 			for _, batch := range batches {
 				for i := range batch {
 					batch[i].Old, batch[i].New = nil, nil
 				}
 			}
 			b.carry(balancer.Desired{}, batches...)
-			b.holds("after removing everything", balancer.Desired{})
+			b.wantState("after removing everything", balancer.Desired{})
 		}
 	}
 }
@@ -201,19 +201,19 @@ func testClose(b *bare) {
 	replaceDataplane(r, true)
 	if r.s.Keeps {
 		asked()
-		b.holds("after closing and keeping", want)
+		b.wantState("after closing and keeping", want)
 	}
 	b.carry(want, adds(want))
-	b.holds("after the next one's Apply", want)
+	b.wantState("after the next one's Apply", want)
 	asked()
 	checkUndisturbed(r, pulses, "closing and taking over")
 	next := b.compile(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) }))
 	b.carry(next, adds(next), gone(want, next))
-	b.holds("after the next one's change", next)
+	b.wantState("after the next one's change", next)
 	r.each(func(r *rig, key balancer.Key) { checkMeets(r, r.w.client, key, "s1") })
 	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
 	b.dp = r.s.New(r.T)
-	b.holds("after closing and not keeping", balancer.Desired{})
+	b.wantState("after closing and not keeping", balancer.Desired{})
 	r.each(func(r *rig, key balancer.Key) {
 		if a, err := r.askFrom(r.w.client, netip.Addr{}, key, silence); err == nil {
 			r.Errorf("%s: answer from %s through a closed dataplane, want none", key, a.Server)
@@ -221,7 +221,7 @@ func testClose(b *bare) {
 	})
 }
 
-// gone returns the changes that remove frontends of before that after lacks.
+// gone returns the changes that remove the frontends of before that are not in after.
 func gone(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {

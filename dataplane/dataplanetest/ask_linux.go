@@ -150,7 +150,7 @@ func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	return counts
 }
 
-// alive returns why an established connection no longer echoes data.
+// alive returns an error if an established connection no longer echoes data.
 func alive(c net.Conn, within time.Duration) error {
 	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return err
@@ -181,13 +181,13 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	checkExplained(r, from, netip.Addr{}, key, explain.Refused)
 }
 
-// refusal returns the outcome for a client that is not refused.
+// refusal returns an error if a client is not refused.
 func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) error {
 	a, err := r.askFrom(from, netip.Addr{}, key, within)
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops it, which programs notice first
+	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops the packet, and a local program gets that error first
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
 		return fmt.Errorf("%s asks %s: %w, want a refusal", from.Name, key, err)

@@ -9,7 +9,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testMaxConnections opens as many connections as endpoints may have. Further clients are
+// testMaxConnections opens as many connections as endpoints may have. Further clients must be
 // refused until a connection ends.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {

@@ -21,7 +21,7 @@ import (
 // childVar is the environment variable that makes Run act as the daemon that cases kill.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
-// errand is the value of childVar, as JSON.
+// errand is the task of a child process, which childVar has as JSON.
 type errand struct {
 	Local []netip.Addr
 	// Services are the services that are wanted first.
@@ -45,8 +45,8 @@ func (e *errand) history() *history {
 	return newHistory(e.Seed, servers, 100, 6)
 }
 
-// ready is the line by which the child reports that everything is applied and nothing else exists.
-// It starts its changes after the next line of input.
+// ready is the line by which the child reports that exactly the wanted state is applied. After the
+// next line of input it starts its changes.
 const ready = "dataplanetest: ready"
 
 // runChild performs the errand until it is killed or its parent ends.
@@ -100,7 +100,7 @@ func runChild(t *testing.T, s *Subject) {
 func checkKernelState(r *rig, when string) {
 	r.Helper()
 	r.stop() // calls of the dataplane must not overlap
-	(&bare{r}).holds(when, r.wanted())
+	(&bare{r}).wantState(when, r.wanted())
 	r.start()
 }
 

@@ -18,8 +18,8 @@ func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.
 	return web
 }
 
-// testAffinity makes servers leave in each way. Their clients move, all others stay, and clients
-// that moved stay when the server returns.
+// testAffinity makes servers leave in each way. Their clients must move, all others must stay, and
+// moved clients must stay when the server returns.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
@@ -105,11 +105,11 @@ func testAffinityEnds(r *rig) {
 	}
 }
 
-// pause waits for a time that the case itself is about.
+// pause waits for a time that is a part of the case.
 func (r *rig) pause(d time.Duration) { <-time.After(d) }
 
-// testSourceRanges restricts a service to some clients. These clients and the node itself are
-// answered, and no others.
+// testSourceRanges restricts a service to some clients. Only these clients and the node itself may
+// be answered.
 func testSourceRanges(r *rig) {
 	allow := func(n int) *balancer.Service {
 		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -167,8 +167,8 @@ func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	}
 }
 
-// testHeldVIP checks a VIP that vipd added. It answers at its services' ports and to ping only,
-// and is never the source of the host's own connections.
+// testHeldVIP sends packets to a VIP that vipd added. It must answer only at its services' ports
+// and to ping, and must never be the source of the host's own connections.
 func testHeldVIP(r *rig) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too

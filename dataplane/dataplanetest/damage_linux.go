@@ -14,12 +14,12 @@ import (
 	"vipd/test/lab"
 )
 
-// usuallyMended is the maximum time of a repair on an idle machine, with the engine's usual
+// repairTime is the maximum time of a repair on an idle machine, with the engine's usual
 // ProbeInterval.
-const usuallyMended = 1500 * time.Millisecond
+const repairTime = 1500 * time.Millisecond
 
-// testDamage damages the dataplane in each way while connections are open. The damage is repaired,
-// idle connections survive it, and new clients are served.
+// testDamage damages the dataplane in each way while connections are open. The damage must be
+// repaired, idle connections must survive it, and new clients must be served.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject has no kinds of damage")
@@ -154,7 +154,7 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst puts a foreign rule before each of ours. The rule must stay there, and the
+// testOthersFirst inserts a foreign rule before each of ours. The rule must stay there, and the
 // service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
@@ -168,7 +168,7 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(usuallyMended) // wait for a repair that must not happen
+	r.pause(repairTime) // time for a repair, which must not happen
 	sameForeign(r, "after rules of others came first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs

@@ -188,7 +188,7 @@ func ourSets(t testing.TB) []string {
 // ourChain is a chain with our prefix.
 type ourChain struct {
 	tool, table, name string
-	rules             bool // it has any
+	rules             bool // whether it has rules
 }
 
 // ourChains returns our chains of a table, or of all tables, in both families.
@@ -214,7 +214,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 // ourJump is a rule in a built-in chain that leads to one of our chains.
 type ourJump struct {
 	tool, table, chain string
-	rule               string // without "-A" and the chain
+	rule               string // rule without "-A" and the chain
 }
 
 func (s *Subject) ourJumps(t testing.TB) []ourJump {

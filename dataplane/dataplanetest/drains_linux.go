@@ -17,7 +17,8 @@ import (
 // preparations.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
-// testDrainTimeout removes an endpoint. Its connection ends after drain_timeout, and not before.
+// testDrainTimeout removes an endpoint. Its connection must end after drain_timeout, and not
+// before.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()

@@ -12,7 +12,7 @@ import (
 // has an endpoint.
 func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
-// testNoEndpointsDrop does the same with no_endpoints = "drop". Clients get no answer.
+// testNoEndpointsDrop is testNoEndpoints with no_endpoints = "drop". Clients must get no answer.
 func testNoEndpointsDrop(r *rig) {
 	if !r.caps.DropsClients {
 		r.Skipf("%s can't leave clients without an answer", r.caps.Mode)

@@ -11,8 +11,8 @@ import (
 	"vipd/test/lab"
 )
 
-// asked is a question to explain. Each is explained once per revision, because cases send hundreds
-// of packets.
+// asked is a question to explain. Each question is explained only once per revision, because cases
+// send hundreds of packets.
 type asked struct {
 	from     *lab.NS
 	key      balancer.Key
@@ -24,7 +24,7 @@ type asked struct {
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
-		return // no engine, or a client whose address the kernel chooses
+		return // explained only with an engine and a client with a known address
 	}
 	status := r.engine.Status()
 	q := asked{from, key, status.Applied.Store}
@@ -44,7 +44,7 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 		// because the kernel reads conntrack's whole table.
 		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp}
 		if !n.Applied.Has(key) {
-			return nil // effects of other programs are not explained
+			return nil // explain does not know the effects of other programs
 		}
 		a, err := n.Explain(r.Context(), explain.Question{Client: source, To: key})
 		i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing })

@@ -95,7 +95,7 @@ func pipe(t testing.TB, input, name string, args ...string) {
 }
 
 // testForeign runs a dataplane through start, changes, damage, both ways to close, and cleanup.
-// Rules, sets and tables of others stay as they were.
+// Rules, sets and tables of other programs must stay unchanged.
 func testForeign(t *testing.T, s *Subject) {
 	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))
@@ -131,7 +131,7 @@ func testForeign(t *testing.T, s *Subject) {
 	}
 	replaceDataplane(r, false)
 	sameForeign(t, "after closing", before)
-	r.steer(wait.Scaled(driverProbe)) // for the end of the test
+	r.steer(wait.Scaled(driverProbe)) // removes the services at the end of the test
 }
 
 // replaceDataplane closes the dataplane and starts its successor.

@@ -114,7 +114,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 			r.Errorf("%s: clients with another endpoint after the return = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
 		}
 	}
-	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // see checkSpread
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // removed as in checkSpread
 }
 
 func checkVIPHash(r *rig, sinks [2]*sink) {
@@ -147,7 +147,7 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 }
 
-// crowd returns n random client addresses of vip's family.
+// crowd returns the random addresses of n clients in vip's family.
 func crowd(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)

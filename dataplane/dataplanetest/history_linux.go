@@ -87,12 +87,11 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		s.Ports[0].Port = balancer.PortRange(vipPort + h.random.IntN(2)) // another frontend
+		s.Ports[0].Port = balancer.PortRange(vipPort + h.random.IntN(2)) // the other port is another frontend
 	}
 }
 
-// mind changes a service for clients of other endpoints than its first, which exists in both
-// families, and weights.
+// mind changes a service, but never affects clients of its first endpoint except by weights.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
@@ -122,8 +121,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks that about every step-th desired frontend treats clients correctly: an
-// active backend answers, or they are refused.
+// checkAllServe checks about every step-th desired frontend. An active backend must answer, or
+// clients must be refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

@@ -64,7 +64,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	}
 }
 
-// checkEndedAreNotKilled closes all connections to a frontend. Killing them then ends nothing,
+// checkEndedAreNotKilled closes all connections to a frontend. A kill must then end no connection,
 // although conntrack still remembers them.
 func checkEndedAreNotKilled(r *rig) {
 	r.Helper()
@@ -98,7 +98,7 @@ func startStream(r *rig, c net.Conn, killed *atomic.Bool) <-chan error {
 	}
 	before, after := make([]byte, 4096), bytes.Repeat([]byte{1}, 4096)
 	ended := make(chan error, 1)
-	go func() { // mustOpen closes c with the test
+	go func() { // mustOpen closes c at the end of the test
 		for chunk := before; ; {
 			if killed.Load() {
 				chunk = after

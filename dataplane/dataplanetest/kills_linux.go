@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKills kills processes at random moments, during takeovers and changes. Each successor reaches
-// the wanted state, serves clients, and leaves foreign objects unchanged.
+// testKills kills processes at random moments, during takeovers and changes. Each successor must
+// reach the desired state, serve clients, and leave foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
 	if !s.Keeps { // objects that end with their process can't go wrong later

@@ -48,9 +48,9 @@ func (y way) stickyVIP() addrs {
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
-		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond // which is for removed endpoints alone
+		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond // which applies only to removed endpoints
 		if y.moves {
-			s.DrainTimeout = time.Hour // beyond the case
+			s.DrainTimeout = time.Hour // longer than the case
 		}
 		if i == 1 {
 			s.Affinity = balancer.ClientIPAffinity
@@ -91,8 +91,8 @@ type guests struct {
 	way    way
 	idle   []net.Conn
 	busy   []*pulse
-	moving []net.Conn // flows of UDP that don't stay
-	client addrs      // stays at the server by affinity
+	moving []net.Conn // UDP flows that may move to another server
+	client addrs      // client that stays at the server by affinity
 	moved  [2]string  // server to which the client has moved
 }
 
@@ -122,8 +122,8 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind performs the errand in a process that is killed, if the dataplane survives that. It
-// returns the guests of the first server, and a function that performs the rest of the errand.
+// leftBehind runs the errand in a child, and kills the child if the dataplane survives that. It
+// returns the guests of the first server, and a rig that continues.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -148,7 +148,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 
 	r = newStill(t, s, w)
 	r.prepare(wait.Scaled(driverProbe))
-	r.set(e.Services...) // the memory of a process is on disk
+	r.set(e.Services...) // a new process reads its drains from disk
 	r.judge(balancer.HealthDown, e.Down...)
 	revision := r.set(e.Then...)
 	r.start()

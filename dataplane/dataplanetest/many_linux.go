@@ -8,15 +8,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testMany adds hundreds of services at once, removes them at once, and adds some again. All are
-// served, and nothing is left.
+// testMany adds hundreds of services at once, removes them at once, and adds some again. All must
+// be served, and nothing may be left.
 func testMany(r *rig) {
 	services := wait.Soak(150, 500)
 	var all []*balancer.Service
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
 		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
-		s.DrainTimeout = 0 // so nothing has to stay
+		s.DrainTimeout = 0 // so nothing stays to drain
 		all = append(all, s)
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {

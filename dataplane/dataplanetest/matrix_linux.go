@@ -15,7 +15,7 @@ type seen string
 const (
 	// seenClient is the client's own address.
 	seenClient seen = "the client's"
-	// seenHost is an own address of the host, never a VIP that vipd added.
+	// seenHost is one of the host's own addresses, which a VIP that vipd added is not.
 	seenHost seen = "the host's"
 )
 
@@ -66,8 +66,8 @@ func servers(w *world) []*lab.NS {
 	return all
 }
 
-// testLayouts sends requests from each kind of client in each layout. Each server answers, and
-// sees the right source address.
+// testLayouts sends requests from each kind of client in each layout. Each server must answer, and
+// see the right source address.
 func testLayouts(t *testing.T, s *Subject) {
 	host := s.newHost(t)
 	for _, lay := range layouts() {
@@ -158,7 +158,7 @@ func testPorts(r *rig) {
 		two.Ports[i].Port = 81
 	}
 	three := newService("three", vipN(22), endpoints(s3)...)
-	three.Ports = three.Ports[:1] // no UDP
+	three.Ports = three.Ports[:1] // the third service has no UDP port
 	r.apply(one, two, three)
 	r.each(func(r *rig, key balancer.Key) {
 		expect := func(vip addrs, port uint16, want string) {

@@ -38,8 +38,8 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow sends streams through a link with a smaller MTU than both ends know. They arrive,
-// and no end sends larger segments than mss allows.
+// testNarrow sends streams through a link with a smaller MTU than both ends know. They must arrive,
+// and no end may send larger segments than mss allows.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)

@@ -51,8 +51,8 @@ func testOnFailure(r *rig) {
 	type visit struct {
 		of         consequence
 		key        balancer.Key
-		first, own net.Conn // with the server that fails, and with another
-		local      net.Conn // TCP from the host itself to the server that fails
+		first, own net.Conn // connections to the server that fails, and to another
+		local      net.Conn // TCP connection of the host itself to the server that fails
 	}
 	var all []visit
 	for _, c := range consequences() {
@@ -113,7 +113,7 @@ func checkEnded(r *rig, c net.Conn, what string) {
 // TIME_WAIT. It returns a connection from that port to the named server.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
-	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // the first time any port
+	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // port 0 lets the kernel choose the first port
 	var c net.Conn
 	dial := func() (err error) { // the port is free shortly after the end of the last connection
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))

@@ -28,8 +28,8 @@ func exits() []way {
 // dead reports whether clients that start again must not reach the server.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is a key of a service that the first server leaves in some way while the second server
-// joins.
+// exit is a frontend key of a service. The first server leaves the service in some way while the
+// second server joins.
 type exit struct {
 	way
 	before, after *balancer.Service
@@ -59,7 +59,7 @@ func testPortReuse(r *rig) {
 			all = append(all, x)
 		}
 	}
-	if r.caps.KeepsSource { // otherwise the host is the server's client
+	if r.caps.KeepsSource { // otherwise the server sees the host as its client
 		r.step("unanswered", func(r *rig) { reuseUnanswered(r, all) })
 	}
 	dead := slices.DeleteFunc(slices.Clone(all), func(x exit) bool { return !x.dead() })
@@ -273,7 +273,7 @@ func reuseForged(r *rig, all []exit) {
 		}
 	}
 	leaveFirst(r, all)
-	const enough = 2 * silence // time for anything that would end them
+	const enough = 2 * silence // time in which a wrong reaction would end them
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error

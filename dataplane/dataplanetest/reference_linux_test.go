@@ -17,8 +17,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reference is the simplest dataplane that conforms: it listens on VIPs and copies bytes, with a
-// lock around everything. With a fault it no longer conforms, which the suite must detect.
+// reference is the simplest dataplane that conforms. It listens on VIPs and copies bytes, with a
+// single lock. With a fault it no longer conforms, which the suite must detect.
 type reference struct {
 	fault fault
 
@@ -130,7 +130,7 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	if r.trips {
 		return errors.New("another one is at work")
 	}
-	_ = os.WriteFile(marker, nil, 0o600) // its absence only hides a fault
+	_ = os.WriteFile(marker, nil, 0o600) // without the file, only a fault would go unnoticed
 	r.applied++
 	if r.fault == "disturbs others rarely" && r.applied%10 == 0 {
 		for _, f := range r.fronts {
@@ -214,7 +214,7 @@ func (r *reference) stickLocked(e *front) {
 	}
 }
 
-// load requires the lock, under which pickers are made and used.
+// load returns the counter of a backend's connections. The lock must be held.
 func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	if e.loads[to] == nil {
 		e.loads[to] = &atomic.Int64{}
@@ -294,7 +294,7 @@ func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
-	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // they answered through the closed socket
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // the flows answered through the closed socket
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)

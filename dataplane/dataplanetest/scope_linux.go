@@ -22,7 +22,7 @@ func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.Affinit
 	})
 }
 
-// movedPorts returns s with all of its ports n higher.
+// movedPorts returns a copy of s whose ports are n higher.
 func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		for i := range s.Ports {

@@ -38,8 +38,9 @@ type sctpPacket struct {
 	cookie   string
 }
 
-// testSCTP opens SCTP associations at VIPs and node ports. They reach servers and outlive their
-// server's drain. If the kernel has no SCTP sockets, the first packets are written here.
+// testSCTP opens SCTP associations at VIPs and node ports. They must reach servers and outlive
+// their server's drain. If the kernel has no SCTP sockets, the test writes the first packets
+// itself.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -123,7 +124,7 @@ func answerSCTP(r *rig, s *server) {
 					continue
 				}
 				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: answers[p.chunk], own: sctpServerTag, cookie: s.name}
-				_, _ = c.WriteTo(answer.bytes(), from) // the client waits no longer than its deadline
+				_, _ = c.WriteTo(answer.bytes(), from) // the client has a deadline, so an error only delays it
 			}
 		})
 		r.Cleanup(func() { _ = c.Close(); running.Wait() })
@@ -169,7 +170,7 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 		p, err := readSCTP(buf[:n])
 		a, _ := netip.AddrFromSlice(sender.(*net.IPAddr).IP)
 		switch {
-		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // of another test, or another kernel's
+		case a.Unmap() != key.Addr || p.to != ask.from || p.chunk != answer: // the packet belongs to another test, or is not an answer
 		case err != nil:
 			return "", err
 		case p.from != key.Port.First() || p.tag != ask.own:

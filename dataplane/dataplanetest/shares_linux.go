@@ -14,9 +14,9 @@ import (
 type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
-	slack     float64 // see fair
-	// n is the number of connections, in whole cycles. If held is set, they stay open while the
-	// next are made.
+	slack     float64 // permitted deviation, see fair
+	// n is the number of connections, rounded to whole cycles. If held is set, they stay open while
+	// further connections are opened.
 	n    int
 	held bool
 }
@@ -35,7 +35,7 @@ func shares() []share {
 	}
 }
 
-// testShares makes connections with each scheduler. Endpoints get their shares by weight.
+// testShares opens connections with each scheduler. Endpoints must get their shares by weight.
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {

@@ -7,8 +7,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testSNAT sets snat to always and never. Servers see the host with always, and the client with
-// never.
+// testSNAT sets snat to always and never. Servers must see the host with always, and the client
+// with never.
 func testSNAT(t *testing.T, s *Subject) {
 	routed, host := layouts()[0], s.newHost(t)
 	for _, lay := range []layout{

@@ -94,12 +94,12 @@ func (c spreadCase) service() *balancer.Service {
 }
 
 // testSpread sends thousands of datagrams to services with few and many endpoints. Each endpoint
-// gets its share by weight.
+// must get its share by weight.
 func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
-			r.apply(c.service()) // without earlier flows, because each flow of userspace needs a socket
+			r.apply(c.service()) // earlier flows are removed, because each flow of userspace mode needs a socket
 			for family := range c.families {
 				checkSpread(r, c, c.vip[family], sinks[family])
 			}
@@ -279,7 +279,7 @@ func (k *sink) count(c *net.UDPConn) {
 	for {
 		n, m, _, _, err := c.ReadMsgUDPAddrPort(payload, control)
 		if err != nil {
-			return // closed
+			return // the socket is closed
 		}
 		to, ok := destination(control[:m])
 		k.mu.Lock()

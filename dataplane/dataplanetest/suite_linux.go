@@ -26,8 +26,8 @@ type Subject struct {
 	// VIPs are local. This is sufficient for dataplanes that terminate connections themselves. The
 	// cases that need the guard are skipped.
 	Host func(t testing.TB) dataplane.Host
-	// ExactWeights reports whether weights are exact over each cycle of connections; otherwise they
-	// are judged as random shares. Round robin is exact in every dataplane.
+	// ExactWeights reports whether weights are exact over each cycle of connections. Otherwise they
+	// are compared as random shares. Round robin is exact in every dataplane.
 	ExactWeights bool
 	// Keeps reports whether, after Close with keep, frontends are served without the dataplane, and
 	// the next one adopts them without losing a connection.
@@ -68,7 +68,7 @@ type Subject struct {
 	stage *stage
 	// foreign are the current foreign virtual servers.
 	foreign map[string]string
-	caps    *balancer.Capabilities // of the last dataplane from New
+	caps    *balancer.Capabilities // capabilities of the last dataplane from New
 }
 
 // check is one case of the suite.
@@ -139,7 +139,7 @@ func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// rig is a subject at work in a world.
+// rig is a subject that runs in a world.
 type rig struct {
 	*testing.T
 	s    *Subject
@@ -172,7 +172,7 @@ func newStill(t *testing.T, s *Subject, w *world) *rig {
 	return equip(t, s, w, s.newHost(t))
 }
 
-// equip is a rig with a fresh dataplane.
+// equip returns a rig with a new dataplane.
 func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	t.Helper()
 	r := &rig{T: t, s: s, w: w, dp: s.New(t), host: host, explained: map[asked]bool{}}
@@ -201,13 +201,13 @@ func (r *rig) endDriven() {
 	})
 }
 
-// steer starts an engine over the dataplane, after the end of another.
+// steer starts an engine for the dataplane after another engine has ended.
 func (r *rig) steer(probe time.Duration) {
 	r.prepare(probe)
 	r.start()
 }
 
-// prepare is steer without the start.
+// prepare is like steer, but does not start the engine.
 func (r *rig) prepare(probe time.Duration) {
 	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
 	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)

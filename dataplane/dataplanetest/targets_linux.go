@@ -34,7 +34,8 @@ func testTargets(r *rig) {
 	})
 }
 
-// testHostEndpoint uses a server on the host itself as an endpoint. Clients everywhere reach it.
+// testHostEndpoint uses a server on the host itself as an endpoint. All kinds of clients must reach
+// it.
 func testHostEndpoint(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	web.Scheduler = balancer.RoundRobin
@@ -53,7 +54,7 @@ func testHostEndpoint(r *rig) {
 	})
 }
 
-// checkMeets checks that two cycles of round robin use each named server twice.
+// checkMeets checks that two cycles of round robin use each of the named servers twice.
 func checkMeets(r *rig, from *lab.NS, key balancer.Key, names ...string) {
 	r.Helper()
 	got := r.tally(from, key, 2*len(names))

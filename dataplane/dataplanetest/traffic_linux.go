@@ -33,7 +33,8 @@ func testStreams(r *rig) {
 	})
 }
 
-// testStrays sends segments from outside the window, from either end. Connections survive them.
+// testStrays sends segments from outside the window, from either end. Connections must survive
+// them.
 func testStrays(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
@@ -98,8 +99,8 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 	}
 }
 
-// testConnections opens connections to a VIP that no other case uses, because the kernel
-// remembers its counters. The dataplane lists and counts them, also after the service returns.
+// testConnections opens connections to a VIP that no other case uses, because the kernel remembers
+// its counters. The dataplane must list and count them, also after the service returns.
 func testConnections(r *rig) {
 	vip := vipN(25)
 	web := newService("web", vip, endpoints(r.w.servers...)...)

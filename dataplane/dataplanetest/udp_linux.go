@@ -28,9 +28,9 @@ func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer)
 
 // caller is a UDP client that sends requests from one port without a pause, whatever it receives.
 type caller struct {
-	key   balancer.Key
-	mu    sync.Mutex
-	heard []string // server that answered each question; "" means none
+	key     balancer.Key
+	mu      sync.Mutex
+	answers []string // server that answered each question; "" means none
 }
 
 // startCaller starts requests to a frontend that may not exist yet.
@@ -43,10 +43,10 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	r.Cleanup(func() { _ = conn.Close() })
 	c := &caller{key: key}
 	repeatedly(r, 5*time.Millisecond, func() {
-		a, _ := lab.AskWithin(conn, patience(unanswered)) // no server without an answer
+		a, _ := lab.AskWithin(conn, patience(unanswered)) // without an answer, the server's name is ""
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.heard = append(c.heard, a.Server)
+		c.answers = append(c.answers, a.Server)
 	})
 	return c
 }
@@ -55,11 +55,11 @@ func startCaller(r *rig, key balancer.Key) *caller {
 func (c *caller) since(n int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Clone(c.heard[n:])
+	return slices.Clone(c.answers[n:])
 }
 
-// checkHears checks that within a second the caller is answered only by want.
-func checkHears(r *rig, all []*caller, when, want string) {
+// checkAnswers checks that within a second the caller is answered only by want.
+func checkAnswers(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
 	before := make([]int, len(all))
@@ -78,8 +78,8 @@ func checkHears(r *rig, all []*caller, when, want string) {
 	}
 }
 
-// testUDPFollows sends datagrams from fixed ports without a pause while a service changes. Each
-// client is always answered by the right server.
+// testUDPFollows sends datagrams from fixed ports without a pause while a service changes. The
+// right server must always answer each client.
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {
@@ -111,6 +111,6 @@ func testUDPFollows(r *rig) {
 		{"when it is back", on(s[0]), "s1"},
 	} {
 		r.apply(step.want...)
-		checkHears(r, all, step.when, step.hear)
+		checkAnswers(r, all, step.when, step.hear)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops the answers of one server, as if it had no route back. Its connections count
-// as failures, and no others.
+// testUnanswered drops the answers of one server, as if it had no route back. Its connections, and
+// no others, must count as failures.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -29,7 +29,7 @@ func testUnanswered(r *rig) {
 		at := netip.AddrPortFrom(silent.addr.of(key.Addr), targetPort)
 		lab.Eventually(r, settleTime, "connections without an answer to count", func() error {
 			for range len(r.w.servers) {
-				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some have no answer
+				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some clients get no answer
 			}
 			if n := countAt(r, at); n.Failures == 0 {
 				return errors.New("none is counted")
@@ -48,7 +48,7 @@ func testUnanswered(r *rig) {
 // watchUnanswered makes the dataplane watch for unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	d, watches := dataplane.As[dataplane.WatchesUnanswered](r.dp)
-	if !watches { // it connects itself, and counts
+	if !watches { // the dataplane opens connections itself, and counts failures
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -37,8 +37,8 @@ func anycast(t testing.TB, l *lab.Lab) *world {
 }
 
 // testWithdrawn withdraws the VIP of a service, with different settings for clients without
-// endpoints. Clients then reach the other host with their own address, and the service again when
-// it has an endpoint.
+// endpoints. Clients must then reach the other host with their own address, and the service again
+// when it has an endpoint.
 func testWithdrawn(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "anycast", build: anycast}, s.newHost(t))
 	for _, a := range r.w.vip {

@@ -52,7 +52,7 @@ type world struct {
 	clients []addrs // addresses of the client's namespace, which can represent many clients
 	servers []*server
 	vip     addrs // of the service
-	node    addrs // the host's own, towards the client
+	node    addrs // the host's own address on the client's link
 	own     []netip.Addr
 	// detour reports whether servers on the client's link route packets for it through the host.
 	detour bool
@@ -70,7 +70,7 @@ type server struct {
 type layout struct {
 	name  string
 	build func(t testing.TB, l *lab.Lab) *world
-	snat  balancer.SNAT // of the services
+	snat  balancer.SNAT // snat setting of the services
 	// sameLink reports whether clients are on the servers' own link, so replies would bypass the
 	// host.
 	sameLink bool
@@ -225,7 +225,7 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node // node ports can't use it: they open on the addresses towards the servers
+	w.vip = w.node // node ports open on the addresses towards the servers
 	for _, a := range w.own {
 		if a != w.vip[0] && a != w.vip[1] {
 			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a

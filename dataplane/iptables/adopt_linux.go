@@ -7,8 +7,9 @@ import (
 	"vipd/balancer"
 )
 
-// findTree follows the read rules from the root. If they lead to every frontend and nowhere else,
-// they become the family's tree. Otherwise the family is unsure, and findTree describes the error.
+// findTree follows the rules in the kernel from the root. If they lead to every frontend and
+// nowhere else, they become the family's tree. Otherwise it marks the tree as unsure, and returns a
+// description of the error.
 func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
@@ -63,8 +64,8 @@ type treeReader struct {
 	reached int
 }
 
-// node reads the rules of a chain. It returns the name of the first chain whose rules are not a
-// tree node's.
+// node reads the rules of a chain and of the chains below it. wrong is the first chain whose rules
+// are not a tree node's.
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
 	for _, rule := range rules {
@@ -76,7 +77,7 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 		t.seen[to] = true
 		if isNode(to) {
 			b.node = &treeNode{name: to}
-			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // only the rule shows the length of the prefix
+			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // the length of the prefix is known only from the rule
 				if b.at = whole.prefix(bits); b.rule(at) == rule {
 					break
 				}
@@ -98,7 +99,8 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 	return n, ""
 }
 
-// below returns the path of a frontend to which a chain belongs or leads, or the zero path.
+// below returns the path of a frontend to which a chain belongs or leads. It returns the zero path
+// if there is none.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok {

@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestFindTree reads trees from their rules. A tree with a missing, wrong or duplicate rule is not
-// accepted.
+// TestFindTree reads trees from their rules, and damages the rules. A tree with a missing, wrong or
+// duplicate rule must be refused.
 func TestFindTree(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{1, 40, 3000} {
@@ -57,7 +57,7 @@ func TestFindTree(t *testing.T) {
 					}
 				}
 				s.rules[name] = rules
-				break // another chain each time
+				break // one chain per kind of damage
 			}
 		}
 	}

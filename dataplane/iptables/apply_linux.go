@@ -48,8 +48,8 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// maxRefused is the maximum number of frontends in a batch that the kernel may refuse. With more,
-// the whole batch fails.
+// maxRefused is the maximum number of refused frontends in a batch. If the kernel refuses more, the
+// whole batch fails.
 const maxRefused = 8
 
 func (y *familyRules) apply(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) error {
@@ -113,10 +113,10 @@ func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) 
 		broken, known := y.broken[name]
 		switch {
 		case ours && (got.Rules != c.rules || known && got == broken):
-			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // so it is written again
+			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // the unknown content makes the next plan write it again
 			err = xtables.NotWritten(table, name, got)
 		case !ours && there && gone[name]:
-			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // an orphan
+			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // the chain is an orphan
 			err = xtables.NotWritten(table, name, got)
 		case ours || isHook(name):
 			y.hashes[name] = knownHash{got, c.text}
@@ -161,7 +161,7 @@ func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if err := replaceJumps(ctx, y.tool, "-j "+rootChain, y.strayChains, lines); err != nil {
 		return err
 	}
-	y.jumps, y.strayChains = len(hooks()), nil // the next comparison finds other jumps
+	y.jumps, y.strayChains = len(hooks()), nil // the next comparison finds jumps of stray chains
 	return nil
 }
 

@@ -76,7 +76,7 @@ func choose(by coin, f *balancer.Frontend, targets []target) (rules []string, be
 // rule returns the rule that selects the target if match matches.
 func (w *target) rule(match string) string { return w.proto + match + w.action }
 
-// byVIP returns the target of all clients of a VIP.
+// byVIP returns the index of the target that gets all clients of a VIP.
 func byVIP(f *balancer.Frontend, targets []target) int {
 	backends := make([]balancer.Backend, len(targets))
 	for i, w := range targets {
@@ -172,7 +172,8 @@ func (c *chainWriter) branch(f *balancer.Frontend, path string, targets []target
 	return rules
 }
 
-// digit returns the part of a backend at a level, of up to 36.
+// digit returns the number of the chain that contains a backend at a level. It is a base-36 digit
+// below fan.
 func digit(a netip.AddrPort, level, fan int) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(a.String())) // a hash never fails
@@ -182,8 +183,9 @@ func digit(a netip.AddrPort, level, fan int) int {
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns selects every target exactly once in len(targets) connections. The remainder of the
-// division by the fan is in the chain itself, and all others are in equally large chains in turn.
+// turns returns rules that select every target exactly once in len(targets) connections. The
+// remainder of the division by the fan is in the chain itself, and all others are in equally large
+// chains in turn.
 func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	n := len(targets)
 	if n <= maxInList {
@@ -204,8 +206,8 @@ func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	return rules
 }
 
-// inOrder selects each target once in n connections. If there are n targets, the last target gets
-// all remaining connections.
+// inOrder returns rules that select each target once in n connections. If there are n targets, the
+// last target gets all remaining connections.
 func (c *chainWriter) inOrder(targets []target, n int) []string {
 	rules := make([]string, len(targets))
 	for i := range targets {

@@ -85,7 +85,7 @@ func chance(chains map[string][]string, chain string, p float64, got map[string]
 		} else if to := after(rule, "--to-destination "); to != "" {
 			got[to] += take
 		} else {
-			continue // it is the note
+			continue // the last rule is the note
 		}
 		p -= take
 	}
@@ -98,7 +98,8 @@ func after(rule, word string) string {
 	return rest
 }
 
-// TestShares adds up the probabilities of all paths to each backend. They match the weights.
+// TestShares adds up the probabilities of all paths to each backend. The sums must match the
+// weights.
 func TestShares(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
 		for _, n := range []int{1, 2, 3, 7, 10, 11, 100, 1000, 5000} {
@@ -135,7 +136,7 @@ func TestTurns(t *testing.T) {
 		for round := range 3 {
 			got := map[string]int{}
 			for range n {
-				got[takeTurn(chains, counters, frontChain(f.Key))]++
+				got[selectInTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
 				t.Fatalf("targets of round %d with %d backends = %d, want all", round, n, len(got))
@@ -144,7 +145,7 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func takeTurn(chains map[string][]string, counters map[string]int, chain string) string {
+func selectInTurn(chains map[string][]string, counters map[string]int, chain string) string {
 	for i, rule := range chains[chain] {
 		if every := after(rule, "--every "); every != "" {
 			var n int
@@ -156,14 +157,14 @@ func takeTurn(chains map[string][]string, counters map[string]int, chain string)
 			}
 		}
 		if target := after(rule, "-g "); target != "" {
-			return takeTurn(chains, counters, target)
+			return selectInTurn(chains, counters, target)
 		}
 		return after(rule, "--to-destination ")
 	}
 	return ""
 }
 
-// machines holds the BPF programs that were loaded so far.
+// machines maps the BPF programs in rules to virtual machines that run them.
 type machines map[string]*bpf.VM
 
 // bySourceOf sends a packet of a client through chains.
@@ -224,7 +225,7 @@ func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
 	for _, is4 := range []bool{true, false} {
-		for _, n := range []int{1, 2, 5, 11, 25, 97} { // and one less, across each size at which other schedulers change the structure
+		for _, n := range []int{1, 2, 5, 11, 25, 97} { // numbers around each size at which other schedulers change the structure
 			weights := equal(n)
 			weights[0] = 3
 			f := frontend(balancer.Maglev, weights...)
@@ -264,7 +265,7 @@ func TestBySource(t *testing.T) {
 	}
 }
 
-// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on its path change.
+// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on its path may change.
 func TestOneChangeIsSmall(t *testing.T) {
 	weights := equal(1000)
 	before := chainsOf(t, frontend(balancer.Random, weights...))

@@ -20,8 +20,8 @@ func byChance(_ string, share, rest int) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
 }
 
-// inTurn selects the first of every rest connections, and leaves the others to the following rules,
-// which continue to count. share is always 1.
+// inTurn selects the first of every rest connections. The following rules get the others, and
+// continue to count. share is always 1.
 func inTurn(_ string, _, rest int) string {
 	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
 }

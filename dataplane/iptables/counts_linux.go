@@ -52,7 +52,7 @@ func (y *familyRules) countedLocked(p *plan) (names []string) {
 	return names
 }
 
-// endLocked keeps the counts of a chain that is replaced or deleted.
+// endLocked saves the counts of a chain that is replaced or deleted.
 func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 	last := y.last[name]
 	delete(y.last, name)
@@ -61,7 +61,7 @@ func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 		if i < len(counts) {
 			n = counts[i]
 		}
-		if i < len(last) && n < last[i] { // another program has reset the chain since
+		if i < len(last) && n < last[i] { // another program has reset the chain since the last reading
 			n += last[i]
 		}
 		if target.IsValid() {
@@ -80,7 +80,7 @@ func (y *familyRules) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result after the table can't be read
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result when the table can no longer be read
 }
 
 func (f *front) total(backend netip.AddrPort) counters.BackendKey {

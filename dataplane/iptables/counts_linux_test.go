@@ -30,7 +30,7 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	return total, byBackend, all
 }
 
-// TestCountsSurvive replaces the counting rules in several ways. The counters include every
+// TestCountsSurvive replaces the counting rules in several ways. The counters must include every
 // connection.
 func TestCountsSurvive(t *testing.T) {
 	eachBackend(t, func(r *rig) {
@@ -84,8 +84,8 @@ func TestCountsSurvive(t *testing.T) {
 	})
 }
 
-// TestCountsOutliveTheRules removes the rules, and makes the table unreadable. The counts remain
-// available.
+// TestCountsOutliveTheRules removes the rules, and makes the table unreadable. The counts must
+// remain available.
 func TestCountsOutliveTheRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3)
@@ -119,7 +119,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		}
 		nat("-F", "OTHER")
 		nat("-X", "OTHER")
-		r.d = r.open(r.d.families[inet.IPv4].tool.Variant()) // removes the rest
+		r.d = r.open(r.d.families[inet.IPv4].tool.Variant()) // the next dataplane removes the rest
 		if _, err := r.d.Observe(context.Background()); err != nil {
 			r.Fatal(err)
 		}

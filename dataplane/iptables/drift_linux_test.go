@@ -70,7 +70,7 @@ func TestReplacedRule(t *testing.T) {
 					r.Fatal(err)
 				}
 				r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
-				r.d.reapplied = false // open has already observed
+				r.d.reapplied = false // open has already called Observe
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {
@@ -83,7 +83,7 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
-// TestCountsOfDeletedRules deletes counting rules. Counts never decrease.
+// TestCountsOfDeletedRules deletes counting rules. Counts must not decrease.
 func TestCountsOfDeletedRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3, 4)
@@ -101,7 +101,7 @@ func TestCountsOfDeletedRules(t *testing.T) {
 }
 
 // TestOrphans leaves chains of an earlier process, also in a family without services. They must be
-// deleted, unless another program's rule leads to them. Nothing may wait for that rule.
+// deleted, unless another program's rule leads to them. Such a rule must not delay other changes.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
@@ -132,7 +132,7 @@ func TestOrphans(t *testing.T) {
 }
 
 // TestNoticesAtOnce deletes a jump right after one of our changes, in a table that is slow to
-// compare. The next check finds it.
+// compare. The next check must find the damage.
 func TestNoticesAtOnce(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var many []*balancer.Frontend
@@ -165,9 +165,9 @@ func TestNoticesAtOnce(t *testing.T) {
 	})
 }
 
-// TestPlacesOfAServiceThatIsBack restores a service with other endpoints in the former slots. The
-// new endpoints must get no clients of the former ones.
-func TestPlacesOfAServiceThatIsBack(t *testing.T) {
+// TestSlotsOfRestoredService restores a service with other endpoints in the former slots. The new
+// endpoints must get no clients of the former endpoints.
+func TestSlotsOfRestoredService(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
 		for range 2 {
@@ -187,11 +187,12 @@ func TestPlacesOfAServiceThatIsBack(t *testing.T) {
 	})
 }
 
-// TestLostRoot deletes the root chain and the jumps to it. A full comparison repairs them.
+// TestLostRoot deletes the root chain and the jumps to it. A full comparison must find them
+// missing, and an apply must restore them.
 func TestLostRoot(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var all []*balancer.Frontend
-		for i := range 100 { // enough for a tree
+		for i := range 100 { // enough frontends for a tree of several chains
 			f := r.web(balancer.TCP, 2)
 			f.Port, f.Key.Port = fmt.Sprint("p", i), balancer.PortRange(80+i)
 			all = append(all, f)

@@ -49,12 +49,13 @@ type familyRules struct {
 	hashes map[string]knownHash
 	// broken holds the kernel's hashes of chains with wrong content.
 	broken map[string]xtables.ChainHash
-	// exact reports whether the programs print rules with the words in which they are written.
+	// exact reports whether the programs print rules as they were written.
 	exact bool
-	// formerChecked reports whether other variants were searched for rules of an earlier process.
+	// formerChecked reports whether rules of an earlier process were searched in the other
+	// variants.
 	formerChecked bool
-	// former lists the variants whose rules, from an earlier process, still serve. formerly holds
-	// the frontends that need such rules.
+	// former lists the other variants in which rules of an earlier process still serve. formerly
+	// holds the frontends that need these rules.
 	former   []*xtables.Tool
 	formerly map[balancer.Key]bool
 	// epoch counts the writes.
@@ -81,7 +82,7 @@ type chainState struct {
 	// targets lists the backends to which the rules lead, in order, with the zero value for other
 	// rules. Only the chains of frontends, and the chains below, lead to backends.
 	targets []netip.AddrPort
-	// to lists the chains to which the rules lead.
+	// to lists the chains to which the rules jump.
 	to []string
 }
 
@@ -109,7 +110,7 @@ func newFamily(name inet.Family, tool *xtables.Tool, sets *ipset.Conn, mark stri
 	return y
 }
 
-// forget resets the state to that of a kernel without objects of vipd.
+// forget resets the state as if the kernel had no objects of vipd.
 func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
@@ -141,7 +142,7 @@ func (y *familyRules) state(c xtables.Chain) chainState {
 	return s
 }
 
-// certain is the probability 1 as the kernel stores it, in 31 bits. Programs print stored
+// certain is the kernel's 31-bit representation of the probability 1. Programs print stored
 // probabilities with rounding errors.
 const certain = 1 << 31
 
@@ -186,7 +187,7 @@ func (y *familyRules) sizes() map[string]int {
 	return want
 }
 
-// same reports whether the kernel has exactly this chain.
+// same reports whether the kernel has the chain with exactly these rules.
 func (y *familyRules) same(c xtables.Chain) bool {
 	have, ok := y.chains[c.Name]
 	return ok && have.text == y.state(c).text

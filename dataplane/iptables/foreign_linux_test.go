@@ -74,7 +74,7 @@ func (v *foreignEditor) run(rounds int) {
 			}
 		}
 		var wrong string
-		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // checks are paced if they are slow
+		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // slow checks run less often, so several may be needed
 			v.settle()
 			if wrong = v.wrong(); wrong == "" {
 				break
@@ -238,7 +238,7 @@ func (v *foreignEditor) wrong() string {
 			switch {
 			case strings.HasPrefix(line, ":VIPD-"):
 				if name := words[0][1:]; got[name] == nil {
-					got[name] = nil // a chain without rules also exists
+					got[name] = nil // the chain exists even if it has no rules
 				}
 			case words[0] == "-A" && strings.HasPrefix(words[1], "VIPD-"):
 				got[words[1]] = append(got[words[1]], strings.Join(words[2:], " "))
@@ -277,8 +277,8 @@ func (v *foreignEditor) wrong() string {
 }
 
 // TestToolThatDoesNothing replaces a program of iptables with a program that succeeds without an
-// effect. That is an error for a new, changed and removed frontend, and for a replaced rule, in
-// every attempt.
+// effect. A new, changed or removed frontend, and a replaced rule, must cause an error in every
+// attempt.
 func TestToolThatDoesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)

@@ -42,10 +42,10 @@ var (
 	_ dataplane.Explains           = (*Dataplane)(nil)
 )
 
-// New proves with trial chains and a trial set which features work here, and returns a dataplane
-// that adopts the existing rules. It changes nothing else. It returns an error if neither IPv4 nor
-// IPv6 works, or if one of them has an obstacle that other modes do not have: a table that can't be
-// read, or other programs that hold the lock until ctx ends.
+// New tests with trial chains and a trial set which features work here, and returns a dataplane
+// that adopts the existing rules. It returns an error if neither IPv4 nor IPv6 works. It also
+// returns an error if a family has an obstacle that other modes don't have: an unreadable table, or
+// programs that hold the lock until ctx ends.
 func New(ctx context.Context, o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{mark: o.Mark, caps: Capabilities(), families: map[inet.Family]*familyRules{}, missing: map[inet.Family]error{}}
@@ -85,9 +85,10 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 // busyPause is the pause between two trials while other programs hold the lock of the tables.
 const busyPause = 100 * time.Millisecond
 
-// find returns the tool of a family, and reports whether it prints rules as they are written. It
-// removes unsupported features from the capabilities. While other programs hold the lock, it tries
-// again until ctx ends, because a missing family stays missing as long as the process runs.
+// find returns the tool of a family, and reports whether the tool prints rules as they were
+// written. It removes unsupported features from the capabilities. While other programs hold the
+// lock, it retries until ctx ends, because a missing family stays missing for the lifetime of the
+// process.
 func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool *xtables.Tool, exact bool, err error) {
 	var busy error
 	for {
@@ -213,7 +214,7 @@ const closeTime = 20 * time.Second
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	defer d.sets.Close()
 	failed := d.Tracker.Close()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // nothing drains, and nothing may be left
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime) // nothing drains, and nothing may be left in the kernel
 	defer cancel()
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil && keep {

@@ -40,7 +40,7 @@ func (y *familyRules) observe(ctx context.Context, seen *dataplane.Observation) 
 	y.mu.Lock()
 	defer y.mu.Unlock()
 	var err error
-	if y.slots, err = y.setsThere(); err != nil {
+	if y.slots, err = y.countSets(); err != nil {
 		return err
 	}
 	s := survey{y: y, rules: map[string][]string{}, below: map[string][]string{}}
@@ -55,7 +55,7 @@ func (y *familyRules) observe(ctx context.Context, seen *dataplane.Observation) 
 	}
 	y.look.Found(stamp)
 	damage := s.adopt(seen.Digests)
-	if !y.formerChecked || len(y.former) > 0 { // last, so a frontend in both variants is applied again and removed from the other one
+	if !y.formerChecked || len(y.former) > 0 { // done last, so a frontend in both variants is applied again, and removed from the former variant
 		if err := y.findFormer(ctx, seen.Digests); err != nil {
 			return err
 		}
@@ -115,8 +115,8 @@ func (y *familyRules) removeFormer(ctx context.Context) error {
 	return nil
 }
 
-// setsThere counts the sticky sets up to the first that is missing or has another type.
-func (y *familyRules) setsThere() (int, error) {
+// countSets counts the sticky sets up to the first that is missing or has another type.
+func (y *familyRules) countSets() (int, error) {
 	for n := 0; ; n++ {
 		h, err := y.sets.Header(stickySet(n, y.name))
 		switch {
@@ -203,7 +203,7 @@ func (s *survey) adopt(digests map[balancer.Key]dataplane.Digest) (damage []stri
 		if !ok || frontChain(n.key) != chain || inet.Of(n.key.Addr) != y.name {
 			k, ours := keys[chain]
 			if !ours {
-				continue // an orphan: its frontend is unknown
+				continue // the chain is an orphan, because its frontend is unknown
 			}
 			n = note{key: k, service: last[k].service, port: last[k].port}
 		}
@@ -248,8 +248,8 @@ func (s *survey) compare() (read map[string]chainState, changed map[string]bool)
 	return read, changed
 }
 
-// alike reports whether chains have the same rules. If their texts can't be compared, they must
-// have the same number of rules, which lead to the same places.
+// alike reports whether chains have the same rules. If their texts can't be compared, it compares
+// the number of rules, and the chains and backends to which they lead.
 func (y *familyRules) alike(c, d chainState) bool {
 	if y.exact && c.text != 0 && d.text != 0 {
 		return c.text == d.text

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// partOption replaces a coin's match in rules that are not for the kernel. Its value is the part of
-// the packets that match.
+// partOption replaces a coin's match in rules that only odds reads. Its value is the share of the
+// packets that match.
 const partOption = "--part "
 
 // shareCoin is a coin whose match is the exact part of the packets.
@@ -66,7 +66,7 @@ func (w *walk) follow(rules []string, part float64) {
 		taken := part
 		if _, text, ok := strings.Cut(rule, partOption); ok {
 			text, _, _ = strings.Cut(text, " ")
-			of, _ := strconv.ParseFloat(text, 64) // shareCoin wrote it
+			of, _ := strconv.ParseFloat(text, 64) // shareCoin wrote the number
 			taken = part * of
 		}
 		part -= taken

@@ -9,9 +9,9 @@ import (
 	"vipd/balancer"
 )
 
-// path is the bit string by which the dispatch tree finds a frontend: its address, a byte for the
-// protocol, and the port. Rules can match these prefixes of it: bits of the address, the whole
-// address with the protocol, and that with the first bits of the port.
+// path is the bit string by which the dispatch tree finds a frontend. It consists of the address, a
+// byte for the protocol, and the port. Rules can match a prefix of the address, or the whole
+// address and protocol with a prefix of the port.
 type path struct {
 	bits [19]byte
 	// addr is the number of bits of the address, 32 or 128. len is the number of significant bits.

@@ -19,7 +19,7 @@ type plan struct {
 	// treeFrom and treeTo are the bounds of the tree's groups.
 	treeFrom, treeTo int
 	tree             tree
-	fronts           map[balancer.Key]*front // nil means removed
+	fronts           map[balancer.Key]*front // nil means that the frontend is removed
 	// clear holds, for each slot, the frontends whose entries in its sticky set belong to another
 	// backend.
 	clear map[int][]balancer.Key
@@ -168,7 +168,7 @@ func (y *familyRules) noteLocked(p *plan, done int) {
 	case done >= p.treeTo:
 		y.tree, y.unsure = p.tree, false
 	case done > p.treeFrom:
-		y.unsure = true // it was partly written
+		y.unsure = true // the tree was partly written
 		y.tree.next = max(y.tree.next, p.tree.next)
 	}
 	for i, k := range p.owners[:done] {
@@ -183,7 +183,8 @@ func (y *familyRules) noteLocked(p *plan, done int) {
 	}
 }
 
-// prove compares the chains of a frontend that an earlier process left with the wanted ones.
+// prove reports whether the chains that an earlier process left for a frontend equal the desired
+// chains.
 func (y *familyRules) prove(f *balancer.Frontend, was *front) bool {
 	slots, _, fresh := y.assign(f)
 	if len(fresh) > 0 {
@@ -218,7 +219,7 @@ func (y *familyRules) orphansLocked() (names []string) {
 // removeOrphansLocked deletes orphans, which a killed process may leave. A chain that another
 // program's rule leads to can't be deleted, which is not an error.
 func (y *familyRules) removeOrphansLocked(ctx context.Context) {
-	if y.unsure && len(y.fronts) > 0 { // they may lead to frontends
+	if y.unsure && len(y.fronts) > 0 { // the chains may lead to frontends
 		return
 	}
 	orphans := y.orphansLocked()

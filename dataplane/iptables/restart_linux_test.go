@@ -47,7 +47,7 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, servers := range []int{3, 3} { // the second time its own rules are correct
+		for _, servers := range []int{3, 3} { // in the second round its own rules are already correct
 			if err := r.d.Close(context.Background(), true); err != nil {
 				t.Fatal(err)
 			}

@@ -23,7 +23,7 @@ type rig struct {
 	server *lab.NS
 }
 
-// vip is the address of the frontends.
+// vip returns the address of the frontends.
 func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 
 // eachBackend runs a test with both backends.

@@ -24,9 +24,8 @@ func openSets(t *testing.T) *ipset.Conn {
 	return sets
 }
 
-// TestCleanupGoesOnWithSets interrupts a cleanup at each set. The next cleanup must remove the
-// rest.
-func TestCleanupGoesOnWithSets(t *testing.T) {
+// TestCleanupContinues interrupts a cleanup at each set. The next cleanup must remove the rest.
+func TestCleanupContinues(t *testing.T) {
 	newRig(t, xtables.NFT)
 	sets := openSets(t)
 	for held := range 4 {
@@ -87,7 +86,8 @@ func TestForeignSets(t *testing.T) {
 	}
 }
 
-// TestRenderedSets compares rendered sets with the dataplane's sets. They are equal.
+// TestRenderedSets loads rendered sets into the kernel. Their settings must equal those of the
+// dataplane's sets.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)
@@ -124,9 +124,9 @@ func settings(t *testing.T) string {
 	return b.String()
 }
 
-// TestIntactNamesChainsTooMany adds chains. Intact reports additional chains of ours, and ignores
-// chains of vipd's other packages.
-func TestIntactNamesChainsTooMany(t *testing.T) {
+// TestIntactNamesExtraChains adds chains. Intact must report extra chains of this dataplane, and
+// ignore chains of vipd's other packages.
+func TestIntactNamesExtraChains(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tool := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
 		for _, c := range []struct {

@@ -40,7 +40,7 @@ func TestClientsStay(t *testing.T) {
 		stays("a restart", my, 2, 3)
 		stays("a restart and another", my, 3)
 
-		r.apply(r.sticky(5, 6)) // its place is free
+		r.apply(r.sticky(5, 6)) // the slot of the removed endpoint is free
 		_, mine = r.ask(balancer.TCP)
 		stays("its endpoint was removed", 5, 6)
 		places := r.d.families[inet.IPv4].fronts[r.sticky().Key].slots
@@ -50,9 +50,9 @@ func TestClientsStay(t *testing.T) {
 	})
 }
 
-// TestClientsStayWhereTheyMoved drains an endpoint across a restart, which loses its slot. Clients
-// that moved stay on their new endpoint.
-func TestClientsStayWhereTheyMoved(t *testing.T) {
+// TestMovedClientsStay drains an endpoint across a restart, so the endpoint loses its slot. Clients
+// that moved must stay on their new endpoint.
+func TestMovedClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
 		r.apply(r.sticky(3))
@@ -82,9 +82,9 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestPlacesAreEmptied gives the slot of one endpoint to another. The new endpoint must get no
+// TestReusedSlotIsCleared assigns the slot of one endpoint to another. The new endpoint must get no
 // clients of the former one.
-func TestPlacesAreEmptied(t *testing.T) {
+func TestReusedSlotIsCleared(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2))
 		r.ask(balancer.TCP) // records the client in slot 0
@@ -102,9 +102,9 @@ func TestPlacesAreEmptied(t *testing.T) {
 	})
 }
 
-// TestOneRefusalIsOneFrontends makes the kernel refuse one of many frontends. The others are
-// applied, and the error names it.
-func TestOneRefusalIsOneFrontends(t *testing.T) {
+// TestRefusedFrontend makes the kernel refuse one of many frontends. The others must be applied,
+// and the error must name the refused frontend.
+func TestRefusedFrontend(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		good, bad := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
 		bad.Proto = "nonsense"

@@ -84,8 +84,8 @@ func (t tree) build(keys []balancer.Key) tree {
 	}
 }
 
-// newRoot returns the root. It only sends packets under the common prefix of all branches on, so
-// packets to other addresses need a single comparison.
+// newRoot returns the root. Its first rule matches the common prefix of all branches, so packets to
+// other addresses need a single comparison.
 func (t *tree) newRoot(at path, branches []branch, fan int) *treeNode {
 	if len(branches) <= leafSize {
 		return t.divide(at, rootChain, branches, fan)
@@ -98,7 +98,8 @@ func (t *tree) newRoot(at path, branches []branch, fan int) *treeNode {
 	return &treeNode{name: rootChain, at: at, branches: []branch{{at: under, node: t.divide(under, nodeName(t.next), branches, fan)}}}
 }
 
-// divide returns the node at a prefix, with nodes below it such that none leads to more than fan.
+// divide returns the node at a prefix. It adds nodes below it, so that no node has more than fan
+// branches.
 func (t *tree) divide(at path, name string, branches []branch, fan int) *treeNode {
 	n := &treeNode{name: name, at: at, branches: branches}
 	if len(branches) <= leafSize {
@@ -119,8 +120,8 @@ func (t *tree) divide(at path, name string, branches []branch, fan int) *treeNod
 
 func nodeName(number int) string { return nodePrefix + strconv.FormatInt(int64(number), 36) }
 
-// parts divides the sorted branches by the longest prefix that results in at most fan parts, or
-// else by the shortest prefix that results in more than one part.
+// parts divides the sorted branches by a prefix length. It uses the longest prefix that results in
+// at most fan parts, or else the shortest prefix that results in more than one part.
 func parts(at path, branches []branch, fan int) [][]branch {
 	alike := make([]int, len(branches)-1) // the number of bits that each has in common with the next
 	longest := branches[0].at.len         // the longest prefix that rules can match
@@ -161,8 +162,8 @@ func (p path) compare(q path) int {
 	return cmp.Or(slices.Compare(p.bits[:], q.bits[:]), cmp.Compare(p.len, q.len))
 }
 
-// with returns t with the key. It records the new and changed nodes, each before the nodes that
-// lead to it.
+// with returns a copy of t that has the key. It records the new and changed nodes, each before the
+// nodes that lead to it.
 func (t tree) with(k balancer.Key, changed *changes) tree {
 	t.root = t.insert(t.root, pathOf(k), changed)
 	return t
@@ -177,7 +178,7 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	})
 	copied := *n
 	switch {
-	case found && n.branches[i].node == nil: // it already exists
+	case found && n.branches[i].node == nil: // the frontend already exists
 		return n
 	case found:
 		below := t.insert(n.branches[i].node, at, changed)
@@ -203,7 +204,8 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	return &copied
 }
 
-// without returns t without the key. It records the changed and the removed nodes.
+// without returns a copy of t that does not have the key. It records the changed and the removed
+// nodes.
 func (t tree) without(k balancer.Key, changed *changes) tree {
 	if next := t.remove(t.root, pathOf(k), changed); next != nil {
 		t.root = next
@@ -211,7 +213,7 @@ func (t tree) without(k balancer.Key, changed *changes) tree {
 	return t
 }
 
-// remove returns nil if n becomes empty, unless it is the root.
+// remove removes a frontend below n. It returns nil if n becomes empty, unless n is the root.
 func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 	for i, b := range n.branches {
 		if !b.at.covers(at) {

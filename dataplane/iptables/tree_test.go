@@ -105,8 +105,8 @@ func matches(match string, k balancer.Key) bool {
 	return true
 }
 
-// TestTree changes trees at random, and replays the recorded changes. Every packet must find its
-// frontend, and no other packet may find any.
+// TestTree changes trees at random, and replays the recorded changes. Every packet to a frontend
+// must find it, and no other packet may find a frontend.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
@@ -177,7 +177,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	if !maps.EqualFunc(kernel, want, slices.Equal) {
 		t.Fatalf("replayed changes =\n%v\nwant the tree\n%v", kernel, want)
 	}
-	sample := 100 // a new sample each time
+	sample := 100 // a new sample in each step
 	for k := range keys {
 		if got, _, err := find(kernel, k); got != frontChain(k) {
 			t.Fatalf("find(%s) = %q, %v, want %q", k, got, err, frontChain(k))

@@ -46,9 +46,9 @@ func holdLock(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// TestNewOutlastsOthers holds the lock longer than the programs wait. New must wait, or a family
-// would be missing for the lifetime of the process.
-func TestNewOutlastsOthers(t *testing.T) {
+// TestNewWaitsForLock holds the lock longer than the programs wait. New must wait, because
+// otherwise a family would be missing for the lifetime of the process.
+func TestNewWaitsForLock(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
 	release := holdLock(t)
@@ -65,9 +65,9 @@ func TestNewOutlastsOthers(t *testing.T) {
 	}
 }
 
-// TestNewGivesUpWithItsContext holds the lock of one family. New must fail when its context ends,
-// or that family would be missing for the lifetime of the process.
-func TestNewGivesUpWithItsContext(t *testing.T) {
+// TestNewEndsWithContext holds the lock of one family. New must fail when its context ends, because
+// otherwise that family would be missing for the lifetime of the process.
+func TestNewEndsWithContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
 	dir := fakeProgram(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // iptables works
@@ -118,7 +118,7 @@ printf '%%s\n' "$input" | exec %s "$@"
 	return dir
 }
 
-// TestBusyIsNotRefused makes a trial fail because of the lock. The feature stays in the
+// TestBusyIsNotRefused makes a trial fail because of the lock. The feature must stay in the
 // capabilities.
 func TestBusyIsNotRefused(t *testing.T) {
 	lab.Require(t)
@@ -152,7 +152,7 @@ func TestBusyIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestNativeChains adds a gateway's own nft rules to our table. Both work side by side.
+// TestNativeChains adds a gateway's own nft rules to our table. Both sets of rules must work.
 func TestNativeChains(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
@@ -197,7 +197,7 @@ func TestNativeChains(t *testing.T) {
 	}
 }
 
-// TestDetail selects variants on hosts with different programs. The detail names the variant of
+// TestDetail selects variants on hosts with different programs. The detail must name the variant of
 // each family, and the reason.
 func TestDetail(t *testing.T) {
 	lab.Require(t)

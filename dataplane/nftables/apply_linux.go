@@ -27,9 +27,9 @@ const settleTime = time.Millisecond
 // at once would need 4 GB, and 1,000 that choose by hash 2 GB.
 const maxBatchElements = 10_000
 
-// Apply makes each key what its change says. Some changes need two transactions: the first creates
-// new objects and sends packets there, the second deletes unused objects. Then it removes the flows
-// that conntrack still sends to removed backends.
+// Apply makes each key equal to the new value in its change. Some changes need two transactions:
+// the first creates new objects and sends packets to them, and the second deletes unused objects.
+// Then it removes the flows that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, y := range d.families {
 		own := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
@@ -49,13 +49,13 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 // edit is a batch of changes as two transactions.
 type edit struct {
 	first, then nft.Tx
-	// These are elements by set: the first transaction adds add and deletes replace before, the
+	// These are elements by set. The first transaction deletes replace and then adds add; the
 	// second deletes remove.
 	add, replace, remove map[*nft.Set][]nft.Elem
-	// next holds the resulting frontends; nil means that the frontend is removed.
+	// next holds the resulting frontends. nil means that the frontend is removed.
 	next map[balancer.Key]*front
 	// users is the change in the number of frontends that use each chain. made holds the chains
-	// that are written.
+	// that the first transaction writes.
 	users map[string]int
 	made  map[string]chain
 }
@@ -169,7 +169,7 @@ func (e *edit) countUses(f *front, by int) {
 	}
 }
 
-// newFront returns the kernel's form of f. The order of the slots preserves most existing elements.
+// newFront returns the kernel's form of f. It orders the slots so that most existing elements stay.
 func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
 	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
@@ -189,8 +189,8 @@ func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	return next
 }
 
-// setNumbered changes the numbered elements of a frontend from was to next. The zero value
-// represents a missing element.
+// setNumbered changes the numbered elements of a frontend from was to next. The zero value means a
+// missing element.
 func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next []V, write func(V) []byte) {
 	at := func(all []V, i int) (v V) {
 		if i < len(all) {
@@ -242,7 +242,7 @@ func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	e.add[frontends] = append(e.add[frontends], nft.Elem{Key: key(k), Data: nft.Bytes{}.Number(next.number), Comment: next.label})
 }
 
-// ensureChain makes a chain choose as c says, and returns its number.
+// ensureChain writes the chain of choice c unless it exists, and returns its number.
 func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	current, made := e.made[name]
 	if there := y.chains[name]; there != nil && !made {
@@ -261,15 +261,15 @@ func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	return current.number
 }
 
-// finish writes the collected elements. Elements of frontends come last, when the objects that they
-// refer to exist.
+// finish adds the collected elements to the transactions. Elements of frontends are last, because
+// the objects that they refer to must exist.
 func (y *familyTable) finish(e *edit) {
 	s := y.schema
 	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots, s.choices, s.frontends} {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
-	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from here on nothing refers to what is deleted with it
+	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // after this, nothing refers to the elements that are deleted
 	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots} {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}

@@ -95,8 +95,8 @@ func (s *schema) baseChains(mark uint32) []baseChain {
 	}
 }
 
-// unserved is the chain of frontends without active backends, and unservedNumber its number. The
-// chain clearing exists while any frontend has ids, which it clears in the packet's priority.
+// unserved is the chain of frontends without active backends, and unservedNumber is its number. The
+// chain clearing removes ids from the packet's priority, and exists while any frontend has ids.
 const (
 	unserved       = "unserved"
 	unservedNumber = 1
@@ -105,8 +105,8 @@ const (
 
 func marked(mark uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: mark} }
 
-// writeBase adds the table with everything that exists independently of the frontends. It rewrites
-// existing chains, and choices refers only to them.
+// writeBase adds the table with all objects that do not depend on frontends. It rewrites the rules
+// of existing chains.
 func (s *schema) writeBase(tx *nft.Tx, mark uint32) {
 	tx.AddTable(s.table)
 	for _, set := range s.sets() {
@@ -191,7 +191,7 @@ func (m memory) seed(seed uint32) uint32 {
 	return h.Sum32()
 }
 
-// withOwn returns the choice of clients for which c.memory has a foreign endpoint.
+// withOwn returns the choice for clients for which c.memory has a foreign endpoint.
 func (c choice) withOwn() choice {
 	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own}
 }
@@ -214,9 +214,9 @@ func ownChainOf(chain string) string {
 	return before + own
 }
 
-// indirect reports whether the number is mapped to the id of a backend, and the id to the backend.
-// Affinity remembers ids. With a hash, the many slots need no counters, because each backend has an
-// element that counts.
+// indirect reports whether a number is mapped to the id of a backend, and the id to the backend.
+// Affinity needs it because it remembers ids. Hashes need it because only the backends' elements
+// have counters, not the many slots.
 func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
 // method is a method of choosing.

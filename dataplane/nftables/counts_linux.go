@@ -20,7 +20,7 @@ type counterState struct {
 	counter *nft.Conn
 
 	// reading is held while all counters are read through counter. It guards vain, the number of
-	// consecutive readings in vain.
+	// consecutive invalidated readings.
 	reading  sync.Mutex
 	vain     int
 	readings *counters.Readings
@@ -47,7 +47,7 @@ func total(label string, backend netip.AddrPort) counters.BackendKey {
 }
 
 // maxVainReadings is the maximum number of consecutive readings that changes of frontends may
-// invalidate. The next reading blocks changes.
+// invalidate. After that, a reading blocks changes.
 const maxVainReadings = 3
 
 // counted returns all counts, or the result of the last reading while frontends are changing or the
@@ -113,7 +113,7 @@ func (y *familyTable) readCounts(labels map[balancer.Key]string) (map[counters.B
 	return live, nil
 }
 
-// endLocked keeps the counts of deleted elements.
+// endLocked saves the counts of deleted elements.
 func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)

@@ -17,7 +17,7 @@ import (
 )
 
 // TestCountsWhileFrontendsChange opens connections while frontends change all the time. All
-// connections are counted.
+// connections must be counted.
 func TestCountsWhileFrontendsChange(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -39,7 +39,7 @@ func TestCountsWhileFrontendsChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := []dataplane.Change{{Key: asked.Key, New: asked}}
-	for n := range 10000 { // so many that a reading lasts longer than a change
+	for n := range 10000 { // with so many frontends, a reading lasts longer than a change
 		f := frontend(fmt.Sprintf("10.97.%d.%d:80", n>>8, n&255), 2)
 		all = append(all, dataplane.Change{Key: f.Key, New: f})
 	}

@@ -108,7 +108,7 @@ func (x *lookup) findClient(m memory) ([]nft.FoundElem, error) {
 	return x.find(x.sticky, nft.Bytes{}.Number(x.clientHash(m, stickySeed).Sum(who)).Number(x.clientHash(m, stickyAlso).Sum(who)))
 }
 
-// findShares reads the slots that a packet may select, and their counters.
+// findShares reads the slots that a packet may select, and the counters of their backends.
 func (x *lookup) findShares() error {
 	c, slots := x.form.choice, x.eps
 	if c.indirect() {
@@ -168,7 +168,7 @@ func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err
 		}
 		found, err := x.conn.Find(x.table, set, elems)
 		switch {
-		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of them is missing
+		case errors.Is(err, unix.ENOENT) && len(part) > 1: // one of the elements is missing
 			for _, k := range part {
 				one, err := x.find(set, k)
 				if err != nil {

@@ -22,7 +22,7 @@ type familyTable struct {
 	// table is the schema's table in the kernel.
 	table *nft.Owned
 
-	mu sync.Mutex // guards what follows
+	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
 	// chains holds the chains that choose, with the number of frontends that use them. The next
@@ -33,10 +33,10 @@ type familyTable struct {
 	// sound reports whether the table was read after the last failure, and matches fronts and
 	// chains.
 	sound bool
-	// damage describes the damage found since the last transaction that wrote the shared chains.
+	// damage describes damage that was found since the last transaction that wrote the shared
+	// chains.
 	damage string
-	// doubt is the reason why frontends without a change may differ from the kernel, until Observe
-	// reads the table.
+	// doubt is the reason why unchanged frontends may differ from the kernel. Observe clears it.
 	doubt string
 	// epoch counts commits.
 	epoch uint64
@@ -104,7 +104,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	return y, nil
 }
 
-// forget resets the state to one that knows nothing of the kernel.
+// forget resets the state to an unknown kernel.
 func (y *familyTable) forget() {
 	y.fronts, y.chains, y.table.Shape = map[balancer.Key]*front{}, map[string]*chain{}, nil
 	y.sound, y.doubt = false, ""
@@ -134,8 +134,8 @@ func (y *familyTable) doubtLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 }
 
-// remove deletes the table. Elements are read for the last time when nothing is translated any
-// longer, because later connections would not be counted.
+// remove deletes the table. It reads the elements for the last time after translation has stopped,
+// because later connections would not be counted.
 func (y *familyTable) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -143,7 +143,7 @@ func (y *familyTable) remove() error {
 	for _, b := range y.schema.baseChains(y.mark) {
 		tx.FlushChain(y.schema.table, b.Name)
 	}
-	_ = y.table.Conn.Commit(&tx) // it fails if the table or a chain is missing, which the next steps also notice
+	_ = y.table.Conn.Commit(&tx) // the commit fails if the table or a chain is missing, which the next steps also detect
 	y.countLastLocked()
 	err := y.table.Remove()
 	if err == nil {

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane whose table another program damages secretly before its changes.
+// foreignHistory is a dataplane whose table another program damages before changes.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
@@ -32,8 +32,8 @@ type foreignHistory struct {
 	rules map[string]string
 }
 
-// TestForeignHistories damages the table before changes. Afterwards either the table is correct, or
-// Intact reports the damage and a comparison repairs it.
+// TestForeignHistories damages the table before changes. Afterwards the table must be correct, or
+// Intact must report the damage and a comparison must repair it.
 func TestForeignHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -204,7 +204,7 @@ func (h *foreignHistory) repair() {
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // of chains that choose for a single frontend
+	slots := map[string]int{} // slots by chains that choose for a single frontend
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -250,10 +250,9 @@ func (f *front) backends() []netip.AddrPort {
 	return all
 }
 
-// TestLooksAfterFailedTransactions makes transactions fail. A refused transaction leaves the table
-// intact, so damage must still be detected. A transaction with an unknown outcome must cause a
-// comparison.
-func TestLooksAfterFailedTransactions(t *testing.T) {
+// TestComparesAfterFailedTransactions makes transactions fail. After a refused transaction, damage
+// must still be detected. A transaction with an unknown outcome must cause a comparison.
+func TestComparesAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	d, err := New(Options{Log: slog.New(slog.DiscardHandler), Mark: 0x8000})

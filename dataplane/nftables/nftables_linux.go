@@ -82,7 +82,7 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dnat.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
 		if keep {
-			y.readings.Renew() // while readings are still possible
+			y.readings.Renew() // called while readings are still possible
 			y.counted()
 			continue
 		}

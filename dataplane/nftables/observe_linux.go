@@ -124,7 +124,7 @@ func (y *familyTable) readLocked() (damage string, err error) {
 		case slices.ContainsFunc(f.uses(), y.brokenLocked):
 			f.digest = 0
 		case last == nil && !y.sound && f.chain != "":
-			f.digest = f.stored // an earlier process left it
+			f.digest = f.stored // an earlier process left the frontend
 			continue
 		case last != nil && last.same(f):
 			found[key] = last
@@ -297,7 +297,7 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	}
 	for _, e := range k.digests {
 		if x, _ := of(e.Key); len(e.Data) >= 8 {
-			x.stored = max(1, dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32|dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))) // 0 means none
+			x.stored = max(1, dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32|dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))) // 0 would mean that there is no digest
 		}
 	}
 	for _, e := range k.eps {
@@ -318,8 +318,8 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	return all
 }
 
-// put sets element n of a list. It ignores numbers that no frontend can have, because they belong
-// to others.
+// put sets element n of a list. It ignores numbers that no frontend can have, because other
+// programs wrote them.
 func put[V any](list []V, n uint32, v V) []V {
 	if n >= 1<<20 {
 		return list

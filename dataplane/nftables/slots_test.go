@@ -72,7 +72,7 @@ func TestArrange(t *testing.T) {
 		there, want := list(), list()
 		for i := range there {
 			if r.IntN(10) == 0 {
-				there[i] = netip.AddrPort{} // an element that another program deleted
+				there[i] = netip.AddrPort{} // simulates an element that another program deleted
 			}
 		}
 		got := arrange(there, want, false)
@@ -99,8 +99,8 @@ func TestArrange(t *testing.T) {
 	}
 }
 
-// TestHashedMoves removes a backend. Only its own buckets change, and each backend has about its
-// share.
+// TestHashedMoves removes a backend. Only its own buckets may change, and each backend must have
+// about its share.
 func TestHashedMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {

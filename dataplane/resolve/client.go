@@ -27,8 +27,8 @@ type Client struct {
 
 // Options configures a Client.
 type Options struct {
-	// Servers returns the DNS servers, each as ADDRESS or ADDRESS:PORT. Nil, or an empty list,
-	// means the servers of ConfigFile, and that HostsFile is read first.
+	// Servers returns the DNS servers, each as ADDRESS or ADDRESS:PORT. If it is nil or returns
+	// none, the client reads HostsFile first, and then uses the servers in ConfigFile.
 	Servers func() []string
 	// ConfigFile and HostsFile are the files of the system's resolver. They are read again when
 	// they change. Defaults are the constants of these names.
@@ -60,7 +60,7 @@ const defaultTimeout = 30 * time.Second
 // hostsTTL is the time after which names are looked up again in the hosts file.
 const hostsTTL = 5 * time.Second
 
-// Answer looks l up. If it fails, or only a part of it, the members of last stay.
+// Answer looks up l. If a part of the lookup fails, it keeps the members of last for that part.
 func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) Answer {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
@@ -96,8 +96,8 @@ type answers struct {
 	ttl     time.Duration
 }
 
-// host looks the addresses of a host up. The first of its possible names with an address counts. A
-// server that fails ends the search: the next name may belong to another host.
+// host looks up the addresses of a host. It uses the first of the possible names that has an
+// address. If a server fails, the search ends, because the next name may belong to another host.
 func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	if members := c.inHosts(l); len(members) > 0 {
 		return answers{members, hostsTTL}, nil
@@ -137,8 +137,8 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 	return members
 }
 
-// addresses asks for the addresses of name in the families of l, for both at the same time. A
-// family whose lookup fails keeps its members of last, and the error says so.
+// addresses looks up the addresses of name in the families of l concurrently. If the lookup of a
+// family fails, it keeps that family's members of last, and returns an error that says so.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	if len(last) == 0 && l.V4 && l.V6 {
 		// A family that gets no answer must not delay the first addresses of the other.
@@ -175,8 +175,8 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 	return out, failed
 }
 
-// service looks SRV records up, and then the addresses of their hosts. Records with a higher
-// priority number than the lowest become backups.
+// service looks up SRV records, and then the addresses of their hosts. Records whose priority
+// number is not the lowest become backups.
 func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	s := c.settings()
 	for _, name := range s.names(l.Name) {
@@ -227,14 +227,14 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 		})
 	}
 	asking.Wait()
-	if len(failures) > 0 { // the first by text, so that equal failures have equal texts
+	if len(failures) > 0 { // the first text in order, so that equal failures have equal texts
 		return out, errors.New(slices.Min(failures))
 	}
 	return out, nil
 }
 
-// glue returns the addresses that an answer with SRV records has for their hosts. It leaves out a
-// host without addresses of a wanted family: the server may have left them out.
+// glue returns the addresses that an answer with SRV records has for their hosts. It omits a host
+// that lacks addresses of a requested family, because the server may have left them out.
 func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 	all := map[string]answers{}
 	for _, rr := range extra {
@@ -267,8 +267,8 @@ func byTarget(records []dns.RR) map[string][]*dns.SRV {
 	return all
 }
 
-// target looks one host of SRV records up. A host without addresses keeps its members of last, or
-// is left out, and the error says so.
+// target looks up one host of SRV records. If the host has no addresses, it keeps the members of
+// last or omits the host, and returns an error that says so.
 func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
 	found, err := s.addresses(ctx, host, l, own)

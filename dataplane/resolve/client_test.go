@@ -77,14 +77,14 @@ var zone = []string{
 	"_none._tcp.example.org. 20 IN SRV 0 0 0 .",
 }
 
-// TestAnswers asks a scripted server. Each fault must yield the right answer, or keep the last one
-// and say why.
+// TestAnswers queries a server that makes faults. Each answer must be correct, or must keep the
+// last members and have the reason.
 func TestAnswers(t *testing.T) {
 	srv := balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
 	last := members("192.0.2.7", "2001:db8::7")
 	for name, c := range map[string]struct {
 		lookup balancer.Lookup
-		broken string // the question to answer wrongly; "" means all
+		broken string // the question that gets a wrong answer; "" means all
 		fault  dnskit.Fault
 		lazy   bool
 		config string
@@ -161,8 +161,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSilence breaks one family or both. The families must be asked at the same time, and the first
-// addresses must not wait for the second attempt of the other family.
+// TestSilence lets the server ignore questions of one family or both. The client must ask for both
+// families concurrently, and the addresses of one must not wait for the second attempt of the
+// other.
 func TestSilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken string
@@ -184,7 +185,7 @@ func TestSilence(t *testing.T) {
 				t.Errorf("Answer = %s, want %s", got, c.want)
 			}
 			if lasted := time.Since(start); lasted > c.limit {
-				t.Errorf("it lasted %s, want at most %s", lasted, c.limit)
+				t.Errorf("time = %s, want at most %s", lasted, c.limit)
 			}
 		})
 	}
@@ -214,7 +215,7 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("Answer = %s, want %s", got, want)
 	}
 	if lasted := time.Since(start); lasted > 4*time.Second {
-		t.Errorf("it lasted %s, want at most 4s", lasted)
+		t.Errorf("time = %s, want at most 4s", lasted)
 	}
 }
 
@@ -225,7 +226,7 @@ func TestNextServer(t *testing.T) {
 		broken.Break("*", fault)
 		good.Set(t, zone...)
 		if got, want := text(client(t, "", broken.Address, good.Address).Answer(t.Context(), hostOf("only4.example.org"), nil)), "192.0.2.1 for 1m0s"; got != want {
-			t.Errorf("the first server makes the fault %s: Answer = %s, want %s", fault, got, want)
+			t.Errorf("Answer with fault %s of the first server = %s, want %s", fault, got, want)
 		}
 	}
 }
@@ -243,12 +244,12 @@ func TestManyRecords(t *testing.T) {
 	for i := range names {
 		a := c.Answer(t.Context(), hostOf(fmt.Sprintf("many%d.example.org", i)), nil)
 		if a.Failure != "" || len(a.Members) != each {
-			t.Errorf("name %d: %d members, failure %q, want %d members", i, len(a.Members), a.Failure, each)
+			t.Errorf("members of name %d = %d, failure = %q, want %d and no failure", i, len(a.Members), a.Failure, each)
 		}
 		total += len(a.Members)
 	}
 	if over := dns.OverTCP(); total != names*each || over != names {
-		t.Errorf("%d records with %d questions over TCP, want %d and %d", total, over, names*each, names)
+		t.Errorf("records = %d, questions over TCP = %d, want %d and %d", total, over, names*each, names)
 	}
 }
 

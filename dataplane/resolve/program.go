@@ -11,14 +11,14 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// The limits of a program that prints endpoints.
+// These are the limits of a program that prints endpoints.
 const (
 	programTimeout = 10 * time.Second
 	maxOutput      = 1 << 20 // bytes
 )
 
-// runProgram runs a program and returns the endpoints that it prints, one a line. A line that can't
-// be read makes the whole output unusable.
+// runProgram runs a program and returns the endpoints that it prints, one per line. If a line can't
+// be parsed, it returns an error and no endpoints.
 func runProgram(ctx context.Context, args []string) (members []balancer.Member, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()

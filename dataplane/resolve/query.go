@@ -18,8 +18,8 @@ import (
 // udpSize is the maximum size of answers over UDP: larger packets would often be fragmented.
 const udpSize = 1232
 
-// query asks the servers one after the other for records of name, which is absolute. The first
-// answer counts: records, or that there are none. The error explains why no server answered.
+// query asks the servers one after another for records of name, which must be absolute. It returns
+// the first answer, which may have no records. The error explains why no server answered.
 func (s *settings) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
 	last := errors.New("the lookup lasted too long")
 	for range s.attempts {
@@ -63,7 +63,7 @@ func rcodeText(code int) string {
 	return fmt.Sprintf("error %d", code)
 }
 
-// describe shortens the errors of sockets, whose addresses differ each time.
+// describe shortens errors of sockets, because their addresses differ each time.
 func describe(err error, s *settings) error {
 	var op *net.OpError
 	switch {
@@ -75,7 +75,7 @@ func describe(err error, s *settings) error {
 	return err
 }
 
-// exchange sends one question and returns its answer. Answers with another number are ignored.
+// exchange sends one question and returns its answer. It ignores answers with another ID.
 func (s *settings) exchange(ctx context.Context, network, server, name string, kind uint16, extended bool) (*dns.Msg, error) {
 	question := new(dns.Msg).SetQuestion(name, kind)
 	if extended {
@@ -95,7 +95,7 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 	return reply, nil
 }
 
-// maxAliases limits a chain of CNAME records.
+// maxAliases is the maximum length of a chain of CNAME records.
 const maxAliases = 16
 
 // reply is the records of a kind at a name.
@@ -107,8 +107,8 @@ type reply struct {
 	ttl time.Duration
 }
 
-// records returns the records of a kind at name. It follows aliases, within one answer and over
-// several. No records and no error mean that there are none.
+// records returns the records of a kind at name. It follows aliases within one answer and across
+// several. If there are no records, it returns none and no error.
 func (s *settings) records(ctx context.Context, name string, kind uint16) (reply, error) {
 	out := reply{ttl: math.MaxInt64}
 	for range maxAliases {

@@ -13,7 +13,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// The files of the system's resolver.
+// These are the files of the system's resolver.
 const (
 	ConfigFile = "/etc/resolv.conf"
 	HostsFile  = "/etc/hosts"
@@ -30,7 +30,7 @@ type settings struct {
 	attempts int
 }
 
-// settings returns the present settings.
+// settings returns the current settings.
 func (c *Client) settings() settings {
 	conf := c.config.read(c.o.ConfigFile, parseConfig)
 	servers := c.o.Servers()
@@ -52,7 +52,7 @@ func (c *Client) settings() settings {
 	return s
 }
 
-// parseConfig parses a resolv.conf. A file that can't be read has the defaults.
+// parseConfig parses a resolv.conf. It returns the defaults if the file can't be read.
 func parseConfig(file *os.File) *dns.ClientConfig {
 	if file != nil {
 		if conf, err := dns.ClientConfigFromReader(file); err == nil {
@@ -101,11 +101,11 @@ type followed[T any] struct {
 	info    os.FileInfo
 }
 
-// read returns the content of the file at path, which parse gets as nil if it can't be opened.
+// read returns the parsed content of the file at path. If the file can't be opened, parse gets nil.
 func (f *followed[T]) read(path string, parse func(*os.File) T) T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	info, _ := os.Stat(path) // nil if there is none
+	info, _ := os.Stat(path) // nil if the file does not exist
 	if f.known && sameFile(f.info, info) {
 		return f.content
 	}
@@ -119,8 +119,8 @@ func (f *followed[T]) read(path string, parse func(*os.File) T) T {
 	return f.content
 }
 
-// sameFile reports whether a file has not changed between two calls of os.Stat. Nil means that
-// there was none.
+// sameFile reports whether a file is unchanged between two calls of os.Stat. nil means that the
+// file did not exist.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

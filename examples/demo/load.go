@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// load is a number of clients that request the same URL repeatedly, each time on a new connection
-// and without retries: a failure here is a failure for a user.
+// load represents clients that repeatedly request the same URL. Each request uses a new connection
+// and is not retried, so a failure here would be a failure for a user.
 type load struct {
 	url     string
 	cancel  context.CancelFunc
@@ -22,7 +22,7 @@ type load struct {
 	failures []string
 }
 
-// tally is the result of a load.
+// tally has the results of a load.
 type tally struct {
 	answers  map[string]int
 	failures []string

@@ -14,13 +14,13 @@ import (
 	"vipd/examples/process"
 )
 
-// patience is the time limit, on a slow machine, of things that should happen at once. A server
-// that was down for some seconds may be ejected for half a minute.
+// patience is the time limit of immediate reactions on a slow machine. A server that was down for
+// some seconds may also be ejected for half a minute.
 const patience = 2 * time.Minute
 
 // rig runs the programs of one demonstration.
 type rig struct {
-	bin     string // the directory of the programs
+	bin     string // directory of the programs
 	socket  string // vipd's
 	started []*process.Process
 }
@@ -103,13 +103,13 @@ func (r *rig) ask(ctx context.Context, answer any, args ...string) error {
 	return nil
 }
 
-// end ends everything, the last one started first.
+// end ends all programs, in the reverse order of their starts.
 func (r *rig) end() error {
 	var failures []error
 	for i := len(r.started) - 1; i >= 0; i-- {
 		p := r.started[i]
 		select {
-		case <-p.Done(): // it ended before, which was reported where it mattered
+		case <-p.Done(): // the program has already ended, which its user has reported
 		default:
 			failures = append(failures, p.Stop(patience))
 		}

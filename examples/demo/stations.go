@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// spread claims that each server gets exactly its share.
+// spread verifies that each server gets exactly its share of requests.
 func (t *tourist) spread() {
 	t.say("\n1. requests are spread")
 	seen := t.fetch(300)
 	t.claim(seen["a"] == 100 && seen["b"] == 100 && seen["c"] == 100, "300 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// death kills a server that is at work. Only the connections that it had accepted may fail.
+// death kills a server during requests. Only the connections that it had accepted may fail.
 func (t *tourist) death() {
 	t.say("\n2. server b is killed (kill -9) while %d clients ask, and comes back", clients)
 	before, given := t.accepted("b"), t.endpoint("b")
@@ -83,14 +83,14 @@ func (t *tourist) reloaded() {
 			}
 		}
 		err := t.ask(t.ctx, &status, "status")
-		return status.Endpoints == 2 && status.Sync.Applied == status.Sync.Wanted && status.Sync.Pending == 0, err // and it is in effect
+		return status.Endpoints == 2 && status.Sync.Applied == status.Sync.Wanted && status.Sync.Pending == 0, err // the configuration is in effect
 	})
 	t.noFailures(l.stop())
 	seen := t.fetch(400)
 	t.claim(seen["a"] == 300 && seen["b"] == 100, "400 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// brokenFile breaks the file. The mistake must be named, and traffic must not notice it.
+// brokenFile writes a mistake into the file. vipd must report the mistake, and no request may fail.
 func (t *tourist) brokenFile() {
 	t.say("\n5. the file breaks: weigth = 3, ports = [{ port = 80800 }]")
 	text := strings.Replace(tourConfig, "address = \"127.10.9.11\"", "address = \"127.10.9.11\"\nweigth = 3", 1)

@@ -19,8 +19,8 @@ const (
 	clients = 8
 )
 
-// tourist is one tour: three servers, a daemon, and a configuration that changes on the way. After
-// the first error it does nothing more.
+// tourist runs a tour with three servers, a daemon, and a configuration that it changes. After the
+// first error it does nothing.
 type tourist struct {
 	*rig
 	ctx            context.Context
@@ -111,7 +111,7 @@ func (t *tourist) say(format string, args ...any) {
 	}
 }
 
-// claim checks one statement and prints it with the observation.
+// claim verifies a statement, and prints it with the observation.
 func (t *tourist) claim(holds bool, format string, args ...any) {
 	if t.err != nil {
 		return
@@ -125,7 +125,7 @@ func (t *tourist) claim(holds bool, format string, args ...any) {
 	t.say("  %-4s %s", mark, fmt.Sprintf(format, args...))
 }
 
-// noFailures claims that every request was answered.
+// noFailures verifies that every request was answered.
 func (t *tourist) noFailures(seen tally) {
 	t.claim(len(seen.failures) == 0, "no request failed (%d answered, %d failed%s)", seen.total(), len(seen.failures), first(seen.failures))
 }
@@ -170,7 +170,7 @@ func (t *tourist) command(args ...string) (out string) {
 func (t *tourist) accepted(name string) (n int) {
 	t.do(func() error {
 		text, err := os.ReadFile(t.countFile(name))
-		if err != nil || len(text) == 0 { // nothing was accepted yet
+		if err != nil || len(text) == 0 { // the server has not accepted a request yet
 			return err
 		}
 		if _, err := fmt.Sscanf(string(text), "accepted http=%d", &n); err != nil {
@@ -239,7 +239,7 @@ func (t *tourist) stopLoads() {
 	}
 }
 
-// answering waits until the load has n more answers of a server.
+// answering waits until the load has n more answers from a server.
 func (t *tourist) answering(l *load, name string, n int) {
 	before := l.sofar().answers[name]
 	t.await(fmt.Sprintf("%s has answered %d more requests", name, n), func() (bool, error) {

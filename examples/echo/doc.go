@@ -1,6 +1,6 @@
-// Echo is a small server for trying vipd out: it says its name over HTTP, TCP and UDP, so that one
-// sees which server answered, and it counts what it accepted, so that one can tell whether anything
-// was lost.
+// Echo is a small server for trying vipd. It answers with its name over HTTP, TCP and UDP, which
+// shows the server that answered. It also counts accepted requests, which shows whether any were
+// lost.
 //
 //	echo --name a --http 127.0.0.1:18081 --tcp 127.0.0.1:17001 --udp 127.0.0.1:17001
 //
@@ -8,6 +8,5 @@
 // /count the counts. TCP: the line "NAME CLIENT-ADDRESS" at once, then whatever comes is sent back.
 // UDP: each datagram is answered with "NAME " and itself.
 //
-// SIGTERM and SIGINT end it gracefully: no new requests, those it has are finished, and the counts
-// are printed.
+// On SIGTERM and SIGINT it accepts no new requests, finishes open requests, and prints the counts.
 package main
