@@ -53,7 +53,8 @@ const (
 // AgentAnswer is the answer of an agent.
 type AgentAnswer struct {
 	State AgentState `json:"state,omitempty"`
-	// Drained reports whether a drain holds until "ready", also while State is down.
+	// Drained reports whether the agent has requested a drain that lasts until it answers "ready",
+	// even while State is down.
 	Drained bool `json:"drained,omitempty"`
 	// Percent is the share of the configured weight, 0 to 100.
 	Percent int `json:"percent"`

@@ -82,8 +82,8 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	}
 }
 
-// text explains why endpoints are not used, and which setting allows them. Whose describes the
-// endpoints that have no field.
+// text explains why endpoints are not used, and which setting allows them. whose describes the
+// endpoints if no field names them.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAnswer {
 		return fmt.Sprintf("loopback and link-local addresses in answers are not used%s: clients would reach local programs. If intended, write the address itself, or add its network to addresses.allowed_endpoints", whose)

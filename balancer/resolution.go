@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// After returns the state of lookup l of s after the state before, when its answer is r. Members
-// that the answer lacks stay in Former until they are replaced, so that an answer with wrong
-// addresses is not an outage. Without an answer, all stay. Otherwise only members that pass their
-// checks stay, until all checks of a new member pass. If none passes and none is former, members
-// without a verdict stay, because after a restart none has one. Without checks, the new members
-// replace them at once. So do members without a verdict if uncheckable reports that their checks
-// can't run, unless it is nil.
+// After returns the next state of lookup l of service s, given the state before and the answer r.
+// Members that the answer lacks stay in Former until they are replaced, so that an answer with
+// wrong addresses is not an outage. Without an answer, all stay. Otherwise only members that pass
+// their checks stay, until all checks of a new member pass. If none passes and none is former,
+// members without a verdict stay, because after a restart none has one. Without checks, the new
+// members replace them at once. So do members without a verdict if uncheckable reports that their
+// checks can't run, unless it is nil.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
 	passes := func(m Member) bool { return s.anyPasses(in, l, m) }

@@ -80,8 +80,8 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 	e.publish(*s)
 }
 
-// linesOnce returns the text of joined errors. An error of several steps, such as a ledger that
-// can't be written, appears once.
+// linesOnce returns the text of joined errors without duplicate lines. Several steps may have the
+// same error, such as a ledger that can't be written.
 func linesOnce(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {

@@ -22,11 +22,11 @@ type transfer struct {
 	etcd
 	hosts   []*mover
 	flights []*flight
-	faults  int // remaining number
+	faults  int // number of faults that may still occur
 }
 
-// mover is a host. Its node receives the results of kernel actions in order, but late. Options are
-// the options of its processes. Only one process runs at a time.
+// mover is a simulated host, on which one process runs at a time. Its node receives the results of
+// kernel actions in order, but late. options configures its processes.
 type mover struct {
 	*Node
 	Options

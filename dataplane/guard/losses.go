@@ -6,10 +6,10 @@ import (
 	"vipd/balancer"
 )
 
-// loss is a function that does not work while the guard is unavailable.
+// loss represents a feature that does not work while the guard is unavailable.
 type loss struct {
-	// set is the set whose entries need the function. forward reports whether only forwarding modes
-	// need the function.
+	// set is the set whose entries need the feature. forward reports whether only forwarding modes
+	// need it.
 	set      string
 	forward  bool
 	severity balancer.Severity

@@ -93,7 +93,7 @@ func (y *history) run(args string) {
 	y.note("ip %s: %v %s", args, err, strings.TrimSpace(string(out)))
 }
 
-// demand changes the request for some VIPs.
+// demand adds or removes the frontends of some VIPs.
 func (y *history) demand() {
 	for range 1 + y.random.IntN(3) {
 		a := y.someVIP()

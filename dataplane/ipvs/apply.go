@@ -246,8 +246,9 @@ func absent(op ipvsnl.Op, err error) bool {
 func (r *round) handleRefusal(s *server, op ipvsnl.Op, err error) {
 	switch {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
-		// It did not exist before the ledger named it, because entries of missing virtual servers
-		// are dropped when they are noticed. So another program has just created it.
+		// The virtual server did not exist before the ledger named it, because entries of missing
+		// virtual servers are dropped when they are noticed. Another program must therefore have
+		// created it meanwhile.
 		r.d.noteGoneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == ipvsnl.AddService && !uncertain(err):

@@ -8,12 +8,12 @@ import (
 	"vipd/balancer/health"
 )
 
-// circle is a set of entries that may fail for the same reason. Alarms go round it. It is empty if
-// only of is set.
+// circle is a set of entries that may fail for the same reason. Alarms select entries in turn. The
+// circle is empty if only of is set.
 type circle struct {
 	of      kinship
-	entries []*entry // in no order
-	next    int      // index of the entry that was hurried last
+	entries []*entry // entries in no particular order
+	next    int      // index of the entry whose check an alarm brought forward last
 }
 
 // kinship is the property that the entries of a circle share. Each entry is in one circle of each
@@ -39,13 +39,13 @@ func (c *circle) remove(e *entry) {
 	c.entries = c.entries[:last]
 }
 
-// The maximum numbers of other targets that are checked early when one target starts to change.
-// Each of them that also changes makes further targets be checked, so all failed targets are found,
-// whatever their number. A single flapping target disturbs few.
+// These are the maximum numbers of other targets that are checked early when one target starts to
+// change. If these targets also change, they cause further early checks, so all failed targets are
+// found. A single flapping target causes only a few.
 const (
-	maxNeighbours = 32  // at the same address
-	maxAlike      = 16  // with the same check
-	maxVisits     = 128 // entries that are examined to find those
+	maxNeighbours = 32  // targets at the same address
+	maxAlike      = 16  // targets with the same check
+	maxVisits     = 128 // entries that are examined to find such targets
 )
 
 // alarmLocked hurries checks of entries that may change together with e, if e has just started to
@@ -62,10 +62,10 @@ func (r *Runner) alarmLocked(e *entry, before health.State) {
 	r.startLocked(&r.programs)
 }
 
-// hurryLocked brings forward the checks of up to limit entries of a circle: to now, or to the end
-// of the fast interval since the latest check. It chooses entries with verdict v that are not
-// changing yet, and none twice within its interval, so alarms at most double the number of checks.
-// They use at most half of a lane, so no other check waits for them.
+// hurryLocked brings forward the checks of up to limit entries of a circle, to now or to the end of
+// the fast interval since the latest check. It selects entries with verdict v that are not changing
+// yet, and none twice within its interval, so alarms at most double the number of checks. Early
+// checks use at most half of a lane, so no other check waits for them.
 func (r *Runner) hurryLocked(c *circle, limit int, v balancer.Verdict, now time.Time) {
 	for range min(len(c.entries), maxVisits) {
 		c.next = (c.next + 1) % len(c.entries)

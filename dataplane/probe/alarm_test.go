@@ -83,24 +83,24 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 				for _, broken := range []bool{true, false} {
 					takes, most, limit := c.takes, c.most, c.down
 					if !broken {
-						takes, most, limit = 0, 6, 2*time.Second // two checks decide, and some targets finish before others start
+						takes, most, limit = 0, 6, 2*time.Second // two checks are needed for a verdict, and some targets finish before others start
 					}
 					w.become(all, broken, takes)
 					if reports, took := w.until(1000, 20*time.Second); reports > most || took > limit {
 						t.Errorf("%d addresses, %v, seed %d, broken %v: reports, time = %d, %v, want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // the checks spread again
-					w.apart(all)
+					time.Sleep(10 * time.Second) // meanwhile the checks spread over the interval again
+					w.wantSpread(all)
 				}
 			})
 		}
 	}
 }
 
-// apart reports an error if the targets' last checks are not spread over the interval. It is called
-// ten seconds after the targets changed together.
-func (w *world) apart(all []netip.AddrPort) {
+// wantSpread fails the test if the targets' last checks are not spread over the interval. It must
+// be called ten seconds after the targets changed together.
+func (w *world) wantSpread(all []netip.AddrPort) {
 	w.t.Helper()
 	slots := map[time.Duration]int{}
 	for _, a := range all {

@@ -48,7 +48,7 @@ func localHeader(version balancer.ProxyProtocol) string {
 	switch version {
 	case balancer.ProxyProtocolV1:
 		return "PROXY UNKNOWN\r\n"
-	case balancer.ProxyProtocolV2: // the signature, version 2 with command LOCAL, family unspecified, no addresses
+	case balancer.ProxyProtocolV2: // signature; version 2 with command LOCAL; unspecified family; no addresses
 		return "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
 	}
 	return ""
@@ -123,7 +123,7 @@ func (a *attempt) connectError(err error) error {
 	return fmt.Errorf("connecting: %w", bare(err))
 }
 
-// errno returns the system's own error in err.
+// errno returns the system's own error that err wraps.
 func errno(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {
@@ -137,7 +137,7 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
 }
 
-// bare removes the operation and addresses, which the reader knows, from a network error.
+// bare removes the operation and addresses from a network error, because the reader knows them.
 func bare(err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Err != nil {
@@ -152,7 +152,7 @@ func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeo
 // arrived. got is the number of bytes that had arrived.
 func (a *attempt) readError(err error, got int, wanted string) error {
 	switch {
-	case fromRemote(err): // with TLS 1.3, a server's refusal arrives only now
+	case fromRemote(err): // with TLS 1.3, a server's refusal arrives only after the handshake
 		return refusedTLS(err)
 	case timedOut(err) && got == 0:
 		return fmt.Errorf("connected, but no data arrived within %s", a.timeout())
@@ -179,12 +179,13 @@ func size(n int) string {
 // expected describes the expected text of the definition.
 func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
 
-// unexpected returns the error for an answer that lacks something.
+// unexpected returns the error for an answer that does not contain the expected text.
 func (a *attempt) unexpected(got []byte, lacking string) error {
 	return fmt.Errorf("answered %s, without %s", a.quote(got), lacking)
 }
 
-// endless returns the error for an answer longer than maxAnswer that lacks something.
+// endless returns the error for an answer that is longer than maxAnswer and does not contain the
+// expected text.
 func endless(lacking string) error {
 	return fmt.Errorf("the first %d KiB of the answer lack %s, and it continues", maxAnswer>>10, lacking)
 }

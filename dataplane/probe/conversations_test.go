@@ -47,7 +47,7 @@ func TestTCP(t *testing.T) {
 			_ = readRequest(c)
 			for _, b := range []byte("+PONG") {
 				_, _ = c.Write([]byte{b})
-				time.Sleep(5 * time.Millisecond) // otherwise a read may return several bytes
+				time.Sleep(5 * time.Millisecond) // without the pause a read may return several bytes
 			}
 		}, func(h *balancer.Health) { expect(h); h.Timeout = 10 * time.Second }, health.Passed, "answered as expected"},
 	} {
@@ -231,7 +231,7 @@ func TestHTTP(t *testing.T) {
 // TestRequestText compares the HTTP request of a check with its settings.
 func TestRequestText(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 10) // a late check is repeated
+	got := make(chan string, 10) // a check that is late on a busy machine is repeated
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)

@@ -91,8 +91,8 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 }
 
-// unpack parses a message up to its answers. The rest does not matter here, and the library may
-// reject it, such as a dot in the mailbox of an SOA.
+// unpack parses a message up to its answers. It ignores the rest, because the library rejects some
+// valid records, such as an SOA with a dot in its mailbox.
 func unpack(text []byte) (m *dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	m = &dnsmessage.Message{}
@@ -136,7 +136,7 @@ func (a *attempt) queryError(err error, network string) error {
 
 var errPortUnreachable = errors.New("port unreachable: the host reports that nothing listens there")
 
-// judge compares an answer with the expected one.
+// judge compares an answer with the expected answer.
 func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	text := "answered " + summary(m)
 	want := a.health.Expect
@@ -157,8 +157,8 @@ func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	return "", fmt.Errorf("%s, without the expected %s", text, excerpt([]byte(want)))
 }
 
-// sameData reports whether a record's data is what users wrote, in any case, with or without the
-// last dot of a name.
+// sameData reports whether a record's data equals the wanted text. It ignores case and the last dot
+// of a name.
 func sameData(data, want string) bool {
 	return strings.EqualFold(strings.TrimSuffix(data, "."), strings.TrimSuffix(want, "."))
 }
@@ -182,7 +182,7 @@ func summary(m *dnsmessage.Message) string {
 	return strings.Join(words, ", ")
 }
 
-// code returns the usual name of the answer's code.
+// code returns the usual name of the answer's response code.
 func code(m *dnsmessage.Message) string {
 	switch m.RCode {
 	case dnsmessage.RCodeSuccess:

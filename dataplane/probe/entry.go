@@ -21,10 +21,10 @@ type entry struct {
 	state    health.State
 	targets  []balancer.Target // an entry without targets was removed
 	checking bool
-	place    int // the index in the schedule; -1 if it waits in a lane or is being checked
+	place    int // index in the schedule; -1 if it waits in a lane or is being checked
 	seats    [circles]int
-	queued   time.Time // when it started to wait in its lane
-	hurried  time.Time // when an alarm last brought its check forward
+	queued   time.Time // time at which it started to wait in its lane
+	hurried  time.Time // time at which an alarm last brought its check forward
 }
 
 // services returns the services of the entry's targets, in order.
@@ -53,7 +53,7 @@ type sharedProbe struct {
 type lane struct {
 	max, running int
 	waiting      []*entry
-	late         Late // the latest late check
+	late         Late // the last check that was late
 	lateAt       time.Time
 }
 
@@ -62,8 +62,8 @@ type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
-	// leaving are removed from their entries after all moves, so that an entry whose targets all
-	// change keeps its state.
+	// leaving lists targets to remove from entries. They are removed after all moves, so that an
+	// entry whose targets all change keeps its state.
 	leaving []leaving
 }
 
@@ -73,7 +73,7 @@ type leaving struct {
 	entry  *entry
 }
 
-// leave records that t no longer uses the entries of w, except those in kept. A nil w has none.
+// leave records that t no longer uses the entries of w, except the entries in kept. w may be nil.
 func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
 	if w == nil {
 		return
@@ -92,15 +92,15 @@ type move struct {
 	stays   bool // false if the target was removed
 }
 
-// definitionOf has everything that a definition's text depends on.
+// definitionOf has all inputs of a definition's text.
 type definitionOf struct {
 	health *balancer.Health
 	proto  balancer.Protocol
 	header balancer.ProxyProtocol
 }
 
-// startRate is the maximum number of first checks a second, if their intervals are long enough. A
-// single new target is checked at once; thousands are spread over their interval.
+// startRate is the maximum number of first checks per second, if their intervals are long enough. A
+// single new target is checked at once, and thousands are spread over their interval.
 const startRate = 1000
 
 // within returns the time over which first checks with the given interval are spread.
@@ -168,7 +168,7 @@ func (r *Runner) addLocked(b *batch, key entryKey, t balancer.Target, s health.S
 // seed returns the seed of an entry's jitter.
 func (r *Runner) seed(key entryKey) uint64 {
 	h := fnv.New64a()
-	text, _ := key.at.MarshalBinary() // cannot fail
+	text, _ := key.at.MarshalBinary() // an address can always be encoded
 	_, _ = h.Write(text)
 	_, _ = h.Write([]byte(key.definition))
 	return h.Sum64() ^ r.o.Seed

@@ -34,7 +34,7 @@ func TestExec(t *testing.T) {
 	quiet(t)
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	short := func(h *balancer.Health) { h.Timeout = 200 * time.Millisecond }
-	says := func(h *balancer.Health) { h.Timeout = time.Second } // the program must print within this time
+	says := func(h *balancer.Health) { h.Timeout = time.Second } // time in which the program must print
 	for _, c := range []struct {
 		name   string
 		health *balancer.Health
@@ -86,7 +86,7 @@ func TestExecUser(t *testing.T) {
 // group.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as the first process of a container is
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as if this were the first process of a container
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
@@ -95,7 +95,7 @@ func TestExecLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for parent := dir; parent != "/tmp" && parent != "/"; parent = filepath.Dir(parent) {
-		_ = os.Chmod(parent, 0o777) // nobody writes there
+		_ = os.Chmod(parent, 0o777) // the user nobody writes to this folder
 	}
 	for name, h := range map[string]*balancer.Health{
 		"killed": shell(fmt.Sprintf("sleep 1000 & echo $! > %s/killed; sleep 1000", dir), func(h *balancer.Health) { h.Timeout = wait.Scaled(time.Second) }),
@@ -103,7 +103,7 @@ func TestExecLeavesNothing(t *testing.T) {
 	} {
 		var got health.Result
 		var pid int
-		for range 4 { // until a busy machine lets the program start its child before it is killed
+		for range 4 { // repeated because on a busy machine the program may be killed before it starts its child
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {

@@ -17,9 +17,9 @@ import (
 // need a quarter of it.
 const maxFile = 1 << 20
 
-// files caches the content of a definition's certificate files. Every user who may write services
-// can choose the paths, and a file system may hang. So a goroutine reads the files, and checks wait
-// for it no longer than their timeout.
+// files caches the content of a definition's certificate files. Users who write services choose the
+// paths, and a file system may hang. So a goroutine reads the files, and checks wait for it no
+// longer than their timeout.
 type files struct {
 	health *balancer.Health
 	system *systemStore
@@ -27,7 +27,7 @@ type files struct {
 	// reads them.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
-	mu      sync.Mutex // held for moments, and never during file I/O
+	mu      sync.Mutex // held briefly, and never during file I/O
 	known   *certificates
 	reading *reading // nil means that no read is under way
 }
@@ -35,7 +35,7 @@ type files struct {
 // certificates is the content of the files. It is immutable.
 type certificates struct {
 	stamp   [3]stamp
-	authors *x509.CertPool // nil means the system's
+	authors *x509.CertPool // nil means the system's authorities
 	own     []tls.Certificate
 }
 
@@ -58,9 +58,9 @@ func newFiles(h *balancer.Health, system *systemStore) *files {
 	return f
 }
 
-// load returns the present content of the files: certificates may be renewed while vipd runs. A
-// read that hangs outlives ctx and the Runner, because only the kernel can end it. Each definition
-// has at most one read under way.
+// load returns the current content of the files, because certificates may be renewed while vipd
+// runs. A read that hangs outlives ctx and the Runner, because only the kernel can end it. Each
+// definition has at most one read in progress.
 func (f *files) load(ctx context.Context) (*certificates, error) {
 	f.mu.Lock()
 	r := f.reading
@@ -138,8 +138,8 @@ func readPair(certFile, keyFile string) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, key)
 }
 
-// readText reads a regular file of at most limit bytes. It does not even open anything else,
-// because opening it may block forever or have an effect.
+// readText reads a regular file of at most limit bytes. It does not open other kinds of files,
+// because that may block forever or have an effect.
 func readText(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -156,7 +156,7 @@ func readText(name string, limit int64) ([]byte, error) {
 	if info, err = file.Stat(); err != nil {
 		return nil, err
 	}
-	if !info.Mode().IsRegular() { // it was replaced since
+	if !info.Mode().IsRegular() { // the file may have been replaced since the first check
 		return nil, localf("%s is not a regular file", name)
 	}
 	text, err := io.ReadAll(io.LimitReader(file, limit+1))

@@ -20,7 +20,7 @@ type flapper struct {
 	pass func() bool
 
 	mu      sync.Mutex
-	results []bool // of its checks, the oldest first
+	results []bool // results of its checks, the oldest first
 	weights []weighed
 }
 
@@ -28,7 +28,7 @@ type flapper struct {
 type weighed struct {
 	weight int
 	at     time.Time
-	after  int // so many results
+	after  int // number of results before it
 }
 
 // flap checks the target for a number of seconds, compiles after each change of verdicts like the
@@ -95,7 +95,7 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// lawful checks every change of the weight.
+// lawful checks that each change of the weight follows enough equal results.
 func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 	t.Helper()
 	if len(f.weights) < 10 {

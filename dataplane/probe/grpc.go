@@ -42,7 +42,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 		conn = secured
 	}
 	a.clearInterrupts()
-	_ = conn.SetDeadline(time.Time{}) // gRPC observes ctx itself, and would treat an expired deadline as a lost connection
+	_ = conn.SetDeadline(time.Time{}) // gRPC ends with ctx by itself, and would report an expired deadline as a lost connection
 	watched := &watchedConn{Conn: conn}
 	client, err := a.client(watched)
 	if err != nil {
@@ -83,7 +83,7 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 func (a *attempt) callError(err error, w *watchedConn) error {
 	s := status.Convert(err)
 	got, first := w.seen()
-	// The client has no code for an ordinary HTTP/2 answer.
+	// The client has no error code for an ordinary HTTP/2 answer.
 	page, isPage := strings.CutPrefix(s.Message(), "unexpected HTTP status code received from server: ")
 	page, _, _ = strings.Cut(page, ";")
 	switch {
@@ -112,7 +112,7 @@ func (a *attempt) callError(err error, w *watchedConn) error {
 type watchedConn struct {
 	net.Conn
 
-	mu    sync.Mutex // the gRPC client reads in a goroutine of its own
+	mu    sync.Mutex // the gRPC client reads in its own goroutine
 	read  int
 	first []byte
 }

@@ -33,7 +33,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		conn = secured // closing the connection below is enough: no peer waits for a close notice
+		conn = secured // no close notice is needed, because no peer waits for it
 	}
 	conn = a.record(conn)
 	req, err := a.request()
@@ -75,7 +75,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	r := bufio.NewReader(counted)
 	resp, err := http.ReadResponse(r, req)
 	for err == nil && resp.StatusCode >= 100 && resp.StatusCode < 200 && resp.StatusCode != http.StatusSwitchingProtocols {
-		resp, err = http.ReadResponse(r, req) // such as 100 Continue: the final answer follows
+		resp, err = http.ReadResponse(r, req) // skips answers such as 100 Continue, before the final answer
 	}
 	if err != nil {
 		return "", a.statusError(err, counted)
@@ -142,7 +142,7 @@ type counter struct {
 	left  int
 	read  int
 	first []byte
-	err   error // why reading ended
+	err   error // error that ended reading
 }
 
 func (c *counter) Read(p []byte) (int, error) {

@@ -59,13 +59,13 @@ func accept() error {
 	}
 }
 
-// quiet fails the test if it leaves goroutines behind.
+// quiet fails the test if goroutines are left at its end.
 func quiet(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		err := goleak.Find(before)
-		for range 20 { // each checks for some time, because a busy machine may pause
+		for range 20 { // repeated, because a busy machine may pause
 			if err == nil {
 				return
 			}
@@ -132,7 +132,7 @@ func answersUnread(text string) func(net.Conn) {
 	}
 }
 
-// says answers with a fixed text once a request has arrived.
+// says returns a handler that answers a request with a fixed text.
 func says(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) == nil {
@@ -265,7 +265,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	}
 	t.Cleanup(func() { _ = ln.Close() })
 	peer := ln.Addr().(*net.TCPAddr).AddrPort()
-	for range 10 { // another program may have its number over UDP
+	for range 10 { // another program may use the same port over UDP
 		var c net.Conn
 		if c, err = net.Dial("tcp", peer.String()); err != nil {
 			break
@@ -282,7 +282,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// authority makes certificates.
+// authority is a certificate authority of a test.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -350,7 +350,7 @@ func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// pool holds the authority alone.
+// pool returns a pool that has only the authority.
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
@@ -386,7 +386,7 @@ func newProbe(h *balancer.Health, proto balancer.Protocol) *probe.Probe {
 	return probe.New(health.Subject{Health: h, Proto: proto})
 }
 
-// contextThatEnds is cancelled after d.
+// contextThatEnds returns a context that is canceled after d.
 func contextThatEnds(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

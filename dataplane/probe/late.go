@@ -9,11 +9,11 @@ import (
 // Late reports that checks start later than their interval allows, because the maximum number of
 // checks is under way.
 type Late struct {
-	// Programs reports whether the checks run programs; the others use the network.
+	// Programs reports whether the checks run programs. Otherwise they use the network.
 	Programs bool
-	// By is the delay of the latest such check, and Interval is the interval of its service.
+	// By is the delay of the last late check, and Interval is the interval of its service.
 	By, Interval time.Duration
-	// Limit is the maximum number of such checks under way.
+	// Limit is the maximum number of concurrent checks of the kind.
 	Limit int
 }
 

@@ -48,11 +48,11 @@ func BenchmarkTenThousand(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
-	time.Sleep(4 * time.Second) // until all checks run, spread over the interval
+	time.Sleep(4 * time.Second) // time until all checks are spread over the interval
 	checks.Store(0)
 	failed.Store(0)
 	start, used := time.Now(), cpu(b)
-	time.Sleep(time.Duration(b.N) * time.Second) // the time of the measurement
+	time.Sleep(time.Duration(b.N) * time.Second) // the measured time
 	took := time.Since(start).Seconds()
 	b.ReportMetric((cpu(b)-used).Seconds()/took, "cores")
 	b.ReportMetric(float64(checks.Load())/took, "checks/s")
@@ -92,7 +92,7 @@ func acceptor(b *testing.B) uint16 {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), acceptVar+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // because the server dies with this thread
+	runtime.LockOSThread() // the server ends when this thread ends
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)

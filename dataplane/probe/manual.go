@@ -18,12 +18,12 @@ type Exchanged struct {
 	At   netip.AddrPort
 	Type balancer.HealthType
 	health.Result
-	// Transcript is the exchange, as of Probe.Exchange.
+	// Transcript is the transcript that Probe.Exchange returns.
 	Transcript string
 }
 
-// Now makes each check of the target once, outside the schedule. The results do not change the
-// verdict. The error is ErrUnchecked, or ctx ended.
+// Now runs each check of the target once, outside the schedule. The results do not change the
+// verdict. The error is ErrUnchecked, or the cause for which ctx ended.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, err error) {
 	r.mu.Lock()
 	w := r.targets[t]
@@ -44,8 +44,8 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, e
 // checks.
 const maxManual = 4
 
-// Exchange makes each check of a subject once. It waits while maxManual others are under way. The
-// error is the cause for which ctx ended meanwhile.
+// Exchange runs each check of a subject once. It waits while maxManual others are in progress. The
+// error is the cause for which ctx ended.
 func (r *Runner) Exchange(ctx context.Context, subject health.Subject) (all []Exchanged, err error) {
 	for s := range subject.All() {
 		if all, err = r.exchange(ctx, all, newProbe(s, &r.system), s.At); err != nil {

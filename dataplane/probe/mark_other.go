@@ -4,5 +4,5 @@ package probe
 
 import "errors"
 
-// setMark refuses: other systems have no such mark.
+// setMark returns an error, because only Linux has firewall marks.
 func setMark(uintptr, uint32) error { return errors.New("only Linux has firewall marks") }

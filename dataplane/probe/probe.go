@@ -22,10 +22,10 @@ const maxText = 500
 type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol
-	header string // sent first over TCP
+	header string // PROXY header, sent first over TCP
 	kind   func(*attempt, context.Context) (string, error)
-	files  *files // nil means no TLS
-	steps  []step // of a TCP check
+	files  *files // nil if the check does not use TLS
+	steps  []step // steps of a TCP check
 	// secrets are the texts of the definition that results and transcripts must not show.
 	secrets []string
 }
@@ -63,9 +63,8 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
-	notes *transcript // nil means that no transcript is kept
-	// interrupts stop the functions that end the connections' reads and writes together with the
-	// context.
+	notes *transcript // nil if no transcript is kept
+	// interrupts has functions that detach the connections' deadlines from the context.
 	interrupts []func() bool
 }
 
@@ -76,9 +75,9 @@ func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
 
-// Exchange does the same as Check and returns a readable transcript of what was sent and received:
-// at most about 16 KiB, without the values of secret headers and the data that TCP and UDP checks
-// send.
+// Exchange is like Check, and also returns a readable transcript of sent and received data. The
+// transcript has at most about 16 KiB. It omits the values of secret headers, and data that TCP and
+// UDP checks send.
 func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
 	notes := &transcript{secrets: p.secrets, hideSent: p.health.Type == balancer.TCPHealth || p.health.Type == balancer.UDPHealth}
 	r := p.check(ctx, at, notes)
@@ -115,9 +114,9 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	return r
 }
 
-// overslept reports whether a failed check took so much longer than its timeout that this host
-// can't have run it all the time: an answer may have arrived in time and been read too late. Exec
-// checks are exempt, because it may take time to kill a program.
+// overslept reports whether a failed check lasted so much longer than its timeout that this host
+// must have suspended it. An answer may then have arrived in time, but been read too late. Exec
+// checks are exempt, because killing a program may need time.
 func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }

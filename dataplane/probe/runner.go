@@ -19,13 +19,13 @@ import (
 
 // Options configures a Runner.
 type Options struct {
-	// Report receives the verdicts that changed. Changes at about the same time come together. One
-	// goroutine calls it and waits for it, so it must not block.
+	// Report receives the verdicts that changed. Changes at about the same time share a call. A
+	// single goroutine calls it and waits for it, so it must not block.
 	Report func([]Transition)
-	// Observe, unless nil, receives each result. Many goroutines call it.
+	// Observe receives each result, unless it is nil. Many goroutines call it concurrently.
 	Observe func(balancer.HealthType, health.Result)
-	// Heard, unless nil, receives each result that counts, once for each target. It must neither
-	// block nor call the Runner.
+	// Heard receives each result that counts, once for each target, unless it is nil. It must
+	// neither block nor call the Runner.
 	Heard func(Heard)
 	// InFlight is the maximum number of checks under way, without exec checks and those of
 	// Exchange. Default 8192: with the default timeout of 1 s, as many checks a second run even if
@@ -41,9 +41,9 @@ type Options struct {
 	Seed uint64
 	// Kept is the result of an earlier run's Runner.Keep.
 	Kept []Kept
-	// Held is the latest time at which Kept is known to have been true.
+	// Held is the last time at which Kept is known to have been current.
 	Held time.Time
-	// Check does one check. If nil, it is Probe.Check.
+	// Check runs one check. If nil, it is Probe.Check.
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
 
@@ -58,7 +58,7 @@ type Heard struct {
 	health.Result
 }
 
-// The defaults of Options.
+// These are the defaults of Options.
 const (
 	defaultInFlight = 8192
 	defaultPrograms = 16
@@ -112,19 +112,19 @@ type Runner struct {
 	system systemStore
 	manual chan struct{} // holds a token for each check of Exchange under way
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	ctx      context.Context
 	running  sync.WaitGroup
 	wanted   snap.Map[balancer.Target, health.Subject]
 	verdicts snap.Map[balancer.Target, balancer.Verdict]
 	assumed  snap.Map[balancer.Target, balancer.Verdict] // verdicts of other nodes
-	kept     map[netip.AddrPort][]Kept                   // from an earlier run
+	kept     map[netip.AddrPort][]Kept                   // states of an earlier run
 	entries  map[entryKey]*entry
 	targets  map[balancer.Target]*watch
 	probes   map[string]*sharedProbe
 	hosts    map[netip.Addr]*circle // the entries at each address
 	due      schedule
-	sleeps   time.Time // when the loop wakes up by itself
+	sleeps   time.Time // time at which the loop wakes up by itself
 	network  lane
 	programs lane
 	changes  []Transition
@@ -218,7 +218,7 @@ func (r *Runner) startLocked(l *lane) {
 			l.waiting = nil
 		}
 		if len(e.targets) == 0 {
-			continue // it is no longer wanted
+			continue // the entry was removed while it waited
 		}
 		l.noteWait(e, time.Now())
 		l.running++
@@ -228,7 +228,7 @@ func (r *Runner) startLocked(l *lane) {
 	}
 }
 
-// check does one check of e and records the result.
+// check runs one check of e and records the result.
 func (r *Runner) check(ctx context.Context, e *entry) {
 	res := r.o.Check(ctx, e.probe, e.key.at)
 	if r.o.Observe != nil && ctx.Err() == nil {
@@ -262,7 +262,7 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 
 // changeLocked records that the verdict of e has changed, for the next report.
 func (r *Runner) changeLocked(e *entry, before health.State) {
-	var sharing []balancer.Target // the targets that have no other check
+	var sharing []balancer.Target // targets that have no other check
 	for _, t := range slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare) {
 		if w := r.targets[t]; len(w.checks) > 1 {
 			r.combineLocked(t, w, e, before)
@@ -306,7 +306,7 @@ func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.assumed = verdicts
 }
 
-// Verdicts returns the present verdicts of all targets.
+// Verdicts returns the current verdicts of all targets.
 func (r *Runner) Verdicts() snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -341,7 +341,7 @@ func (r *Runner) Hint(targets ...balancer.Target) {
 
 func (r *Runner) hintLocked(e *entry, now time.Time) {
 	if e.place < 0 {
-		return // it is being checked, or waits in its lane
+		return // the entry is being checked, or waits in its lane
 	}
 	e.state = e.state.Expedite(e.rules, now)
 	heap.Fix(&r.due, e.place)

@@ -29,9 +29,9 @@ type world struct {
 	mu      sync.Mutex
 	broken  map[netip.AddrPort]bool
 	takes   map[netip.AddrPort]time.Duration // duration of a check
-	under   map[netip.AddrPort]int           // checks in flight
+	under   map[netip.AddrPort]int           // number of concurrent checks by address
 	flying  int
-	most    int                            // the maximum of flying so far
+	most    int                            // maximum number of concurrent checks so far
 	begins  map[netip.AddrPort][]time.Time // start of each check
 	reports [][]probe.Transition
 }
@@ -326,7 +326,7 @@ func TestDetectionTime(t *testing.T) {
 		r.Set(wants(1000, usual(nil)))
 		time.Sleep(10 * time.Second)
 		w.reported()
-		w.set(1000, true, time.Second) // they hang
+		w.set(1000, true, time.Second) // the checks hang
 		time.Sleep(7*time.Second + 60*time.Millisecond)
 		reports, changed := w.reported(), 0
 		for _, report := range reports {
@@ -338,8 +338,8 @@ func TestDetectionTime(t *testing.T) {
 	})
 }
 
-// TestReloadKeepsState sets new checks while a target fails. An equal check keeps the state, a
-// changed check keeps the verdict, and a removed target has no status.
+// TestReloadKeepsState sets new checks while a target fails. An equal check must keep the state, a
+// changed check must keep the verdict, and a removed target must have no status.
 func TestReloadKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -354,7 +354,7 @@ func TestReloadKeepsState(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			before, _ = r.Status(target("web", 0))
 		}
-		again := *h // an equal copy, like after a reload
+		again := *h // an equal copy, as after a reload
 		r.Set(wants(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {
@@ -571,7 +571,7 @@ func history(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	w := newWorld(t)
 	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
-	defer stop() // after the world's lock is released
+	defer stop() // deferred, so it runs after the world's lock is released
 	checks := []*balancer.Health{
 		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
 	}

@@ -74,7 +74,7 @@ func secretsOf(h *balancer.Health) []string {
 		sent, _ := s.Request()
 		secrets = append(secrets, arguments(string(sent))...)
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longer first: a secret may contain a shorter one
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longer secrets are first, because a secret may contain a shorter one
 	return secrets
 }
 
@@ -95,7 +95,7 @@ func arguments(text string) (secrets []string) {
 	return secrets
 }
 
-// withoutSecrets returns data with Hidden instead of each secret.
+// withoutSecrets returns data in which Hidden replaces each secret.
 func withoutSecrets(data []byte, secrets []string) []byte {
 	for _, s := range secrets {
 		data = bytes.ReplaceAll(data, []byte(s), []byte(Hidden))

@@ -19,7 +19,7 @@ type step struct {
 	// -1. A longer start must also contain it, so it does not matter how an answer is split. If
 	// nil, the step expects no answer.
 	find func(data []byte) int
-	// lacking describes the expected answer.
+	// lacking describes the expected answer, for errors.
 	lacking string
 }
 
@@ -87,8 +87,8 @@ func withoutPartialRune(data []byte) []byte {
 	return data
 }
 
-// converse performs the steps over a connection. Each step continues after the answer that the
-// step before expected.
+// converse runs the steps over a connection. Each step reads from the end of the previous step's
+// answer.
 func (a *attempt) converse(conn io.ReadWriter) (string, error) {
 	var unread []byte
 	for i := range a.steps {
@@ -114,8 +114,8 @@ func (a *attempt) converse(conn io.ReadWriter) (string, error) {
 	return "answered as expected", nil
 }
 
-// perform does step i, and returns the data after its answer. Unread is the data after the answer
-// before. A peer that closes the connection early may have sent all answers.
+// perform runs step i, and returns the data after its answer. unread is the data after the previous
+// answer. A peer that closes the connection early may already have sent all answers.
 func (a *attempt) perform(conn io.ReadWriter, i int, unread []byte) ([]byte, error) {
 	s := &a.steps[i]
 	if len(s.send) > 0 {

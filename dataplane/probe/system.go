@@ -16,13 +16,13 @@ import (
 // in a process's life, so a CA that is added later would be trusted only after a restart. The zero
 // value is ready; all definitions of a Runner share it.
 type systemStore struct {
-	mu     sync.Mutex // also held while files are read: no check waits for it longer than its timeout
+	mu     sync.Mutex // also held while files are read, but no check waits for it longer than its timeout
 	looked time.Time
 	stamps map[string]stamp
 	pool   *x509.CertPool
 }
 
-// storePause is the minimum time between two looks whether the store has changed.
+// storePause is the minimum time between two checks whether the store has changed.
 const storePause = time.Second
 
 // maxStoreFile is the maximum size of a file of the store, in bytes. Bundles of whole organizations
@@ -43,8 +43,8 @@ func storePlaces() (files, folders []string) {
 	return files, filepath.SplitList(cmp.Or(os.Getenv("SSL_CERT_DIR"), "/etc/ssl/certs:/etc/pki/tls/certs"))
 }
 
-// authorities returns the authorities that the system trusts now. If nil, crypto/x509 knows them:
-// on other systems than Linux, and if no store is found.
+// authorities returns the authorities that the system currently trusts. It returns nil on systems
+// other than Linux, or if no store is found; crypto/x509 then uses its own.
 func (s *systemStore) authorities() *x509.CertPool {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -68,7 +68,7 @@ func (s *systemStore) authorities() *x509.CertPool {
 	return s.pool
 }
 
-// storeFiles returns the files of the store: those of the list, then those in the folders.
+// storeFiles returns the listed files, followed by the files in the folders.
 func storeFiles(files, folders []string) []string {
 	all := slices.Clone(files)
 	for _, folder := range folders {

@@ -41,7 +41,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	certs := state.PeerCertificates
 	var unverified *tls.CertificateVerificationError
 	if errors.As(err, &unverified) {
-		certs = unverified.UnverifiedCertificates // the state has only verified certificates
+		certs = unverified.UnverifiedCertificates // the connection's state has only verified certificates
 	}
 	if len(certs) > 0 {
 		c := certs[0]
@@ -54,9 +54,9 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	return secured, nil
 }
 
-// acceptAny makes the client accept every certificate, and the versions and ciphers that crypto/tls
-// has but does not offer by default, such as TLS 1.0 and RSA key exchange. Nothing is verified, so
-// they weaken nothing.
+// acceptAny makes the client accept every certificate. It also enables versions and ciphers that
+// crypto/tls does not offer by default, such as TLS 1.0 and RSA key exchange. They do not weaken
+// the check, because it verifies nothing.
 func acceptAny(c *tls.Config) {
 	c.InsecureSkipVerify = true
 	c.MinVersion = tls.VersionTLS10

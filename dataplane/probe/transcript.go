@@ -19,11 +19,11 @@ const maxNoted = 8 << 10
 // "* " for events, "> " for sent data and "< " for received data.
 type transcript struct {
 	secrets  []string
-	hideSent bool // only the size of sent data is shown
+	hideSent bool // show only the size of sent data
 
-	mu    sync.Mutex // two goroutines may read and write
+	mu    sync.Mutex // one goroutine may read while another writes
 	parts []part
-	noted [2]int // the numbers of bytes sent and received
+	noted [2]int // numbers of bytes sent and received
 }
 
 // part is a piece of the conversation in one direction.
@@ -106,8 +106,8 @@ func (t *transcript) text(p part) string {
 	return text
 }
 
-// masked returns the data without secrets, and without the start of a secret that the limit cuts in
-// two.
+// masked returns the data without secrets. It also omits the start of a secret that the limit cuts
+// in two.
 func (t *transcript) masked(p part) []byte {
 	data := withoutSecrets(p.data, t.secrets)
 	if p.mark == '*' || t.noted[wayOf(p.mark)] <= maxNoted {
@@ -123,7 +123,7 @@ func (t *transcript) masked(p part) []byte {
 	return data
 }
 
-// record returns c. If a transcript is kept, it records the connection's data.
+// record returns c or, if a transcript is kept, a connection that records the data of c.
 func (a *attempt) record(c net.Conn) net.Conn {
 	if a.notes == nil {
 		return c

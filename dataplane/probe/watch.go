@@ -11,11 +11,12 @@ import (
 
 // watch is a target with the entries of its checks.
 type watch struct {
-	checks []*entry // at least one, in the order of the definition, without duplicates
+	checks []*entry // the target's checks, at least one, in the order of the definition and without duplicates
 	need   balancer.HealthNeed
 }
 
-// state returns the state of all checks together. Instead, unless nil, replaces the state of e.
+// state returns the combined state of all checks. If instead is not nil, it replaces the state of
+// e.
 func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	states := make([]health.State, len(w.checks))
 	for i, c := range w.checks {
@@ -51,7 +52,7 @@ func (w *watch) named(i int, text string) string {
 	return fmt.Sprintf("check %d of %d (%s): %s", i+1, len(w.checks), w.checks[i].probe.health.Type, text)
 }
 
-// combineLocked records that the state of e, a check of t among others, has changed, if that
+// combineLocked records a change of the state of e, which is one of several checks of t, if it
 // changes the verdict of t.
 func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before health.State) {
 	former, status := w.state(e, &before), w.status()
@@ -97,8 +98,8 @@ func (r *Runner) reportSoonLocked() {
 	}
 }
 
-// moveLocked gives a target the entries that its subject needs. Other checks, or another need, may
-// change the verdict at once.
+// moveLocked assigns a target the entries of its subject's checks. If the checks or their need
+// change, the verdict may change at once.
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
 	if !m.stays {
@@ -115,7 +116,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 			e = r.addLocked(b, key, m.target, s, old)
 		}
 		if slices.Contains(w.checks, e) {
-			continue // two equal checks
+			continue // the check equals an earlier check
 		}
 		w.checks = append(w.checks, e)
 		if old == nil || !slices.Contains(old.checks, e) {
@@ -134,7 +135,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 	before := old.state(nil, nil).State
 	if before.Verdict != now.Verdict && before.Verdict != balancer.HealthUnknown && now.Verdict != balancer.HealthUnknown {
-		now.Since = b.now // the remaining checks may have found it earlier
+		now.Since = b.now // the remaining checks may have had this verdict earlier
 		r.changes = append(r.changes, newTransition([]balancer.Target{m.target}, before, now))
 		r.reportSoonLocked()
 	}

@@ -73,8 +73,8 @@ func TestProxyWiped(t *testing.T) {
 	}
 }
 
-// TestProxy follows through a proxy. Changes must arrive, and a time without changes must not count
-// as an outage.
+// TestProxy follows services through etcd's gRPC proxy. Changes must arrive, and a time without
+// changes must not count as an outage.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	_, proxy, p, config := proxied(t, etcdkit.Options{})

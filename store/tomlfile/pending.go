@@ -131,10 +131,10 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version}))
 		return
 	}
-	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // the clock may be behind at this start
+	left := min(time.Until(p.Until), p.Until.Sub(p.Since)) // limits the time if the clock is behind after a reboot
 	p.Until = time.Now().Add(left)
 	if kept == nil {
-		kept = &goodState{} // the files were never saved, so their present text is the state before
+		kept = &goodState{} // the files were never saved, so their current text is the former state
 	}
 	w.loader.try(p, kept)
 	what.all, what.forced = true, true

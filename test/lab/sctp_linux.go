@@ -28,11 +28,11 @@ func (n *NS) ListenSCTP(at netip.AddrPort) (ln net.Listener, err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { _ = file.Close() }() // net has its own descriptor
+		defer func() { _ = file.Close() }() // package net uses a copy of the descriptor
 		if err := unix.Listen(int(file.Fd()), unix.SOMAXCONN); err != nil {
 			return fmt.Errorf("listening on %s: %w", at, err)
 		}
-		ln, err = net.FileListener(file) // it accepts any stream socket as TCP
+		ln, err = net.FileListener(file) // FileListener treats any stream socket as TCP
 		return err
 	})
 	return ln, err

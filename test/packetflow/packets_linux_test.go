@@ -111,13 +111,13 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 		for line := range strings.Lines(string(out)) {
 			line = plain(line)
 			if present[line] = true; ofServices.MatchString(line) && !planned[line] {
-				t.Errorf("not planned: %s", line)
+				t.Errorf("rule in the kernel = %s, want only planned rules", line)
 			}
 		}
 	}
 	for line := range planned {
 		if !present[line] {
-			t.Errorf("planned, but missing: %s", line)
+			t.Errorf("planned rule is missing in the kernel, want it: %s", line)
 		}
 	}
 }

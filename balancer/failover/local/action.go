@@ -41,8 +41,8 @@ type Note struct {
 	// VIPs is the number of affected addresses, and Why is a word for metrics.
 	VIPs int
 	Why  string
-	// After is the time for which the VIPs that this host took over had no owner, since the last
-	// sign of their last owner. It is 0 if they never had an owner.
+	// After is the time from the last sign of the VIPs' last owner to the takeover by this host. It
+	// is 0 if the VIPs never had an owner.
 	After time.Duration
 }
 

@@ -53,7 +53,7 @@ type HealthCount struct {
 	// Checked is the number of endpoints with a health check. Down is the number of endpoints that
 	// fail the check, and Unknown the number without a result.
 	Checked int `json:"checked"`
-	// Endpoints is the number of these endpoints if all ports of an endpoint count as one.
+	// Endpoints is the number of checked endpoints. An endpoint with several ports counts once.
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`

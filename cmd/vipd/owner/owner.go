@@ -137,7 +137,7 @@ func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	o.answer(w, false)
 }
 
-// These are the intervals of checks of the host, and of a vipd that may hang.
+// These are the intervals at which the host is checked, and a vipd that may hang.
 const (
 	lookEvery = time.Second
 	hangEvery = 50 * time.Millisecond

@@ -35,8 +35,8 @@ type traffic struct {
 	// flows that existed at the last count.
 	before, live map[counters.Port]volume
 	active       map[counters.BackendKey]uint64
-	// shown is the last result for each port. asked is the time when its bytes were last requested,
-	// or when they first had to be kept.
+	// shown is the last result for each port. asked is the time of the last request for the port's
+	// bytes or, before any request, the time when bytes were first stored.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
 	next  time.Time

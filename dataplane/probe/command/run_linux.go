@@ -27,7 +27,7 @@ const defaultOutput = 4 << 10
 // Run runs the program until it or ctx ends. The error says why it could not be started.
 func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
-	if cmd.Err == nil { // otherwise Start returns the error
+	if cmd.Err == nil { // if Err is set, Start returns it
 		if err := Trusted(cmd.Path); err != nil {
 			return Result{}, err
 		}
@@ -85,7 +85,7 @@ func await(ctx context.Context, pid int) bool {
 	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 	}
 	if !stop() {
-		<-ended // ctx ended first
+		<-ended // ctx ended first, so wait for the killed process
 	}
 	once.Do(func() {
 		inTime = true
@@ -94,17 +94,17 @@ func await(ctx context.Context, pid int) bool {
 	return inTime
 }
 
-// reap waits for the rest of a killed process group. If vipd is the first process of a container,
-// orphans become its children, and nobody else waits for them. Elsewhere there are none.
+// reap waits for the remaining processes of a killed process group. If vipd is the first process of
+// a container, orphans become its children, and no other process waits for them.
 func reap(pid int) {
 	var err error
 	for err == nil || err == unix.EINTR {
-		_, err = unix.Wait4(-pid, nil, 0, nil) // ECHILD means that none is left
+		_, err = unix.Wait4(-pid, nil, 0, nil) // ECHILD means that no child is left
 	}
 }
 
-// identity returns the credentials of the user that a program runs as. Nil means vipd's own user,
-// which is then not root.
+// identity returns the credentials of the user as which a program runs. It returns nil if that is
+// vipd's own user, which is then not root.
 func identity(name string) (*syscall.Credential, error) {
 	root := os.Geteuid() == 0
 	if name == "" {

@@ -7,10 +7,10 @@ import (
 	"errors"
 )
 
-// Trusted returns no error: vipd runs no programs here.
+// Trusted returns nil, because vipd runs no programs on this system.
 func Trusted(string) error { return nil }
 
-// Run refuses: killing a program with its children is implemented for Linux only.
+// Run returns an error, because only on Linux it could kill a program with its children.
 func (c Command) Run(context.Context) (Result, error) {
 	return Result{}, errors.New("vipd runs programs on Linux only")
 }

@@ -9,12 +9,12 @@ import (
 	"syscall"
 )
 
-// Trusted returns an error unless only root and this process's user can replace the file at path:
-// the file, its folders, and what links on the way lead to must belong to one of them, and others
-// must not be able to write to them. In a sticky folder, such as /tmp, others can't replace what is
-// not theirs. A missing file is not an error.
+// Trusted returns an error unless only root and this process's user can replace the file at path.
+// The file, its folders, and the targets of symbolic links must belong to one of them, and others
+// must not be able to write to them. In a sticky folder, such as /tmp, users can't replace files of
+// others. A missing file is not an error.
 func Trusted(path string) error {
-	const maxLinks = 40 // as in the kernel
+	const maxLinks = 40 // the kernel's limit
 	return trusted(filepath.Clean(path), maxLinks)
 }
 
@@ -30,7 +30,7 @@ func trusted(path string, links int) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil // running it fails with the system's own error
+		return nil // the start of a missing program fails with the system's own error
 	case err != nil:
 		return err
 	}

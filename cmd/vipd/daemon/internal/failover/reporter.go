@@ -137,8 +137,8 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// reportEnd finally reports that nothing is served here, if the mode does not serve without this
-// process.
+// reportEnd reports at the end that this host no longer serves. It reports nothing if the mode
+// serves without this process.
 func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return

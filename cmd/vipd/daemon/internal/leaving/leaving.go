@@ -103,8 +103,8 @@ func (w *watch) follow(s *model.State) {
 	w.began = true
 }
 
-// remove marks the VIPs whose frontends are removed, and reports whether there are new ones. From
-// then on, no new connections to them can start.
+// remove marks the VIPs whose frontends are removed, and reports whether it marked any. After that,
+// no new connections to them can start.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)

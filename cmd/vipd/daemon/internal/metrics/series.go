@@ -84,7 +84,7 @@ func (c *serviceCount) at(service balancer.Name) uint64 {
 // serviceSeries holds the values of a service.
 type serviceSeries struct {
 	name balancer.Name
-	// known reports whether the service is defined. Counts may belong to a removed service.
+	// known reports whether the service is still defined. A removed service may still have counts.
 	known     bool
 	ports     []dataplane.FrontendCount
 	udp       map[string]bool // ports by name

@@ -316,7 +316,8 @@ func (m *Model) resolve(s *State) {
 	}
 }
 
-// await publishes the reason why the store was never readable. It serves nothing from the store.
+// await publishes a state with the reason why the store was never readable. It has no services from
+// the store.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}

@@ -89,7 +89,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 // refusals lists the reasons why modes are unusable, in the order of the trials.
 type refusals []refusal
 
-// refusal is a reason with its modes.
+// refusal is a reason, and the modes that are unusable because of it.
 type refusal struct {
 	modes  []string
 	reason string

@@ -125,7 +125,7 @@ func (c *Switch) again(ctx context.Context) {
 			return
 		case ctx.Err() != nil:
 			return
-		case err != nil: // strict_mode prevents a start, but does not end a serving mode
+		case err != nil: // strict_mode prevents a start in another mode, but does not end a mode that serves
 			c.o.Events.Record(events.Event{
 				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
 			})
