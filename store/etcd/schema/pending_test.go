@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestDecodePendingUnread decodes a change with services of a later version. The services that can't
-// be decoded must be listed, and an unknown field must not.
+// TestDecodePendingUnread decodes a change with services of a later version. The services that
+// can't be decoded must be listed, and an unknown field must not.
 func TestDecodePendingUnread(t *testing.T) {
 	p, _ := DecodePending([]byte(`{"services": {
 		"a": {"fields": {"vips": ["10.96.0.1"], "ports": [{"port": 80}], "later": true}},
