@@ -105,7 +105,7 @@ func (c *candidate) answered(a AgentAnswer, o *Override) {
 		c.percent = a.Percent
 	}
 	if a.State == AgentDown {
-		c.health = HealthDown
+		c.health, c.agentDown = HealthDown, true
 	}
 }
 

@@ -2,6 +2,7 @@ package balancer_test
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"vipd/balancer"
@@ -100,5 +101,53 @@ func TestAgentWeights(t *testing.T) {
 				t.Errorf("%s: backend %d = %+v, want %+v", c.name, i, b, w)
 			}
 		}
+	}
+}
+
+// TestAgentsInPanic makes the check of the third of four endpoints fail while agents drain the
+// first and stop the second. Panic mode must only use the third, and the fourth, which is up.
+func TestAgentsInPanic(t *testing.T) {
+	s := &balancer.Service{
+		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
+		Health: &balancer.Health{Type: balancer.TCPHealth, Agent: &balancer.Agent{Port: 9}},
+	}
+	var in balancer.Inputs
+	target := func(i int) balancer.Target {
+		return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), Port: 80}
+	}
+	for i := range 4 {
+		s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: target(i + 1).Addr, Weight: 1})
+	}
+	in.Agents = in.Agents.Set(target(1), balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100}).Set(target(2), balancer.AgentAnswer{State: balancer.AgentDown, Percent: 100})
+	in.Health = in.Health.Set(target(3), balancer.HealthDown).Set(target(4), balancer.HealthUp)
+	for threshold, want := range map[int]string{
+		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // of the third and the fourth, half are up
+		51: "1:draining/0 2:down/0 3:active/1 4:active/1",
+	} {
+		changed := *s
+		changed.Health = &balancer.Health{Type: balancer.TCPHealth, Agent: s.Health.Agent, PanicThreshold: threshold}
+		in.Services = in.Services.Set("web", &changed)
+		if got := states(plainEnv(), in, "10.0.0.1:80"); got != want {
+			t.Errorf("panic_threshold = %d: backends %s, want %s", threshold, got, want)
+		}
+	}
+}
+
+// TestIdleByAgents drains all endpoints by their agents. The problem must name the agents as the
+// reason.
+func TestIdleByAgents(t *testing.T) {
+	s := &balancer.Service{
+		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
+		Endpoints: []balancer.Endpoint{{Address: netip.MustParseAddr("10.1.0.1"), Weight: 1}, {Address: netip.MustParseAddr("10.1.0.2"), Weight: 1, Draining: true}},
+		Health:    &balancer.Health{Type: balancer.TCPHealth, Agent: &balancer.Agent{Port: 9}},
+	}
+	var in balancer.Inputs
+	in.Services = in.Services.Set("web", s)
+	for _, e := range s.Endpoints {
+		in.Agents = in.Agents.Set(balancer.Target{Service: "web", Addr: e.Address, Port: 80}, balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100})
+	}
+	const want = "no endpoint accepts new connections: 1 drained by agents, 1 drained by definition"
+	if got := problemsOf(balancer.Compile(plainEnv(), in).Problems.At("web")); !strings.Contains(got, want) {
+		t.Errorf("problems = %s, want %q", got, want)
 	}
 }

@@ -19,6 +19,8 @@ type candidate struct {
 	ejected    bool
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
+	agentDrain bool // only its agent drains it
+	agentDown  bool // its agent says that it is down
 	from       Lookup
 	former     bool // see Endpoint.Former
 	unproven   bool // see markUnproven
@@ -29,16 +31,18 @@ func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
 // here are in all, and in healthy unless their checks fail; usable omits backups among the healthy
-// endpoints. The other fields count endpoints that may not serve: drained by an override or by
-// definition, of weight 0, or on another node.
+// endpoints, and stopped is the part of all that is down by agents. The other fields count endpoints
+// that may not serve: drained by an override, by agents or by definition, of weight 0, or on
+// another node.
 type endpointCounts struct {
-	healthy, usable, all                       int
-	overridden, drained, weightless, elsewhere int
+	healthy, usable, all, stopped                       int
+	overridden, byAgent, drained, weightless, elsewhere int
 }
 
-// panics reports whether the healthy share is below the panic threshold.
+// panics reports whether the healthy share is below the panic threshold. Endpoints that are down by
+// their agents do not count, because no check is wrong about them.
 func (n endpointCounts) panics(h *Health) bool {
-	return h != nil && 100*n.healthy < h.PanicThreshold*n.all
+	return h != nil && 100*n.healthy < h.PanicThreshold*(n.all-n.stopped)
 }
 
 // tooFew reports whether some endpoints are usable, but fewer than the service needs.
@@ -60,7 +64,7 @@ func (n endpointCounts) idleReason() string {
 	for _, group := range []struct {
 		n    int
 		what string
-	}{{n.overridden, "drained by an override"}, {n.drained, "drained by definition"}, {n.weightless, "of weight 0"}} {
+	}{{n.overridden, "drained by an override"}, {n.byAgent, "drained by agents"}, {n.drained, "drained by definition"}, {n.weightless, "of weight 0"}} {
 		if group.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", group.n, group.what))
 		}
@@ -152,9 +156,12 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 		}
 		switch k.State {
 		case Draining:
-			if k.overridden {
+			switch {
+			case k.overridden:
 				n.overridden++
-			} else {
+			case k.agentDrain:
+				n.byAgent++
+			default:
 				n.drained++
 			}
 		case ZeroWeight:
@@ -165,7 +172,9 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 				n.usable++
 			}
 		case Down:
-			n.all++
+			if n.all++; k.agentDown {
+				n.stopped++
+			}
 		}
 	}
 	return n
@@ -173,13 +182,14 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 
 // activateAll makes all candidates that may serve here active, even if their checks fail. With so
 // few healthy endpoints, either the checks are probably wrong or the healthy ones would be
-// overloaded.
+// overloaded. An endpoint whose agent says that it is down stays down, because it does not depend
+// on a check.
 func activateAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]
 		here := locality != NodeOnly || k.node == env.Node
 		switch {
-		case k.State == Down && here && !k.unproven:
+		case k.State == Down && here && !k.unproven && !k.agentDown:
 			k.State, k.Until = Active, time.Time{}
 		case k.State == Active && !here:
 			k.State = Remote
@@ -203,7 +213,8 @@ func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	weight, draining := o.Effective(e.Weight, e.Draining)
 	if answer, answered := c.in.Agents.Get(target); answered && !e.IsUnchecked() {
 		out.answered(answer, o)
-		draining = draining || answer.drains(o)
+		out.agentDrain = !draining && answer.drains(o)
+		draining = draining || out.agentDrain
 	}
 	out.Failing = out.health == HealthDown
 	out.Weight, out.overridden = weight, o.Drains()

@@ -212,7 +212,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	if d.checks, err = checks.New(o); err != nil {
 		return err
 	}
-	d.agents = agents.New(agents.Options{Record: d.events.Record, Kick: published.Kick})
+	d.agents = agents.New(agents.Options{StateDir: d.stateDir, Record: d.events.Record, Kick: published.Kick})
 	d.unanswered = unanswered.New(unanswered.Options{
 		Counts:  d.counters.Counts,
 		Service: func(name balancer.Name) *balancer.Service { return published.State().Snapshot.Services.At(name) },

@@ -11,6 +11,7 @@ import (
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane/probe"
+	"vipd/store/statedir"
 )
 
 // outdated reports whether an answer no longer counts: at the third question without another
@@ -27,21 +28,31 @@ type Agents struct {
 	targets health.Targets
 	wanted  snap.Map[balancer.Target, health.Subject]
 
+	file    *statedir.File
+	checked bool // reports whether answers of an earlier run are only those of wanted targets
+
 	mu      sync.Mutex // guards the rest
 	answers snap.Map[balancer.Target, balancer.AgentAnswer]
 	at      map[balancer.Target]time.Time // when the answers were requested
+	silent  map[balancer.Target]silence
 }
 
 // Options configures Agents.
 type Options struct {
+	// StateDir keeps the answers for the next run.
+	StateDir *statedir.Dir
 	// Record receives events. Kick makes the model call Answers again. Both must not block.
 	Record func(events.Event)
 	Kick   func()
 }
 
-// New returns Agents that ask nobody before Answers and Run.
+// New reads the answers of an earlier run. It asks nobody before Answers and Run.
 func New(o Options) *Agents {
-	a := &Agents{o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}}
+	a := &Agents{
+		o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}, silent: map[balancer.Target]silence{},
+		file: o.StateDir.File("agents.json", "answers of agents do not outlive a restart", statedir.Large),
+	}
+	a.restore()
 	a.runner = probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}, Heard: a.heard})
 	return a
 }
@@ -66,13 +77,25 @@ func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.M
 	for t, c := range snap.Diff(before, a.wanted) {
 		if !c.HasNew {
 			a.forgetLocked(t)
+			delete(a.silent, t)
+		}
+	}
+	if !a.checked {
+		a.checked = true
+		for t := range a.answers.Keys() {
+			if !a.wanted.Has(t) {
+				a.forgetLocked(t)
+			}
 		}
 	}
 	return a.answers
 }
 
 func (a *Agents) forgetLocked(t balancer.Target) {
-	a.answers = a.answers.Delete(t)
+	if a.answers.Has(t) {
+		a.answers = a.answers.Delete(t)
+		a.keep()
+	}
 	delete(a.at, t)
 }
 
@@ -84,20 +107,23 @@ func (a *Agents) heard(h probe.Heard) {
 		before = balancer.FirstAnswer()
 	}
 	next, understood := before.NextAnswer(h.Text)
+	turned := a.countLocked(&h, h.Outcome == health.Passed && understood)
 	switch {
 	case h.Outcome == health.Passed && understood:
-		a.answers = a.answers.Set(h.Target, next)
 		a.at[h.Target] = h.Began
+		if !known || next != before {
+			a.answers = a.answers.Set(h.Target, next)
+			a.keep()
+		}
 	case known && outdated(a.at[h.Target], h.Began, h.Rules.Interval):
 		next = balancer.FirstAnswer()
 		next.Text = fmt.Sprintf("no answer of the agent since %s: %s", a.at[h.Target].Local().Format(time.TimeOnly), h.Text)
 		a.forgetLocked(h.Target)
 	default:
-		a.mu.Unlock()
-		return
+		next = before
 	}
 	a.mu.Unlock()
-	if next.State == before.State && next.Percent == before.Percent {
+	if next.State == before.State && next.Percent == before.Percent && !turned {
 		return
 	}
 	if next.State != before.State {

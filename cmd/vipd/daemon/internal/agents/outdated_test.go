@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"vipd/balancer/health"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane/probe"
+	"vipd/store/statedir"
 )
 
 // TestAgentForgottenAfterThreeQuestions asks an agent that no longer answers, as early and as late
@@ -32,4 +34,71 @@ func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 			}
 		}
 	}
+}
+
+// served returns a service with an agent, and the target of its endpoint.
+func served() (in balancer.Inputs, target balancer.Target) {
+	target = balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.1"), Port: 80}
+	in.Services = in.Services.Set("web", &balancer.Service{
+		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("127.1.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
+		Endpoints: []balancer.Endpoint{{Address: target.Addr, Weight: 1}},
+		Health:    &balancer.Health{Type: balancer.TCPHealth, Agent: &balancer.Agent{Port: 9, Interval: time.Second}},
+	})
+	return in, target
+}
+
+// TestAnswersOutliveRestart restarts after an agent has drained its endpoint. The drain must count
+// at once, until the third question without an answer. An answer of a removed service must not.
+func TestAnswersOutliveRestart(t *testing.T) {
+	path := t.TempDir()
+	in, target := served()
+	start := func() (*Agents, func()) {
+		dir := statedir.New(path, func() {})
+		return New(Options{StateDir: dir, Record: func(events.Event) {}, Kick: func() {}}), func() {
+			if err := dir.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	rules := health.Rules{Interval: time.Second}
+	a, stop := start()
+	for _, of := range []balancer.Target{target, {Service: "removed", Addr: target.Addr, Port: 80}} {
+		a.heard(probe.Heard{Target: of, Rules: rules, Result: health.Result{Outcome: health.Passed, Text: "drain 50%", Began: time.Now()}})
+	}
+	stop()
+	a, stop = start()
+	defer stop()
+	answers := a.Answers(&balancer.Env{}, &in)
+	if got := answers.At(target); answers.Len() != 1 || got.State != balancer.AgentDrained || !got.Drained || got.Percent != 50 {
+		t.Errorf("answers after a restart = %+v and %d more, want only the drain and 50 %%", got, answers.Len()-1)
+	}
+	for i, want := range []bool{true, true, false} {
+		a.heard(probe.Heard{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
+		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
+			t.Errorf("answer counts after %d unanswered questions = %t, want %t", i+1, got, want)
+		}
+	}
+}
+
+// TestSilentAgent asks an agent that has never answered. The third question must make it a problem
+// and kick the model, and so must the end of the silence.
+func TestSilentAgent(t *testing.T) {
+	kicks := 0
+	a := New(Options{Record: func(events.Event) {}, Kick: func() { kicks++ }})
+	in, target := served()
+	a.Answers(&balancer.Env{}, &in)
+	ask := func(o health.Outcome, wantProblem bool, wantKicks int) {
+		t.Helper()
+		a.heard(probe.Heard{Target: target, Result: health.Result{Outcome: o, Text: "up"}})
+		problems := a.Problems(in.Services)
+		if (len(problems) == 1) != wantProblem || kicks != wantKicks {
+			t.Errorf("problems = %v, want any %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)
+		}
+	}
+	ask(health.Failed, false, 0)
+	ask(health.Failed, false, 0)
+	ask(health.Failed, true, 1)
+	ask(health.Failed, true, 1)
+	ask(health.Passed, false, 2)
+	ask(health.Failed, false, 2)
 }

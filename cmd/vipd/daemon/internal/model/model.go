@@ -275,6 +275,7 @@ func (m *Model) compile() {
 	s.Checked = m.o.Checks.All()
 	s.fallen(m.State())
 	s.Lacking, s.Unable = m.o.Checks.Lacking(s.Snapshot.Services)
+	s.Lacking = append(s.Lacking, m.o.Agents.Problems(s.Snapshot.Services)...)
 	s.Desired.Revision = balancer.Revision{Store: latest.Revision, Seen: seen}
 	if m.o.Traced != nil {
 		m.o.Traced(m.State(), s, now)

@@ -34,8 +34,8 @@ type State struct {
 	// NamesUntil is the time until which the node is not ready, because names of its own services
 	// have no first answer. It is zero if none is missing.
 	NamesUntil time.Time
-	// Lacking lists problems with checks that this node can't run. Unable is the number of these
-	// checks.
+	// Lacking lists problems with checks that this node can't run, and with silent agents. Unable
+	// is the number of these checks.
 	Lacking []balancer.Problem
 	Unable  int
 	// Fell holds the targets that changed from up to down.
