@@ -44,7 +44,7 @@ func TestAdjustClock(t *testing.T) {
 	}
 }
 
-// left returns the time until the next change by time alone.
+// left returns the time until the next change that only time causes.
 func (r *ramping) left() time.Duration {
 	if next := r.memory.NextExpiry(); !next.IsZero() {
 		return next.Sub(r.now)

@@ -37,7 +37,7 @@ func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[ne
 // before. The cost is proportional to the number of changed nodes, plus one pass over all
 // addresses.
 func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
-	var changed []netip.Addr // addresses of nodes that differ
+	var changed []netip.Addr // addresses of the changed nodes
 	for name, c := range snap.Diff(before, after) {
 		for _, n := range []*Node{c.Old, c.New} {
 			if n != nil && name != except {

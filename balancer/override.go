@@ -20,7 +20,7 @@ type OverrideEdit struct {
 }
 
 // OverrideEdits returns the edits for a change of t, starting with t itself. A change of a whole
-// address also replaces the overrides of its ports. Defined are the endpoints that t matches, and
+// address also replaces the overrides of its ports. defined has the endpoints that t matches.
 // hasAgent reports whether their service has an agent.
 func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint, hasAgent bool) []OverrideEdit {
 	var wide Override

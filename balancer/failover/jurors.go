@@ -63,7 +63,7 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 		j.do(Send{m.From, on, Message{Kind: Answer, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case from.alive == 0:
 		from.alive = j.now
-	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests it would temporarily be neither run
+	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests, a host would temporarily have neither run registered
 		j.nextBoot = j.o.NewID()
 		j.do(Register{j.nextBoot})
 	}

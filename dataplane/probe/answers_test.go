@@ -268,7 +268,7 @@ func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
 	at := serve(t, says("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
-		h.Timeout = wait.Patience // no check here reaches it
+		h.Timeout = wait.Patience // the timeout is longer than any check here
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, says("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {

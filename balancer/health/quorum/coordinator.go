@@ -49,8 +49,8 @@ type target struct {
 	lasted  time.Duration
 	// judged reports whether votes were counted before.
 	judged bool
-	// unchecked is since when no node checks it. Zero means that a node checks it, or that the
-	// board can't be read.
+	// unchecked is the time since which no node checks the target. Zero means that a node checks
+	// it, or that the board can't be read.
 	unchecked time.Time
 }
 

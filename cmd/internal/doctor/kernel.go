@@ -10,7 +10,8 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// need is an iptables match that vipd's rules use. It has the name of the kernel's list.
+// need is an iptables match that vipd's rules use. match is its name in the kernel's list of loaded
+// matches.
 type need struct {
 	match string
 	// by reports whether a mode needs the match.
