@@ -31,9 +31,9 @@ func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
 // here are in all, and in healthy unless their checks fail; usable omits backups among the healthy
-// endpoints, and stopped is the part of all that is down by agents. The other fields count endpoints
-// that may not serve: drained by an override, by agents or by definition, of weight 0, or on
-// another node.
+// endpoints, and stopped is the part of all that is down by agents. The other fields count
+// endpoints that may not serve: drained by an override, by agents or by definition, of weight 0, or
+// on another node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int
