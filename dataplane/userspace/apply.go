@@ -36,7 +36,11 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		return nil, errClosed
 	}
 	if !d.running {
+		if err := d.loops.start(); err != nil {
+			return nil, err
+		}
 		d.running = true
+		d.aside.start()
 		d.tasks.Go(d.janitor)
 	}
 	for _, c := range batch { // ports become free before other frontends open them

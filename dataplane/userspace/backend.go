@@ -13,8 +13,8 @@ import (
 type backend struct {
 	addr    netip.AddrPort
 	service balancer.Name
-	// text is the address in the form for dialing.
-	text string
+	// to is the address in the form for dialing.
+	to dialAddress
 	// active counts connections and flows from their choice to their end.
 	active atomic.Int64
 	// total counts the connections and flows that it accepted, failures the connects that failed.

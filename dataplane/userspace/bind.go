@@ -3,7 +3,6 @@ package userspace
 import (
 	"cmp"
 	"context"
-	"net"
 	"net/netip"
 	"slices"
 
@@ -36,7 +35,7 @@ type interception interface {
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
 	// shared returns the sockets that several frontends share.
-	shared() []*net.TCPListener
+	shared() []*listener
 	// portOf returns the port of the range of f to which a redirected client sends datagrams, or 0
 	// if it is unknown. local is the address and port at which they arrive.
 	portOf(f *frontend, client, local netip.AddrPort) uint16
@@ -85,12 +84,12 @@ func (p *portSockets) openListenerLocked() error {
 	switch {
 	case c.closed():
 		if ln := p.f.d.inherited.listener(p.key()); ln != nil {
-			p.listener = ln
+			_ = ln.Close()
 		}
 		p.shutListenerLocked()
 		return p.holdLocked(false)
 	case p.listener != nil:
-		return refit(p.listener, c)
+		return p.listener.refit(c)
 	}
 	p.letGoLocked()
 	return p.listen()
@@ -105,7 +104,7 @@ func (bind) lose(context.Context, map[balancer.Key]bool) error { return nil }
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
 func (bind) intact(context.Context) (string, error)    { return "", nil }
 func (bind) close(context.Context) error               { return nil }
-func (bind) shared() []*net.TCPListener                { return nil }
+func (bind) shared() []*listener                       { return nil }
 func (bind) inherit(map[balancer.Key]uint16)           {}
 
 // portOf returns 0. Each port has its own socket.

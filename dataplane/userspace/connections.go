@@ -61,7 +61,7 @@ func (c *conn) describeLocked() dataplane.Connection {
 	conf := c.f.conf.Load()
 	entry := dataplane.Connection{
 		Frontend: keyAt(c.to, c.f.key.Proto), Service: conf.Service, Client: c.from, Since: c.since, State: c.stateLocked(conf),
-		In: c.traffic.in.Load(), Out: c.traffic.out.Load(), Retries: c.retries,
+		In: c.in.Load(), Out: c.out.Load(), Retries: c.retries,
 	}
 	if c.backend != nil {
 		entry.Backend = c.f.target(c.backend.addr, c.to.Port())
@@ -89,10 +89,10 @@ func (f *frontend) describeLocked(x *flow) dataplane.Connection {
 
 // stateLocked returns the word for the state of a connection.
 func (c *conn) stateLocked(conf *config) string {
-	if c.server == nil {
+	if !c.served {
 		return "connecting"
 	}
-	if c.traffic.half.Load() {
+	if c.half.Load() {
 		return "half-closed"
 	}
 	is := conf.find(c.backend)

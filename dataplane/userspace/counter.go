@@ -30,7 +30,7 @@ func (t *counter) backend(at netip.AddrPort) *backend {
 	defer t.mu.Unlock()
 	b := t.backends[at]
 	if b == nil {
-		b = &backend{addr: at, service: t.service, text: at.String(), seen: time.Now()}
+		b = &backend{addr: at, service: t.service, to: newDialAddress(at), seen: time.Now()}
 		t.backends[at] = b
 	}
 	return b

@@ -5,19 +5,19 @@
 //	              |  bind:     a socket of ours listens there                ^
 //	              |  redirect: netfilter sends it to a shared port of ours   |
 //	              v                                                          |
-//	          accept loop ---> handler: source check, choice, dial, header --+
+//	          loop: accept, source check, choice, dial, header --------------+
 //	                                    |    ^  refused, timed out: the next backend
 //	                                    v
-//	                           relay: two goroutines, half-close and resets kept
+//	                           loop: both directions, half-close and resets kept
 //
 //	client ---> VIP:port ---> read loop ---> flow of that client: a connected socket ---> backend
 //	       <--- the same socket <----------- its goroutine <-----------------------------
 //
 // A frontend's definition is immutable behind an atomic pointer. A change affects neither its
-// socket nor its connections, except for connections to removed backends. An accept loop never
-// dials, so a backend that does not answer only delays its own clients. After a failure it rests
-// (see [Rest]), so these are few. ReportDials reports the results of dials: the daemon ejects a
-// backend that continues to fail, which is then only tried when all others have failed.
+// socket nor its connections, except for connections to removed backends. A backend that does not
+// answer only delays its own clients. After a failure it rests (see [Rest]), so these are few.
+// ReportDials reports the results of dials: the daemon ejects a backend that continues to fail,
+// which is then only tried when all others have failed.
 //
 // What a client sees:
 //   - no active backend: the port is closed (a reset, or ICMP port unreachable), or silent with "drop". Established
@@ -30,16 +30,13 @@
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection needs two and a flow one. A connection that could not be
-// served is not accepted and waits in the kernel's queue, except for one at each listener that was
-// already waiting for it. On Linux, bulk data moves through pipes. A connection only has a pipe
-// while it holds bytes. The number of pipes is limited by the budget and by the host's memory;
-// without a pipe, a connection copies. The connections of a frontend may use at most four times as
-// many descriptors as are left, so the clients of one frontend can't use up everything. With
-// redirect, frontends share a queue, so further clients are reset. UDP has no queue: the oldest
-// flow of the frontend with the most flows makes room, and connections reserve a few descriptors
-// for flows. A flow also needs a local port, and flows leave half of the ports to the programs of
-// the host. If the system still has no descriptors, accepting and dialing wait, and a client that
-// was just accepted is reset after its connect timeout.
+// served is not accepted and waits in the kernel's queue. The connections of a frontend may use at
+// most four times as many descriptors as are left, so the clients of one frontend can't use up
+// everything. With redirect, frontends share a queue, so further clients are reset. UDP has no
+// queue: the oldest flow of the frontend with the most flows makes room, and connections reserve a
+// few descriptors for flows. A flow also needs a local port, and flows leave half of the ports to
+// the programs of the host. If the system still has no descriptors, accepting and dialing wait, and
+// a client that was just accepted is reset after its connect timeout.
 //
 // A backend may also be a frontend of this dataplane. If it leads back to the client's frontend,
 // directly or through others, it gets no connections, because they would loop until all resources
@@ -47,6 +44,24 @@
 //
 // Bytes are counted as they pass. Timeouts and the ends of drains are accurate to a tenth of a
 // second, idle timeouts to a tenth of their duration.
+//
+// # Loops
+//
+// On Linux, TCP has a loop for each processor: a thread that waits in epoll (edge-triggered) for
+// events of its connections' sockets, and is their only user. Other systems have two goroutines for
+// each connection. The first loop accepts all connections, and serves them while it has time. If it
+// did not rest for 85 % of the last 100 ms, loops with time get the new connections, and half of
+// the busy ones. One loop needs less processor time than two.
+//
+// A loop never blocks. It only tries to lock a frontend, and returns to the connection at its next
+// turn if another goroutine has the lock. Logs, hooks and the reading of the node's addresses are
+// left to a goroutine (aside). Other locks are only held for the access to a map. Other goroutines
+// send letters to a loop, for example to cut a connection. A panic ends only its connection, and
+// the janitor reports a loop that did not turn for a second.
+//
+// Messages are read and written through one buffer of the loop. Once a read fills the buffer, data
+// moves by splice through a pipe, which a connection only has while it holds bytes. The number of
+// pipes is limited by the budget and by the host's memory; without a pipe, a connection copies.
 //
 // # Redirect
 //
@@ -79,10 +94,10 @@
 //
 // HandOver sends everything to the next process, over a queue of package handover: listeners, UDP
 // sockets and flows, and each connection as its two sockets, with the bytes that were read but not
-// written (from memory, or in a pipe, which is sent as it is). Deadlines in the past stop all reads
-// and writes first, so both processes see the same bytes. Redirects stay, because the next process
-// has their sockets. There, Inherit keeps the items until Apply brings their frontends. The first
-// Intact, after everything wanted was applied, closes the rest.
+// written (from memory, or in a pipe, which is sent as it is). The loops stop between two events
+// first, and deadlines in the past stop UDP, so both processes see the same bytes. Redirects stay,
+// because the next process has their sockets. There, Inherit keeps the items until Apply brings
+// their frontends. The first Intact, after everything wanted was applied, closes the rest.
 //
 // The package does not hold addresses, does not modify packets of others, and does not serve SCTP.
 // The bind interception works without privilege if any user may bind the ports and addresses:

@@ -93,6 +93,11 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	if old != nil && old.counter != t {
 		f.adoptLocked(next)
 	}
+	if old != nil && old.IdleTimeout != next.IdleTimeout {
+		for x := f.conns.next; x != &f.conns; x = x.next {
+			x.retimeLocked()
+		}
+	}
 }
 
 // forgetClients ends the use of memories of affinity, and of counts for limits.
@@ -107,7 +112,7 @@ func (f *frontend) forgetClients() {
 // name, so bounds and the scheduler still see them.
 func (f *frontend) adoptLocked(c *config) {
 	for x := f.conns.next; x != &f.conns; x = x.next {
-		if x.server != nil {
+		if x.served {
 			x.backend = c.adopt(x.backend)
 		}
 	}
@@ -128,7 +133,7 @@ func (c *config) adopt(b *backend) *backend {
 // timed reports whether something changes here by time alone.
 func (f *frontend) timed() bool {
 	c := f.conf.Load()
-	return f.removed || f.key.Proto == balancer.UDP || c.IdleTimeout > 0 ||
+	return f.removed || f.key.Proto == balancer.UDP ||
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
@@ -180,10 +185,10 @@ func (f *frontend) cutLostLocked(now time.Time) {
 	f.nextLost = c.nextUntil(now)
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.backend != nil && !c.keeps(x.backend, now) {
-			if x.server == nil {
-				x.attempt.abandon() // it continues with another backend
-			} else {
+			if x.served {
 				x.cutLocked()
+			} else {
+				x.interruptLocked() // it continues with another backend
 			}
 		}
 	}
@@ -227,4 +232,15 @@ func (c *config) allows(d *Dataplane, client netip.Addr) bool {
 // isOwn reports whether client is an address of the node itself.
 func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
 	return client.IsLoopback() || client == c.Addr || d.own.has(client)
+}
+
+// admits reports whether a client may connect. sure is false if this depends on the node's own
+// addresses, and they have to be read again.
+func (c *config) admits(d *Dataplane, client netip.Addr) (may, sure bool) {
+	allowed := c.Allows(client)
+	if allowed && c.Limits.IsZero() || client.IsLoopback() || client == c.Addr {
+		return true, true
+	}
+	own, sure := d.own.peek(client)
+	return allowed || own, sure
 }

@@ -115,9 +115,9 @@ func (h *heir) send(item handed, tail []byte, files ...int) error {
 	return err
 }
 
-// HandOver implements [dataplane.HandsOver]. All goroutines stop reading first, so nothing is lost
-// between the two processes: new data waits in the kernel. Connections that can't be handed over
-// drain as in Close.
+// HandOver implements [dataplane.HandsOver]. All loops and goroutines stop reading first, so
+// nothing is lost between the two processes: new data waits in the kernel. Connections that can't
+// be handed over drain as in Close.
 func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -126,26 +126,29 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	}
 	frontends, unwatched := d.list(), d.carried.Close()
 	d.heir = &heir{queue: to}
-	d.cancel() // also ends the janitor, and waits for descriptors
+	d.cancel() // also ends the janitor
 	for _, f := range frontends {
 		f.stopReading()
 	}
 	for _, ln := range d.tables.shared() {
-		_ = ln.SetDeadline(longAgo)
+		ln.stop()
 	}
-	d.tasks.Wait() // no socket is read any longer
+	d.tasks.Wait()  // no UDP socket is read any longer
+	d.aside.flush() // clients that it checks become connections
+	d.loops.halt()
 	err := errors.Join(unwatched, d.handOverSockets(frontends), d.inherited.passOn(d.heir))
 	d.refuseNew()
 	for _, f := range frontends {
-		f.pause()
+		f.handOverConns()
 	}
+	d.loops.resume() // for the connections that are left
 	if left := d.drain(ctx, frontends); left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
 	if failed := d.handOverClients(); failed != nil {
 		d.log.Info("some clients with affinity may get another endpoint: the vipd after this one does not know them", "err", failed)
 	}
-	d.pipes.close()
+	d.stopLoops()
 	for _, f := range frontends {
 		f.letGo()
 	}
@@ -155,37 +158,28 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	return nil
 }
 
-// stopReading ends accept loops, read loops and flows, and leaves their sockets open. Connections
-// that are accepted just now are paused.
+// stopReading ends the accepting, read loops and flows, and leaves their sockets open.
 func (f *frontend) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.handing = true
 	for _, p := range f.ports {
 		if p.listener != nil {
-			_ = p.listener.SetDeadline(longAgo) // these fail only if they are closed
+			p.listener.stop()
 		}
 		if p.packets != nil {
-			_ = p.packets.SetReadDeadline(longAgo)
+			_ = p.packets.SetReadDeadline(longAgo) // these fail only if they are closed
 		}
 	}
 	f.flows.each(func(x *flow) { _ = x.socket.SetReadDeadline(longAgo) })
-}
-
-// pause pauses the connections. Each connection's goroutine hands it over.
-func (f *frontend) pause() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for x := f.conns.next; x != &f.conns; x = x.next {
-		x.pauseLocked()
-	}
 }
 
 // handOverSockets sends listeners, UDP sockets and flows, and closes this process's copies.
 func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	var failed error
 	for _, ln := range d.tables.shared() {
-		failed = errors.Join(failed, d.heir.send(handed{Kind: sharedKind}, nil, descriptor(ln)), ln.Close())
+		failed = errors.Join(failed, d.heir.send(handed{Kind: sharedKind}, nil, ln.fd))
+		ln.close()
 	}
 	for _, f := range frontends {
 		f.mu.Lock()
@@ -213,7 +207,7 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 func (p *portSockets) handOver() error {
 	switch {
 	case p.listener != nil:
-		return p.f.d.heir.send(handed{Kind: listenerKind, Key: p.key()}, nil, descriptor(p.listener))
+		return p.f.d.heir.send(handed{Kind: listenerKind, Key: p.key()}, nil, p.listener.fd)
 	case p.packets == nil:
 		return nil
 	case p.f.bound:
@@ -282,48 +276,59 @@ func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	return all
 }
 
-// handOver sends a paused connection with its buffered bytes, and reports whether it succeeded.
-func (c *conn) handOver() bool {
-	c.f.mu.Lock()
-	heir, cut := c.f.d.heir, c.cut
-	c.f.mu.Unlock()
-	if heir == nil || cut {
-		return false
+// handOverConns hands over the connections, while the loops stand still. Those that can't be handed
+// over stay.
+func (f *frontend) handOverConns() {
+	f.mu.Lock()
+	var handed []*conn
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		if !x.cut && !x.failing && x.phase < leaving && f.d.heir.sendConn(x) == nil {
+			handed = append(handed, x)
+		}
 	}
+	f.mu.Unlock()
+	for _, c := range handed {
+		c.loop.drop(c)
+	}
+}
+
+// sendConn sends a connection with its data.
+func (h *heir) sendConn(c *conn) error {
 	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Since: c.since}
-	files := []int{descriptor(c.client)}
+	files := []int{c.sides[clientSide].fd}
 	var tail []byte
-	if c.server != nil {
+	if c.phase == relaying {
 		item.Backend = c.backend.addr
-		files = append(files, descriptor(c.server))
-		for _, side := range []struct {
-			p *pump
-			h *handedHalf
-		}{{&c.relaying.in, &item.In}, {&c.relaying.out, &item.Out}} {
-			p := side.p
-			*side.h = handedHalf{Bytes: p.count.Load(), Ended: p.ended, Pending: len(p.pending), Piped: p.splicing.held}
-			tail = append(tail, p.pending...)
-			if p.splicing.held > 0 {
-				files = append(files, p.splicing.pipe.r, p.splicing.pipe.w)
+		files = append(files, c.sides[serverSide].fd)
+		item.In, item.Out = c.handedHalf(clientSide), c.handedHalf(serverSide)
+		for _, to := range []int{serverSide, clientSide} { // the data of In, then of Out
+			s := &c.sides[to]
+			tail = append(tail, s.pending...)
+			if s.held > 0 {
+				files = append(files, s.pipe.r, s.pipe.w)
 			}
 		}
 	}
-	if heir.send(item, tail, files...) != nil {
-		return false
-	}
-	if c.relaying != nil {
-		c.relaying.in.dropPipe()
-		c.relaying.out.dropPipe()
-	}
-	return true
+	return h.send(item, tail, files...)
 }
 
-// dropPipe closes this process's copy of a pipe that is handed over.
-func (p *pump) dropPipe() {
-	if p.splicing.held > 0 {
-		p.pipes.discard(p.splicing.pipe)
-		p.splicing.held = 0
+// handedHalf describes the direction from a side.
+func (c *conn) handedHalf(from int) handedHalf {
+	h := handedHalf{Bytes: c.out.Load(), Ended: c.sides[from].passed, Pending: len(c.sides[1-from].pending), Piped: c.sides[1-from].held}
+	if from == clientSide {
+		h.Bytes = c.in.Load()
 	}
+	return h
+}
+
+// drop closes this process's copy of a connection that another process continues.
+func (l *loop) drop(c *conn) {
+	for i := range c.sides {
+		if c.sides[i].watched { // the copy of the other process would still bring events
+			l.poller.remove(c.sides[i].fd)
+		}
+	}
+	l.end(c, errHanded)
 }
 
 // descriptor returns the descriptor of a socket that the caller keeps open.

@@ -189,39 +189,28 @@ func (d *Dataplane) adoptClients(f *frontend) {
 	}
 }
 
+// adoptConn continues a connection of the earlier process, or closes it.
 func (f *frontend) adoptConn(x inherited) error {
-	client, err := openConn[*net.TCPConn](x.files[0])
-	if err != nil {
-		handover.Item{Files: x.files[1:]}.Close()
-		return err
-	}
-	if len(x.files) == 1 {
-		f.d.budget.take(2) // it has no backend yet
-		f.d.goServe(f, client, x.Client, x.to(f))
+	if len(x.files) == 1 { // it has no backend yet
+		f.d.budget.take(2)
+		f.d.loops.all[0].send(func(l *loop) { l.serve(f, x.files[0], x.Client, x.to(f)) })
 		return nil
-	}
-	server, err := openConn[*net.TCPConn](x.files[1])
-	pipes := x.files[2:]
-	if err != nil {
-		reset(client)
-		handover.Item{Files: pipes}.Close()
-		return err
 	}
 	conf := f.conf.Load()
 	i := conf.index(x.Backend)
 	if i < 0 || !conf.keeps(conf.backends[i], time.Now()) || !f.d.begin() {
-		reset(client)
-		reset(server)
-		handover.Item{Files: pipes}.Close()
+		x.close()
 		return fmt.Errorf("backend %s has no connections any more", x.Backend)
 	}
-	c := &conn{f: f, client: client, server: server, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], seenAt: f.d.now()}
+	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], served: true}
+	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
+	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true}}
+	tail, pipes := c.inherit(clientSide, x.In, x.tail, x.files[2:])
+	c.inherit(serverSide, x.Out, tail, pipes)
+	c.in.Store(x.In.Bytes)
+	c.out.Store(x.Out.Bytes)
+	c.half.Store(x.In.Ended || x.Out.Ended)
 	c.backend.take(0)
-	c.traffic.counter = conf.counter
-	c.relaying = newRelaying(client, server, &c.traffic, f.d.pipes)
-	tail, pipes := c.relaying.in.inherit(x.In, x.tail, pipes)
-	c.relaying.out.inherit(x.Out, tail, pipes)
-	c.traffic.half.Store(x.In.Ended || x.Out.Ended)
 	f.d.budget.take(2)
 	f.descriptors.Add(2)
 	f.mu.Lock()
@@ -235,21 +224,21 @@ func (f *frontend) adoptConn(x inherited) error {
 		}
 	}
 	f.mu.Unlock()
-	go f.d.served(f, func() { f.carry(c) })
+	c.loop.send(func(l *loop) { l.adopt(c) })
 	return nil
 }
 
-// inherit makes a pump continue where the earlier process stopped. It returns the bytes and pipes
-// of the other direction.
-func (p *pump) inherit(h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
-	p.ended = h.Ended
-	p.count.Store(h.Bytes)
+// inherit continues the direction from a side at the place where the earlier process stopped. It
+// returns the bytes and pipes of the other direction.
+func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
+	c.sides[from].ended, c.sides[from].passed = h.Ended, h.Ended
+	to := &c.sides[1-from]
 	if n := min(h.Pending, len(tail)); n > 0 {
-		p.pending, tail = tail[:n:n], tail[n:]
+		to.pending, tail = tail[:n:n], tail[n:]
 	}
 	if h.Piped > 0 && len(pipes) >= 2 {
-		p.splicing = splicing{pipe: pipe{pipes[0], pipes[1]}, held: h.Piped}
-		p.pipes.add()
+		to.pipe, to.held = pipe{pipes[0], pipes[1]}, h.Piped
+		c.f.d.loops.pipes.add()
 		pipes = pipes[2:]
 	}
 	return tail, pipes

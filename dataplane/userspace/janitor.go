@@ -21,6 +21,7 @@ func (d *Dataplane) janitor() {
 		case <-t.C:
 			d.tidy(time.Now())
 			d.loseFlows()
+			d.loops.watch(d.now())
 		}
 	}
 }
@@ -81,60 +82,6 @@ func (f *frontend) tidy(now time.Time) bool {
 	}
 	if f.key.Proto == balancer.UDP {
 		f.endIdleFlowsLocked(c)
-	} else if c.IdleTimeout > 0 && f.count > 0 {
-		f.cutIdleLocked(int64(c.IdleTimeout))
 	}
 	return false
-}
-
-// cutIdleLocked ends connections without traffic for the timeout. Checking all of them is
-// expensive, so it happens only ten times per timeout.
-func (f *frontend) cutIdleLocked(timeout int64) {
-	now := f.d.now()
-	if now-f.idleChecked < timeout/10 {
-		return
-	}
-	f.idleChecked = now
-	for x := f.conns.next; x != &f.conns; x = x.next {
-		if x.server == nil || x.cut {
-			continue
-		}
-		if sum := x.traffic.in.Load() + x.traffic.out.Load(); sum != x.seen {
-			x.seen, x.seenAt, x.taken = sum, now, 0
-			continue
-		}
-		over := now-x.seenAt >= timeout
-		if x.taken == allTaken && !over {
-			continue
-		}
-		// A large transfer is counted in steps, and a slow reader empties the buffers of its
-		// socket. Only the sockets show that.
-		client, server := look(x.client), look(x.server)
-		taken := client.taken + server.taken
-		quiet := min(client.quiet, server.quiet)
-		switch {
-		case x.taken != 0 && x.taken != allTaken && x.taken != taken:
-			x.seenAt = now
-		case over && quiet < time.Duration(timeout):
-			x.seenAt = now - int64(quiet)
-		case over:
-			x.cutLocked()
-		}
-		if x.taken = taken; !client.waits && !server.waits {
-			x.taken = allTaken
-		}
-	}
-}
-
-// allTaken is the value of conn.taken if no side has data to take: new data is counted.
-const allTaken = ^uint64(0)
-
-// glance is a socket's view of its connection.
-type glance struct {
-	// quiet is the time since it last received data.
-	quiet time.Duration
-	// taken is the number of bytes that the other side has acknowledged. waits reports whether more
-	// are unacknowledged.
-	taken uint64
-	waits bool
 }

@@ -74,44 +74,24 @@ const greed = 4
 // fair reports whether a frontend may use n descriptors.
 func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.Load()) }
 
-// wait returns true when there is room for a connection of f, or false if stop is closed first. f
-// is nil if the frontend is unknown before the accept.
-func (b *budget) wait(f *frontend, stop <-chan struct{}) bool {
-	slower := backoff{}
-	for !b.room(2+b.flows) || f != nil && !b.fair(f.descriptors.Load()+2) {
-		b.shortage.note()
-		if !slower.sleep(stop) {
-			return false
-		}
-	}
-	return true
-}
-
-// claim takes the descriptors of an accepted connection of f when there is room. If stop is closed
-// or open returns false, claim does not wait for room, because the connection will then be ended or
-// handed over, or is the last one of its listener.
-func (b *budget) claim(f *frontend, stop <-chan struct{}, open func() bool) {
-	slower := backoff{}
-	for !b.tryClaim(f) {
-		b.shortage.note()
-		if !slower.sleep(stop) || !open() {
-			b.take(2)
-			return
-		}
-	}
-}
-
-// tryClaim takes them if there is room. All listeners compete for it.
-func (b *budget) tryClaim(f *frontend) bool {
+// claim takes the descriptors of another connection of f if there is room. f is nil if the frontend
+// is unknown before the accept. All listeners compete for the room.
+func (b *budget) claim(f *frontend) bool {
 	for {
 		used := b.used.Load()
-		if used+2+b.flows > b.limit || f != nil && !b.fair(f.descriptors.Load()+2) {
+		if !b.mayClaim(f) {
+			b.shortage.note()
 			return false
 		}
 		if b.used.CompareAndSwap(used, used+2) {
 			return true
 		}
 	}
+}
+
+// mayClaim reports whether there is room for another connection of f.
+func (b *budget) mayClaim(f *frontend) bool {
+	return b.room(2+b.flows) && (f == nil || b.fair(f.descriptors.Load()+2))
 }
 
 // backoff is a growing wait: from 1 ms, doubling to 100 ms.

@@ -8,13 +8,21 @@ import (
 // localPorts returns the number of ports from which the kernel chooses local ports, for both
 // families; 0 means unknown.
 func localPorts() int {
-	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
-	if err != nil {
-		return 0
-	}
-	var first, last int
-	if _, err := fmt.Sscan(string(text), &first, &last); err != nil {
+	first, last := localPortRange()
+	if last == 0 {
 		return 0
 	}
 	return last - first + 1
+}
+
+// localPortRange returns the first and the last of these ports, or zeros.
+func localPortRange() (first, last int) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		return 0, 0
+	}
+	if _, err := fmt.Sscan(string(text), &first, &last); err != nil {
+		return 0, 0
+	}
+	return first, last
 }

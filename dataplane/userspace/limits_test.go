@@ -21,13 +21,11 @@ func TestDescriptorShortageIsReported(t *testing.T) {
 		}
 		b.take(9)
 		says("")
-		go b.wait(nil, t.Context().Done())
-		time.Sleep(2 * shortagePeriod)
+		b.claim(nil)
 		says("(there are 10, two a connection)")
-		b.give(9)
 		time.Sleep(shortagePeriod - time.Second)
 		says("new clients wait")
-		time.Sleep(time.Second)
+		time.Sleep(time.Second + 1)
 		says("")
 	})
 }

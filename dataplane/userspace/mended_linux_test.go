@@ -164,13 +164,13 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	g := frontendAt("127.77.8.3:9000", netip.MustParseAddrPort("127.0.0.1:9"))
 	f := newFrontend(d, g.Key)
 	f.configure(g, d.counterLocked(g))
-	if !f.enter(&conn{f: f, client: &net.TCPConn{}}) {
+	if !f.enterLocked(&conn{f: f}) {
 		t.Fatal("enter before the end = false")
 	}
 	if n := f.end(); n != 1 {
 		t.Errorf("end() = %d, want 1", n)
 	}
-	if f.enter(&conn{f: f}) {
+	if f.enterLocked(&conn{f: f}) {
 		t.Error("enter after the end = true")
 	}
 	if !d.begin() {
@@ -200,7 +200,7 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	f.configure(g, d.counterLocked(g))
 	const n = 20000
 	for range n {
-		f.enter(&conn{f: f, client: &net.TCPConn{}, server: &net.TCPConn{}, backend: f.conf.Load().backends[0]})
+		f.enterLocked(&conn{f: f, served: true, backend: f.conf.Load().backends[0]})
 	}
 	f.tidy(time.Now())   // records the current state
 	fastest := time.Hour // other processes make some of them slow, but not all
@@ -280,15 +280,15 @@ func TestRenameWhileDialling(t *testing.T) {
 	g := frontendAt("127.77.8.6:9000", netip.MustParseAddrPort("127.0.0.1:9"))
 	f := newFrontend(d, g.Key)
 	f.configure(g, d.counterLocked(g))
-	c := &conn{f: f, client: &net.TCPConn{}}
-	f.enter(c)
-	was, _, err := c.choose(nil)
+	c := &conn{f: f}
+	f.enterLocked(c)
+	was, _, err := c.chooseLocked(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g = with(g, func(g *balancer.Frontend) { g.Service = "renamed" })
 	f.configure(g, d.counterLocked(g))
-	if !c.settle(was, &net.TCPConn{}) {
+	if !c.settleLocked(was) {
 		t.Fatal("the dial was abandoned")
 	}
 	if before, now := was.active.Load(), f.conf.Load().backends[0].active.Load(); before != 0 || now != 1 {

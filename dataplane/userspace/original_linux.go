@@ -16,24 +16,11 @@ const originalDst = 80
 
 // originalOf returns the original destination of a redirected connection. For other connections it
 // returns the socket's own address, or an error.
-func originalOf(c *net.TCPConn, is4 bool) (netip.AddrPort, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return netip.AddrPort{}, err
+func originalOf(fd int, is4 bool) (netip.AddrPort, error) {
+	if is4 {
+		return original4(fd)
 	}
-	var at netip.AddrPort
-	var failed error
-	err = raw.Control(func(fd uintptr) {
-		if is4 {
-			at, failed = original4(int(fd))
-		} else {
-			at, failed = original6(int(fd))
-		}
-	})
-	if err != nil {
-		return at, err
-	}
-	return at, failed
+	return original6(fd)
 }
 
 // original4 reads a sockaddr_in into the only large enough structure of x/sys: family, port,

@@ -5,7 +5,6 @@ package userspace
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"runtime"
@@ -24,24 +23,19 @@ const (
 	maxPorts = maxBoundPorts
 )
 
-// acceptedKeepAlive makes each accepted connection send keepalives.
-var acceptedKeepAlive = keepAlive
-
 // filter does nothing, because clients are checked after the accept.
 func filter(uintptr, *config) error { return nil }
 
 func canFilter() bool { return false }
 
-func inheritKeepAlive(uintptr) error { return nil }
+// inheritOptions does nothing, because package net sets the options of each connection.
+func inheritOptions(uintptr) error { return nil }
 
 // anyAddress does nothing. A socket can only be bound to an address of the host.
 func anyAddress(uintptr, netip.Addr) error { return nil }
 
 // announce does nothing, so the kernel selects segment sizes.
 func announce(uintptr, int) error { return nil }
-
-// look returns nothing. Bytes are counted as they pass.
-func look(*net.TCPConn) glance { return glance{quiet: forever} }
 
 // newInterception returns the only interception on these systems.
 func newInterception(o Options, _ *Dataplane) (interception, string, error) {
@@ -74,37 +68,6 @@ func (*Dataplane) adoptClients(*frontend)                    {}
 func (*Dataplane) adopt(*frontend)                           {}
 func (*Dataplane) discard()                                  {}
 func (*portSockets) adoptFlowsLocked()                       {}
-func (*conn) handOver() bool                                 { return false }
-
-// pipes and mover are placeholders, because these systems have no splice.
-type (
-	pipes struct{}
-	mover struct{}
-)
-
-func newPipes(*budget) *pipes { return &pipes{} }
-
-func (*pipes) close() {}
-
-// run moves bytes until the end, which is nil, or a failure.
-func (p *pump) run() error {
-	buf := make([]byte, 32<<10)
-	for {
-		n, err := p.src.Read(buf)
-		if n > 0 {
-			written, err := p.dst.Write(buf[:n])
-			if p.wrote(written, err); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
 
 // localPorts returns 0, because the number is unknown.
 func localPorts() int { return 0 }

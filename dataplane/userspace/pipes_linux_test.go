@@ -73,7 +73,7 @@ func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
 		d := start(t, Options{})
-		d.pipes.most = most
+		d.loops.pipes.most = most
 		f := frontendAt(fmt.Sprintf("127.77.7.2:%d", 9000+most), s.addr)
 		d.apply(f)
 		echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))

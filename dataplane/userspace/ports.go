@@ -16,7 +16,7 @@ type portSockets struct {
 
 	// The frontend's mu guards the fields below. listener and packets are the sockets; nil means
 	// that none is open. held keeps the port while there are none.
-	listener *net.TCPListener
+	listener *listener
 	packets  *net.UDPConn
 	held     *heldPort
 }
@@ -86,7 +86,7 @@ func (p *portSockets) shutLocked() {
 
 func (p *portSockets) shutListenerLocked() {
 	if p.listener != nil {
-		_ = p.listener.Close() // ends its accept loop
+		p.listener.close()
 		p.listener = nil
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
 
 	"github.com/pires/go-proxyproto"
 
@@ -31,19 +30,4 @@ func header(version balancer.ProxyProtocol, client, vip netip.AddrPort) ([]byte,
 		return nil, fmt.Errorf("writing a PROXY header for %s: %w", client, err)
 	}
 	return text, nil
-}
-
-// writeHeader sends the header as the first bytes.
-func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vip netip.AddrPort, patience time.Duration) error {
-	text, err := header(version, client, vip)
-	if err != nil {
-		return err
-	}
-	if err := server.SetWriteDeadline(time.Now().Add(patience)); err != nil {
-		return err
-	}
-	if _, err := server.Write(text); err != nil {
-		return err
-	}
-	return server.SetWriteDeadline(time.Time{})
 }

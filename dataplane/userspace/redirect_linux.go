@@ -35,7 +35,7 @@ type redirectFamily struct {
 	ranges bool
 	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
 	// shared is the socket of all TCP frontends; nil means that it was not needed yet.
-	shared *net.TCPListener
+	shared *listener
 	// closed holds the ports of frontends without active backends.
 	closed map[closedPort]*heldPort
 	// ports holds the wanted port of each frontend.
@@ -154,17 +154,21 @@ func (y *redirectFamily) listen() (uint16, error) {
 	at := y.wildcard(balancer.TCP)
 	if y.shared == nil {
 		if ln := y.r.d.inherited.sharedListener(at.Addr); ln != nil {
-			y.acceptFrom(ln)
+			if err := y.accept(ln); err != nil {
+				return 0, err
+			}
 		}
 	}
 	if y.shared == nil {
-		ln, err := listenConfig(inheritKeepAlive).Listen(context.Background(), network(at), at.AddrPort().String())
+		ln, err := listenConfig(inheritOptions).Listen(context.Background(), network(at), at.AddrPort().String())
 		if err != nil {
 			return 0, fmt.Errorf("listening for redirected connections: %w", err)
 		}
-		y.acceptFrom(ln.(*net.TCPListener))
+		if err := y.accept(ln.(*net.TCPListener)); err != nil {
+			return 0, err
+		}
 	}
-	return y.shared.Addr().(*net.TCPAddr).AddrPort().Port(), nil
+	return y.port(), nil
 }
 
 // wildcard returns the address of sockets for a protocol of the family.
@@ -175,58 +179,27 @@ func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: netip.IPv6Unspecified(), Proto: proto}
 }
 
-// acceptFrom starts the accept loop of the shared socket. It passes each connection to its
-// frontend. It resets direct connections to our port, and connections beyond a frontend's share,
-// because all frontends share the queue in which they could wait.
-func (y *redirectFamily) acceptFrom(ln *net.TCPListener) {
-	y.shared = ln
+// accept accepts connections from the shared socket, and passes each to its frontend. Direct
+// connections to our port are reset, and connections beyond a frontend's share, because all
+// frontends share the queue in which they could wait.
+func (y *redirectFamily) accept(ln *net.TCPListener) (err error) {
 	d := y.r.d
-	d.accepts = append(d.accepts, dnat.Accepts(ln.Addr().(*net.TCPAddr).AddrPort().Port()))
-	d.goAccept(ln, nil, func(c *net.TCPConn, from netip.AddrPort) {
-		f, to := y.frontendOf(c)
-		if f == nil && d.inheriting.Load() { // its frontend may be applied soon
-			d.tasks.Go(func() { y.await(c, from) })
-			return
-		}
-		y.admit(f, c, from, to)
-	})
+	if y.shared, err = d.accept(ln, nil, y.frontendOf); err == nil {
+		d.accepts = append(d.accepts, dnat.Accepts(y.port()))
+	}
+	return err
 }
 
+// port returns the port of the shared socket.
+func (y *redirectFamily) port() uint16 { return y.shared.addr.AddrPort().Port() }
+
 // frontendOf returns the frontend of a redirected connection, or nil, and its original destination.
-func (y *redirectFamily) frontendOf(c *net.TCPConn) (*frontend, netip.AddrPort) {
-	at, err := originalOf(c, y.name == inet.IPv4)
+func (y *redirectFamily) frontendOf(fd int) (*frontend, netip.AddrPort) {
+	at, err := originalOf(fd, y.name == inet.IPv4)
 	if err != nil {
 		return nil, at
 	}
 	return y.r.d.chains.at(keyAt(at, balancer.TCP)), at
-}
-
-// await waits for the frontend of a connection that the kernel had already queued when this process
-// took over.
-func (y *redirectFamily) await(c *net.TCPConn, from netip.AddrPort) {
-	d := y.r.d
-	var f *frontend
-	var to netip.AddrPort
-	for pause := (backoff{}); f == nil && d.inheriting.Load() && pause.sleep(d.ctx.Done()); {
-		f, to = y.frontendOf(c)
-	}
-	y.admit(f, c, from, to)
-}
-
-// admit serves a connection, or resets it.
-func (y *redirectFamily) admit(f *frontend, c *net.TCPConn, from, to netip.AddrPort) {
-	d := y.r.d
-	switch {
-	case f == nil, !f.conf.Load().allows(d, from.Addr()):
-	case !d.budget.fair(f.descriptors.Load() + 2):
-		d.budget.shortage.note()
-		d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
-	default:
-		d.goServe(f, c, from, to)
-		return
-	}
-	d.budget.give(2)
-	reset(c)
 }
 
 // packetsOf opens the socket of a UDP frontend and returns its port. It returns 0 if new flows must

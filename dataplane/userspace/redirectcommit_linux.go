@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"time"
 
 	"vipd/balancer"
@@ -154,7 +153,7 @@ func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 }
 
 // shared returns the sockets of all TCP frontends of each family.
-func (r *redirect) shared() (all []*net.TCPListener) {
+func (r *redirect) shared() (all []*listener) {
 	for _, y := range r.families {
 		if y.shared != nil {
 			all = append(all, y.shared)
@@ -214,7 +213,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	}
 	for _, y := range r.families {
 		if y.shared != nil {
-			_ = y.shared.Close() // ends its accept loop
+			y.shared.close()
 		}
 	}
 	return failed

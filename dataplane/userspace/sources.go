@@ -16,13 +16,23 @@ type ownAddresses struct {
 }
 
 func (o *ownAddresses) has(a netip.Addr) bool {
+	own, sure := o.peek(a)
+	if sure {
+		return own
+	}
+	known, now := readOwnAddresses(), time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if now := time.Now(); !o.known[a] && now.Sub(o.read) > time.Second {
-		o.read = now
-		o.known = readOwnAddresses()
-	}
-	return o.known[a]
+	o.known, o.read = known, now
+	return known[a]
+}
+
+// peek is like has, but reads nothing: sure is false if has would.
+func (o *ownAddresses) peek(a netip.Addr) (own, sure bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	own = o.known[a]
+	return own, own || time.Since(o.read) <= time.Second
 }
 
 func readOwnAddresses() map[netip.Addr]bool {

@@ -22,6 +22,9 @@ const datagram = 64 << 10
 // following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
+// longAgo is a deadline that has passed.
+var longAgo = time.Unix(1, 0)
+
 // A backend that failed has the time trial to refuse a flow. After that it counts as one that
 // accepts datagrams without an answer. The kernel declares a neighbor unreachable after three
 // seconds.

@@ -57,7 +57,8 @@ type Dataplane struct {
 	budget  *budget
 	ports   shortage // of local ports for connections to backends
 	flows   *flowBudget
-	pipes   *pipes
+	loops   *loops // move the bytes of TCP
+	aside   aside
 	chains  chains
 	tables  interception
 	carried *dnat.Carried
@@ -82,7 +83,7 @@ type Dataplane struct {
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // accept loops, connections, flows, the janitor
+	tasks  sync.WaitGroup // flows, the janitor
 	conns  sync.WaitGroup // connections only: what Close drains
 
 	gate     sync.RWMutex // guards shutting
@@ -132,7 +133,7 @@ func New(o Options) (*Dataplane, error) {
 		chains:      chains{frontends: map[balancer.Key]*frontend{}, ranges: map[netip.Addr][]*frontend{}},
 	}
 	d.budget = newBudget(o.maxDescriptors)
-	d.pipes = newPipes(d.budget)
+	d.loops = newLoops(d)
 	d.flows = newFlowBudget(o.maxFlows, d.budget.limit, localPorts())
 	tables, detail, err := newInterception(o, d)
 	if err != nil {
@@ -240,7 +241,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	for _, ended := range d.accepts {
 		ended()
 	}
-	d.pipes.close()
+	d.stopLoops()
 	err = errors.Join(err, d.tables.close(ctx))
 	for _, f := range frontends {
 		f.letGo()
@@ -249,6 +250,13 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		return fmt.Errorf("closing the userspace dataplane: %w", err)
 	}
 	return nil
+}
+
+// stopLoops ends the loops, after the last connection.
+func (d *Dataplane) stopLoops() {
+	d.aside.flush() // it writes to them
+	d.loops.close()
+	d.aside.stop()
 }
 
 // end marks the dataplane as closed, and reports whether it was open.

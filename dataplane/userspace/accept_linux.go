@@ -1,0 +1,228 @@
+package userspace
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer/lib/sockerr"
+)
+
+// route returns the frontend to which a connection belongs, or nil, and the VIP and port to which
+// the client has connected.
+type route func(fd int) (*frontend, netip.AddrPort)
+
+// listener is a TCP socket from which the first loop accepts connections.
+type listener struct {
+	d     *Dataplane
+	f     *frontend // nil if frontends share it
+	route route
+	addr  *net.TCPAddr
+	id    id
+
+	mu      sync.Mutex // guards fd; loops only try to lock it
+	fd      int        // -1 means closed
+	stopped bool       // accepts no more
+}
+
+// intake holds the reasons why a loop does not accept.
+type intake struct {
+	paused  []*listener // there is no room for their connections
+	resumed int64       // the instant of the last check for room
+	ended   bool        // a connection has ended since
+	orphans []orphan    // clients of frontends that are not applied yet
+}
+
+// acceptBatch is the number of connections that a loop accepts before it serves others.
+const acceptBatch = 16
+
+// accept makes the first loop accept connections from a socket, which it then owns. f is nil if
+// frontends share it.
+func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
+	ln := &listener{d: d, f: f, route: to, addr: socket.Addr().(*net.TCPAddr)}
+	raw, err := socket.SyscallConn()
+	if err == nil {
+		err = control(raw, func(fd uintptr) (err error) { // a copy that Go's scheduler doesn't watch
+			ln.fd, err = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
+			return err
+		})
+	}
+	_ = socket.Close()
+	if err != nil {
+		return nil, err
+	}
+	d.budget.take(1)
+	return ln, d.loops.add(ln)
+}
+
+// Addr returns the address of the socket.
+func (ln *listener) Addr() net.Addr { return ln.addr }
+
+func (ln *listener) refit(c *config) error {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	return fit(uintptr(ln.fd), c)
+}
+
+// stop ends the accepting, and leaves the socket open.
+func (ln *listener) stop() {
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	if !ln.stopped {
+		ln.stopped = true
+		ln.d.loops.remove(ln)
+	}
+}
+
+func (ln *listener) close() {
+	ln.stop()
+	ln.mu.Lock()
+	defer ln.mu.Unlock()
+	_ = unix.Close(ln.fd)
+	ln.fd = -1
+	ln.d.budget.give(1)
+}
+
+// accept accepts connections while there is room for them. Otherwise they wait in the kernel's
+// queue.
+func (l *loop) accept(ln *listener) {
+	if !ln.mu.TryLock() {
+		return // it is just being changed or closed; the event is repeated
+	}
+	defer ln.mu.Unlock()
+	for range acceptBatch {
+		if ln.stopped {
+			return
+		}
+		if !l.d.budget.claim(ln.f) {
+			l.pause(ln)
+			return
+		}
+		fd, from, errno := rawAccept(ln.fd)
+		switch {
+		case errno == 0:
+			l.admit(ln, fd, from)
+			continue
+		case errno == unix.EAGAIN, errno == unix.ECONNABORTED:
+		default:
+			if sockerr.Exhausted(errno) {
+				l.d.budget.shortage.note()
+			}
+			l.d.seldom("accepting is slowed down", "listener", ln.addr, "err", errno)
+			l.pause(ln)
+		}
+		l.d.budget.give(2)
+		return
+	}
+}
+
+// pause ignores a listener until its connections may have room. The caller has locked it.
+func (l *loop) pause(ln *listener) {
+	_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, 0, ln.id)
+	l.paused = append(l.paused, ln)
+}
+
+// resume accepts again from the paused listeners for which there is room.
+func (l *loop) resume() {
+	if len(l.paused) > 0 && (l.ended || l.meter.woke >= l.resumed+int64(tick)) {
+		l.resumed = l.meter.woke
+		l.paused = slices.DeleteFunc(l.paused, l.unpaused)
+	}
+	l.ended = false
+}
+
+// unpaused reports whether a listener is no longer paused.
+func (l *loop) unpaused(ln *listener) bool {
+	if !ln.mu.TryLock() {
+		return false
+	}
+	defer ln.mu.Unlock()
+	if ln.stopped {
+		return true
+	}
+	may := l.d.budget.mayClaim(ln.f)
+	if may {
+		_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, unix.EPOLLIN, ln.id)
+	}
+	return may
+}
+
+// orphan is a client whose frontend is not applied yet, because this process has just taken over.
+type orphan struct {
+	ln   *listener
+	fd   int
+	from netip.AddrPort
+}
+
+// admit serves a client, unless its frontend is missing.
+func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
+	f, to := ln.route(fd)
+	switch {
+	case f == nil && l.d.inheriting.Load():
+		l.orphans = append(l.orphans, orphan{ln, fd, from})
+	case f == nil:
+		l.turnAway(fd)
+	case ln.f == nil && !l.d.budget.fair(f.descriptors.Load()+2):
+		l.d.budget.shortage.note()
+		l.d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
+		l.turnAway(fd)
+	default:
+		l.check(f, fd, from, to)
+	}
+}
+
+// check serves a client that may connect. If the node's own addresses have to be read first, which
+// takes time, the client waits for that.
+func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
+	may, sure := f.conf.Load().admits(l.d, from.Addr())
+	if sure && may {
+		l.serve(f, fd, from, to)
+		return
+	}
+	read := !sure && l.d.aside.do(func() {
+		l.d.own.has(from.Addr())
+		l.send(func(l *loop) { l.check(f, fd, from, to) })
+	})
+	if !read {
+		l.turnAway(fd)
+	}
+}
+
+// adoptOrphans serves the clients whose frontends are applied by now.
+func (l *loop) adoptOrphans() {
+	if len(l.orphans) == 0 {
+		return
+	}
+	all := l.orphans
+	l.orphans = nil
+	for _, o := range all {
+		l.admit(o.ln, o.fd, o.from)
+	}
+}
+
+// turnAway resets a client that is not served.
+func (l *loop) turnAway(fd int) {
+	rawReset(fd)
+	l.d.budget.give(2)
+}
+
+// serve begins a connection.
+func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort) {
+	if !l.d.begin() {
+		l.turnAway(fd)
+		return
+	}
+	f.descriptors.Add(2)
+	c := &conn{f: f, from: from, to: to, since: time.Now()}
+	c.sides = [2]side{{fd: fd}, {fd: -1}}
+	c.loop = l.freest()
+	if c.loop == l {
+		l.adopt(c)
+	} else {
+		c.loop.send(func(other *loop) { other.adopt(c) })
+	}
+}

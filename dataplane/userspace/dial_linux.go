@@ -1,0 +1,264 @@
+package userspace
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/sockerr"
+)
+
+// dial is the search for a backend that accepts a connection. Each is tried at most once.
+type dial struct {
+	backend  *backend
+	conf     *config
+	tried    []*backend
+	deadline int64          // the instant of the connect timeout
+	busy     bool           // the process has no free descriptors
+	to       netip.AddrPort // the backend's address, with the client's port of a range
+}
+
+// adopt makes a connection one of the loop's.
+func (l *loop) adopt(c *conn) {
+	defer l.contain(c)
+	c.timer.owner = c
+	c.id = l.table.add(c)
+	if c.phase == relaying {
+		l.relay(c)
+		return
+	}
+	l.proceed(c)
+}
+
+// interruptLocked makes the loop look at the connection again.
+func (c *conn) interruptLocked() {
+	if l := c.loop; l != nil {
+		l.send(func(l *loop) { l.proceed(c) })
+	}
+}
+
+// retimeLocked makes the loop use the current timeouts.
+func (c *conn) retimeLocked() { c.interruptLocked() }
+
+// proceed continues a connection whose next step needs the frontend's lock. If another goroutine
+// holds the lock, the connection continues at a later turn.
+func (l *loop) proceed(c *conn) {
+	defer l.contain(c)
+	if !c.f.mu.TryLock() {
+		l.busy = append(l.busy, c)
+		return
+	}
+	switch {
+	case c.loop != l: // it has moved
+		c.interruptLocked()
+		c.f.mu.Unlock()
+	case c.phase == gone:
+		c.f.mu.Unlock()
+	case c.cut && c.phase < leaving:
+		c.f.mu.Unlock()
+		l.end(c, errCut)
+	case c.phase == choosing:
+		l.choose(c)
+	case c.phase == dialing:
+		keeps := c.f.conf.Load().keeps(c.dial.backend, time.Now())
+		c.f.mu.Unlock()
+		if !keeps {
+			l.failed(c, nil)
+		}
+	case c.phase == settling:
+		l.settle(c)
+	case c.phase == relaying:
+		c.f.mu.Unlock()
+		l.setTimer(c) // the timeouts may have changed
+	case c.phase == leaving:
+		l.leave(c)
+	}
+}
+
+// choose chooses a backend and dials it. The caller has locked the frontend.
+func (l *loop) choose(c *conn) {
+	b, conf, err := l.chosen(c)
+	if err != nil {
+		if errors.Is(err, errNoBackend) {
+			l.d.aside.do(func() {
+				l.d.log.Debug("resetting a client: no backend took it", "frontend", c.f.key, "client", c.from)
+			})
+		}
+		l.end(c, err)
+		return
+	}
+	c.dial.backend, c.dial.conf = b, conf
+	c.dial.deadline = l.d.now() + int64(conf.ConnectTimeout)
+	c.phase = dialing
+	c.dial.to = c.f.target(b.addr, c.to.Port())
+	if l.d.chains.leadBack(c.f.key, c.dial.to) {
+		l.failed(c, errLoop)
+		return
+	}
+	l.connect(c)
+}
+
+func (l *loop) chosen(c *conn) (*backend, *config, error) {
+	defer c.f.mu.Unlock()
+	if c.next == nil && !c.f.enterLocked(c) {
+		return nil, nil, errCut
+	}
+	return c.chooseLocked(c.dial.tried)
+}
+
+// connect starts a connection to the chosen backend. While the process has no free descriptors, the
+// connection waits, because that is not the backend's fault, and to the client it looks like a slow
+// backend.
+func (l *loop) connect(c *conn) {
+	d := &c.dial
+	to := d.backend.to
+	if d.to != d.backend.addr {
+		to = newDialAddress(d.to)
+	}
+	fd, errno := rawDial(&to, d.conf.MSS)
+	c.sides[serverSide] = side{fd: fd, eager: true}
+	d.busy = sockerr.Exhausted(errno)
+	switch {
+	case d.busy && l.d.now() < d.deadline:
+		l.wheel.set(&c.timer, tick)
+	case errno == 0:
+		c.sides[serverSide].eager = false // nothing waits for room yet
+		l.dialed(c, unix.EPOLLOUT)
+	case errno == unix.EINPROGRESS:
+		l.wheel.set(&c.timer, d.conf.ConnectTimeout)
+		l.watch(c, serverSide)
+	default:
+		l.failed(c, dialError(d.to, errno))
+	}
+}
+
+// dialed handles the outcome of a dial.
+func (l *loop) dialed(c *conn, events uint32) {
+	s := &c.sides[serverSide]
+	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
+		errno, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil {
+			err = syscall.Errno(errno)
+		}
+		if errno == 0 {
+			err = unix.ECONNRESET // its cause was reported before
+		}
+		l.failed(c, dialError(c.dial.to, err))
+		return
+	}
+	if events&unix.EPOLLOUT == 0 {
+		return
+	}
+	if err := l.introduce(c); err != nil {
+		l.failed(c, err)
+		return
+	}
+	c.f.praise(c.dial.backend)
+	c.phase = settling
+	l.proceed(c)
+}
+
+// introduce sends the PROXY header, and refuses a connection of the socket to itself, which Linux
+// opens if a backend that does not listen has the port that the kernel has chosen.
+func (l *loop) introduce(c *conn) error {
+	d := &c.dial
+	if l.d.loops.mayChoose(d.to.Port()) && portOf(c.sides[serverSide].fd) == d.to {
+		return dialError(d.to, unix.ECONNREFUSED)
+	}
+	if d.conf.ProxyProtocol == balancer.NoProxyProtocol || d.conf.ProxyProtocol == "" {
+		return nil
+	}
+	text, err := header(d.conf.ProxyProtocol, c.from, c.to)
+	if err != nil {
+		return err
+	}
+	n, errno := rawWrite(c.sides[serverSide].fd, text)
+	if errno != 0 {
+		return os.NewSyscallError("write", errno)
+	}
+	c.sides[serverSide].pending = text[n:]
+	return nil
+}
+
+// settle starts the relay, unless the definition changed during the dial. The caller has locked the
+// frontend.
+func (l *loop) settle(c *conn) {
+	if !l.settled(c) {
+		l.failed(c, nil)
+		return
+	}
+	c.counter = c.f.conf.Load().counter
+	c.dial = dial{}
+	c.phase = relaying
+	c.sides[clientSide].readable = true
+	l.relay(c)
+}
+
+func (l *loop) settled(c *conn) bool {
+	defer c.f.mu.Unlock()
+	return c.settleLocked(c.dial.backend)
+}
+
+// relay moves the data that is available, and then waits for events of the sides.
+func (l *loop) relay(c *conn) {
+	c.idle = idleness{seenAt: l.d.now()}
+	l.setTimer(c)
+	for i := range c.sides {
+		if c.phase == relaying {
+			l.pump(c, i)
+		}
+		if c.phase == relaying && !c.sides[i].watched {
+			l.watch(c, i)
+		}
+	}
+}
+
+// failed handles a dial that failed with err, and continues with another backend. A nil error means
+// that the backend is not at fault.
+func (l *loop) failed(c *conn, err error) {
+	b := c.dial.backend
+	if c.f.refusesPort(err) {
+		l.end(c, err)
+		return
+	}
+	l.abandon(c)
+	c.dial.tried = append(c.dial.tried, b)
+	c.f.judge(b, err)
+	c.phase = choosing
+	l.busy, l.hurry = append(l.busy, c), true
+}
+
+// abandon ends the current dial.
+func (l *loop) abandon(c *conn) {
+	if c.phase != dialing && c.phase != settling {
+		return
+	}
+	l.wheel.stop(&c.timer)
+	s := &c.sides[serverSide]
+	if s.watched { // a process that is just being started may have a copy, whose events look like the next dial's
+		l.poller.remove(s.fd)
+	}
+	l.closeSide(s, false)
+	c.dial.backend.release()
+}
+
+// leave removes a connection whose sockets are closed. The caller has locked the frontend.
+func (l *loop) leave(c *conn) {
+	l.left(c)
+	c.phase = gone
+	c.f.descriptors.Add(-2)
+	l.d.budget.give(2)
+	l.d.conns.Done()
+}
+
+func (l *loop) left(c *conn) {
+	defer c.f.mu.Unlock()
+	if c.next != nil {
+		c.f.leaveLocked(c, c.err)
+	}
+}

@@ -1,0 +1,134 @@
+package userspace
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// idleness is the state of a connection's idle timeout: the traffic seen at the instant seenAt.
+// taken is the part of it that had reached the two sides at the last check; 0 means no check since
+// seenAt.
+type idleness struct {
+	seen, taken uint64
+	seenAt      int64
+	kept        bool // the backend's socket sends keepalives
+}
+
+// allTaken is the value of taken if no side has data to take: new data is counted.
+const allTaken = ^uint64(0)
+
+// keepAfter is the age at which a connection gets keepalives to its backend. Most connections are
+// shorter, and setting them costs four system calls.
+const keepAfter = 5 * time.Second
+
+// setTimer sets the timer of a connection in the relay.
+func (l *loop) setTimer(c *conn) {
+	if c.failing {
+		return // its last words have a limit
+	}
+	next := time.Duration(0)
+	if !c.idle.kept {
+		next = keepAfter
+	}
+	if timeout := c.f.conf.Load().IdleTimeout; timeout > 0 && (next == 0 || timeout/10 < next) {
+		next = timeout / 10
+	}
+	if next > 0 {
+		l.wheel.set(&c.timer, next)
+	} else {
+		l.wheel.stop(&c.timer)
+	}
+}
+
+// expired handles the timer of a connection.
+func (l *loop) expired(c *conn) {
+	defer l.contain(c)
+	switch {
+	case c.phase == dialing && c.dial.busy:
+		l.connect(c)
+	case c.phase == dialing:
+		l.failed(c, dialError(c.dial.to, os.ErrDeadlineExceeded))
+	case c.phase == relaying && c.failing:
+		l.end(c, errLost)
+	case c.phase == relaying:
+		l.keep(c)
+		if l.isIdle(c) {
+			l.cut(c)
+			return
+		}
+		l.setTimer(c)
+	}
+}
+
+// keep makes the backend's socket send keepalives.
+func (l *loop) keep(c *conn) {
+	if c.idle.kept {
+		return
+	}
+	c.idle.kept = true
+	for _, o := range keepAliveOptions {
+		_ = rawOption(c.sides[serverSide].fd, o.level, o.name, o.value)
+	}
+}
+
+// cut ends a connection that is idle.
+func (l *loop) cut(c *conn) {
+	if !c.f.mu.TryLock() {
+		l.wheel.set(&c.timer, tick)
+		return
+	}
+	c.cut = true
+	c.f.mu.Unlock()
+	l.end(c, errCut)
+}
+
+// isIdle reports whether a connection had no traffic for its timeout. A large transfer is counted
+// in steps, and a slow reader empties the buffers of its socket. Only the sockets show that.
+func (l *loop) isIdle(c *conn) bool {
+	timeout, now, x := int64(c.f.conf.Load().IdleTimeout), l.d.now(), &c.idle
+	if timeout <= 0 {
+		return false
+	}
+	if sum := c.in.Load() + c.out.Load(); sum != x.seen {
+		x.seen, x.seenAt, x.taken = sum, now, 0
+		return false
+	}
+	over := now-x.seenAt >= timeout
+	if x.taken == allTaken && !over {
+		return false
+	}
+	quiet, taken, waits := glance(c)
+	switch {
+	case x.taken != 0 && x.taken != allTaken && x.taken != taken:
+		x.seenAt = now
+	case over && quiet < timeout:
+		x.seenAt = now - quiet
+	case over:
+		return true
+	}
+	if x.taken = taken; !waits {
+		x.taken = allTaken
+	}
+	return false
+}
+
+// glance returns the sockets' view of a connection: the time since they last received data, the
+// number of bytes that the two sides have acknowledged, and whether more are unacknowledged.
+func glance(c *conn) (quiet int64, taken uint64, waits bool) {
+	quiet = int64(forever)
+	for i := range c.sides {
+		info, err := unix.GetsockoptTCPInfo(c.sides[i].fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		if err != nil {
+			continue
+		}
+		quiet = min(quiet, int64(info.Last_data_recv)*int64(time.Millisecond))
+		taken += info.Bytes_acked
+		waits = waits || info.Unacked > 0 || info.Notsent_bytes > 0
+	}
+	return quiet, taken, waits
+}
+
+// forever is longer than any timeout.
+const forever = time.Duration(1<<63 - 1)

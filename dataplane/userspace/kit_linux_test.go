@@ -1,0 +1,9 @@
+package userspace
+
+import "net"
+
+// reset closes with an RST.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	_ = c.Close()
+}

@@ -1,0 +1,255 @@
+package userspace
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// loop moves the bytes of connections. It has a thread, and is the only user of its connections'
+// sockets. It never waits for anything except events: if another goroutine holds the lock of a
+// frontend, the connection continues at a later turn.
+type loop struct {
+	d      *Dataplane
+	number int
+	poller poller
+	table  table
+	mail   mailbox
+	wheel  wheel
+	buffer [small]byte // between a read and the following write
+	spare  []pipe      // empty pipes
+	meter  meter
+	spill  spill
+	backlog
+	intake
+	quit    bool
+	running sync.WaitGroup
+}
+
+// backlog is the work that a loop has left for its next turn.
+type backlog struct {
+	hungry []hungry // sides that have used up their turn
+	busy   []*conn  // connections whose frontend's lock was not free, or whose dial has failed
+	hurry  bool     // the next turn must begin at once
+}
+
+// hungry is a side with more bytes to read.
+type hungry struct {
+	c    *conn
+	side int
+}
+
+// retryPause is the pause before a busy lock is tried again.
+const retryPause = time.Millisecond
+
+// newLoop returns a loop without connections.
+func newLoop(d *Dataplane, number int) (*loop, error) {
+	l := &loop{d: d, number: number}
+	if err := l.poller.open(); err != nil {
+		return nil, fmt.Errorf("opening a relay loop: %w", err)
+	}
+	l.wheel.init(ticksIn(time.Duration(d.now())))
+	return l, nil
+}
+
+// run handles events until a letter ends the loop. It may run again.
+func (l *loop) run() {
+	runtime.LockOSThread() // never unlocked, so the thread and its slice end with the loop
+	shortenSlice()
+	for l.quit = false; !l.quit || len(l.busy) > 0; {
+		n := l.wait()
+		l.wheel.advance(l.meter.woke/int64(tick), l.expired)
+		for i := range n {
+			l.dispatch(&l.poller.events[i])
+		}
+		l.feed()
+		l.mail.read(l)
+		l.retry()
+		l.resume()
+	}
+	l.meter.rest()
+}
+
+// wait returns the number of the next events.
+func (l *loop) wait() int {
+	timeout := time.Duration(-1)
+	switch {
+	case len(l.hungry) > 0, l.hurry:
+		timeout = 0
+	case len(l.busy)+len(l.orphans) > 0:
+		timeout = retryPause
+	case len(l.paused) > 0:
+		timeout = tick
+	case l.wheel.count > 0 && l.meter.slept:
+		timeout = time.Duration(l.wheel.idle()) * tick
+	case l.wheel.count > 0, l.meter.load.Load() > 0:
+		timeout = tick
+	}
+	l.hurry = false
+	l.meter.sleep(l.d.now())
+	n := l.poller.wait(timeout)
+	if l.meter.wake(l.d.now(), n == 0) {
+		l.balance()
+	}
+	return n
+}
+
+// dispatch handles an event.
+func (l *loop) dispatch(e *unix.EpollEvent) {
+	switch id := eventID(e); {
+	case id == bellID:
+		l.poller.hush()
+	case id.isListener():
+		if ln := l.d.loops.listener(id); ln != nil {
+			l.accept(ln)
+		}
+	default:
+		if c := l.table.find(id); c != nil {
+			l.event(c, id.side(), e.Events)
+			l.note(c)
+		}
+	}
+}
+
+// feed continues with the sides that had more bytes than a turn allows.
+func (l *loop) feed() {
+	todo := l.hungry
+	l.hungry = nil
+	for _, h := range todo {
+		if h.c.sides[h.side].hungry && h.c.phase == relaying {
+			h.c.sides[h.side].hungry = false
+			l.event(h.c, h.side, 0)
+		}
+	}
+}
+
+// retry continues with the busy connections.
+func (l *loop) retry() {
+	todo := l.busy
+	l.busy = nil
+	for _, c := range todo {
+		l.proceed(c)
+	}
+	l.adoptOrphans()
+}
+
+// contain ends a connection in which the program has panicked. The others continue.
+func (l *loop) contain(c *conn) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	stack := string(debug.Stack())
+	l.d.aside.do(func() {
+		l.d.log.Error("a bug in vipd has ended a connection", "frontend", c.f.key, "client", c.from, "panic", cause, "stack", stack)
+	})
+	if c.phase < leaving {
+		l.end(c, errLost)
+	}
+}
+
+// mailbox holds letters to a loop. Sending and reading never wait.
+type mailbox struct{ last atomic.Pointer[letter] }
+
+// letter is a request to a loop.
+type letter struct {
+	before *letter
+	read   func(*loop)
+}
+
+// send makes a loop call read at its next turn. It is safe for concurrent use.
+func (l *loop) send(read func(*loop)) {
+	for {
+		before := l.mail.last.Load()
+		if !l.mail.last.CompareAndSwap(before, &letter{before, read}) {
+			continue
+		}
+		if before == nil { // otherwise the loop has not read the earlier letters yet
+			l.poller.ring()
+		}
+		return
+	}
+}
+
+// read carries out the letters in the order in which they were sent.
+func (m *mailbox) read(l *loop) {
+	var first *letter
+	for n := m.last.Swap(nil); n != nil; {
+		n.before, n, first = first, n.before, n
+	}
+	for n := first; n != nil; n = n.before {
+		n.read(l)
+	}
+}
+
+// poller is an epoll instance with an eventfd, the bell.
+type poller struct {
+	epoll, bell int
+	events      [256]unix.EpollEvent
+}
+
+func (p *poller) open() (err error) {
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return err
+	}
+	if p.bell, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err == nil {
+		err = p.add(p.bell, unix.EPOLLIN, bellID)
+	} else {
+		_ = unix.Close(p.epoll)
+	}
+	return err
+}
+
+func (p *poller) close() {
+	_ = unix.Close(p.bell)
+	_ = unix.Close(p.epoll)
+}
+
+// ring ends the current or the next wait.
+func (p *poller) ring() {
+	one := uint64(1)
+	_, _ = raw(unix.SYS_WRITE, uintptr(p.bell), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one), 0, 0, 0)
+}
+
+func (p *poller) hush() {
+	var n uint64
+	_, _ = raw(unix.SYS_READ, uintptr(p.bell), uintptr(unsafe.Pointer(&n)), unsafe.Sizeof(n), 0, 0, 0)
+}
+
+// wait returns the number of events that arrived; a negative timeout is endless.
+func (p *poller) wait(timeout time.Duration) int {
+	ms := -1
+	if timeout >= 0 {
+		ms = int(timeout / time.Millisecond)
+	}
+	call := syscall.Syscall6
+	if ms == 0 {
+		call = syscall.RawSyscall6
+	}
+	n, _, errno := call(unix.SYS_EPOLL_PWAIT, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events)), uintptr(len(p.events)), uintptr(ms), 0, 0)
+	if errno != 0 {
+		return 0 // interrupted
+	}
+	return int(n)
+}
+
+func (p *poller) add(fd int, events uint32, id id) error {
+	return p.control(unix.EPOLL_CTL_ADD, fd, events, id)
+}
+
+func (p *poller) remove(fd int) { _ = p.control(unix.EPOLL_CTL_DEL, fd, 0, 0) }
+
+func (p *poller) control(op, fd int, events uint32, id id) error {
+	e := unix.EpollEvent{Events: events, Fd: int32(uint64(id)), Pad: int32(uint64(id) >> 32)}
+	if _, errno := raw(unix.SYS_EPOLL_CTL, uintptr(p.epoll), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0); errno != 0 {
+		return errno
+	}
+	return nil
+}

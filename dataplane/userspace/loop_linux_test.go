@@ -1,0 +1,345 @@
+package userspace
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/balancer/pick"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// logged collects log lines.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logged) has(text string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), text)
+}
+
+func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, next to clients
+// that exchange messages. The messages arrive, and the full connections cost no time.
+func TestSlowReadersDelayNobody(t *testing.T) {
+	slow := 1000
+	if testing.Short() {
+		slow = 100
+	}
+	flood := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.CopyN(c, zeros{}, 4<<20) })
+	echo := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := with(frontendAt("127.77.10.1:9000", flood.addr), func(f *balancer.Frontend) { f.MSS = 1000 }) // for small buffers
+	g := frontendAt("127.77.10.1:9001", echo.addr)
+	d.apply(f, g)
+	for range slow {
+		stuck := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+			return control(raw, func(fd uintptr) error { return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
+		}}
+		c, err := stuck.Dial("tcp", f.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	kept := mustConnect(t, g.AddrPort())
+	for range 100 {
+		kept.mustAsk(t)
+		if _, err := askOnce(g.AddrPort(), ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "loops without work", func() error {
+		for _, l := range d.loops.all {
+			if n := l.meter.load.Load(); n > 10 {
+				return fmt.Errorf("load of loop %d = %d %%", l.number, n)
+			}
+		}
+		return nil
+	})
+	eventually(t, "the ends of the others", func() error {
+		if n := len(connections(t, d.Dataplane)); n != slow+1 {
+			return fmt.Errorf("connections = %d, want %d", n, slow+1)
+		}
+		return nil
+	})
+	kept.mustAsk(t)
+}
+
+// panicking is a picker with a bug.
+type panicking struct{ pick.Picker }
+
+func (panicking) Pick(pick.Flow, func(int) bool) int { panic("a bug") }
+
+// TestPanicEndsOneConnection chooses a backend with a picker that panics. Only the client that
+// needs it is reset.
+func TestPanicEndsOneConnection(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	log := &logged{}
+	d := start(t, Options{Log: log.logger()})
+	f := frontendAt("127.77.10.2:9000", s.addr)
+	d.apply(f)
+	kept := mustConnect(t, f.AddrPort())
+	kept.mustAsk(t)
+	front := d.frontends[f.Key]
+	good := front.conf.Load()
+	bad := *good
+	bad.picker = panicking{}
+	front.conf.Store(&bad)
+	if _, err := askOnce(f.AddrPort(), ""); !isReset(err) {
+		t.Errorf("error of the client = %v, want a reset", err)
+	}
+	front.conf.Store(good)
+	kept.mustAsk(t)
+	mustConnect(t, f.AddrPort()).mustAsk(t)
+	eventually(t, "a report of the panic", func() error {
+		if !log.has("a bug in vipd has ended a connection") || !log.has("panicking.Pick") {
+			return fmt.Errorf("the log has no stack")
+		}
+		return nil
+	})
+}
+
+// TestStalledLoopIsReported blocks a loop. The log reports it, and its recovery.
+func TestStalledLoopIsReported(t *testing.T) {
+	log := &logged{}
+	d := start(t, Options{Log: log.logger()})
+	d.apply(frontendAt("127.77.10.3:9000", netip.MustParseAddrPort("127.0.0.1:9")))
+	release := make(chan struct{})
+	d.loops.all[0].send(func(*loop) { <-release })
+	has := func(text string) {
+		t.Helper()
+		eventually(t, "the log", func() error {
+			if !log.has(text) {
+				return fmt.Errorf("%q is missing", text)
+			}
+			return nil
+		})
+	}
+	has("a relay loop does not turn")
+	close(release)
+	has("a relay loop turns again")
+}
+
+// TestLoopsDoNotWait holds the lock of a frontend, and blocks the hook of dials. Clients of another
+// frontend are served, and the frontend's own afterwards.
+func TestLoopsDoNotWait(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	dead := serveAt(t, "127.0.0.1:0", named("dead"))
+	dead.stop()
+	d := start(t, Options{})
+	release := make(chan struct{})
+	d.ReportDials(func(balancer.Target, error) { <-release })
+	f, g, h := frontendAt("127.77.10.4:9000", s.addr), frontendAt("127.77.10.4:9001", s.addr), frontendAt("127.77.10.4:9002", dead.addr)
+	d.apply(f, g, h)
+	_, _ = askOnce(h.AddrPort(), "")
+	locked := d.frontends[f.Key]
+	locked.mu.Lock()
+	waiting := mustConnect(t, f.AddrPort())
+	for range 10 {
+		if _, err := askOnce(g.AddrPort(), ""); err != nil {
+			t.Error(err)
+		}
+	}
+	locked.mu.Unlock()
+	waiting.mustAsk(t)
+	close(release)
+}
+
+// TestMovedConnectionsLoseNothing moves connections between loops while they carry data. All bytes
+// arrive in order.
+func TestMovedConnectionsLoseNothing(t *testing.T) {
+	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
+	d := start(t, Options{})
+	f := frontendAt("127.77.10.5:9000", echo.addr)
+	d.apply(f)
+	if len(d.loops.all) < 2 {
+		t.Skip("needs two processors")
+	}
+	stop := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range 4 {
+		running.Go(func() { stream(t, f.AddrPort(), time.Duration(i)*time.Millisecond, stop) })
+	}
+	moved := 0
+	front := d.frontends[f.Key]
+	eventually(t, "moves", func() error {
+		front.mu.Lock()
+		for c := front.conns.next; c != &front.conns; c = c.next {
+			c.loop.send(func(l *loop) {
+				front.mu.Lock()
+				mine := c.loop == l
+				front.mu.Unlock()
+				if mine {
+					l.move(c, d.loops.all[(l.number+1)%len(d.loops.all)])
+				}
+			})
+			moved++
+		}
+		front.mu.Unlock()
+		if moved < 200 {
+			return fmt.Errorf("moves = %d", moved)
+		}
+		return nil
+	})
+	close(stop)
+	running.Wait()
+}
+
+// TestBusyLoopSharesItsConnections reports loads. A busy loop gives half of its active connections
+// to an idle one, and the first loop gets them back.
+func TestBusyLoopSharesItsConnections(t *testing.T) {
+	d := start(t, Options{})
+	a, b := &loop{d: d.Dataplane, number: 0}, &loop{d: d.Dataplane, number: 1}
+	d.loops.all = []*loop{a, b}
+	defer func() { d.loops.all = nil }()
+	for _, c := range []struct {
+		name         string
+		loads        [2]int64
+		of           *loop
+		left, number int
+	}{
+		{"busy", [2]int64{90, 10}, a, 5, 1},
+		{"both busy", [2]int64{90, 60}, a, 0, 0},
+		{"enough time", [2]int64{80, 0}, a, 0, 0},
+		{"calm", [2]int64{10, 20}, b, 10, 0},
+		{"not calm", [2]int64{30, 20}, b, 0, 0},
+	} {
+		a.meter.load.Store(c.loads[0])
+		b.meter.load.Store(c.loads[1])
+		c.of.spill = spill{steady: 10}
+		c.of.balance()
+		if s := c.of.spill; s.left != c.left || s.left > 0 && s.to.number != c.number {
+			t.Errorf("%s: moves = %d to %v, want %d to loop %d", c.name, s.left, s.to, c.left, c.number)
+		}
+	}
+	a.meter.load.Store(90)
+	b.meter.load.Store(40)
+	if got := a.freest(); got != b {
+		t.Errorf("the loop of a new connection at load 90 = %d, want 1", got.number)
+	}
+	a.meter.load.Store(50)
+	if got := a.freest(); got != a {
+		t.Errorf("the loop of a new connection at load 50 = %d, want 0", got.number)
+	}
+}
+
+// TestAcceptedConnectionsSendKeepAlives reads the options of a connection's sockets.
+func TestAcceptedConnectionsSendKeepAlives(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.10.6:9000", s.addr)
+	d.apply(f)
+	mustConnect(t, f.AddrPort()).mustAsk(t)
+	front := d.frontends[f.Key]
+	front.mu.Lock()
+	c := front.conns.next
+	front.mu.Unlock()
+	done := make(chan struct{})
+	c.loop.send(func(l *loop) { // as after keepAfter
+		defer close(done)
+		l.keep(c)
+		for i := range c.sides {
+			for _, o := range keepAliveOptions {
+				if got, err := unix.GetsockoptInt(c.sides[i].fd, o.level, o.name); got != o.value || err != nil {
+					t.Errorf("option %d of side %d = %d, %v; want %d", o.name, i, got, err, o.value)
+				}
+			}
+		}
+	})
+	<-done
+}
+
+// TestBackendIsNotItsOwnClient dials a local port that the kernel must choose as the local port.
+// The socket connects to itself, which is a refusal.
+func TestBackendIsNotItsOwnClient(t *testing.T) {
+	lab.New(t)
+	const file = "/proc/sys/net/ipv4/ip_local_port_range"
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.WriteFile(file, old, 0) })
+	if err := os.WriteFile(file, []byte("20001 20001"), 0); err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, Options{})
+	f := frontendAt("127.77.10.7:9000", netip.MustParseAddrPort("127.0.0.1:20001"))
+	reports := collectReports(d)
+	d.apply(f)
+	for i := range 3 {
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30001 + i}, Timeout: wait.Patience}
+		c, err := dialer.Dial("tcp", f.AddrPort().String())
+		if err == nil {
+			wantReset(t, c)
+			_ = c.Close()
+		} else if !isReset(err) {
+			t.Error(err)
+		}
+	}
+	awaitReport(t, reports, f.Backends[0].Addr, syscall.ECONNREFUSED, func() {})
+}
+
+// TestWheel sets timers for various times. Each expires once, when it is due.
+func TestWheel(t *testing.T) {
+	var w wheel
+	w.init(7)
+	got := map[*conn]int64{}
+	want := map[*conn]int64{}
+	for _, ticks := range []int64{1, 2, 2, 100, wheelSlots, 3*wheelSlots + 5} {
+		c := &conn{}
+		c.timer.owner = c
+		w.set(&c.timer, time.Duration(ticks)*tick)
+		want[c] = 7 + ticks + 1
+	}
+	stopped := &conn{}
+	w.set(&stopped.timer, tick)
+	w.stop(&stopped.timer)
+	again := &conn{}
+	again.timer.owner = again
+	w.set(&again.timer, tick)
+	w.set(&again.timer, 50*tick)
+	want[again] = 7 + 51
+	if n := w.idle(); n != 1 { // the slot of the timer that is a whole turn of the wheel later
+		t.Errorf("ticks to the next slot with timers = %d, want 1", n)
+	}
+	for now := int64(8); now < 4*wheelSlots; now++ {
+		w.advance(now, func(c *conn) {
+			if got[c] != 0 {
+				t.Errorf("a timer expired at %d and %d", got[c], now)
+			}
+			got[c] = now
+		})
+	}
+	for c, due := range want {
+		if got[c] != due {
+			t.Errorf("a timer expired at %d, want %d", got[c], due)
+		}
+	}
+	if len(got) != len(want) || w.count != 0 {
+		t.Errorf("expired timers = %d, left = %d; want %d and 0", len(got), w.count, len(want))
+	}
+}

@@ -1,0 +1,134 @@
+package userspace
+
+import (
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// loops are the loops of a dataplane. The first one accepts all connections, and serves them while
+// it has time. Further loops join while it is busy, because one loop needs less CPU time than two.
+type loops struct {
+	d     *Dataplane
+	all   []*loop
+	pipes *pipes
+	// firstPort and lastPort are the range of local ports.
+	firstPort, lastPort int
+	// listeners are the sockets of the first loop by ID.
+	listeners sync.Map
+	mu        sync.Mutex // guards last
+	last      id
+	stalled   []time.Duration // by loop, how long it has not turned; only the janitor uses it
+}
+
+// maxLoops is the maximum number of loops, each of which has two descriptors of the reserve.
+const maxLoops = 16
+
+func newLoops(d *Dataplane) *loops {
+	s := &loops{d: d, pipes: newPipes(d.budget)}
+	s.firstPort, s.lastPort = localPortRange()
+	return s
+}
+
+// mayChoose reports whether the kernel may choose a local port.
+func (s *loops) mayChoose(port uint16) bool {
+	return s.firstPort <= int(port) && int(port) <= s.lastPort
+}
+
+// start starts the loops.
+func (s *loops) start() error {
+	for n := range min(runtime.GOMAXPROCS(0), maxLoops) {
+		l, err := newLoop(s.d, n)
+		if err != nil {
+			for _, l := range s.all {
+				l.poller.close()
+			}
+			s.all = nil
+			return err
+		}
+		s.all = append(s.all, l)
+	}
+	s.stalled = make([]time.Duration, len(s.all))
+	s.resume()
+	return nil
+}
+
+// resume runs the loops, for the first time or after halt.
+func (s *loops) resume() {
+	for _, l := range s.all {
+		l.running.Go(l.run)
+	}
+}
+
+// halt ends the goroutines of the loops between two events. Connections stay as they are.
+func (s *loops) halt() {
+	for _, l := range s.all { // in turn, because the first one sends connections to the others
+		l.send(func(l *loop) { l.quit = true })
+		l.running.Wait()
+	}
+}
+
+// close ends the loops, which have no connections any longer.
+func (s *loops) close() {
+	s.halt()
+	for _, l := range s.all {
+		for _, o := range l.orphans {
+			l.turnAway(o.fd)
+		}
+		for _, t := range l.spare {
+			s.pipes.discard(t)
+		}
+		l.poller.close()
+	}
+	s.all = nil
+}
+
+// add makes the first loop accept from a listener.
+func (s *loops) add(ln *listener) error {
+	s.mu.Lock()
+	s.last++
+	ln.id = s.last | listenerBit
+	s.mu.Unlock()
+	s.listeners.Store(ln.id, ln)
+	return s.all[0].poller.add(ln.fd, unix.EPOLLIN, ln.id)
+}
+
+// remove ends the events of a listener. Closing it would not suffice, because another process may
+// have it.
+func (s *loops) remove(ln *listener) {
+	s.all[0].poller.remove(ln.fd)
+	s.listeners.Delete(ln.id)
+}
+
+// listener returns the listener of an ID, or nil if it is closed.
+func (s *loops) listener(i id) *listener {
+	ln, ok := s.listeners.Load(i)
+	if !ok {
+		return nil
+	}
+	return ln.(*listener)
+}
+
+// stallLimit is the time after which a loop is reported that does not turn.
+const stallLimit = time.Second
+
+// watch reports loops that do not turn. Something blocks them, although nothing should.
+func (s *loops) watch(now int64) {
+	for i, l := range s.all {
+		since := l.meter.since.Load()
+		stalled := time.Duration(now - since)
+		if since == 0 || stalled < stallLimit {
+			if was := s.stalled[i]; was > 0 {
+				s.d.log.Warn("a relay loop turns again", "loop", l.number, "after", was.Round(tick))
+			}
+			s.stalled[i] = 0
+			continue
+		}
+		if s.stalled[i] == 0 {
+			s.d.log.Error("a relay loop does not turn: its connections stand still", "loop", l.number, "for", stalled.Round(tick))
+		}
+		s.stalled[i] = stalled
+	}
+}

@@ -1,0 +1,368 @@
+//go:build !linux
+
+package userspace
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vipd/balancer"
+	"vipd/balancer/lib/sockerr"
+)
+
+// On these systems, two goroutines move the bytes of each connection.
+
+// transport is the part of a connection that moves bytes.
+type transport struct {
+	client *net.TCPConn
+	// f.mu guards the fields below.
+	server  *net.TCPConn       // established; nil means not yet
+	abandon context.CancelFunc // ends the current dial
+	// seen is the traffic at the instant seenAt, for the idle timeout.
+	seen   uint64
+	seenAt int64
+}
+
+// interruptLocked ends the current dial, or all reads and writes if the connection is cut.
+func (c *conn) interruptLocked() {
+	if c.abandon != nil {
+		c.abandon()
+	}
+	if c.cut {
+		c.setDeadline(longAgo)
+	}
+}
+
+// retimeLocked does nothing, because watch reads the timeouts.
+func (*conn) retimeLocked() {}
+
+func (c *conn) setDeadline(t time.Time) {
+	_ = c.client.SetDeadline(t) // both fail only if it is closed
+	if c.server != nil {
+		_ = c.server.SetDeadline(t)
+	}
+}
+
+// serve handles an accepted connection until its end.
+func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
+	c := &conn{f: f, from: from, to: to, since: time.Now(), transport: transport{client: client}}
+	f.mu.Lock()
+	entered := f.enterLocked(c)
+	f.mu.Unlock()
+	if !entered {
+		reset(client)
+		return
+	}
+	err := c.connect()
+	if err == nil {
+		err = c.relay()
+	}
+	f.mu.Lock()
+	f.leaveLocked(c, err)
+	f.mu.Unlock()
+	for _, side := range []*net.TCPConn{c.server, c.client} {
+		switch {
+		case side == nil:
+		case err != nil:
+			reset(side)
+		default:
+			_ = side.Close() // the outcome no longer matters
+		}
+	}
+	if errors.Is(err, errNoBackend) {
+		f.d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", c.from)
+	}
+}
+
+// reset closes with an RST.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // fails only if it is closed
+	_ = c.Close()
+}
+
+// connect finds a backend that accepts the connection. It tries each at most once.
+func (c *conn) connect() error {
+	var tried []*backend
+	for {
+		ctx, cancel := context.WithCancel(c.f.d.ctx)
+		c.f.mu.Lock()
+		b, conf, err := c.chooseLocked(tried)
+		c.abandon = cancel
+		c.f.mu.Unlock()
+		if err != nil {
+			cancel()
+			return err
+		}
+		server, err := c.reach(ctx, b, conf)
+		cancel()
+		if err == nil {
+			if c.settle(b, server) {
+				return nil
+			}
+			reset(server)
+		}
+		b.release()
+		if c.f.refusesPort(err) {
+			return err
+		}
+		tried = append(tried, b)
+		c.f.judge(b, err)
+	}
+}
+
+// reach connects and sends the PROXY header. While the process has no free descriptors it waits,
+// because that is not the backend's fault, and to the client it looks like a slow backend.
+func (c *conn) reach(ctx context.Context, b *backend, conf *config) (*net.TCPConn, error) {
+	to := c.f.target(b.addr, c.to.Port())
+	if c.f.d.chains.leadBack(c.f.key, to) {
+		return nil, errLoop
+	}
+	dialer := net.Dialer{KeepAliveConfig: keepAlive, FallbackDelay: -1, Deadline: time.Now().Add(conf.ConnectTimeout)}
+	dialer.SetMultipathTCP(false)
+	for wait := (backoff{}); ; {
+		server, err := dialer.DialContext(ctx, "tcp", to.String())
+		switch {
+		case err == nil && conf.ProxyProtocol != balancer.NoProxyProtocol && conf.ProxyProtocol != "":
+			if err := writeHeader(server.(*net.TCPConn), conf.ProxyProtocol, c.from, c.to, conf.ConnectTimeout); err != nil {
+				reset(server.(*net.TCPConn))
+				return nil, err
+			}
+			return server.(*net.TCPConn), nil
+		case err == nil:
+			return server.(*net.TCPConn), nil
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case !sockerr.Exhausted(err) || !wait.sleep(ctx.Done()) || time.Now().After(dialer.Deadline):
+			return nil, err
+		}
+	}
+}
+
+// writeHeader sends the header as the first bytes.
+func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vip netip.AddrPort, patience time.Duration) error {
+	text, err := header(version, client, vip)
+	if err != nil {
+		return err
+	}
+	if err := server.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := server.Write(text); err != nil {
+		return err
+	}
+	return server.SetWriteDeadline(time.Time{})
+}
+
+// settle makes server the other side, unless the definition changed during the dial.
+func (c *conn) settle(b *backend, server *net.TCPConn) bool {
+	c.f.praise(b)
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if !c.settleLocked(b) {
+		return false
+	}
+	c.server, c.seenAt = server, c.f.d.now()
+	return true
+}
+
+// relay carries bytes both ways until both directions have ended. The end of one direction is
+// forwarded, and the other direction continues. It returns nil if both ended in order. After a
+// failure it returns the first cause. Data that a side had sent before its reset still reaches the
+// other side.
+func (c *conn) relay() error {
+	sums := c.f.conf.Load().counter
+	r := &relay{c: c}
+	var other sync.WaitGroup
+	other.Go(func() { r.run(c.server, c.client, &c.out, &sums.out) })
+	r.run(c.client, c.server, &c.in, &sums.in)
+	other.Wait()
+	return r.err
+}
+
+// relay is the state of both directions of a connection.
+type relay struct {
+	c    *conn
+	once sync.Once
+	err  error // the first cause
+}
+
+// lastWords limits the forwarding of data that a side sent before its reset.
+const lastWords = 5 * time.Second
+
+// run moves one direction to its end, and forwards the end.
+func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
+	err, lost := pump(src, dst, count, sum)
+	if err == nil && !r.c.half.Swap(true) { // the last end needs no CloseWrite: the caller closes both
+		if sockerr.Is(src.CloseRead(), syscall.ENOTCONN) {
+			err = syscall.ECONNRESET // the other direction noticed first
+		} else {
+			err = dst.CloseWrite()
+		}
+	}
+	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // ENOTCONN: dst is closed, and its own direction knows the cause
+		return
+	}
+	r.once.Do(func() { r.err = err })
+	until := longAgo // wakes the other direction
+	if lost {
+		until = time.Now().Add(lastWords)
+	}
+	r.c.setDeadline(until)
+}
+
+// pump moves bytes until the end, which is nil, or a failure. lost reports whether dst was reset,
+// so only the other direction may still read from it.
+func pump(src, dst *net.TCPConn, count, sum *atomic.Uint64) (err error, lost bool) {
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			written, err := dst.Write(buf[:n])
+			count.Add(uint64(written))
+			sum.Add(uint64(written))
+			if err != nil {
+				return err, sockerr.Is(err, syscall.EPIPE, syscall.ECONNRESET)
+			}
+		}
+		if err == io.EOF {
+			return nil, false
+		}
+		if err != nil {
+			return err, false
+		}
+	}
+}
+
+// cutIdle ends the connections without traffic for the timeout. Checking all of them is expensive,
+// so it happens only ten times per timeout.
+func (f *frontend) cutIdle(timeout int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.d.now()
+	if now-f.idleChecked < timeout/10 {
+		return
+	}
+	f.idleChecked = now
+	for x := f.conns.next; x != &f.conns; x = x.next {
+		sum := x.in.Load() + x.out.Load()
+		switch {
+		case !x.served || x.cut:
+		case sum != x.seen:
+			x.seen, x.seenAt = sum, now
+		case now-x.seenAt >= timeout:
+			x.cutLocked()
+		}
+	}
+}
+
+// route returns the frontend of a listener, and its VIP and port.
+type route func(int) (*frontend, netip.AddrPort)
+
+// listener is a TCP socket with an accept loop.
+type listener struct{ *net.TCPListener }
+
+func (ln *listener) refit(c *config) error { return refit(ln, c) }
+func (ln *listener) close()                { _ = ln.Close() } // ends its accept loop
+
+// accept starts the accept loop of a socket. It only waits for the kernel.
+func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
+	ln := &listener{socket}
+	d.budget.take(1)
+	d.tasks.Go(func() {
+		defer d.budget.give(1)
+		d.acceptLoop(ln, f, to)
+	})
+	return ln, nil
+}
+
+// acceptLoop serves each connection until the listener is closed. While all descriptors are in use,
+// or f has used its share, connections wait in the kernel's queue.
+func (d *Dataplane) acceptLoop(ln *listener, f *frontend, to route) {
+	slower := backoff{}
+	for {
+		if !d.awaitRoom(f, d.budget.mayClaim) {
+			return
+		}
+		c, err := ln.AcceptTCP()
+		switch {
+		case err == nil:
+			slower = backoff{}
+			if !d.awaitRoom(f, d.budget.claim) {
+				reset(c)
+				return
+			}
+			from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
+			_, vip := to(0)
+			d.goServe(f, c, netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), vip)
+		case sockerr.Is(err, syscall.ECONNABORTED):
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			if sockerr.Exhausted(err) {
+				d.budget.shortage.note()
+			}
+			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
+			if !slower.sleep(d.ctx.Done()) {
+				return
+			}
+		}
+	}
+}
+
+// awaitRoom waits until check reports room for another connection of f. It returns false if the
+// dataplane closes first.
+func (d *Dataplane) awaitRoom(f *frontend, check func(*frontend) bool) bool {
+	for pause := (backoff{}); !check(f); {
+		d.budget.shortage.note()
+		if !pause.sleep(d.ctx.Done()) {
+			return false
+		}
+	}
+	return true
+}
+
+// goServe starts the goroutine of a connection, unless the client may not connect or the dataplane
+// is closing.
+func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from, to netip.AddrPort) {
+	if !f.conf.Load().allows(d, from.Addr()) || !d.begin() {
+		d.budget.give(2)
+		reset(c)
+		return
+	}
+	f.descriptors.Add(2)
+	go func() {
+		defer d.conns.Done()
+		defer d.budget.give(2)
+		defer f.descriptors.Add(-2)
+		f.serve(c, from, to)
+	}()
+}
+
+// dialAddress is a placeholder, because package net dials.
+type dialAddress struct{}
+
+func newDialAddress(netip.AddrPort) (a dialAddress) { return a }
+
+// loops is only a placeholder: each connection has goroutines.
+type loops struct{ d *Dataplane }
+
+func newLoops(d *Dataplane) *loops { return &loops{d} }
+
+func (*loops) start() error { return nil }
+func (*loops) close()       {}
+
+// watch ends idle connections.
+func (s *loops) watch(int64) {
+	for _, f := range s.d.list() {
+		if timeout := f.conf.Load().IdleTimeout; timeout > 0 && f.key.Proto == balancer.TCP {
+			f.cutIdle(int64(timeout))
+		}
+	}
+}

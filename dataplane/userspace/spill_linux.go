@@ -1,0 +1,88 @@
+package userspace
+
+import "slices"
+
+const (
+	// spillAt is the load in percent from which a loop lets others help.
+	spillAt = 85
+	// gatherAt is the sum of the loads of a loop and the first one below which the first one serves
+	// the connections of both.
+	gatherAt = 45
+)
+
+// spill moves the busy connections of a loop to another one. Idle connections stay: they cost
+// nothing.
+type spill struct {
+	period int64 // the number of the current period
+	steady int   // connections with events in this period and in the one before
+	left   int   // connections still to move
+	to     *loop
+}
+
+// freest returns the loop for a new connection that l has accepted.
+func (l *loop) freest() *loop {
+	if l.meter.load.Load() < spillAt {
+		return l
+	}
+	return l.d.loops.leastLoaded()
+}
+
+func (s *loops) leastLoaded() *loop {
+	best := s.all[0]
+	for _, l := range s.all[1:] {
+		if l.meter.load.Load() < best.meter.load.Load() {
+			best = l
+		}
+	}
+	return best
+}
+
+// balance decides after each period how many connections move, and where to: half of the busy ones
+// from a loop that is short of time to one that has time, or all to the first loop if it has time
+// for them.
+func (l *loop) balance() {
+	load, steady, first := l.meter.load.Load(), l.spill.steady, l.d.loops.all[0]
+	l.spill = spill{period: l.spill.period + 1}
+	if load >= spillAt {
+		if to := l.d.loops.leastLoaded(); to.meter.load.Load() <= load/2 {
+			l.spill.left, l.spill.to = steady/2, to
+		}
+	} else if l != first && load+first.meter.load.Load() < gatherAt {
+		l.spill.left, l.spill.to = steady, first
+	}
+}
+
+// note records an event of a connection, which may move it.
+func (l *loop) note(c *conn) {
+	s := &l.spill
+	if c.period == s.period {
+		return
+	}
+	steady := c.period == s.period-1
+	c.period = s.period
+	if !steady {
+		return
+	}
+	s.steady++
+	if s.left > 0 && l.move(c, s.to) {
+		s.left--
+	}
+}
+
+// move makes another loop serve a connection.
+func (l *loop) move(c *conn, to *loop) bool {
+	if c.phase != relaying || c.failing || !c.f.mu.TryLock() {
+		return false
+	}
+	defer c.f.mu.Unlock() // no letter about the connection arrives before it
+	l.forget(c)
+	l.hungry = slices.DeleteFunc(l.hungry, func(h hungry) bool { return h.c == c })
+	for i := range c.sides {
+		s := &c.sides[i]
+		l.poller.remove(s.fd)
+		s.watched, s.hungry, s.readable = false, false, true
+	}
+	c.loop = to
+	to.send(func(to *loop) { to.adopt(c) })
+	return true
+}

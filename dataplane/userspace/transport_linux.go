@@ -1,0 +1,310 @@
+package userspace
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// small is the size of reads while traffic comes in messages. Most messages are shorter. A full
+	// read counts as bulk data.
+	small = 16 << 10
+	// quota is the number of reads from a side before others get their turn.
+	quota = 8
+	// lastWords limits the forwarding of data that a side sent before its reset.
+	lastWords = 5 * time.Second
+)
+
+// These are the two sides of a connection.
+const (
+	clientSide = 0
+	serverSide = 1
+)
+
+// phase is the state of a connection in its loop.
+type phase uint8
+
+const (
+	choosing phase = iota
+	dialing
+	settling // the backend has accepted it
+	relaying
+	leaving // the sockets are closed
+	gone
+)
+
+// transport is the part of a connection that moves bytes. Only its loop uses it.
+type transport struct {
+	loop    *loop // f.mu guards changes
+	id      id    // of the client's side
+	phase   phase
+	failing bool // a side is lost; the data that it had sent still passes
+	err     error
+	sides   [2]side
+	counter *counter
+	dial    dial
+	timer   timer
+	idle    idleness
+	period  int64 // the last period of the loop with an event
+}
+
+// side is a socket of a connection, with the data that waits for it.
+type side struct {
+	fd       int
+	readable bool // until a read finds nothing
+	closing  bool // its end or reset was reported; reads go on until they find it
+	ended    bool // everything was read
+	passed   bool // the end was forwarded to the other side
+	lost     bool // it was reset
+	hungry   bool // queued for another turn
+	bulk     bool // the last read filled the buffer
+	watched  bool // the loop knows it
+	eager    bool // its events include room for writes
+	writes   uint8
+	held     int  // number of bytes in pipe; 0 means that it has no pipe
+	pipe     pipe // bytes for this side, behind those in pending
+	pending  []byte
+}
+
+func (s *side) isBlocked() bool { return len(s.pending) > 0 || s.held > 0 }
+
+// watch makes the loop receive the events of a side, edge-triggered.
+func (l *loop) watch(c *conn, i int) {
+	s := &c.sides[i]
+	events := uint32(unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1))
+	if s.eager {
+		events |= unix.EPOLLOUT
+	}
+	op := unix.EPOLL_CTL_ADD
+	if s.watched {
+		op = unix.EPOLL_CTL_MOD
+	}
+	s.watched = true
+	if err := l.poller.control(op, s.fd, events, c.id|id(i)); err != nil {
+		l.end(c, err)
+	}
+}
+
+// event handles an event of a side.
+func (l *loop) event(c *conn, i int, events uint32) {
+	defer l.contain(c)
+	s := &c.sides[i]
+	s.notice(events)
+	switch {
+	case c.phase == dialing:
+		l.dialed(c, events)
+		return
+	case c.phase != relaying:
+		return
+	case events&unix.EPOLLERR != 0 && s.ended:
+		l.lose(c, i)
+		return
+	}
+	if events&unix.EPOLLOUT != 0 && s.isBlocked() {
+		l.pump(c, 1-i)
+	}
+	if c.phase == relaying && s.readable {
+		l.pump(c, i)
+	}
+}
+
+// notice records that there is something to read.
+func (s *side) notice(events uint32) {
+	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
+	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
+	s.closing = s.closing || events&closing != 0
+}
+
+// pump moves data from a side to the other one, until there is none, the other one has no room or
+// others should get their turn.
+func (l *loop) pump(c *conn, i int) {
+	from, to := &c.sides[i], &c.sides[1-i]
+	for turn := 0; c.phase == relaying && !to.lost && l.flush(c, 1-i); turn++ {
+		switch {
+		case from.ended:
+			l.passEnd(c, i)
+			return
+		case !from.readable:
+			return
+		case turn == quota:
+			if !from.hungry {
+				from.hungry = true
+				l.hungry = append(l.hungry, hungry{c, i})
+			}
+			return
+		case from.bulk:
+			l.spliceFrom(c, i)
+		default:
+			l.copyFrom(c, i)
+		}
+	}
+}
+
+// flush writes the data that waits for a side. It returns false if the side has no room, or the
+// connection has ended.
+func (l *loop) flush(c *conn, i int) bool {
+	s := &c.sides[i]
+	for s.isBlocked() {
+		var n int
+		var errno syscall.Errno
+		if len(s.pending) > 0 {
+			if n, errno = rawWrite(s.fd, s.pending); errno == 0 {
+				s.pending = s.pending[n:]
+			}
+		} else if n, errno = rawSplice(s.pipe.r, s.fd, s.held); errno == 0 {
+			if s.held -= n; s.held == 0 {
+				l.returnPipe(s.pipe)
+			}
+		}
+		if errno != 0 {
+			l.refused(c, i, errno)
+			return false
+		}
+		c.count(i, n)
+	}
+	s.pending = nil
+	return true
+}
+
+// refused handles the error of a write.
+func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
+	switch errno {
+	case unix.EAGAIN:
+		if s := &c.sides[i]; !s.eager {
+			s.eager = true
+			l.watch(c, i)
+		}
+	case unix.EPIPE, unix.ECONNRESET:
+		l.lose(c, i)
+	default:
+		l.end(c, errno)
+	}
+}
+
+// count counts bytes that were written to a side.
+func (c *conn) count(to, n int) {
+	if to == serverSide {
+		c.in.Add(uint64(n))
+		c.counter.in.Add(uint64(n))
+	} else {
+		c.out.Add(uint64(n))
+		c.counter.out.Add(uint64(n))
+	}
+}
+
+// copyFrom reads once from a side and writes to the other one.
+func (l *loop) copyFrom(c *conn, i int) {
+	from, to := &c.sides[i], &c.sides[1-i]
+	n, errno := rawRead(from.fd, l.buffer[:])
+	switch {
+	case errno == unix.EAGAIN:
+		from.readable = false
+		return
+	case errno != 0:
+		l.end(c, errno)
+		return
+	case n == 0:
+		from.ended = true
+		return
+	}
+	from.bulk = n == small
+	// After a read that did not fill the buffer, the next data brings another event.
+	from.readable = from.bulk || from.closing
+	if to.writes < 2 {
+		if to.writes++; to.writes == 2 && 1-i == serverSide { // the first write is sent at once in any case
+			_ = rawOption(to.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+		}
+	}
+	written, errno := rawWrite(to.fd, l.buffer[:n])
+	if errno != 0 && errno != unix.EAGAIN {
+		l.refused(c, 1-i, errno)
+		return
+	}
+	if errno != 0 {
+		written = 0
+	}
+	c.count(1-i, written)
+	if written < n {
+		to.pending = append([]byte(nil), l.buffer[written:n]...)
+	}
+}
+
+// passEnd forwards the end of a side. After both ends, it ends the connection.
+func (l *loop) passEnd(c *conn, i int) {
+	from, to := &c.sides[i], &c.sides[1-i]
+	switch {
+	case from.passed:
+	case c.failing:
+		l.end(c, errLost)
+	case to.passed:
+		l.end(c, nil)
+	default:
+		from.passed = true
+		c.half.Store(true)
+		if errno := rawShutdown(to.fd); errno != 0 && errno != unix.ENOTCONN { // ENOTCONN means a reset, which its own event reports
+			l.end(c, errno)
+		}
+	}
+}
+
+// lose handles a side that was reset. What it had sent before still reaches the other side, such as
+// a response to a request that it did not read completely. Then the other side is reset.
+func (l *loop) lose(c *conn, i int) {
+	s := &c.sides[i]
+	if c.failing {
+		l.end(c, errLost)
+		return
+	}
+	c.failing, s.lost = true, true
+	l.dropData(s)
+	s.readable, s.closing = true, true
+	l.wheel.set(&c.timer, lastWords)
+	s.passed = false // so the pump ends the connection
+	l.pump(c, i)
+}
+
+// dropData discards the data that waits for a side.
+func (l *loop) dropData(s *side) {
+	s.pending = nil
+	if s.held > 0 {
+		l.d.loops.pipes.discard(s.pipe)
+		s.held = 0
+	}
+}
+
+// end closes the sockets of a connection: in order if err is nil or the connection continues
+// elsewhere, or with resets.
+func (l *loop) end(c *conn, err error) {
+	if c.phase >= leaving {
+		return
+	}
+	l.abandon(c)
+	c.phase, c.err = leaving, err
+	l.forget(c)
+	for i := range c.sides {
+		l.closeSide(&c.sides[i], err == nil || err == errHanded)
+	}
+	l.ended = true
+	l.proceed(c)
+}
+
+// closeSide closes a socket, in order or with a reset.
+func (l *loop) closeSide(s *side, inOrder bool) {
+	l.dropData(s)
+	switch {
+	case s.fd < 0:
+	case inOrder:
+		rawClose(s.fd)
+	default:
+		rawReset(s.fd)
+	}
+	s.fd, s.watched = -1, false
+}
+
+// forget removes a connection from the loop.
+func (l *loop) forget(c *conn) {
+	l.wheel.stop(&c.timer)
+	l.table.remove(c.id)
+}
