@@ -104,7 +104,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 	u.reportAffinity(c)
 	u.reportLimits(c, nearest)
-	if s.Affinity == ClientIPAffinity && !c.RangeAffinity && slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }) {
+	if s.Affinity == ClientIPAffinity && c.MaxPorts > 0 && !c.RangeAffinity && slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }) {
 		nearest("affinity", "keep a client on its endpoint of a range of ports", "use scheduler sh or mh")
 	}
 	if !c.LoopbackVIPs {

@@ -103,6 +103,12 @@ func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 	return best, frontends.At(best)
 }
 
+// AddrOf returns the address to which f sends connections to key that b gets. The key is f's or has
+// a port of its range.
+func (f *Frontend) AddrOf(b netip.AddrPort, key Key) netip.AddrPort {
+	return netip.AddrPortFrom(b.Addr(), b.Port()+key.Port.First()-f.Key.Port.First())
+}
+
 // Target returns the endpoint of b, a backend of f.
 func (f *Frontend) Target(b Backend) Target {
 	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}

@@ -71,6 +71,11 @@ func (k Key) Compare(other Key) int {
 	return cmp.Compare(k.Proto, other.Proto)
 }
 
+// Covers reports whether k has the ports of other, on the same address and protocol.
+func (k Key) Covers(other Key) bool {
+	return k.Addr == other.Addr && k.Proto == other.Proto && k.Port.First() <= other.Port.First() && other.Port.Last() <= k.Port.Last()
+}
+
 // AddrPort returns the address and the first port of the key.
 func (k Key) AddrPort() netip.AddrPort { return netip.AddrPortFrom(k.Addr, k.Port.First()) }
 

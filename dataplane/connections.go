@@ -64,7 +64,8 @@ func States() []string {
 	}
 }
 
-// ConnectionQuery selects connections. A zero field, and port 0 in an address, match any value.
+// ConnectionQuery selects connections. A zero field, and port 0 in an address, match any value. A
+// range of ports matches each of its ports.
 type ConnectionQuery struct {
 	Service  balancer.Name
 	Frontend balancer.Key
@@ -76,7 +77,7 @@ type ConnectionQuery struct {
 // Names reports whether q selects c.
 func (q *ConnectionQuery) Names(c *Connection) bool {
 	return (q.Service == "" || q.Service == c.Service) &&
-		(q.Frontend == balancer.Key{} || q.Frontend == c.Frontend) &&
+		(q.Frontend == balancer.Key{} || q.Frontend.Covers(c.Frontend)) &&
 		matches(c.Client, q.Client) && matches(c.Backend, q.Backend) &&
 		(q.State == "" || q.State == c.State)
 }

@@ -120,6 +120,7 @@ func testIdempotent(b *bare) {
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
+	h.ranges = r.caps.MaxPorts > 0
 	want := b.compile(h.wanted()...)
 	for round := range 3 {
 		done := map[balancer.Key]*balancer.Frontend{}

@@ -81,7 +81,9 @@ func runChild(t *testing.T, s *Subject) {
 		<-gone
 		return
 	}
-	for h, i := e.history(), 1; ; i++ {
+	h := e.history()
+	h.ranges = r.dp.Capabilities().MaxPorts > 0
+	for i := 1; ; i++ {
 		select {
 		case <-gone:
 			return

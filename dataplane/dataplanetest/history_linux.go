@@ -17,6 +17,8 @@ type history struct {
 	services []*balancer.Service // services that are added and removed, in their current or future state
 	absent   []bool
 	minded   []*balancer.Service
+	// ranges reports whether services may have ranges of ports.
+	ranges bool
 }
 
 // newHistory returns a history of n services at VIPs from vipN(first) on, and of changes to minded
@@ -62,6 +64,7 @@ func (h *history) next() {
 // applyHistory applies that many changes of a history, a few at a time.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
+	h.ranges = r.caps.MaxPorts > 0
 	const atATime = 5
 	for i := 1; i <= changes; i++ {
 		h.next()
@@ -87,7 +90,12 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		s.Ports[0].Port = balancer.PortRange(vipPort + h.random.IntN(2)) // the other port is another frontend
+		p := &s.Ports[0] // the other port is another frontend
+		p.Port, p.TargetPort = balancer.PortRange(vipPort+h.random.IntN(2)), targetPort
+		if h.ranges && h.random.IntN(2) == 0 {
+			p.Port = balancer.NewPortRange(targetPort, targetPort+9)
+			p.TargetPort = p.Port
+		}
 	}
 }
 

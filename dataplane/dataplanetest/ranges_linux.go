@@ -1,10 +1,13 @@
 package dataplanetest
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 	"vipd/test/lab"
 )
 
@@ -71,6 +74,76 @@ func testRanges(r *rig) {
 			r.ignored(r.w.client, netip.Addr{}, keyOf(key.Addr, rangeFirst, key.Proto))
 			checkPortServers(r, key, map[uint16]string{rangeSingle: "s2"})
 		})
+	})
+	r.step("connections", checkRangeConnections)
+	if r.caps.RangeAffinity {
+		r.step("affinity", checkRangeAffinity)
+	}
+}
+
+// checkRangeConnections opens connections to a range. They must be listed with their real ports,
+// counted, and ended alone, or when the endpoint leaves.
+func checkRangeConnections(r *rig) {
+	s1, s2 := r.w.servers[0], r.w.servers[1]
+	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
+	r.apply() // the counts of another service at the same key end
+	r.apply(web)
+	r.each(func(r *rig, key balancer.Key) {
+		before := counted(r.dp, key.Proto)
+		at := keyOf(key.Addr, rangeLast, key.Proto)
+		c, a := r.mustOpen(r.w.client, netip.Addr{}, at)
+		checkListed(r, at, c.LocalAddr().String(), a)
+		r.tally(r.w.client, keyOf(key.Addr, rangeFirst, key.Proto), 4)
+		r.Eventually("counting 5 connections", func() error { return counts5(r.dp, key.Proto, before) })
+	})
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		at := keyOf(key.Addr, rangeLast, key.Proto)
+		r.mustOpen(r.w.client, netip.Addr{}, at)
+		other, _ := r.mustOpen(r.w.client, netip.Addr{}, keyOf(key.Addr, rangeSingle, key.Proto))
+		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Frontend: at}); n != 1 || err != nil {
+			r.Errorf("Kill(%s) = %d, %v, want 1 connection", at, n, err)
+		}
+		if err := alive(other, atOnce); err != nil {
+			r.Errorf("a connection to another port of the range: %v", err)
+		}
+		r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(s2) }))
+		r.Eventually("ending the connections of a removed endpoint", func() error {
+			all, err := dataplane.Connections(r.Context(), optional[dataplane.ListsConnections](r), dataplane.ConnectionQuery{Service: "web", Client: netip.MustParseAddrPort(other.LocalAddr().String())})
+			if err != nil || len(all) > 0 && !all[0].Closed() {
+				return fmt.Errorf("connections = %v, %w", all, err)
+			}
+			return nil
+		})
+		r.apply(web)
+	})
+}
+
+// checkRangeAffinity connects clients as passive FTP does: to a port, then to ports of a range. The
+// server must be the same at all ports of the range, and at the port if the VIP is the scope.
+func checkRangeAffinity(r *rig) {
+	ftp := edited(stickyService(r, time.Hour, r.w.servers...), func(s *balancer.Service) {
+		s.Ports = []balancer.Port{
+			{Name: "control", Port: vipPort, Protocol: balancer.TCP, TargetPort: targetPort},
+			{Name: "data", Port: balancer.NewPortRange(rangeFirst, rangeLast), Protocol: balancer.TCP, TargetPort: balancer.NewPortRange(rangeFirst, rangeLast)},
+		}
+	})
+	wide := slices.Contains(r.caps.AffinityScopes, balancer.VIPScope)
+	if wide {
+		ftp.AffinityScope = balancer.VIPScope
+	}
+	r.apply(ftp)
+	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
+		first := keyOf(key.Addr, rangeFirst, balancer.TCP)
+		if wide {
+			first.Port = vipPort
+		}
+		before := askFromAll(r, first)
+		if len(distinct(before)) < 2 {
+			r.Fatalf("new clients are answered by %v, want several servers", before)
+		}
+		for _, port := range []uint16{rangeFirst, rangeLast} {
+			checkSameServers(r, keyOf(key.Addr, port, balancer.TCP), before, "at "+first.String())
+		}
 	})
 }
 

@@ -21,6 +21,7 @@ func testUndisturbed(r *rig) {
 	r.apply(web, neighbour)
 	pulses := startPulses(r, r.w.vip)
 	h := newHistory(5, r.w.servers, 100, 8, web)
+	h.ranges = r.caps.MaxPorts > 0
 	for i := 1; i <= changes; i++ {
 		h.next()
 		services := h.wanted()

@@ -26,7 +26,7 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	switch {
 	case f.AffinityTimeout <= 0:
 	case a.Sticky.IsValid():
-		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left%s", who, a.Sticky, f.AffinityTimeout, left(a.Left), scope)
+		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left%s", who, f.AddrOf(a.Sticky, a.To), f.AffinityTimeout, left(a.Left), scope)
 	default:
 		a.step("affinity", false, "client_ip for %s: %s is not remembered%s", f.AffinityTimeout, who, scope)
 	}
@@ -34,11 +34,17 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 		a.step("choice", false, "%s", a.Choice)
 	}
 	for _, b := range f.Backends {
-		e := Endpoint{Address: b.Addr, State: b.State, Weight: b.Weight, Part: a.Led(b.Addr)}
+		e := Endpoint{Address: f.AddrOf(b.Addr, a.To), State: b.State, Weight: b.Weight, Part: a.Led(b.Addr), target: f.Target(b)}
 		if n.Why != nil {
 			e.Why = n.Why(f, b)
 		}
 		a.Endpoints = append(a.Endpoints, e)
+	}
+	if a.Sticky.IsValid() {
+		a.Sticky = f.AddrOf(a.Sticky, a.To)
+	}
+	for i := range a.Shares {
+		a.Shares[i].Backend = f.AddrOf(a.Shares[i].Backend, a.To)
 	}
 }
 

@@ -122,6 +122,8 @@ type Endpoint struct {
 	SNAT   bool   `json:"snat"`
 	Lost   bool   `json:"lost,omitempty"`
 	Source string `json:"source,omitempty"`
+	// target identifies the endpoint. Its port is the first of a range.
+	target balancer.Target
 	// silent is the part of the text that says that the endpoint does not answer. It is "" if the
 	// endpoint answers as far as is known.
 	silent string
@@ -146,10 +148,10 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, nor the other way round", q.Client, q.To.Addr)
 	}
 	n.address(a)
-	f := n.Applied.At(q.To)
+	key, f := balancer.FrontendAt(n.Applied, q.To)
 	doubtful := f != nil && f.Service == "" // a change failed, so the kernel is queried for the wanted frontend
 	if doubtful {
-		f = n.Desired.Frontends.At(q.To)
+		f = n.Desired.Frontends.At(key)
 	}
 	if f == nil {
 		n.unserved(a)
@@ -226,6 +228,9 @@ func nameOf(f *balancer.Frontend) string {
 	text := "service " + string(f.Service)
 	if f.Port != "" {
 		text += ", port " + f.Port
+	}
+	if f.Key.Port.IsRange() {
+		text += " (" + f.Key.Port.String() + ")"
 	}
 	return text
 }
@@ -333,7 +338,7 @@ func (n *Inputs) silent(a *Answer) {
 			continue
 		}
 		if n.Silence != nil {
-			if s, found := n.Silence(balancer.Target{Service: a.Service, Addr: e.Address.Addr(), Port: e.Address.Port()}); found {
+			if s, found := n.Silence(e.target); found {
 				e.silent, e.mostly = s.numbers(), 2*s.Unanswered >= s.Of
 				a.step("answers", true, "%s %s", e.Address, s)
 				continue

@@ -138,11 +138,10 @@ func TestSilentEndpoint(t *testing.T) {
 		{name: "answers", proto: balancer.TCP, verdict: Served, want: "served by 10.0.0.1:8080"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			n := Inputs{Silence: func(x balancer.Target) (Silence, bool) {
-				return c.silence, c.silence.Of > 0 && x == balancer.Target{Service: "web", Addr: at.Addr(), Port: at.Port()}
-			}}
+			target := balancer.Target{Service: "web", Addr: at.Addr(), Port: at.Port()}
+			n := Inputs{Silence: func(x balancer.Target) (Silence, bool) { return c.silence, c.silence.Of > 0 && x == target }}
 			a := Answer{Client: netip.MustParseAddr("10.1.0.2"), Service: "web", To: balancer.Key{Proto: c.proto}}
-			a.Endpoints = append([]Endpoint{{Address: at, State: balancer.Active, Weight: 1, Part: 0.5}}, c.others...)
+			a.Endpoints = append([]Endpoint{{Address: at, State: balancer.Active, Weight: 1, Part: 0.5, target: target}}, c.others...)
 			if c.waits {
 				n.Connections = waiting{}
 				if err := n.existing(t.Context(), &a, 0); err != nil {

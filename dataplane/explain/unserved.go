@@ -57,19 +57,20 @@ func (n *Inputs) addedByVipd(at netip.Addr) bool {
 
 // unserved explains an address and port without an applied frontend.
 func (n *Inputs) unserved(a *Answer) {
+	key, want := balancer.FrontendAt(n.Desired.Frontends, a.To)
 	late := func(text string) string {
-		if trouble := n.trouble(a.To); trouble != "" {
+		if trouble := n.trouble(key); trouble != "" {
 			text += ": " + trouble
 		}
 		a.step("frontend", true, "%s", text)
 		return text
 	}
-	if want := n.Desired.Frontends.At(a.To); want != nil {
+	if want != nil {
 		a.Service, a.Port = want.Service, want.Port
 		a.verdict(Refused, "not served: %s", late(nameOf(want)+" is not applied yet"))
 		return
 	}
-	if n.Applied.Has(a.To) {
+	if _, left := balancer.FrontendAt(n.Applied, a.To); left != nil {
 		a.verdict(Refused, "unknown: %s", late("what is left of a removed service is not removed yet"))
 		return
 	}

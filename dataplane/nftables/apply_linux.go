@@ -145,21 +145,51 @@ func (y *familyTable) addChange(e *edit, c dataplane.Change) {
 			e.remove[y.schema.frontends] = append(e.remove[y.schema.frontends], nft.Elem{Key: key(c.Key)})
 		}
 	}
+	if c.Key.Port.IsRange() {
+		y.addRange(e, c.Key, was, next)
+	}
 	id := func(n uint32) []byte { return nft.Bytes{}.Number(n) }
-	backend := func(a netip.AddrPort) []byte { return data(a) }
-	setElement(e, y.schema.digests, key(c.Key), was.stored, next.stored, func(d dataplane.Digest) []byte {
+	backend := func(a netip.AddrPort) []byte { return data(c.Key, a) }
+	maps := y.schema.placesOf(c.Key)
+	setElement(e, maps.digests, key(c.Key), was.stored, next.stored, func(d dataplane.Digest) []byte {
 		return nft.Bytes{}.Number(uint32(d >> 32)).Number(uint32(d))
 	})
-	setNumbered(e, y.schema.eps, c.Key, was.eps, next.eps, backend)
-	setNumbered(e, y.schema.slots, c.Key, was.slots, next.slots, id)
+	setNumbered(e, maps.eps, c.Key, was.eps, next.eps, backend)
+	setNumbered(e, maps.slots, c.Key, was.slots, next.slots, id)
 	for n, is := range next.ids {
-		setElement(e, y.schema.backends, key(c.Key).Number(n), was.ids[n], is, backend)
+		setElement(e, maps.backends, key(c.Key).Number(n), was.ids[n], is, backend)
 	}
 	for n := range was.ids {
 		if _, stays := next.ids[n]; !stays {
-			e.remove[y.schema.backends] = append(e.remove[y.schema.backends], nft.Elem{Key: key(c.Key).Number(n)})
+			e.remove[maps.backends] = append(e.remove[maps.backends], nft.Elem{Key: key(c.Key).Number(n)})
 		}
 	}
+}
+
+// addRange changes the elements that send packets to a frontend with a range of ports. The first
+// transaction also deletes obsolete elements, because another range may replace them.
+func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
+	s := y.schema
+	obsolete, missing := was.open, next.open
+	if was.label == next.label {
+		obsolete, missing = without(was.open, next.open), without(next.open, was.open)
+	}
+	e.replace[s.ranges] = append(e.replace[s.ranges], rangeElems(k, was.label, obsolete)...)
+	e.add[s.ranges] = append(e.add[s.ranges], rangeElems(k, next.label, missing)...)
+	if was.chain == next.chain {
+		return
+	}
+	if was.chain != "" {
+		e.replace[s.rangeChoices] = append(e.replace[s.rangeChoices], rangeChoice(k, was.chain))
+	}
+	if next.chain != "" {
+		e.add[s.rangeChoices] = append(e.add[s.rangeChoices], rangeChoice(k, next.chain))
+	}
+}
+
+// without returns the ranges in a that b lacks.
+func without(a, b []balancer.PortRange) []balancer.PortRange {
+	return slices.DeleteFunc(slices.Clone(a), func(p balancer.PortRange) bool { return slices.Contains(b, p) })
 }
 
 // countUses changes the number of users of the chains that a frontend needs.
@@ -172,7 +202,10 @@ func (e *edit) countUses(f *front, by int) {
 // newFront returns the kernel's form of f. It orders the slots so that most existing elements stay.
 func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
-	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key)}
+	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key), open: f.Open}
+	if f.Key.Port.IsRange() && len(f.Open) == 0 {
+		next.label = "" // no element has it
+	}
 	if !form.choice.indirect() {
 		next.eps = arrange(was.eps, form.slots, form.fixed)
 		return next
@@ -232,6 +265,10 @@ func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 			next.number = y.ensureChain(e, name, next.choice)
 		}
 	}
+	if k.Port.IsRange() {
+		next.number = 0
+		return
+	}
 	frontends := y.schema.frontends
 	if was.number == next.number && was.label == next.label {
 		return
@@ -251,7 +288,7 @@ func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	if current.choice != c {
 		y.schema.writeChoice(&e.first, name, c, y.mark)
 	}
-	if current.number == 0 && name != clearing {
+	if current.number == 0 && name != clearing && c.ports == 0 {
 		y.last++
 		current.number = y.last
 		e.add[y.schema.choices] = append(e.add[y.schema.choices], choiceElem(current.number, name))
@@ -265,12 +302,12 @@ func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 // the objects that they refer to must exist.
 func (y *familyTable) finish(e *edit) {
 	s := y.schema
-	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots, s.choices, s.frontends} {
+	for _, set := range append(s.placeSets(), s.choices, s.frontends, s.rangeChoices, s.ranges) {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
 	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // after this, nothing refers to the elements that are deleted
-	for _, set := range []*nft.Set{s.digests, s.eps, s.backends, s.slots} {
+	for _, set := range s.placeSets() {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
 	var gone []string

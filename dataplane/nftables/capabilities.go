@@ -26,6 +26,8 @@ func Capabilities() balancer.Capabilities {
 			balancer.ShortestDelay: balancer.Random, balancer.NeverQueue: balancer.Random,
 		},
 		Forwards:       []balancer.Forward{balancer.NATForward},
+		MaxPorts:       balancer.AllPorts.Len(),
+		RangeAffinity:  true,
 		KeepsSource:    true,
 		DropsClients:   true,
 		Slots:          maxSlots,

@@ -44,18 +44,45 @@ type schema struct {
 	// number to the chain, which chooses a backend. Two maps are needed because the kernel checks
 	// all elements of a map to chains whenever an element is added.
 	frontends, choices *nft.Set
+	// ranges maps service addresses and their ports without an element in frontends to the number
+	// of a range, and rangeChoices maps the address and the number to a chain.
+	ranges, rangeChoices *nft.Set
+	// sticky maps clients to backend ids, for indirect choices.
+	sticky *nft.Set
+	// single has the maps of frontends with a single port, and ranged the maps of all others.
+	single, ranged places
+}
+
+// places has the maps whose keys begin with the address, the protocol and the port of a frontend,
+// or with the number of its range.
+type places struct {
 	// eps maps the slots of a frontend to backends.
 	eps *nft.Set
-	// For indirect choices, slots maps slots to backend ids, backends maps ids to backends, and
-	// sticky maps clients to ids.
-	slots, backends, sticky *nft.Set
+	// For indirect choices, slots maps slots to backend ids, and backends maps ids to backends.
+	slots, backends *nft.Set
 	// digests holds the digest of each frontend for the next process. No packet is looked up in it.
 	digests *nft.Set
 }
 
+func (p *places) sets() []*nft.Set { return []*nft.Set{p.digests, p.eps, p.backends, p.slots} }
+
 // sets returns all maps.
 func (s *schema) sets() []*nft.Set {
-	return []*nft.Set{s.frontends, s.choices, s.eps, s.slots, s.backends, s.sticky, s.digests}
+	return []*nft.Set{
+		s.frontends, s.choices, s.single.eps, s.single.slots, s.single.backends, s.sticky, s.single.digests,
+		s.ranges, s.rangeChoices, s.ranged.eps, s.ranged.slots, s.ranged.backends, s.ranged.digests,
+	}
+}
+
+// placeSets returns the maps of single and ranged.
+func (s *schema) placeSets() []*nft.Set { return append(s.single.sets(), s.ranged.sets()...) }
+
+// placesOf returns the maps that have the frontend k.
+func (s *schema) placesOf(k balancer.Key) *places {
+	if k.Port.IsRange() {
+		return &s.ranged
+	}
+	return &s.single
 }
 
 func newSchema(f nft.TableFamily) *schema {
@@ -64,15 +91,29 @@ func newSchema(f nft.TableFamily) *schema {
 	}
 	backend := nft.Concat{nft.Daddr, nft.Dport}
 	number := nft.Numgen{Random: true, Mod: 2}
+	inRange := func(more ...nft.Expr) nft.Concat {
+		return append(nft.Concat{nft.Daddr, nft.L4proto, number}, more...)
+	}
+	digest := nft.Concat{nft.Mark, nft.Mark}
 	return &schema{
-		table:     nft.Table{Family: f, Name: tableName},
-		frontends: &nft.Set{Name: "frontends", Key: place(), Data: nft.Priority},
-		choices:   &nft.Set{Name: "choices", Key: nft.Priority, Verdict: true},
-		eps:       &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
-		slots:     &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
-		backends:  &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
-		sticky:    &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: maxClients, Timed: true},
-		digests:   &nft.Set{Name: "digests", Key: place(), Data: nft.Concat{nft.Mark, nft.Mark}},
+		table:        nft.Table{Family: f, Name: tableName},
+		frontends:    &nft.Set{Name: "frontends", Key: place(), Data: nft.Priority},
+		choices:      &nft.Set{Name: "choices", Key: nft.Priority, Verdict: true},
+		ranges:       &nft.Set{Name: "ranges", Key: place(), Data: nft.Priority, Interval: true},
+		rangeChoices: &nft.Set{Name: "range-choices", Key: nft.Concat{nft.Daddr, nft.L4proto, nft.Priority}, Verdict: true},
+		sticky:       &nft.Set{Name: "sticky", Key: nft.Concat{number, number}, Data: nft.Priority, Size: maxClients, Timed: true},
+		single: places{
+			eps:      &nft.Set{Name: "eps", Key: place(number), Data: backend, Counter: true},
+			slots:    &nft.Set{Name: "slots", Key: place(number), Data: nft.Priority},
+			backends: &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
+			digests:  &nft.Set{Name: "digests", Key: place(), Data: digest},
+		},
+		ranged: places{ // the destination keeps its port
+			eps:      &nft.Set{Name: "range-eps", Key: inRange(number), Data: nft.Daddr, Counter: true},
+			slots:    &nft.Set{Name: "range-slots", Key: inRange(number), Data: nft.Priority},
+			backends: &nft.Set{Name: "range-backends", Key: inRange(nft.Priority), Data: nft.Daddr, Counter: true},
+			digests:  &nft.Set{Name: "range-digests", Key: inRange(), Data: digest},
+		},
 	}
 }
 
@@ -84,10 +125,16 @@ type baseChain struct {
 
 // baseChains returns the chains that send packets to frontends, and the chain that only marks.
 func (s *schema) baseChains(mark uint32) []baseChain {
-	dispatch := []nft.Rule{{Do: []nft.Stmt{
-		nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: s.frontends.Key, In: s.frontends}},
-		nft.Vmap{Of: nft.Priority, In: s.choices},
-	}}}
+	dispatch := []nft.Rule{
+		{Do: []nft.Stmt{
+			nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: s.frontends.Key, In: s.frontends}},
+			nft.Vmap{Of: nft.Priority, In: s.choices},
+		}},
+		{Do: []nft.Stmt{
+			nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: s.ranges.Key, In: s.ranges}},
+			nft.Vmap{Of: s.rangeChoices.Key, In: s.rangeChoices},
+		}},
+	}
 	return []baseChain{
 		{nft.Chain{Name: "prerouting", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Prerouting, Priority: natPriority}}, dispatch},
 		{nft.Chain{Name: "output", Hook: &nft.Hook{Type: nft.NAT, Point: nft.Output, Priority: natPriority}}, dispatch},
@@ -149,6 +196,8 @@ type choice struct {
 	n      uint32
 	sticky time.Duration // 0 means no affinity
 	memory memory
+	// ports is the range of the only frontend that makes the choice, or 0 for single ports.
+	ports balancer.PortRange
 	// foreign has the ids of foreign endpoints, in 4 bytes each. Clients for which memory has one
 	// of them are in own, and continue in ownChain, the chain of withOwn.
 	foreign  string
@@ -193,7 +242,7 @@ func (m memory) seed(seed uint32) uint32 {
 
 // withOwn returns the choice for clients for which c.memory has a foreign endpoint.
 func (c choice) withOwn() choice {
-	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own}
+	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own, ports: c.ports}
 }
 
 // foreignIDs decodes c.foreign.
@@ -230,14 +279,14 @@ const (
 	passing  method = "pass"  // for withdrawn frontends: the packet continues unchanged
 )
 
-// chain returns the name of the chain that makes the choice. Chains with a counter belong to one
-// frontend; all others are shared.
+// chain returns the name of the chain that makes the choice. Chains with a counter or the number of
+// a range belong to one frontend; all others are shared.
 func (c choice) chain(k balancer.Key) string {
 	if c.n == 0 {
 		return unserved
 	}
 	name := fmt.Sprintf("%s-%d", c.method, c.n)
-	if c.method == inTurn {
+	if c.method == inTurn || c.ports != 0 {
 		name = fmt.Sprintf("%s-%s/%s/%s", c.method, plain(k.Addr), k.Proto, k.Port)
 	}
 	if c.sticky > 0 {
@@ -270,8 +319,16 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
+// place returns the expression for the part of keys that identifies a frontend of the choice.
+func (c choice) place() nft.Concat {
+	if c.ports != 0 {
+		return nft.Concat{nft.Daddr, nft.L4proto, nft.Fixed(uint32(c.ports))}
+	}
+	return nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
+}
+
 // clientHash returns 32 of the 64 bits that identify a client of a memory in sticky.
-func (s *schema) clientHash(m memory, seed uint32) nft.Jhash {
+func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	of := nft.Concat{nft.Saddr}
 	if m.prefix > 0 {
 		of = nft.Concat{nft.Network{Field: nft.Saddr, Bits: m.prefix}}
@@ -279,14 +336,14 @@ func (s *schema) clientHash(m memory, seed uint32) nft.Jhash {
 	if m.wide {
 		of = append(of, nft.Daddr)
 	} else {
-		of = append(of, s.frontends.Key.(nft.Concat)...)
+		of = append(of, c.place()...)
 	}
 	return nft.Jhash{Of: of, Mod: 1<<32 - 1, Seed: m.seed(seed)}
 }
 
 // client returns the key of a client of a memory in sticky.
-func (s *schema) client(m memory) nft.Concat {
-	return nft.Concat{s.clientHash(m, stickySeed), s.clientHash(m, stickyAlso)}
+func (c choice) client(m memory) nft.Concat {
+	return nft.Concat{c.clientHash(m, stickySeed), c.clientHash(m, stickyAlso)}
 }
 
 // rules returns the rules of the chain.
@@ -299,16 +356,18 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	}
 	var rules []nft.Rule
 	add := func(all ...nft.Stmt) { rules = append(rules, nft.Rule{Do: all}) }
-	place := s.frontends.Key.(nft.Concat)
-	at := func(e nft.Expr) nft.Concat { return append(place[:len(place):len(place)], e) }
+	at, maps := func(e nft.Expr) nft.Concat { return append(c.place(), e) }, &s.single
+	if c.ports != 0 {
+		maps = &s.ranged
+	}
 	if !c.indirect() {
-		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: s.eps}})
+		add(nft.ClearPriority{}, marked(mark), nft.DNAT{To: nft.Lookup{Key: at(c.number()), In: maps.eps}})
 		return rules
 	}
-	client := s.client(c.memory)
-	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: s.slots}}
+	client := c.client(c.memory)
+	choose := nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: at(c.number()), In: maps.slots}}
 	note := nft.Update{Map: s.sticky, Key: client, Data: nft.Priority, Timeout: c.sticky}
-	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: s.backends}}
+	lead := nft.DNAT{To: nft.Lookup{Key: at(nft.Priority), In: maps.backends}}
 	if c.sticky == 0 {
 		add(marked(mark), choose, lead)
 		return rules

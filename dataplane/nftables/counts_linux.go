@@ -95,17 +95,22 @@ func (y *familyTable) labelsLocked() map[balancer.Key]string {
 	return labels
 }
 
+// counted returns the maps with counters.
+func (s *schema) counted() []*nft.Set {
+	return []*nft.Set{s.single.eps, s.single.backends, s.ranged.eps, s.ranged.backends}
+}
+
 // readCounts reads the counters of the elements.
 func (y *familyTable) readCounts(labels map[balancer.Key]string) (map[counters.BackendKey]counters.Count, error) {
 	live := map[counters.BackendKey]counters.Count{}
-	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
+	for _, set := range y.schema.counted() {
 		elems, err := y.counter.Elements(y.schema.table, set.Name)
 		if err != nil {
 			return nil, err
 		}
 		for _, e := range elems {
 			if k, _, ok := keyOf(e.Key, y.schema.table.Family); ok {
-				at := total(labels[k], backendOf(e.Data))
+				at := total(labels[k], backendOf(k, e.Data))
 				live[at] = live[at].Plus(counters.Count{All: e.Packets, Kept: e.Packets})
 			}
 		}
@@ -118,14 +123,14 @@ func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	for _, x := range gone {
 		k, _, ok := keyOf(x.Key, y.schema.table.Family)
 		if f := y.fronts[k]; ok && f != nil {
-			y.readings.End(total(f.label, backendOf(x.Data)), x.Packets)
+			y.readings.End(total(f.label, backendOf(k, x.Data)), x.Packets)
 		}
 	}
 }
 
 // countLastLocked keeps the counts of all elements before they are deleted.
 func (y *familyTable) countLastLocked() {
-	for _, set := range []*nft.Set{y.schema.eps, y.schema.backends} {
+	for _, set := range y.schema.counted() {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}

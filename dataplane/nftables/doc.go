@@ -8,6 +8,7 @@
 //	prerouting, output    (address, protocol, port) -> frontends: a number, kept in the packet's priority; without an
 //	                      element the packet continues unchanged
 //	                      number -> choices: goto one of the following chains, which clear the priority
+//	                      (address, protocol, an open port) -> ranges: the number of a range -> range-choices
 //	random-10             marks the connection, and translates to eps[(address, protocol, port, a random number below 10)]
 //	turn-VIP/tcp/80       the same, with the next number of the frontend's counter
 //	hash-256              marks it, maps a hash of the client's address to a backend id in slots, and translates to
@@ -15,12 +16,16 @@
 //	...-sticky-10800      any of these with slots and backends; sticky remembers the client's id for 10800 s (chains.go)
 //	...-sticky-10800-vip  all services of a VIP share the memory of clients, see [balancer.AffinityMemory]; with -not-0123abcd-or-service-web,
 //	                      clients with a foreign endpoint continue in ...-sticky-10800-service-web
+//	random-VIP/tcp/8000-8999
+//	                      any of these for a range of ports: its keys in range-eps, range-slots and range-backends have the number of
+//	                      the range instead of the port, and the translation keeps the port
 //	unserved              marks the connection of a frontend without active backends, so that the guard refuses it
 //	pass-1                lets the connection of a withdrawn frontend continue unchanged
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
 //
 // All frontends with the same number of slots share a chain. The number of a backend's slots
-// depends on its weight (slots.go). So a change of endpoints only replaces elements, in one netlink
+// depends on its weight (slots.go). Each range of ports has a chain, because its number is constant
+// in the rules. So a change of endpoints only replaces elements, in one netlink
 // message, and creates a chain only for the first frontend of a size.
 //
 // A packet makes several lookups, and may see two generations of the rules. So the transaction that

@@ -54,6 +54,9 @@ func (x *lookup) explain() error {
 
 // findChain looks up the chain of the frontend's packets.
 func (x *lookup) findChain() error {
+	if x.f.Key.Port.IsRange() {
+		return x.findRange()
+	}
 	there, err := x.find(x.frontends, key(x.f.Key))
 	if err != nil {
 		return err
@@ -75,6 +78,20 @@ func (x *lookup) findChain() error {
 	return nil
 }
 
+// findRange looks up the chain of the packets to a range of ports.
+func (x *lookup) findRange() error {
+	to, err := x.find(x.rangeChoices, key(x.f.Key))
+	if err != nil {
+		return err
+	}
+	o := dataplane.Object{Name: x.nameOf(x.rangeChoices), Missing: len(to) == 0}
+	if !o.Missing {
+		o.Says = "chain " + to[0].Goto
+	}
+	x.out.Objects = append(x.out.Objects, o)
+	return nil
+}
+
 // findSticky looks up the backend that affinity selects for the client.
 func (x *lookup) findSticky() error {
 	if x.form.choice.sticky == 0 {
@@ -90,29 +107,29 @@ func (x *lookup) findSticky() error {
 	x.out.Objects = append(x.out.Objects, dataplane.Object{
 		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
 	})
-	led, err := x.find(x.backends, append(key(x.f.Key), known[0].Data...))
+	led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), known[0].Data...))
 	if err == nil && len(led) > 0 { // otherwise its backend gets no new connections, and the client gets another one
-		x.out.Sticky, x.out.Left = backendOf(led[0].Data), known[0].Expires
+		x.out.Sticky, x.out.Left = backendOf(x.f.Key, led[0].Data), known[0].Expires
 	}
 	return err
 }
 
 // findClient returns the client's element of a memory in sticky.
 func (x *lookup) findClient(m memory) ([]nft.FoundElem, error) {
-	who := nft.Bytes{}.Addr(x.f.AffinityClient(x.client))
+	who, c := nft.Bytes{}.Addr(x.f.AffinityClient(x.client)), x.form.choice
 	if m.wide {
 		who = who.Addr(x.f.Addr)
 	} else {
 		who = append(who, key(x.f.Key)...)
 	}
-	return x.find(x.sticky, nft.Bytes{}.Number(x.clientHash(m, stickySeed).Sum(who)).Number(x.clientHash(m, stickyAlso).Sum(who)))
+	return x.find(x.sticky, nft.Bytes{}.Number(c.clientHash(m, stickySeed).Sum(who)).Number(c.clientHash(m, stickyAlso).Sum(who)))
 }
 
 // findShares reads the slots that a packet may select, and the counters of their backends.
 func (x *lookup) findShares() error {
-	c, slots := x.form.choice, x.eps
+	c, slots := x.form.choice, x.placesOf(x.f.Key).eps
 	if c.indirect() {
-		slots = x.slots
+		slots = x.placesOf(x.f.Key).slots
 	}
 	var keys []nft.Bytes
 	if h, ok := c.number().(nft.Jhash); ok {
@@ -128,13 +145,13 @@ func (x *lookup) findShares() error {
 	}
 	parts, counted := map[netip.AddrPort]float64{}, map[netip.AddrPort]uint64{}
 	for _, e := range there {
-		to := backendOf(e.Data)
+		to := backendOf(x.f.Key, e.Data)
 		if c.indirect() {
-			led, err := x.find(x.backends, append(key(x.f.Key), e.Data...))
+			led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), e.Data...))
 			if err != nil || len(led) == 0 {
 				return err
 			}
-			to, e.Packets = backendOf(led[0].Data), led[0].Packets
+			to, e.Packets = backendOf(x.f.Key, led[0].Data), led[0].Packets
 			counted[to] = 0 // one element counts for all slots
 		}
 		parts[to] += 1 / float64(len(keys))

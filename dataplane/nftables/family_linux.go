@@ -60,6 +60,9 @@ type front struct {
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
+	// open is the frontend's element of each part of its range, which has the label. number is then
+	// 0, and chain is the chain of the range.
+	open []balancer.PortRange
 }
 
 // uses returns the names of the chains that the frontend needs.

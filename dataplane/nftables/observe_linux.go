@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -74,9 +75,14 @@ func (y *familyTable) brokenLocked(name string) bool {
 
 // tableDump is the content of a table.
 type tableDump struct {
-	shape                                             nft.Shape
-	sets                                              []nft.Found
-	frontends, choices, eps, slots, backends, digests []nft.FoundElem
+	shape nft.Shape
+	sets  []nft.Found
+	elems map[*nft.Set][]nft.FoundElem
+}
+
+// of returns the elements of a map of frontends with a single port, and of the map of ranges.
+func (k *tableDump) of(single, ranged *nft.Set) []nft.FoundElem {
+	return append(k.elems[single], k.elems[ranged]...)
 }
 
 // readAll reads the table.
@@ -89,12 +95,12 @@ func (y *familyTable) readAll() (k tableDump, err error) {
 		note(err)
 		k.sets, err = c.Sets(x)
 		note(err)
-		s := y.schema
-		for set, into := range map[*nft.Set]*[]nft.FoundElem{
-			s.frontends: &k.frontends, s.choices: &k.choices, s.eps: &k.eps, s.slots: &k.slots, s.backends: &k.backends, s.digests: &k.digests,
-		} {
-			*into, err = c.Elements(x, set.Name)
-			note(err)
+		k.elems = map[*nft.Set][]nft.FoundElem{}
+		for _, set := range y.schema.sets() {
+			if set != y.schema.sticky {
+				k.elems[set], err = c.Elements(x, set.Name)
+				note(err)
+			}
 		}
 		return failed
 	})
@@ -158,7 +164,7 @@ func (y *familyTable) readLocked() (damage string, err error) {
 // same reports whether the read frontend equals the written one.
 func (f *front) same(read *front) bool {
 	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
-		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids)
+		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open)
 }
 
 // otherVersion reports whether the table has other maps than ours. Another version created it then,
@@ -184,10 +190,11 @@ func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 			there.number = c.number
 		}
 	}
-	same := len(k.choices) == len(want)
+	choices := k.elems[y.schema.choices]
+	same := len(choices) == len(want)
 	y.last = max(y.last, unservedNumber)
-	slices.SortFunc(k.choices, func(a, b nft.FoundElem) int { return slices.Compare(a.Key, b.Key) })
-	for _, e := range k.choices {
+	slices.SortFunc(choices, func(a, b nft.FoundElem) int { return slices.Compare(a.Key, b.Key) })
+	for _, e := range choices {
 		n := numberIn(e.Key)
 		same = same && want[n] == e.Goto
 		y.reserveNumbers(n)
@@ -272,50 +279,78 @@ func (y *familyTable) compareRules(k *tableDump) (damage string) {
 
 // frontsOf assembles the elements of each frontend.
 func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
-	all, f := map[balancer.Key]*front{}, y.schema.table.Family
+	all, s := map[balancer.Key]*front{}, y.schema
 	chains := map[uint32]string{unservedNumber: unserved}
 	for name, c := range y.chains {
 		if c.number != 0 {
 			chains[c.number] = name
 		}
 	}
-	of := func(at []byte) (*front, uint32) {
-		key, n, ok := keyOf(at, f)
-		if !ok {
-			return &front{}, 0
-		}
+	at := func(key balancer.Key) *front {
 		if all[key] == nil {
 			all[key] = &front{}
 		}
-		return all[key], n
+		return all[key]
 	}
-	for _, e := range k.frontends {
-		x, _ := of(e.Key)
+	of := func(e *nft.FoundElem) (*front, balancer.Key, uint32) {
+		key, n, ok := keyOf(e.Key, s.table.Family)
+		if !ok {
+			return &front{}, key, 0
+		}
+		return at(key), key, n
+	}
+	for _, e := range k.elems[s.frontends] {
+		x, _, _ := of(&e)
 		x.number, x.label = numberIn(e.Data), e.Comment
 		x.chain = chains[x.number]
 		y.reserveNumbers(x.number)
 	}
-	for _, e := range k.digests {
-		if x, _ := of(e.Key); len(e.Data) >= 8 {
+	for _, e := range k.elems[s.ranges] {
+		if key, ports, ok := openPartOf(&e, s.table.Family); ok {
+			x := at(key)
+			x.open, x.label = append(x.open, ports), e.Comment
+		}
+	}
+	for _, e := range k.elems[s.rangeChoices] {
+		x, _, _ := of(&e)
+		x.chain = e.Goto
+	}
+	for _, e := range k.of(s.single.digests, s.ranged.digests) {
+		if x, _, _ := of(&e); len(e.Data) >= 8 {
 			x.stored = max(1, dataplane.Digest(binary.NativeEndian.Uint32(e.Data))<<32|dataplane.Digest(binary.NativeEndian.Uint32(e.Data[4:]))) // 0 would mean that there is no digest
 		}
 	}
-	for _, e := range k.eps {
-		x, n := of(e.Key)
-		x.eps = put(x.eps, n, backendOf(e.Data))
+	for _, e := range k.of(s.single.eps, s.ranged.eps) {
+		x, key, n := of(&e)
+		x.eps = put(x.eps, n, backendOf(key, e.Data))
 	}
-	for _, e := range k.slots {
-		x, n := of(e.Key)
+	for _, e := range k.of(s.single.slots, s.ranged.slots) {
+		x, _, n := of(&e)
 		x.slots = put(x.slots, n, numberIn(e.Data))
 	}
-	for _, e := range k.backends {
-		x, n := of(e.Key)
+	for _, e := range k.of(s.single.backends, s.ranged.backends) {
+		x, key, n := of(&e)
 		if x.ids == nil {
 			x.ids = map[uint32]netip.AddrPort{}
 		}
-		x.ids[n] = backendOf(e.Data)
+		x.ids[n] = backendOf(key, e.Data)
+	}
+	for _, x := range all {
+		slices.SortFunc(x.open, func(a, b balancer.PortRange) int { return cmp.Compare(a.First(), b.First()) })
 	}
 	return all
+}
+
+// openPartOf decodes an element of ranges: the key of its frontend, and the open ports.
+func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports balancer.PortRange, ok bool) {
+	k, _, ok = keyOf(e.Key, f)
+	end, _, okEnd := keyOf(e.KeyEnd, f)
+	if !ok || !okEnd || len(e.Data) < 4 {
+		return k, 0, false
+	}
+	ports = balancer.NewPortRange(k.Port.First(), end.Port.First())
+	k.Port = balancer.PortRange(binary.NativeEndian.Uint32(e.Data))
+	return k, ports, k.Port.IsRange()
 }
 
 // put sets element n of a list. It ignores numbers that no frontend can have, because other
@@ -342,7 +377,7 @@ func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 		return k, 0, false
 	}
 	a, _ := netip.AddrFromSlice(b[:size])
-	k = balancer.Key{Addr: a, Port: balancer.PortRange(binary.BigEndian.Uint16(b[size+4:])), Proto: balancer.ProtocolOf(b[size])}
+	k = balancer.Key{Addr: a, Port: portOf(b[size+4:]), Proto: balancer.ProtocolOf(b[size])}
 	if k.Proto == "" {
 		return k, 0, false
 	}
@@ -352,8 +387,21 @@ func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 	return k, n, true
 }
 
-// backendOf decodes the value of an element.
-func backendOf(b []byte) netip.AddrPort {
+// portOf decodes the port in a key. A single port has two bytes, and the others are zero. The
+// number of a range has its first port in the upper half and its last port in the lower half, so
+// neither half is zero.
+func portOf(b []byte) balancer.PortRange {
+	if b[2] == 0 && b[3] == 0 {
+		return balancer.PortRange(binary.BigEndian.Uint16(b))
+	}
+	return balancer.PortRange(binary.NativeEndian.Uint32(b))
+}
+
+// backendOf decodes the value of an element of the frontend k.
+func backendOf(k balancer.Key, b []byte) netip.AddrPort {
+	if a, ok := netip.AddrFromSlice(b); ok && k.Port.IsRange() {
+		return netip.AddrPortFrom(a, k.Port.First())
+	}
 	if len(b) < 8 {
 		return netip.AddrPort{}
 	}

@@ -41,7 +41,9 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 		if made[chain] == 0 {
 			s.writeChoice(tx, chain, c, mark)
 			made[chain] = uint32(len(made) + 1)
-			tx.Create(s.table, s.choices, choiceElem(made[chain], chain))
+			if c.ports == 0 {
+				tx.Create(s.table, s.choices, choiceElem(made[chain], chain))
+			}
 		}
 		return made[chain]
 	}
@@ -53,7 +55,7 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 	for i, a := range form.slots {
 		at := key(f.Key).Number(uint32(i))
 		if form.ids == nil {
-			eps = append(eps, nft.Elem{Key: at, Data: data(a)})
+			eps = append(eps, nft.Elem{Key: at, Data: data(f.Key, a)})
 		} else {
 			slots = append(slots, nft.Elem{Key: at, Data: nft.Bytes{}.Number(form.ids[a])})
 		}
@@ -64,11 +66,17 @@ func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, m
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, a := range backends {
-		ids = append(ids, nft.Elem{Key: key(f.Key).Number(form.ids[a]), Data: data(a)})
+		ids = append(ids, nft.Elem{Key: key(f.Key).Number(form.ids[a]), Data: data(f.Key, a)})
 	}
-	tx.Create(s.table, s.eps, eps...)
-	tx.Create(s.table, s.slots, slots...)
-	tx.Create(s.table, s.backends, ids...)
-	tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(number), Comment: form.label})
+	maps := s.placesOf(f.Key)
+	tx.Create(s.table, maps.eps, eps...)
+	tx.Create(s.table, maps.slots, slots...)
+	tx.Create(s.table, maps.backends, ids...)
+	if f.Key.Port.IsRange() {
+		tx.Create(s.table, s.rangeChoices, rangeChoice(f.Key, form.choice.chain(f.Key)))
+		tx.Create(s.table, s.ranges, rangeElems(f.Key, form.label, f.Open)...)
+	} else {
+		tx.Create(s.table, s.frontends, nft.Elem{Key: key(f.Key), Data: nft.Bytes{}.Number(number), Comment: form.label})
+	}
 	return form.ids != nil
 }

@@ -64,6 +64,9 @@ func render(f *balancer.Frontend) form {
 		made.slots = weighted(backends)
 	}
 	made.choice.n = uint32(len(made.slots))
+	if f.Key.Port.IsRange() {
+		made.choice.ports = f.Key.Port
+	}
 	if f.AffinityTimeout > 0 {
 		made.choice.sticky = (min(f.AffinityTimeout, maxTimeout) + time.Second - 1).Truncate(time.Second)
 	}
@@ -126,8 +129,32 @@ func idsOf(f *balancer.Frontend, backends []balancer.Backend) map[netip.AddrPort
 
 // key returns the frontend's key in maps.
 func key(k balancer.Key) nft.Bytes {
-	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port.First())
+	place := nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number())
+	if k.Port.IsRange() {
+		return place.Number(uint32(k.Port))
+	}
+	return place.Port(k.Port.First())
 }
 
-// data encodes a backend as the value of a map.
-func data(a netip.AddrPort) nft.Bytes { return nft.Bytes{}.Addr(a.Addr()).Port(a.Port()) }
+// data encodes a backend of the frontend k as the value of a map.
+func data(k balancer.Key, a netip.AddrPort) nft.Bytes {
+	if k.Port.IsRange() {
+		return nft.Bytes{}.Addr(a.Addr())
+	}
+	return nft.Bytes{}.Addr(a.Addr()).Port(a.Port())
+}
+
+// rangeElems returns the elements of ranges for the open ports of the frontend k.
+func rangeElems(k balancer.Key, label string, open []balancer.PortRange) []nft.Elem {
+	all := make([]nft.Elem, len(open))
+	for i, p := range open {
+		at := func(port uint16) nft.Bytes {
+			return key(balancer.Key{Addr: k.Addr, Proto: k.Proto, Port: balancer.PortRange(port)})
+		}
+		all[i] = nft.Elem{Key: at(p.First()), KeyEnd: at(p.Last()), Data: nft.Bytes{}.Number(uint32(k.Port)), Comment: label}
+	}
+	return all
+}
+
+// rangeChoice returns the element of rangeChoices that maps the frontend k to a chain.
+func rangeChoice(k balancer.Key, chain string) nft.Elem { return nft.Elem{Key: key(k), Goto: chain} }

@@ -55,10 +55,8 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	}
 	visit := func(f *Flow) error {
 		k := f.Frontend()
-		contains := func(r balancer.Key) bool {
-			return r.Addr == k.Addr && r.Proto == k.Proto && r.Port.Contains(k.Port.First())
-		}
-		if !keys[k] && !slices.ContainsFunc(ranges, contains) || stale != nil && !stale(f) {
+		inRange := func(r balancer.Key) bool { return r.Covers(k) }
+		if !keys[k] && !slices.ContainsFunc(ranges, inRange) || stale != nil && !stale(f) {
 			return nil
 		}
 		if found = append(found, *f); len(found) == batch {

@@ -46,12 +46,18 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Frontend returns the protocol and the original destination. If the flow belongs to a frontend,
-// the result is the frontend's key.
+// Frontend returns the key of the flow's frontend, if the flow belongs to one. Without Ports, it is
+// the destination.
 func (f *Flow) Frontend() balancer.Key {
+	k := f.Destination()
 	if f.Ports != 0 {
-		return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: f.Ports, Proto: f.Proto}
+		k.Port = f.Ports
 	}
+	return k
+}
+
+// Destination returns the protocol and the original destination.
+func (f *Flow) Destination() balancer.Key {
 	return balancer.Key{Addr: f.Orig.Dst.Addr(), Port: balancer.PortRange(f.Orig.Dst.Port()), Proto: f.Proto}
 }
 

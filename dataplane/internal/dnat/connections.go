@@ -75,7 +75,7 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 		return c, false
 	}
 	c = dataplane.Connection{
-		Frontend: f.Key, Service: f.Service, Client: flow.Client(), Backend: flow.Backend(),
+		Frontend: flow.Destination(), Service: f.Service, Client: flow.Client(), Backend: flow.Reply.Src,
 		State: flow.State, Since: flow.Start, In: flow.In, Out: flow.Out,
 	}
 	if idle(flow) {
@@ -115,7 +115,7 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 	defer func() { _ = conn.Close() }() // all requests were already answered
 	wanted, keys, idle := fl.frontends(), map[balancer.Key]bool{}, idle()
 	for k, f := range wanted {
-		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend == k)
+		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend.Covers(k) || k.Covers(q.Frontend))
 	}
 	return conn.Cut(ctx, keys, func(flow *conntrack.Flow) bool {
 		c, ours := fl.connection(fl.frontend(flow), flow, idle)

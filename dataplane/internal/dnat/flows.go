@@ -294,7 +294,7 @@ func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	}
 	for _, r := range fl.ranges {
 		narrower := flow.Ports == 0 || r.Port.Len() < flow.Ports.Len()
-		if r.Addr != k.Addr || r.Proto != k.Proto || !r.Port.Contains(k.Port.First()) || !narrower {
+		if !r.Covers(k) || !narrower {
 			continue
 		}
 		f := fl.wanted[r]

@@ -118,17 +118,26 @@ func (c Concat) typeof(u *userdata, f TableFamily) {
 	})
 }
 
-// Numgen is a number below Mod: either random, or the next value of the rule's counter.
+// Numgen is the sum of Offset and a number below Mod: either random, or the next value of the
+// rule's counter.
 type Numgen struct {
-	Random bool
-	Mod    uint32
+	Random      bool
+	Mod, Offset uint32
 }
 
+// Fixed returns an expression with a fixed value, for keys of maps. nft does not accept a plain
+// number in a concatenation.
+func Fixed(n uint32) Numgen { return Numgen{Random: true, Mod: 1, Offset: n} }
+
 func (n Numgen) text(TableFamily) string {
+	text := fmt.Sprintf("numgen inc mod %d", n.Mod)
 	if n.Random {
-		return fmt.Sprintf("numgen random mod %d", n.Mod)
+		text = fmt.Sprintf("numgen random mod %d", n.Mod)
 	}
-	return fmt.Sprintf("numgen inc mod %d", n.Mod)
+	if n.Offset != 0 {
+		text += fmt.Sprintf(" offset %d", n.Offset)
+	}
+	return text
 }
 
 func (Numgen) kind(TableFamily) kind { return kind{id: typeInteger, size: 4, order: native} }
@@ -138,7 +147,7 @@ func (n Numgen) load(m *message, _ TableFamily, reg, _ int) {
 		m.Wire32(1, register(reg)) // NFTA_NG_DREG
 		m.Wire32(2, n.Mod)         // NFTA_NG_MODULUS
 		m.Wire32(3, bit(n.Random)) // NFTA_NG_TYPE
-		m.Wire32(4, 0)             // NFTA_NG_OFFSET
+		m.Wire32(4, n.Offset)      // NFTA_NG_OFFSET
 	})
 }
 
@@ -146,7 +155,7 @@ func (n Numgen) typeof(u *userdata, _ TableFamily) {
 	u.expr(exprNumgen, func() {
 		u.uint32(0, bit(n.Random))
 		u.uint32(1, n.Mod)
-		u.uint32(2, 0) // offset
+		u.uint32(2, n.Offset)
 	})
 }
 

@@ -89,11 +89,12 @@ func (s *sample) rules() map[string][]Rule {
 	return map[string][]Rule{
 		"pre":     {do(Vmap{place, s.svc}), do(Is{L4proto, 6, false}, Redirect{Lookup{place, s.redir}})},
 		"out":     {do(Vmap{place, s.svc})},
-		"some-10": {do(ours), do(DNAT{Lookup{with(Numgen{true, 10}), s.eps}})},
-		"turn-3":  {do(ours), do(DNAT{Lookup{with(Numgen{false, 3}), s.eps}})},
+		"some-10": {do(ours), do(DNAT{Lookup{with(Numgen{Random: true, Mod: 10}), s.eps}})},
+		"turn-3":  {do(ours), do(DNAT{Lookup{with(Numgen{Mod: 3}), s.eps}})},
+		"fixed":   {do(ours), do(DNAT{Lookup{with(Fixed(9)), s.eps}})},
 		"hash-8":  {do(ours), do(DNAT{Lookup{with(Jhash{Saddr, 8, 7}), s.eps}})},
 		"sticky-3": {
-			do(SetField{Priority, Lookup{with(Numgen{true, 3}), s.slots}}),
+			do(SetField{Priority, Lookup{with(Numgen{Random: true, Mod: 3}), s.slots}}),
 			do(Update{s.sticky, client, Priority, 3 * time.Hour}),
 			do(SetField{Priority, Lookup{client, s.sticky}}),
 			do(DNAT{Lookup{with(Priority), s.ids}}),

@@ -49,7 +49,10 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 			return ""
 		},
 		Silence: srv.Silence,
-		Foreign: func(k balancer.Key) []string { return srv.drops(ctx, v.State.Desired.Frontends.At(k)) },
+		Foreign: func(k balancer.Key) []string {
+			_, f := balancer.FrontendAt(v.State.Desired.Frontends, k)
+			return srv.drops(ctx, f)
+		},
 	}
 	a, err := node.Explain(ctx, explain.Question{Client: client.Addr, Port: client.Port, To: key})
 	if err != nil {
