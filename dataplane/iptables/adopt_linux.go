@@ -30,17 +30,24 @@ func (s *survey) findTree() string {
 	}
 	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, seen: map[string]bool{}}
 	for k, f := range y.fronts {
-		t.fronts[f.chain] = k
+		if !k.Port.IsRange() {
+			t.fronts[f.chain] = k
+		}
 	}
-	root, wrong := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
+	ranges, rest := rangeRules(y.keys(nil)), rules[:len(rules)-1]
+	if len(rest) < len(ranges) || !slices.Equal(rest[:len(ranges)], ranges) {
+		return "the rules of " + rootChain + " for ranges of ports were changed"
+	}
+	root, wrong := t.node(rootChain, y.tree.root.at, rest[len(ranges):])
 	switch {
 	case wrong != "":
 		return "rules of chain " + wrong + " were changed"
-	case t.reached != len(y.fronts):
-		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(y.fronts))
+	case t.reached != len(t.fronts):
+		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(t.fronts))
 	case root.depth() > maxTreeDepth:
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
+	root.ranges = ranges
 	changed := ""
 	root.each(func(n *treeNode) {
 		if !y.alike(y.chains[n.name], y.state(n.chain())) {

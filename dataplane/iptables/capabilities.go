@@ -33,6 +33,7 @@ func Capabilities() balancer.Capabilities {
 			balancer.LeastConn: balancer.Random, balancer.WeightedLeastConn: balancer.Random,
 			balancer.ShortestDelay: balancer.Random, balancer.NeverQueue: balancer.Random,
 		},
+		MaxPorts:     balancer.AllPorts.Len(),
 		Forwards:     []balancer.Forward{balancer.NATForward},
 		KeepsSource:  true,
 		DropsClients: true,

@@ -84,7 +84,7 @@ func (y *familyRules) countLastLocked(ctx context.Context) {
 }
 
 func (f *front) total(backend netip.AddrPort) counters.BackendKey {
-	return counters.BackendKey{Port: counters.Port{Service: f.service, Name: f.port}, Addr: backend}
+	return counters.BackendKey{Port: counters.Port{Service: f.service, Name: f.port}, Addr: onPort(backend, f.first)}
 }
 
 // counts returns all counts, or the result of the last reading while the table is written or was

@@ -92,8 +92,10 @@ type front struct {
 	// service and port are the names of its counters.
 	service balancer.Name
 	port    string
-	chain   string
-	below   []string
+	// first is the first port of a range, and otherwise 0.
+	first uint16
+	chain string
+	below []string
 	// proved reports whether we wrote its chains, or compared them with the desired chains.
 	proved bool
 	// slots holds the slots of backends in sticky sets, and used is the number of slots ever
@@ -167,9 +169,12 @@ func targetOf(rule string) string {
 	return target
 }
 
-// backendOf returns the backend to which a rule leads.
+// backendOf returns the backend to which a rule leads. The port is 0 for a range of ports.
 func backendOf(rule string) netip.AddrPort {
 	_, text, _ := strings.Cut(rule, "--to-destination ")
+	if a, err := netip.ParseAddr(text); err == nil {
+		return netip.AddrPortFrom(a, 0)
+	}
 	to, _ := netip.ParseAddrPort(text) // the zero value for other rules
 	return to
 }

@@ -21,7 +21,7 @@ const (
 	groupPrefix  = "VIPD-E-"
 	stickyPrefix = "VIPD-A-"
 	// frontPrefix is the name prefix of frontends' chains. An IPv4 address follows, or "6-" and a
-	// hash.
+	// hash. For a range of ports, it is "4-" or "6-" and a hash.
 	frontPrefix = "VIPD-"
 )
 
@@ -42,10 +42,13 @@ func isFront(chain string) bool {
 }
 
 // frontChain returns the name of a frontend's chain: VIPD-10.96.0.10:80/t. It contains a hash
-// instead of an IPv6 address, which is too long.
+// instead of an IPv6 address or a range of ports, which are too long.
 func frontChain(k balancer.Key) string {
 	letter := "/" + string(k.Proto[:1])
-	if k.Addr.Is4() {
+	switch {
+	case k.Addr.Is4() && k.Port.IsRange():
+		return frontPrefix + "4-" + keyHash(k) + letter
+	case k.Addr.Is4():
 		return frontPrefix + k.Addr.String() + ":" + strconv.Itoa(int(k.Port)) + letter
 	}
 	return frontPrefix + "6-" + keyHash(k) + letter

@@ -268,7 +268,7 @@ func (y *familyRules) saved(chain string, rules []string) chainState {
 
 // front adopts a frontend by its note.
 func (s *survey) front(n note, last *front, changed map[string]bool) *front {
-	f := &front{digest: n.digest, service: n.service, port: n.port, chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
+	f := &front{digest: n.digest, service: n.service, port: n.port, first: firstOf(n.key.Port), chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
 	intact := !changed[f.chain]
 	count := len(s.rules[f.chain])
 	for _, name := range f.below {

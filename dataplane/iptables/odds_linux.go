@@ -51,6 +51,9 @@ func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 		o.chains[c.Name] = c.Rules
 	}
 	o.follow(rules, 1)
+	for i := range o.shares {
+		o.shares[i].Backend = onPort(o.shares[i].Backend, firstOf(f.Key.Port))
+	}
 	return o.shares
 }
 

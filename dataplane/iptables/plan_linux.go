@@ -67,7 +67,7 @@ func (p *plan) add(owner balancer.Key, g xtables.Group) {
 
 // planFrontLocked plans the chains of a frontend that differ, in one transaction.
 func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front) {
-	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, proved: true}
+	next := &front{digest: digest(f, y.mark), service: f.Service, port: f.Port, first: firstOf(f.Key.Port), proved: true}
 	same := was != nil && was.digest == next.digest && y.chains[was.chain].rules > 0
 	if same && (was.proved || y.prove(f, was)) {
 		return
@@ -107,12 +107,22 @@ const rebuildFrom = 64
 // would become too deep, it plans a new tree with new names, and then changes the root to it.
 func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	var c changes
-	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
+	keys := func() []balancer.Key {
+		without := map[balancer.Key]bool{}
 		for _, k := range gone {
+			without[k] = true
+		}
+		return append(y.keys(without), added...)
+	}
+	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
+		for _, k := range singlePorts(gone) {
 			p.tree = p.tree.without(k, &c)
 		}
-		for _, k := range added {
+		for _, k := range singlePorts(added) {
 			p.tree = p.tree.with(k, &c)
+		}
+		if p.tree.root.ranges != nil || len(singlePorts(added)) < len(added) {
+			p.tree = p.tree.withRanges(rangeRules(keys()), &c)
 		}
 		if p.tree.root.depth() <= maxTreeDepth {
 			for _, chain := range c.chains() {
@@ -124,11 +134,7 @@ func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 			return
 		}
 	}
-	without := map[balancer.Key]bool{}
-	for _, k := range gone {
-		without[k] = true
-	}
-	p.tree = y.tree.build(append(y.keys(without), added...))
+	p.tree = y.tree.build(keys())
 	p.tree.root.each(func(n *treeNode) {
 		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{n.chain()}})
 	})

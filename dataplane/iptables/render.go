@@ -56,7 +56,11 @@ func targetsOf(f *balancer.Frontend) []target {
 	var targets []target
 	for _, b := range f.Backends {
 		if b.State == balancer.Active {
-			targets = append(targets, target{b.Addr, b.Weight, "-p " + string(f.Proto) + " ", "-j DNAT --to-destination " + b.Addr.String()})
+			to := b.Addr.String()
+			if f.Key.Port.IsRange() {
+				to = b.Addr.Addr().String() // the destination keeps its port
+			}
+			targets = append(targets, target{b.Addr, b.Weight, "-p " + string(f.Proto) + " ", "-j DNAT --to-destination " + to})
 		}
 	}
 	return targets

@@ -43,6 +43,8 @@ type treeNode struct {
 	at   path
 	// branches are sorted by path.
 	branches []branch
+	// ranges are the root's rules for ranges of ports.
+	ranges []string
 }
 
 // branch leads to another node, or if node is nil to the frontend of a whole path.
@@ -70,14 +72,16 @@ func newTree(is4 bool) tree {
 
 // build returns the tree of keys. Its node numbers continue those of t.
 func (t tree) build(keys []balancer.Key) tree {
-	branches := make([]branch, len(keys))
-	for i, k := range keys {
+	singles := singlePorts(keys)
+	branches := make([]branch, len(singles))
+	for i, k := range singles {
 		branches[i] = branch{at: pathOf(k)}
 	}
 	slices.SortFunc(branches, func(a, b branch) int { return a.at.compare(b.at) })
 	for fan := fanOut; ; fan *= 2 {
 		next := tree{next: t.next}
 		next.root = next.newRoot(t.root.at, branches, fan)
+		next.root.ranges = rangeRules(keys)
 		if next.root.depth() <= maxTreeDepth {
 			return next
 		}
@@ -193,6 +197,7 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	if len(copied.branches) > fullNode {
 		was := t.next
 		divided := t.divide(n.at, n.name, copied.branches, fanOut)
+		divided.ranges = n.ranges
 		divided.each(func(m *treeNode) {
 			if m.number() > was {
 				changed.write(m)
@@ -284,7 +289,7 @@ func keeper(is4 bool) string {
 
 // chain returns the chain of the node.
 func (n *treeNode) chain() xtables.Chain {
-	c := xtables.Chain{Name: n.name}
+	c := xtables.Chain{Name: n.name, Rules: slices.Clone(n.ranges)}
 	for _, b := range n.branches {
 		c.Rules = append(c.Rules, b.rule(n.at))
 	}
