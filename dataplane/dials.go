@@ -17,6 +17,13 @@ type ReportsDials interface {
 	DialRetries() uint64
 }
 
+// CountsClients is implemented by a dataplane that enforces the limits of clients itself.
+type CountsClients interface {
+	// FullLimits returns the services whose connections had no limit in the last minute, because
+	// there were too many sources.
+	FullLimits() []balancer.Name
+}
+
 // WatchesUnanswered is implemented by a dataplane whose connections are opened by the kernel, if
 // the kernel reveals unanswered connections.
 type WatchesUnanswered interface {

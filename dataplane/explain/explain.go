@@ -174,6 +174,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		return *a, nil
 	}
 	objects := n.source(a, f, from)
+	a.limits(f, from)
 	if a.Verdict != "" {
 		a.Objects = objects
 		return *a, nil
@@ -267,6 +268,17 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 		}
 	}
 	return objects
+}
+
+// limits describes the limits of clients.
+func (a *Answer) limits(f *balancer.Frontend, from host.Route) {
+	switch {
+	case f.Limits.IsZero():
+	case from.Local:
+		a.step("limits", false, "%s is this node, which has no limits", a.Client)
+	default:
+		a.step("limits", false, "this node limits clients of %s: %s; a connection over a limit is not served", f.Service, f.Limits)
+	}
 }
 
 // unanswered is the conntrack state of TCP connections without a reply from the endpoint.

@@ -42,8 +42,9 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 			objects = append(objects, dataplane.Object{Name: name, Says: f.Key.String(), Missing: !in})
 		}
 	}
-	if !isRestricted(f) {
-		return objects, true, nil
+	counted, err := explainLimits(conn, l, f, client)
+	if objects = append(objects, counted...); err != nil || !isRestricted(f) {
+		return objects, true, err
 	}
 	at := placeOf(f.Key)
 	at.Net = netip.PrefixFrom(client, client.BitLen())
@@ -56,4 +57,49 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 		says = "has " + client.String()
 	}
 	return append(objects, dataplane.Object{Name: name, Says: says}), allowed, nil
+}
+
+// explainLimits returns the meters of f that count client.
+func explainLimits(conn *nft.Conn, l *layout, f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, err error) {
+	if !isLimited(f) {
+		return nil, nil
+	}
+	for _, m := range limiterOf(f).meters() {
+		source := netip.PrefixFrom(client.WithZone(""), m.key.Bits).Masked()
+		_, err := conn.Find(l.table, m.set, []nft.Elem{{Key: nft.Bytes{}.Addr(source.Addr())}})
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return objects, err
+		default:
+			objects = append(objects, dataplane.Object{Name: "set " + m.set.Name + " of table " + l.table.String(), Says: "counts connections of " + source.String()})
+		}
+	}
+	return objects, nil
+}
+
+// FullLimits returns the places whose connections had no limit in the last minute, because a meter
+// was full. It opens its own connection to the kernel.
+func FullLimits() (places []balancer.Key, err error) {
+	conn, err := nft.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }() // the connection was only used to read
+	for _, of := range inet.Families() {
+		l := newLayout(of)
+		found, err := conn.Elements(l.table, l.full.Name)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			e := entryOf(&found[i].Elem, of)
+			for _, p := range []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP} {
+				if p.Number() == e.Proto {
+					places = append(places, balancer.Key{Addr: e.Addr, Port: e.Port, Proto: p})
+				}
+			}
+		}
+	}
+	return places, nil
 }

@@ -15,5 +15,8 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 	return nil, f.Allows(client), nil
 }
 
+// FullLimits returns nothing, because there is no guard.
+func FullLimits() ([]balancer.Key, error) { return nil, nil }
+
 // Try returns an error, because the guard needs Linux.
 func Try() error { return errors.New("it needs Linux") }

@@ -184,3 +184,15 @@ func (f *frontend) recountLocked(client netip.Addr) admission {
 	n, _ := f.admitter.admit(client, balancer.ClientLimits{SourcePrefix: c.Limits.SourcePrefix}, time.Now())
 	return n
 }
+
+// FullLimits implements [dataplane.CountsClients].
+func (d *Dataplane) FullLimits() (services []balancer.Name) {
+	d.admitters.mu.Lock()
+	defer d.admitters.mu.Unlock()
+	for k, a := range d.admitters.all {
+		if a.full.isRecent() {
+			services = append(services, k.service)
+		}
+	}
+	return services
+}

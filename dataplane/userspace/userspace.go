@@ -115,6 +115,7 @@ var (
 	_ dataplane.EndsConnections    = (*Dataplane)(nil)
 	_ dataplane.FollowsConnections = (*Dataplane)(nil)
 	_ dataplane.Explains           = (*Dataplane)(nil)
+	_ dataplane.CountsClients      = (*Dataplane)(nil)
 )
 
 // New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end

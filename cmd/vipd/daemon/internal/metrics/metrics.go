@@ -76,7 +76,7 @@ func New(o Options) *Metrics {
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
 		m.syncDuration, m.lastSuccess, m.failures, m.changes, m.programming, m.repairs, m.storeEvents, m.reloadFailures, m.checks,
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(m.collect), collector(m.collectOwned),
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collector(m.collect), collector(m.collectLimits), collector(m.collectOwned),
 	)
 	return m
 }
