@@ -9,8 +9,8 @@
 // passes O(log services) rules, and a packet to another address leaves after a few. Rules for
 // ranges of ports precede the tree, without the ports of narrower frontends (ranges.go). Each
 // frontend has a chain that chooses a backend by weighted chance, in turn, or by the client's
-// address (choose.go). Many backends are distributed to a tree of further chains. With affinity, sets of
-// (VIP, port, client) with timeouts return clients to their backend first (render.go).
+// address (choose.go). Many backends are distributed to a tree of further chains. With affinity,
+// sets of (VIP, port, client) with timeouts return clients to their backend first (render.go).
 //
 // A change only writes the chains that differ (plan_linux.go), and all chains of a frontend in the
 // same transaction. The last rule of a frontend's chain is a note that no packet reaches while
