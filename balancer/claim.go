@@ -193,7 +193,12 @@ func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (op
 	for _, vip := range vips {
 		key := Key{vip, p.Port, p.Protocol}
 		reservedFor := ""
-		if (fromEtcd(u.service) || p.Port.IsRange()) && slices.Contains(env.Local, vip) {
+		own := slices.Contains(env.Local, vip)
+		if own && p.Port == AllPorts {
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and clients could no longer reach its programs, such as SSH. Name the ports, or choose another VIP", key)
+			continue
+		}
+		if own && (fromEtcd(u.service) || p.Port.IsRange()) {
 			reservedFor = env.reservedPort(key)
 		}
 		if reservedFor == "" {

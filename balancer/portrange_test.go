@@ -147,8 +147,14 @@ func TestRangeOnOwnAddress(t *testing.T) {
 		}
 		problems := d.Problems.At("a")
 		if !served && (problems == nil || (*problems)[0].Field != "ports[0].port" || (*problems)[0].Kind != PortReserved) {
-			t.Errorf("problems of %s = %v", port, problems)
+			t.Errorf("problems of %s = %v, want one of ports[0].port", port, problems)
 		}
+	}
+	env.Reserved = nil // a file's services, whose node does not follow its programs
+	var in Inputs
+	in.Services = in.Services.Set("a", rangeService("a", vip, AllPorts))
+	if d := Compile(env, in); d.Frontends.Len() > 0 || d.Problems.At("a") == nil {
+		t.Errorf("all ports of an own address: %d frontends, problems %v; want none served and a problem", d.Frontends.Len(), d.Problems.At("a"))
 	}
 }
 
