@@ -227,7 +227,7 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 	}
 }
 
-// isDecimal reports whether s would be a duration with a unit.
+// isDecimal reports whether s has only digits and dots, like a duration without its unit.
 func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
 // mustDuration parses one bound of a range tag.

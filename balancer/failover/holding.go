@@ -115,7 +115,7 @@ func (h *holding) closeGate() {
 	clear(h.unbinds)
 }
 
-// lapse closes an open gate that may have closed because of its timeout, and reports the reason.
+// lapse closes the gate and reports why. Its timeout in the kernel may already have closed it.
 func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	by := ""
 	if why == local.NotRefreshed && !h.session.passes() {

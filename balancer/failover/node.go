@@ -183,7 +183,7 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse and its duration, or 0 if the duration is unknown.
+// Lapsed handles a lapse of the gate. lasts is its duration, or 0 if unknown.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.now = now
 	if n.gate.state == open {

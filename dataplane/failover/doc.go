@@ -1,5 +1,5 @@
-// Package failover changes the kernel of a host for VIPs that are owned by one host at a time (hold
-// = "one"). Package balancer/failover chooses the owner.
+// Package failover sets up a host's kernel for VIPs that only one host owns at a time (hold =
+// "one"). Package balancer/failover chooses the owner.
 //
 //	client --frame--> Gate (netdev ingress) --> address on a real device, DNAT --> endpoint
 //	client <--frame-- Gate (netdev egress)  <--

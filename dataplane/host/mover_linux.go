@@ -61,7 +61,7 @@ func (mv *mover) addAll(ctx context.Context, some []*address) error {
 		}
 		if i%between == between-1 {
 			mv.catchUp()
-			all = append(all, mv.rerouteAll()) // for each new address the kernel scans its own routes, so fewer routes make it faster
+			all = append(all, mv.rerouteAll()) // replaces the kernel's own routes, which the kernel scans for each new address
 		}
 		part := some[:min(rtnl.BatchSize, len(some))]
 		all = append(all, mv.addBatch(part))

@@ -67,7 +67,7 @@ func (v *view) unset(a netip.Addr, link, bits int) {
 	v.addrs[a] = places
 }
 
-// has reports whether the device has the address in the form in which vipd adds it. No device has
+// has reports whether the device has the address as a host address (/32 or /128). No device has
 // the index 0.
 func (v *view) has(a netip.Addr, link int) bool {
 	return slices.ContainsFunc(v.addrs[a], func(p local) bool { return p.link == link && p.bits == a.BitLen() })

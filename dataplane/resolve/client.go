@@ -233,8 +233,8 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 	return out, nil
 }
 
-// glue returns the addresses that an answer with SRV records has for their hosts. It omits a host
-// that lacks addresses of a requested family, because the server may have left them out.
+// glue returns the addresses of SRV targets, by host, from an answer's extra section. It omits a
+// host that lacks addresses of a requested family, because the server may have left them out.
 func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 	all := map[string]answers{}
 	for _, rr := range extra {

@@ -348,8 +348,8 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly describes errors of a slow client and a client that does not read, and returns the
-// longest pause of the slow client.
+// readsSlowly connects a client that reads slowly and a client that never reads, and expects a
+// reset of the second. It returns the longest pause of the first, and its error.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

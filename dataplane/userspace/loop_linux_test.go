@@ -139,9 +139,9 @@ func TestStalledLoopIsReported(t *testing.T) {
 			return nil
 		})
 	}
-	has("a relay loop does not turn")
+	has("a relay loop is stuck")
 	close(release)
-	has("a relay loop turns again")
+	has("a relay loop is running again")
 }
 
 // TestLoopsDoNotWait holds the lock of a frontend, and blocks the hook of dials. Clients of another

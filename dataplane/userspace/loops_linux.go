@@ -20,7 +20,7 @@ type loops struct {
 	listeners sync.Map
 	mu        sync.Mutex // guards last
 	last      id
-	stalled   []time.Duration // by loop, how long it has not turned; only the janitor uses it
+	stalled   []time.Duration // by loop, how long it has been stuck; only the janitor uses it
 }
 
 // maxLoops is the maximum number of loops, each of which has two descriptors of the reserve.
@@ -111,23 +111,23 @@ func (s *loops) listener(i id) *listener {
 	return ln.(*listener)
 }
 
-// stallLimit is the time after which a loop is reported that does not turn.
+// stallLimit is the time after which a stuck loop is reported.
 const stallLimit = time.Second
 
-// watch reports loops that do not turn. Something blocks them, although nothing should.
+// watch reports loops that are stuck. Something blocks them, although nothing should.
 func (s *loops) watch(now int64) {
 	for i, l := range s.all {
 		since := l.meter.since.Load()
 		stalled := time.Duration(now - since)
 		if since == 0 || stalled < stallLimit {
 			if was := s.stalled[i]; was > 0 {
-				s.d.log.Warn("a relay loop turns again", "loop", l.number, "after", was.Round(tick))
+				s.d.log.Warn("a relay loop is running again", "loop", l.number, "after", was.Round(tick))
 			}
 			s.stalled[i] = 0
 			continue
 		}
 		if s.stalled[i] == 0 {
-			s.d.log.Error("a relay loop does not turn: its connections stand still", "loop", l.number, "for", stalled.Round(tick))
+			s.d.log.Error("a relay loop is stuck: its connections are stalled", "loop", l.number, "for", stalled.Round(tick))
 		}
 		s.stalled[i] = stalled
 	}

@@ -345,8 +345,8 @@ func TestHealthBoardMatchesEtcd(t *testing.T) {
 			for n, c := range want.Nodes.All() {
 				same = same && got.Nodes.At(n) == c
 			}
-			for ballot, v := range want.Votes.All() {
-				same = same && got.Votes.Has(ballot) && *got.Votes.At(ballot) == *v
+			for voteKey, v := range want.Votes.All() {
+				same = same && got.Votes.Has(voteKey) && *got.Votes.At(voteKey) == *v
 			}
 			return same
 		})

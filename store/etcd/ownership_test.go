@@ -320,8 +320,8 @@ func TestLateRegistration(t *testing.T) {
 
 // TestOwnershipAfterRestoreAndCompaction follows records, the last of which is the host's own key.
 // While the host is cut off, etcd is restored from a backup without the last session, receives more
-// writes, and is compacted. The host must detect the other history, although its own key is newer
-// there.
+// writes, and is compacted. The host must detect the restore, although it has written its own key
+// again since.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})

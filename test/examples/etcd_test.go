@@ -516,7 +516,7 @@ func (e *etcdExample) testProxy(t *testing.T) {
 		t.Errorf("output without a user through a proxy = %s, want a refusal", out)
 	}
 	if out, err := e.run(fmt.Sprintf("timeout 60 openssl s_client -tls1_2 -brief -connect %s:2379 -verify_return_error -CAfile $OUT/ca.crt </dev/null", address)); err == nil {
-		t.Errorf("output of a proxy without a certificate = %s, want a refusal", out)
+		t.Errorf("openssl without a client certificate = %s, want the proxy to refuse it", out)
 	}
 }
 

@@ -22,7 +22,7 @@ type VoteKey struct {
 	Node   balancer.NodeName
 }
 
-// Compare orders ballots by target, then node.
+// Compare orders vote keys by target, then by node.
 func (b VoteKey) Compare(other VoteKey) int {
 	return cmp.Or(b.Target.Compare(other.Target), b.Node.Compare(other.Node))
 }
@@ -50,16 +50,16 @@ type Board struct {
 
 // votesOn yields the votes on a target.
 func (b *Board) votesOn(t balancer.Target) iter.Seq2[VoteKey, *Vote] {
-	return b.Votes.While(VoteKey{Target: t}, func(ballot VoteKey) bool { return ballot.Target == t })
+	return b.Votes.While(VoteKey{Target: t}, func(k VoteKey) bool { return k.Target == t })
 }
 
 // votes returns the votes on a target of its checkers, and of other live nodes.
 func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
-	for ballot, v := range b.votesOn(t) {
+	for k, v := range b.votesOn(t) {
 		switch {
-		case slices.Contains(checkers, ballot.Node):
+		case slices.Contains(checkers, k.Node):
 			own = append(own, *v)
-		case b.Nodes.Has(ballot.Node):
+		case b.Nodes.Has(k.Node):
 			others = append(others, *v)
 		}
 	}

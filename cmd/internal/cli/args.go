@@ -136,8 +136,8 @@ func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	return withValue
 }
 
-// verbIn returns the verb of a command line, or nil. The verb must be the first argument if the
-// line is parsed with the verb's own flags. For example, -f has a value for apply, but not for
+// verbIn returns the verb of a command line, or nil. A word is the verb if it is the first argument
+// when the line is parsed with that verb's flags. For example, -f has a value for apply, but not for
 // events. If several words qualify, the last one is the verb.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {

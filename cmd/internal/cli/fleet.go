@@ -151,9 +151,9 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	}
 	switch err := conf.Check(); {
 	case err != nil && flagged:
-		return conf, WrongUse("etcd can't be reached like that (flags, environment, and [etcd] of %s): %v", file, err)
+		return conf, WrongUse("invalid settings of etcd (flags, environment, and [etcd] of %s): %v", file, err)
 	case err != nil:
-		return conf, fmt.Errorf("etcd can't be reached as [etcd] of %s says: %w", file, err)
+		return conf, fmt.Errorf("invalid settings in [etcd] of %s: %w", file, err)
 	}
 	return conf, nil
 }

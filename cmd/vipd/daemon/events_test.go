@@ -381,8 +381,8 @@ func TestDrainExpiresWhileStopped(t *testing.T) {
 	}
 }
 
-// asCaller returns the author that events have for a caller: the given name, and the user's name in
-// parentheses.
+// asCaller returns the author that events record for a caller: the user's name, then the given name
+// in parentheses.
 func asCaller(t *testing.T, name string) string {
 	t.Helper()
 	u, err := user.Current()

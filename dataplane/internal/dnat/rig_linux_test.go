@@ -197,7 +197,7 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// lookAgain makes the tracker read conntrack without a pause.
+// lookAgain makes the tracker read conntrack once, at once.
 func (r *rig) lookAgain() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()

@@ -29,23 +29,23 @@ func FuzzHealth(f *testing.F) {
 		if err != nil {
 			return
 		}
-		node := string(p.ballot.Node)
+		node := string(p.voteKey.Node)
 		if p.checker != nil {
 			again, err := encodeChecker(*p.checker)
-			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.ballot != p.ballot || *q.checker != *p.checker {
+			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.voteKey != p.voteKey || *q.checker != *p.checker {
 				t.Fatalf("%+v after a round trip = %+v, %v, %v, want no change", p, q, err, err2)
 			}
 			return
 		}
-		if written := keys.Health(node, p.ballot.Target); written != key {
-			t.Fatalf("key %q of %+v is encoded as %q, want the same key", key, p.ballot, written)
+		if written := keys.Health(node, p.voteKey.Target); written != key {
+			t.Fatalf("key %q of %+v is encoded as %q, want the same key", key, p.voteKey, written)
 		}
 		again, err := encodeVote(p.vote)
 		if err != nil {
 			t.Fatal(err)
 		}
 		q, err := readHealth(keys, key, again)
-		if err != nil || q.ballot != p.ballot || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
+		if err != nil || q.voteKey != p.voteKey || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
 			t.Fatalf("vote of key %s after a round trip = %+v, %v, want no change", again, q, err)
 		}
 	})

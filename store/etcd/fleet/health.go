@@ -60,7 +60,7 @@ func encodeChecker(c quorum.Checker) ([]byte, error) {
 
 // posted is the content of a key below health/: either the presence of a node or one of its votes.
 type posted struct {
-	ballot  quorum.VoteKey // Target is zero if checker is set
+	voteKey quorum.VoteKey // Target is zero if checker is set
 	checker *quorum.Checker
 	vote    *quorum.Vote
 }
@@ -91,13 +91,13 @@ func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
 	p := posted{}
 	var err error
-	if p.ballot, err = healthKey(k, key); err != nil {
+	if p.voteKey, err = healthKey(k, key); err != nil {
 		return p, err
 	}
 	if len(value) > schema.MaxEntryText {
 		return p, fmt.Errorf("%s has %d bytes; %d are possible", schema.Quote(key), len(value), schema.MaxEntryText)
 	}
-	if p.ballot.Target == (balancer.Target{}) {
+	if p.voteKey.Target == (balancer.Target{}) {
 		var text checkerText
 		if err = json.Unmarshal(value, &text); err == nil {
 			err = checkVersion(text.Version)

@@ -181,19 +181,19 @@ func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 		w.options.Log.Debug("a key of the fleet's health checks can't be read", "key", string(kv.Key), "err", err)
 		w.erase(b, string(kv.Key))
 	case p.checker != nil:
-		b.Nodes = b.Nodes.Set(p.ballot.Node, *p.checker)
+		b.Nodes = b.Nodes.Set(p.voteKey.Node, *p.checker)
 	default:
-		b.Votes = b.Votes.Set(p.ballot, p.vote)
+		b.Votes = b.Votes.Set(p.voteKey, p.vote)
 	}
 }
 
 // erase removes from b the vote or the node of a key.
 func (w *boardWatch) erase(b *quorum.Board, key string) {
-	switch ballot, err := healthKey(w.keys, key); {
+	switch voteKey, err := healthKey(w.keys, key); {
 	case err != nil:
-	case ballot.Target == (balancer.Target{}):
-		b.Nodes = b.Nodes.Delete(ballot.Node)
+	case voteKey.Target == (balancer.Target{}):
+		b.Nodes = b.Nodes.Delete(voteKey.Node)
 	default:
-		b.Votes = b.Votes.Delete(ballot)
+		b.Votes = b.Votes.Delete(voteKey)
 	}
 }

@@ -185,13 +185,13 @@ func (v *HealthVoter) findLost() {
 	v.board = nil
 	v.mu.Unlock()
 	missing := v.written
-	for ballot, vote := range b.Votes.All() {
-		if string(ballot.Node) != v.node {
+	for voteKey, vote := range b.Votes.All() {
+		if string(voteKey.Node) != v.node {
 			continue
 		}
-		missing = missing.Delete(ballot.Target)
-		if written := v.written.At(ballot.Target); written == nil || written.Verdict != vote.Verdict || !written.Since.Round(precision).Equal(vote.Since) {
-			v.written = v.written.Set(ballot.Target, unknownVote())
+		missing = missing.Delete(voteKey.Target)
+		if written := v.written.At(voteKey.Target); written == nil || written.Verdict != vote.Verdict || !written.Since.Round(precision).Equal(vote.Since) {
+			v.written = v.written.Set(voteKey.Target, unknownVote())
 		}
 	}
 	for t := range missing.Keys() {

@@ -87,8 +87,8 @@ exit 7`
 	}
 }
 
-// TestTheLimitEndsAGuest sets a short limit, even during the boot. The guest must end, and leave no
-// files.
+// TestTheLimitEndsAGuest sets a limit so short that it may expire during the boot. The guest must
+// end, and leave no files.
 func TestTheLimitEndsAGuest(t *testing.T) {
 	needGuest(t)
 	t.Setenv("TMPDIR", t.TempDir())
