@@ -62,7 +62,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 		if !u.serves(&env.Capabilities, i) {
 			continue
 		}
-		for _, vip := range u.unreservedVIPs(env, i, vips) {
+		for _, vip := range u.unreservedVIPs(env, in, i, vips) {
 			u.claim(env, c, p, Key{vip, p.Port, p.Protocol}, false)
 		}
 		for _, a := range u.nodePortAddresses(env, i) {
@@ -186,32 +186,42 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 	return open
 }
 
+// sshPort is the port of SSH. A range with it on a node's own address would lock operators out.
+const sshPort = 22
+
 // unreservedVIPs returns the VIPs on which the service may claim its port i. It reports all other
 // VIPs.
-func (u *compiledService) unreservedVIPs(env *Env, i int, vips []netip.Addr) (open []netip.Addr) {
+func (u *compiledService) unreservedVIPs(env *Env, in *Inputs, i int, vips []netip.Addr) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	for _, vip := range vips {
 		key := Key{vip, p.Port, p.Protocol}
 		reservedFor := ""
-		own := slices.Contains(env.Local, vip)
-		if own && p.Port == AllPorts {
-			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and clients could no longer reach its programs, such as SSH. Name the ports, or choose another VIP", key)
+		switch own := isOwn(env, in, vip); {
+		case own && p.Port.IsRange() && p.Port.Contains(sshPort):
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and you could no longer reach it by SSH. Choose a range without port %d, or another VIP", key, sshPort)
 			continue
-		}
-		if own && (fromEtcd(u.service) || p.Port.IsRange()) {
+		case own && fromEtcd(u.service):
 			reservedFor = env.reservedPort(key)
 		}
-		if reservedFor == "" {
+		switch {
+		case reservedFor == "":
 			open = append(open, vip)
-			continue
-		}
-		if p.Port.IsRange() {
+		case p.Port.IsRange():
 			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and programs of this node need %s. Choose a smaller range or another VIP", key, reservedFor)
-			continue
+		default:
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, %s, and %s", key, reservedFor, portAdvice)
 		}
-		u.refuse(PortReserved, fmt.Sprintf("ports[%d].port", i), "%s is not served: it is this node's own address, %s, and %s", key, reservedFor, portAdvice)
 	}
 	return open
+}
+
+// isOwn reports whether an address is the node's own. A VIP that vipd owner or another program adds
+// to the node is not.
+func isOwn(env *Env, in *Inputs, a netip.Addr) bool {
+	if !slices.Contains(env.Local, a) || env.ExternalVIPs {
+		return false
+	}
+	return in.PolicyOf(a).Hold != HoldOne || slices.Contains(env.LocalInSubnets, a)
 }
 
 // allowedVIPs returns the VIPs that the service may claim now. It reports all other VIPs.

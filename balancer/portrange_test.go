@@ -133,28 +133,45 @@ func TestRangeConflicts(t *testing.T) {
 	}
 }
 
-// TestRangeOnOwnAddress claims ranges on an address of the node, where a program listens. A range
-// with that port must be refused and name it; others are served.
+// TestRangeOnOwnAddress claims ranges on an address of the node. A range with port 22 must be
+// refused; of services from etcd, also a range with a port on which a program listens.
 func TestRangeOnOwnAddress(t *testing.T) {
 	const vip = "192.168.1.1"
-	env := Env{Capabilities: rangesMode, Local: []netip.Addr{netip.MustParseAddr(vip)}, Reserved: []Reserved{{Port: 22, Proto: TCP, Description: "a program of this node listens on it"}}}
-	for port, served := range map[PortRange]bool{AllPorts: false, NewPortRange(20, 30): false, NewPortRange(23, 30): true, 22: true} {
-		var in Inputs
-		in.Services = in.Services.Set("a", rangeService("a", vip, port))
-		d := Compile(env, in)
-		if got := d.Frontends.Len() > 0; got != served {
-			t.Errorf("%s is served = %v, want %v", port, got, served)
+	own := []netip.Addr{netip.MustParseAddr(vip)}
+	listening := []Reserved{{Port: 25, Proto: TCP, Description: "a program of this node listens on it"}}
+	one := snap.Map[Name, *Pool]{}.Set("one", &Pool{Name: "one", CIDRs: []netip.Prefix{netip.MustParsePrefix("192.168.1.0/24")}, VIPPolicy: VIPPolicy{Hold: HoldOne}})
+	for name, c := range map[string]struct {
+		port   PortRange
+		env    Env
+		pools  snap.Map[Name, *Pool]
+		etcd   bool
+		served bool
+	}{
+		"all":                             {port: AllPorts, env: Env{Local: own}},
+		"nearly all":                      {port: NewPortRange(1, 65534), env: Env{Local: own}},
+		"all of a foreign address":        {port: AllPorts, served: true},
+		"all of an owned VIP":             {port: AllPorts, env: Env{Local: own}, pools: one, served: true},
+		"all of an owned VIP in a subnet": {port: AllPorts, env: Env{Local: own, LocalInSubnets: own}, pools: one},
+		"all of a VIP of keepalived":      {port: AllPorts, env: Env{Local: own, ExternalVIPs: true}, served: true},
+		"a program, from a file":          {port: NewPortRange(23, 30), env: Env{Local: own, Reserved: listening}, served: true},
+		"a program, from etcd":            {port: NewPortRange(23, 30), env: Env{Local: own, Reserved: listening, Allowed: []netip.Prefix{netip.MustParsePrefix("192.168.1.1/32")}}, etcd: true},
+		"port 22 alone":                   {port: 22, env: Env{Local: own, Reserved: listening}, served: true},
+	} {
+		in := Inputs{Pools: c.pools}
+		s := rangeService("a", vip, c.port)
+		if c.etcd {
+			s.Origin = Origin{Key: "etcd"}
+		}
+		in.Services = in.Services.Set("a", s)
+		c.env.Capabilities = rangesMode
+		d := Compile(c.env, in)
+		if got := d.Frontends.Len() > 0; got != c.served {
+			t.Errorf("%s: served = %v, want %v; problems: %v", name, got, c.served, d.Problems.At("a"))
 		}
 		problems := d.Problems.At("a")
-		if !served && (problems == nil || (*problems)[0].Field != "ports[0].port" || (*problems)[0].Kind != PortReserved) {
-			t.Errorf("problems of %s = %v, want one of ports[0].port", port, problems)
+		if !c.served && (problems == nil || (*problems)[0].Field != "ports[0].port" || (*problems)[0].Kind != PortReserved) {
+			t.Errorf("%s: problems = %v, want one of ports[0].port", name, problems)
 		}
-	}
-	env.Reserved = nil // a file's services, whose node does not follow its programs
-	var in Inputs
-	in.Services = in.Services.Set("a", rangeService("a", vip, AllPorts))
-	if d := Compile(env, in); d.Frontends.Len() > 0 || d.Problems.At("a") == nil {
-		t.Errorf("all ports of an own address: %d frontends, problems %v; want none served and a problem", d.Frontends.Len(), d.Problems.At("a"))
 	}
 }
 

@@ -21,6 +21,8 @@ type admitter struct {
 	// sweepAt is the number of sources at which idle sources are removed. It doubles the number of
 	// the remaining sources, so each removal is paid for by as many additions.
 	sweepAt int
+	// swept is the time of the last removal. A full admitter removes sources once in sweepPause.
+	swept time.Time
 	// full is the time when a source had no limit because there were too many.
 	full shortage
 }
@@ -35,6 +37,10 @@ type source struct {
 
 // minSweep is the minimum number of sources at which idle sources are removed.
 const minSweep = 1024
+
+// sweepPause is the minimum time between two removals. Looking at all sources takes a millisecond,
+// and a flood from many sources must not cause that for each connection.
+const sweepPause = time.Second
 
 func newAdmitter() *admitter { return &admitter{sources: map[netip.Addr]*source{}, sweepAt: minSweep} }
 
@@ -87,7 +93,8 @@ func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) 
 	if s := a.sources[key]; s != nil {
 		return s
 	}
-	if len(a.sources) >= a.sweepAt {
+	if len(a.sources) >= a.sweepAt && now.Sub(a.swept) >= sweepPause {
+		a.swept = now
 		for k, s := range a.sources {
 			if s.conns == 0 && (r.N == 0 || now.Sub(s.at) >= r.Per) {
 				delete(a.sources, k)

@@ -2,8 +2,10 @@ package reserved
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net/netip"
+	"os"
 	"slices"
 	"time"
 
@@ -29,11 +31,16 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 	if t.o.Sockets == nil {
 		return nil
 	}
+	first, last := localPorts()
+	chosen := func(k balancer.Key) bool { return first <= k.Port.First() && k.Port.First() <= last } // probably by the kernel
 	found := map[sockets.Socket]bool{}
 	for _, s := range t.o.Sockets() {
+		if s.At.Addr.IsUnspecified() && s.At.Proto == balancer.UDP && chosen(s.At) {
+			continue // a client, or vipd's socket for redirected datagrams
+		}
 		found[s] = true
 	}
-	t.findOwn(found)
+	t.findOwn(found, chosen)
 	for s := range found {
 		key := s.At
 		switch {
@@ -56,13 +63,13 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 }
 
 // findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
-// address. Listing a process's sockets is expensive if it has many connections, so it is only done
+// address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if it has many connections, so it is only done
 // for new sockets.
-func (t *taken) findOwn(found map[sockets.Socket]bool) {
+func (t *taken) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}
 	for s := range found {
-		if s.At.Addr.IsUnspecified() || s.At.Addr.IsLoopback() {
+		if s.At.Addr.IsUnspecified() && !chosen(s.At) || s.At.Addr.IsLoopback() {
 			continue
 		}
 		if all == nil && !t.before[s] {
@@ -73,4 +80,14 @@ func (t *taken) findOwn(found map[sockets.Socket]bool) {
 		}
 	}
 	t.own = own
+}
+
+// localPorts returns the range of ports that the kernel chooses for programs
+// (net.ipv4.ip_local_port_range), or its default.
+func localPorts() (first, last uint16) {
+	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if _, scanErr := fmt.Sscan(string(text), &first, &last); err != nil || scanErr != nil {
+		return 32768, 60999
+	}
+	return first, last
 }
