@@ -100,6 +100,13 @@ func checkRangeConnections(r *rig) {
 		at := keyOf(key.Addr, rangeLast, key.Proto)
 		r.mustOpen(r.w.client, netip.Addr{}, at)
 		other, _ := r.mustOpen(r.w.client, netip.Addr{}, keyOf(key.Addr, rangeSingle, key.Proto))
+		r.Eventually("the end of the connections before", func() error {
+			all, err := dataplane.Connections(r.Context(), optional[dataplane.ListsConnections](r), dataplane.ConnectionQuery{Frontend: at})
+			if all = slices.DeleteFunc(all, func(c dataplane.Connection) bool { return c.Closed() }); err != nil || len(all) != 1 {
+				return fmt.Errorf("open connections to %s = %v, %v, want one", at, all, err)
+			}
+			return nil
+		})
 		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Frontend: at}); n != 1 || err != nil {
 			r.Errorf("Kill(%s) = %d, %v, want 1 connection", at, n, err)
 		}

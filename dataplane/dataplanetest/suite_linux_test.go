@@ -36,6 +36,7 @@ func TestReference(t *testing.T) {
 		Connections:  500,
 		Damage:       map[string]func(testing.TB){"sockets": func(testing.TB) { newest.damage() }},
 		Skip: map[string]string{
+			"routed/limits":     "the reference has no limits; all modes do",
 			"narrow":            "the reference does not bound segments; all modes do",
 			"routed/unanswered": "the reference does not count failures; all modes do",
 		},

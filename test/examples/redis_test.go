@@ -108,7 +108,7 @@ func redis(t *testing.T, e example) {
 	connect(first)
 	answer.Store("drain #update\n")
 	described(t, e, "its agent: drain #update")
-	answer.Store("up\n")
+	answer.Store("ready\n")
 	connect(first)
 	_ = sentinel.Close()
 	described(t, e, "check 2 of 2 (tcp): connection refused", "an endpoint is up if it passes all of them")
