@@ -71,6 +71,9 @@ func redis(t *testing.T, e example) {
 	var answer atomic.Value
 	answer.Store("up\n")
 	serveAgent(t, "127.10.8.11:9707", &answer)
+	var ready atomic.Value
+	ready.Store("ready\n")
+	serveAgent(t, "127.10.8.12:9707", &ready)
 	e.Daemon(t, e.name)
 	connect := func(want string) (open net.Conn) {
 		wait.For(t, wait.Patience, "a connection to "+want, func() bool {
