@@ -92,6 +92,8 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	switch {
 	case b.State == balancer.Removed:
 		return text, "its service no longer has it"
+	case (o == nil || o.Draining == nil) && s.Inputs.Agents.At(t).Drained:
+		return text, "its agent says so"
 	case o == nil || o.Draining == nil:
 		return text, "its definition says so"
 	}
