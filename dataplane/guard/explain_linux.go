@@ -43,7 +43,7 @@ func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Objec
 		}
 	}
 	counted, err := explainLimits(conn, l, f, client)
-	if objects = append(objects, counted...); err != nil || !isRestricted(f) {
+	if objects = append(objects, counted...); err != nil || !isRestricted(f) || f.Withdrawn {
 		return objects, true, err
 	}
 	at := placeOf(f.Key)

@@ -219,7 +219,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 		y.tx.FlushSet(y.layout.table, y.layout.oneArm)
 		y.tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	}
-	y.queueRanges(with)
+	y.queueRanges()
 	y.queueLimits(with)
 	err := y.commit(ctx)
 	var refused *nft.Error
@@ -229,7 +229,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	y.written, y.ready, y.stale, y.pairs, y.ranges.changed = with, true, false, false, false
+	y.written, y.ready, y.stale, y.pairs = with, true, false, false
 	y.dead(with.dead)
 	if !y.formerChecked {
 		if err := removeFormer(ctx, y.family, y.log); err != nil {
@@ -255,6 +255,9 @@ func (y *familyGuard) read() error {
 	if !there {
 		y.queuePending()
 	}
+	if y.ranges.have, err = y.readRanges(); err != nil {
+		return err
+	}
 	return y.readLimits()
 }
 
@@ -265,14 +268,6 @@ func (y *familyGuard) queuePending() {
 			y.pending.have[e], y.pending.dirty[e] = true, true
 			y.Add(pendingSet, []setEntry{e})
 		}
-	}
-}
-
-// queueRanges queues the open ports of ranges after a change.
-func (y *familyGuard) queueRanges(with concerns) {
-	if with.ranges && (y.ranges.changed || !y.ready) {
-		y.tx.FlushSet(y.layout.table, y.layout.ranges)
-		y.tx.Add(y.layout.table, y.layout.ranges, y.ranges.elements()...)
 	}
 }
 
@@ -294,7 +289,8 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	tx.Append(&y.tx)
 	y.tx = tx
-	y.queueRanges(with)
+	y.ranges.have = nil
+	y.queueRanges()
 	y.limits.forget()
 	y.queueLimits(with)
 	if err := y.commit(ctx); err != nil {
@@ -404,6 +400,11 @@ func (y *familyGuard) compare() (string, error) {
 		if !same {
 			return fmt.Sprintf("elements of set %s were changed", y.layout.sets[m.def.name].Name), nil
 		}
+	}
+	if ranges, err := y.readRanges(); err != nil {
+		return "", err
+	} else if len(ranges) != len(y.ranges.have) || len(ranges.without(y.ranges.have)) > 0 {
+		return fmt.Sprintf("elements of map %s were changed", y.layout.ranges.Name), nil
 	}
 	if places, err := y.readPlaces(); err != nil {
 		return "", err

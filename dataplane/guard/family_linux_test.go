@@ -169,6 +169,7 @@ func (h *history) check(seed uint64, step int) {
 		}
 	}
 	h.checkLimits(seed, step)
+	h.checkRanges(seed, step)
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
 	var tx nft.Tx // uses the concerns of the last write, because a rule about an empty set may remain
 	h.g.layout.write(&tx, h.g.mode, h.g.bits, h.g.written)
@@ -190,7 +191,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	places, names := map[setEntry]string{}, map[string]bool{}
 	for _, from := range []map[balancer.Key]*balancer.Frontend{h.applied, h.want} { // wanted frontends have priority
 		for _, f := range from {
-			if h.g.mode.Forward && isLimited(f) {
+			if h.g.mode.Forward && isLimited(f) && !f.Withdrawn {
 				places[placeOf(f.Key)] = limiterOf(f).chain
 			}
 		}
@@ -236,6 +237,26 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 }
 
+// checkRanges compares the open ports of ranges with the specification.
+func (h *history) checkRanges(seed uint64, step int) {
+	h.Helper()
+	var r openRanges
+	for _, f := range h.want {
+		r.want(f, 1, false)
+	}
+	for _, f := range h.applied {
+		r.want(f, 1, true)
+	}
+	want := rangeElements{}
+	for _, e := range r.elements() {
+		want.add(e)
+	}
+	got, err := h.g.readRanges()
+	if err != nil || len(got) != len(want) || len(got.without(want)) > 0 {
+		h.Fatalf("seed %d step %d: open ports of ranges = %v, %v; want %v", seed, step, got, err, want)
+	}
+}
+
 // damage changes the table as another program might. The guard must detect the change.
 func (h *history) damage(seed uint64, step int) {
 	h.Helper()
@@ -247,6 +268,9 @@ func (h *history) damage(seed uint64, step int) {
 		"add chain ip vipd-guard input { policy drop; }", "add table ip vipd-guard { flags dormant; }",
 		"add element ip vipd-guard held { 192.0.2.200 }", "add element ip vipd-guard served { 192.0.2.200 . tcp . 80 }",
 		"add element ip vipd-guard clamps { 192.0.2.200 . tcp . 80 : 1250 }",
+	}
+	if len(h.g.ranges.have) > 0 {
+		scripts = append(scripts, "flush map ip vipd-guard ranges", "flush map ip vipd-guard ranges")
 	}
 	nftables(h.T, scripts[h.r.IntN(len(scripts))]+"\n", "-f", "-")
 	h.g.table.Next = time.Time{}
@@ -277,22 +301,35 @@ func (h *history) fail() {
 	h.g.resync()
 }
 
+// newHistory returns a history without frontends.
+func newHistory(t *testing.T, seed uint64, conn *nft.Conn, m dataplane.Needs) *history {
+	h := &history{
+		T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
+		applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},
+	}
+	h.restart(m)
+	return h
+}
+
+// openTables opens a connection to nf_tables until the test ends.
+func openTables(t *testing.T) *nft.Conn {
+	t.Helper()
+	conn, err := nft.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 // TestGuardHistories makes random changes: desired and applied frontends, restarts, modes, damage
 // and failing rounds. After each step, the table must equal the specification.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
-	conn, err := nft.Open()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = conn.Close() }()
+	conn := openTables(t)
 	for seed := range uint64(testwait.Soak(8, 100)) {
-		h := &history{
-			T: t, r: rand.New(rand.NewPCG(seed, 5)), conn: conn, want: map[balancer.Key]*balancer.Frontend{},
-			applied: map[balancer.Key]*balancer.Frontend{}, held: map[netip.Addr]bool{}, owned: map[netip.Addr]bool{},
-		}
-		h.restart(dataplane.Needs{})
+		h := newHistory(t, seed, conn, dataplane.Needs{})
 		for step := range 30 {
 			m := someModes()[h.r.IntN(4)]
 			switch h.r.IntN(8) {

@@ -38,6 +38,11 @@ func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(neti
 func edit(r *rand.Rand, g *wanted, frontends map[balancer.Key]*balancer.Frontend) {
 	for range r.IntN(4) {
 		f := frontend(fmt.Sprintf("10.%d.0.%d:%d", 96+r.IntN(6), r.IntN(3), 80+r.IntN(2)))
+		if r.IntN(4) == 0 {
+			f.Key.Port = balancer.NewPortRange(80, 89)
+			f.Open = [][]balancer.PortRange{nil, {f.Key.Port}, {80, balancer.NewPortRange(82, 89)}, {balancer.NewPortRange(82, 89)}}[r.IntN(4)]
+		}
+		f.Withdrawn = r.IntN(8) == 0
 		if r.IntN(3) == 0 {
 			sources([]string{"10.0.0.0/8", "0.0.0.0/0", "192.0.2.0/24", "198.51.100.0/24", "fd00::/8"}[r.IntN(5)], "198.51.100.7/32")(f)
 		}

@@ -10,13 +10,34 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// openRanges holds the open ports of frontends with a range of ports. The kernel refuses intervals
-// that overlap, so each change replaces all of them.
+// openRanges holds the open ports of frontends with a range of ports. While a transaction takes
+// effect, packets may miss the elements that it replaces. So a change keeps all equal elements.
 type openRanges struct {
+	// frontends counts the frontends with a range, including those without an open part.
+	frontends int
 	// desired and applied count the frontends that have each part.
 	desired, applied map[openPart]int
-	// changed reports whether the kernel may have other parts.
+	// changed reports whether the counts have changed since the last write.
 	changed bool
+	// have holds the elements in the kernel.
+	have rangeElements
+}
+
+// rangeElements holds elements of the map from open ports to ranges, by their content.
+type rangeElements map[string]nft.Elem
+
+func (all rangeElements) add(e nft.Elem) {
+	all[string(slices.Concat(e.Key, e.KeyEnd, e.Data))] = e
+}
+
+// without returns the elements that others lack, in order.
+func (all rangeElements) without(others rangeElements) (left []nft.Elem) {
+	for _, content := range slices.Sorted(maps.Keys(all)) {
+		if _, found := others[content]; !found {
+			left = append(left, all[content])
+		}
+	}
+	return left
 }
 
 // openPart is an open part of a range.
@@ -43,22 +64,24 @@ func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 	if applied {
 		to = r.applied
 	}
+	r.frontends += by
+	r.changed = true
 	for _, ports := range f.Open {
 		p := openPart{f.Addr, f.Proto.Number(), ports, f.Key.Port}
 		if to[p] += by; to[p] <= 0 {
 			delete(to, p)
 		}
-		r.changed = true
 	}
 }
-
-func (r *openRanges) nonEmpty() bool { return len(r.desired)+len(r.applied) > 0 }
 
 // parts returns the parts without overlaps. The parts of desired frontends precede the parts of
 // frontends that are only applied.
 func (r *openRanges) parts() []openPart {
 	all := slices.SortedFunc(maps.Keys(r.desired), openPart.compare)
 	for _, p := range slices.SortedFunc(maps.Keys(r.applied), openPart.compare) {
+		if r.desired[p] > 0 {
+			continue
+		}
 		left := []balancer.PortRange{p.ports}
 		for _, q := range all {
 			if q.addr == p.addr && q.proto == p.proto {
@@ -80,6 +103,18 @@ func (r *openRanges) elements() (all []nft.Elem) {
 		all = append(all, nft.Elem{Key: place(p.ports.First()), KeyEnd: place(p.ports.Last()), Data: nft.Bytes{}.Number(uint32(p.of))})
 	}
 	return all
+}
+
+// write queues the difference between the kernel's elements and the wanted elements. The kernel
+// refuses intervals that overlap, so elements are deleted first.
+func (r *openRanges) write(tx *nft.Tx, y *layout) {
+	wanted := rangeElements{}
+	for _, e := range r.elements() {
+		wanted.add(e)
+	}
+	tx.Delete(y.table, y.ranges, r.have.without(wanted)...)
+	tx.Add(y.table, y.ranges, wanted.without(r.have)...)
+	r.have, r.changed = wanted, false
 }
 
 // byRange separates the entries of frontends with a range of ports.

@@ -149,7 +149,7 @@ func tunnels(f *balancer.Frontend) []setEntry {
 // allowed returns the clients of a restricted frontend. A network of all addresses needs two
 // entries, because the kernel does not support /0 in sets.
 func allowed(f *balancer.Frontend) []setEntry {
-	if f.Addr.IsLoopback() {
+	if f.Addr.IsLoopback() || f.Withdrawn {
 		return nil
 	}
 	var entries []setEntry
@@ -182,7 +182,7 @@ func upperHalf(n netip.Prefix) netip.Prefix {
 
 // clamped returns the place of a frontend that limits the segment size, with that limit.
 func clamped(f *balancer.Frontend) []setEntry {
-	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() {
+	if f.MSS == 0 || f.Proto != balancer.TCP || isDirect(f) || f.Addr.IsLoopback() || f.Withdrawn {
 		return nil
 	}
 	e := placeOf(f.Key)
