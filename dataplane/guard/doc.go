@@ -48,9 +48,10 @@
 //
 // A trial proves that the kernel accepts the guard (see [Try]). The guard needs reject in
 // prerouting (Linux 5.9), networks in concatenations (5.6), and the modules nft_ct, nft_nat,
-// nft_masq and nft_reject. Kernel modes require the guard. In userspace mode a missing guard is a
-// problem, but most frontends do not wait for it. Without the guard, the addresses answer on every
-// port, and the mode itself enforces source ranges. Frontends with source ranges on existing
+// nft_masq and nft_reject. A separate trial proves that the kernel accepts limits, which need
+// nft_limit and nft_connlimit. Kernel modes require the guard. In userspace mode a missing guard is
+// a problem, but most frontends do not wait for it. Without the guard, the addresses answer on
+// every port, and the mode itself enforces source ranges. Frontends with source ranges on existing
 // addresses, and frontends on owned addresses, wait for the guard (see Ready).
 //
 // The generation of nf_tables and the handles of rules reveal changes of the table. If another

@@ -56,7 +56,8 @@ func newFamily(w *wanted, accept *acceptor) *familyGuard {
 const trialSuffix = "-trial"
 
 // try creates a table with all chains, and deletes it. Its error names the missing feature of the
-// kernel. It does not test the requirements of hold = "one", because package failover does.
+// kernel. Package failover tests the requirements of hold = "one", and tryLimits the requirements
+// of limits.
 func try(conn *nft.Conn, of inet.Family) error {
 	l := newLayout(of)
 	l.table.Name += trialSuffix
@@ -206,6 +207,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 			return err
 		}
 	}
+	y.proveLimits()
 	y.queueRestrictions()
 	with := y.concerns()
 	write := y.stale || !y.ready || with != y.written
@@ -436,15 +438,17 @@ func (y *familyGuard) problems() []balancer.Problem {
 	if y.failed != nil {
 		return y.lost(y.failed)
 	}
+	all := y.lostLimits()
 	if y.accept.fault != nil && y.needed() {
-		return []balancer.Problem{y.problem(balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP", y.accept.fault)}
+		all = append(all, y.problem(balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP", y.accept.fault))
 	}
-	return nil
+	return all
 }
 
 // resync makes the next prepare and finish compare everything, and retry unavailable parts.
 func (y *familyGuard) resync() {
 	y.failed, y.table.Next = nil, time.Time{}
+	y.limits.tried = y.limits.tried && y.limits.fault == nil
 	y.accept.resync()
 	y.forget()
 }

@@ -115,6 +115,10 @@ type limits struct {
 	places map[setEntry]string
 	chains map[string]limiter
 	sets   map[string]bool
+	// tried reports whether a trial has shown if the kernel supports limits. fault is the reason
+	// why it does not, or nil.
+	tried bool
+	fault error
 }
 
 // want adds by to the reference count of f.
@@ -145,6 +149,17 @@ func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 // forget records that the kernel has no chains and meters.
 func (s *limits) forget() {
 	s.places, s.chains, s.sets = map[setEntry]string{}, map[string]limiter{}, map[string]bool{}
+}
+
+// services returns the desired services with limits.
+func (s *limits) services() []balancer.Name {
+	names := map[balancer.Name]bool{}
+	for _, at := range s.desired {
+		for l := range at {
+			names[l.service] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 func (s *limits) nonEmpty() bool { return len(s.desired)+len(s.applied) > 0 }

@@ -2,8 +2,56 @@ package guard
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
+	"time"
+
+	"vipd/balancer"
+	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nft"
 )
+
+// proveLimits proves with a trial that the kernel supports limits, once a service has them. If it
+// does not, the guard omits all limits.
+func (y *familyGuard) proveLimits() {
+	if y.limits.tried || !y.mode.Forward || !y.limits.nonEmpty() {
+		return
+	}
+	y.limits.tried, y.limits.fault = true, tryLimits(y.table.Conn, y.family)
+}
+
+// tryLimits creates a table with each kind of meter, and deletes it. Its error names the missing
+// modules.
+func tryLimits(conn *nft.Conn, of inet.Family) (failed error) {
+	l := newLayout(of)
+	l.table.Name += trialSuffix
+	at := netip.IPv4Unspecified()
+	if of == inet.IPv6 {
+		at = netip.IPv6Unspecified()
+	}
+	var missing []string
+	for _, kind := range []struct {
+		module string
+		limits balancer.ClientLimits
+	}{
+		{"nft_limit", balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourcePrefix: at.BitLen()}},
+		{"nft_connlimit", balancer.ClientLimits{SourceConnections: 1, Connections: 1, SourcePrefix: at.BitLen()}},
+	} {
+		var s limits
+		s.want(&balancer.Frontend{Key: balancer.Key{Addr: at, Port: 1, Proto: balancer.TCP}, Service: "trial", Limits: kind.limits}, 1, false)
+		var tx nft.Tx
+		l.writeSets(&tx, concerns{limited: true})
+		s.write(&tx, l, newMarkBits(0), true)
+		if err := (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx); err != nil {
+			missing, failed = append(missing, kind.module), err
+		}
+	}
+	if failed != nil {
+		return fmt.Errorf("the kernel refuses rules of %s: run modprobe -a %s and vipctl reload, or remove limits: %w",
+			strings.Join(missing, " and "), strings.Join(missing, " "), failed)
+	}
+	return nil
+}
 
 // readLimits reads the chains, meters and maps of limits from the kernel.
 func (y *familyGuard) readLimits() error {

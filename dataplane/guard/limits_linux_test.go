@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,5 +85,60 @@ func fillMeter(t *testing.T, m meter) {
 	tx.Add(table, m.set, elems...)
 	if err := conn.Commit(&tx); err != nil {
 		t.Fatal(fmt.Errorf("filling %s: %w", m.set.Name, err))
+	}
+}
+
+// TestLimitsWithoutModules makes the trial of limits fail, because another program owns its table.
+// The guard must work without limits and report the service. After a resync that succeeds, the
+// limits must be in force.
+func TestLimitsWithoutModules(t *testing.T) {
+	lab.Require(t)
+	conn, other := openTables(t), openTables(t)
+	h := newHistory(t, 1, conn, dataplane.Needs{Forward: true})
+	f := frontend("10.96.0.14:80", func(f *balancer.Frontend) {
+		f.Limits = balancer.ClientLimits{Connections: 5, SourceRate: balancer.Rate{N: 5, Per: time.Second}, SourcePrefix: 24}
+	})
+	h.g.want(f, 1, false)
+	trial := h.g.layout.table
+	trial.Name += trialSuffix
+	var claim, free nft.Tx
+	claim.ClaimTable(trial)
+	free.DeleteTable(trial)
+	if err := other.Commit(&claim); err != nil {
+		t.Fatal(err)
+	}
+	limited := func() bool {
+		if err := h.g.prepare(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		there, err := conn.HasChain(h.g.layout.table, limiterOf(f).chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return there
+	}
+	problems := func() []balancer.Problem { // the machine's iptables may cause another problem
+		return slices.DeleteFunc(h.g.problems(), func(p balancer.Problem) bool { return p.Service == "" })
+	}
+	if limited() {
+		t.Error("the chain of limits exists after the trial has failed, want none")
+	}
+	want := "limits are not enforced (ipv4): the kernel refuses rules of nft_limit and nft_connlimit: run modprobe -a nft_limit nft_connlimit and vipctl reload, or remove limits: "
+	if p := problems(); len(p) != 1 || p[0].Service != f.Service || p[0].Field != "limits" || !strings.HasPrefix(p[0].Text, want) {
+		t.Errorf("problems = %+v, want one problem of service %s: %s", p, f.Service, want)
+	}
+	if err := other.Commit(&free); err != nil {
+		t.Fatal(err)
+	}
+	h.g.resync()
+	if !limited() {
+		t.Error("the chain of limits is missing after the resync, want it")
+	}
+	if p := problems(); len(p) != 0 {
+		t.Errorf("problems after the resync = %+v, want none", p)
+	}
+	h.g.want(f, -1, false)
+	if err := h.g.finish(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -50,6 +50,19 @@ func (w *wanted) lost(reason error) []balancer.Problem {
 	return out
 }
 
+// lostLimits returns a problem for each service whose limits the kernel does not support.
+func (w *wanted) lostLimits() (all []balancer.Problem) {
+	if w.limits.fault == nil || !w.mode.Forward {
+		return nil
+	}
+	for _, name := range w.limits.services() {
+		p := w.problem(balancer.SeverityNearest, "limits are not enforced", w.limits.fault)
+		p.Service, p.Field = name, "limits"
+		all = append(all, p)
+	}
+	return all
+}
+
 // problem returns a problem of the family, with the reason.
 func (w *wanted) problem(severity balancer.Severity, text string, reason error) balancer.Problem {
 	return balancer.Problem{Severity: severity, Text: fmt.Sprintf("%s (%s): %v", text, w.family, reason)}

@@ -172,7 +172,7 @@ var (
 //   - owned: the host drops packets to addresses that another host has.
 //   - roaming: connections move here from other hosts.
 //   - ranges: frontends have ranges of ports.
-//   - limited: connections of clients are limited.
+//   - limited: connections of clients are limited, and the kernel supports that.
 //   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
 //     would end.
 type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
@@ -182,7 +182,7 @@ func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
 		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
-		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.frontends > 0, limited: w.mode.Forward && w.limits.nonEmpty(),
+		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.frontends > 0, limited: w.mode.Forward && w.limits.fault == nil && w.limits.nonEmpty(),
 	}
 }
 
