@@ -68,7 +68,7 @@ func examined(c *cli.Call) doctor.Host {
 	case !errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile:
 		h.ConfigProblem = cli.OneLine(err.Error())
 	}
-	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
+	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
 	h.Fence, h.Elsewhere, h.Neighbours = failover.Trial, failover.Elsewhere, failover.Neighbours
 	h.Owner = func() (*api.OwnerStatus, error) {
 		owner := api.NewOwnerClient(filepath.Join(h.Config.RunDir, api.OwnerSocket))

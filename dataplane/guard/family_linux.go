@@ -21,7 +21,7 @@ type familyGuard struct {
 	*wanted
 	layout *layout
 	// table is the layout's table in the kernel. Its connection is nil until open.
-	table *nft.Owned
+	table *nft.Maintained
 	// accept makes the filters of iptables accept our connections.
 	accept *acceptor
 	// dead is called when the set of dead endpoints becomes empty or non-empty.
@@ -45,7 +45,7 @@ type familyGuard struct {
 // newFamily returns a guard that does not know the kernel's state.
 func newFamily(w *wanted, accept *acceptor) *familyGuard {
 	l := newLayout(w.family)
-	y := &familyGuard{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Owned{Table: l.table}, accept: accept}
+	y := &familyGuard{dead: func(bool) {}, wanted: w, layout: l, table: &nft.Maintained{Table: l.table}, accept: accept}
 	for _, m := range w.members {
 		m.store = y
 	}
@@ -66,7 +66,7 @@ func try(conn *nft.Conn, of inet.Family) error {
 		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true, links: true,
 		roaming: true, dead: true, quiet: true, ranges: true,
 	})
-	return (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx)
+	return (&nft.Maintained{Conn: conn, Table: l.table}).Try(&tx)
 }
 
 // Try proves with a trial that the guard of a forwarding mode works here. Its error names the

@@ -42,7 +42,7 @@ func tryLimits(conn *nft.Conn, of inet.Family) (failed error) {
 		var tx nft.Tx
 		l.writeSets(&tx, concerns{limited: true})
 		s.write(&tx, l, newMarkBits(0), true)
-		if err := (&nft.Owned{Conn: conn, Table: l.table}).Try(&tx); err != nil {
+		if err := (&nft.Maintained{Conn: conn, Table: l.table}).Try(&tx); err != nil {
 			missing, failed = append(missing, kind.module), err
 		}
 	}

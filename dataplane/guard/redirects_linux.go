@@ -113,7 +113,7 @@ func (r *Redirects) removeFormer(ctx context.Context) error {
 
 // redirectTable is the table of one family.
 type redirectTable struct {
-	nft.Owned
+	nft.Maintained
 	family inet.Family
 	ports  *nft.Set
 	// have holds the kernel's redirects. It is nil if the kernel's redirects are unknown.
@@ -126,7 +126,7 @@ const redirectTableName = "vipd-redirect"
 func newRedirectTable(conn *nft.Conn, family inet.Family) *redirectTable {
 	l := newLayout(family)
 	l.table.Name = redirectTableName
-	return &redirectTable{family: family, Owned: nft.Owned{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
+	return &redirectTable{family: family, Maintained: nft.Maintained{Conn: conn, Table: l.table}, ports: &nft.Set{Name: "ports", Key: l.place, Data: nft.Dport}}
 }
 
 // write changes the table from have to want. If have is nil, it writes everything.

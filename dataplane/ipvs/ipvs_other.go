@@ -19,8 +19,8 @@ func New(context.Context, Options) (dataplane.Dataplane, error) {
 // Cleanup does nothing.
 func Cleanup(context.Context, string, bool) ([]string, error) { return nil, nil }
 
-// Owned returns nothing.
-func Owned(string) ([]balancer.Key, error) { return nil, nil }
+// Recorded returns nothing.
+func Recorded(string) ([]balancer.Key, error) { return nil, nil }
 
 // TCPTimeout returns 0.
 func TCPTimeout(context.Context) (time.Duration, error) { return 0, nil }

@@ -20,7 +20,7 @@ type familyTable struct {
 	schema *schema
 	mark   uint32
 	// table is the schema's table in the kernel.
-	table *nft.Owned
+	table *nft.Maintained
 
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends in the kernel.
@@ -96,7 +96,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	if err != nil {
 		return nil, err
 	}
-	y.table = &nft.Owned{Conn: conn, Table: y.schema.table}
+	y.table = &nft.Maintained{Conn: conn, Table: y.schema.table}
 	if err = conn.Listen(); err == nil {
 		y.counter, err = nft.Open()
 	}

@@ -110,5 +110,5 @@ func (y *familyTable) try() error {
 		s.writeChoice(&tx, c.chain(balancer.Key{Proto: balancer.TCP}), c, y.mark)
 	}
 	s.writeChoice(&tx, clearing, choice{method: byNone}, y.mark)
-	return (&nft.Owned{Conn: y.table.Conn, Table: s.table}).Try(&tx)
+	return (&nft.Maintained{Conn: y.table.Conn, Table: s.table}).Try(&tx)
 }

@@ -31,7 +31,7 @@ func namespace(t *testing.T) Host {
 		t.Fatal(err)
 	}
 	h.Frontends = []Frontend{{Key: k, Service: "web"}}
-	h.Owned = func() ([]balancer.Key, error) { return nil, nil }
+	h.Recorded = func() ([]balancer.Key, error) { return nil, nil }
 	h.Held = func() (map[netip.Addr]string, error) { return nil, nil }
 	return h
 }

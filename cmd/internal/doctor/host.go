@@ -66,8 +66,8 @@ type Host struct {
 
 // Ledgers reads vipd's records of its kernel objects.
 type Ledgers struct {
-	// Owned returns the virtual servers of IPVS in vipd's ledger.
-	Owned func() ([]balancer.Key, error)
+	// Recorded returns the virtual servers of IPVS in vipd's ledger.
+	Recorded func() ([]balancer.Key, error)
 	// Held returns the addresses in vipd's ledger, with their devices.
 	Held func() (map[netip.Addr]string, error)
 }

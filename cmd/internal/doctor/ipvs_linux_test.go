@@ -24,7 +24,7 @@ func TestIPVSReal(t *testing.T) {
 		t.Fatal("ipvs mode does not exist, want it")
 	}
 	h.Modes, h.Config.RunDir = []modes.Mode{real}, t.TempDir()
-	h.Owned = func() ([]balancer.Key, error) { return ipvs.Owned(h.Config.RunDir) }
+	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
 	h.Frontends[0].Scheduler = balancer.Maglev
 	wantIPVSFinding(t, h, OK, "ipvs mode works here")
 	wantIPVSFinding(t, h, OK, "auto uses ipvs mode, the best that works here")
@@ -44,7 +44,7 @@ func TestIPVSReal(t *testing.T) {
 	wantIPVSFinding(t, h, Note, "there are virtual servers of other programs: [2001:db8::1]:53/udp, mark 7")
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s rr")
 	run(t, wantIPVSFinding(t, h, Problem, "are where services are: 10.96.0.10:80/tcp").Fix)
-	h.Owned = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
+	h.Recorded = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
 	wantNoIPVSFinding(t, h, "where services are")
 }
 

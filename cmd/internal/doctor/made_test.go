@@ -64,8 +64,8 @@ func newFakeHost() *fakeHost {
 		Modes:  []modes.Mode{trialOf(config.IPTablesMode, true, nil), trialOf(config.UserspaceMode, false, nil)},
 		Status: &api.Status{Version: "v1", Node: "gw1", Mode: api.Mode{InUse: "iptables", Wanted: "auto", Detail: "nft"}},
 		Ledgers: Ledgers{
-			Owned: func() ([]balancer.Key, error) { return m.owned, m.lost },
-			Held:  func() (map[netip.Addr]string, error) { return m.put, m.lost },
+			Recorded: func() ([]balancer.Key, error) { return m.owned, m.lost },
+			Held:     func() (map[netip.Addr]string, error) { return m.put, m.lost },
 		},
 		Failover: Failover{
 			Fence:   func() error { return m.unfenced },

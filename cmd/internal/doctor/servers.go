@@ -79,7 +79,7 @@ func foreignServers(o *observed) ([]server, error) {
 	if len(all) == 0 {
 		return nil, nil
 	}
-	owned, err := o.Owned()
+	owned, err := o.Recorded()
 	ours := map[balancer.Key]bool{}
 	for _, key := range owned {
 		ours[key] = true

@@ -22,10 +22,10 @@ func many(n uint32) (all []Elem) {
 }
 
 // ownSample commits a sample as a table of this process.
-func ownSample(t *testing.T, listen bool) (*sample, *Owned) {
+func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 	t.Helper()
 	s := newSample(IPv4)
-	o := &Owned{Conn: open(t), Table: s.table}
+	o := &Maintained{Conn: open(t), Table: s.table}
 	if listen {
 		if err := o.Listen(); err != nil {
 			t.Fatal(err)
@@ -307,7 +307,7 @@ func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)
 	for _, c := range []*Conn{open(t), open(t)} {
-		o := &Owned{Conn: c, Table: s.table}
+		o := &Maintained{Conn: c, Table: s.table}
 		go func() {
 			var err error
 			for range 200 {

@@ -25,7 +25,7 @@ type Kind struct {
 
 // Table is the table of one family. Calls of its methods must not overlap.
 type Table struct {
-	nft.Owned
+	nft.Maintained
 	kind    Kind
 	numbers *nft.Set
 	// keep reports whether an earlier process's table may exist that Observe must not remove.
@@ -36,7 +36,7 @@ type Table struct {
 
 // New returns the table of a kind and family. The kernel has no table before the first Set.
 func New(conn *nft.Conn, family inet.Family, kind Kind) *Table {
-	t := &Table{kind: kind, Owned: nft.Owned{Conn: conn, Table: nft.Table{Family: nft.IPv4, Name: kind.Name}}}
+	t := &Table{kind: kind, Maintained: nft.Maintained{Conn: conn, Table: nft.Table{Family: nft.IPv4, Name: kind.Name}}}
 	if family == inet.IPv6 {
 		t.Table.Family = nft.IPv6
 	}
@@ -49,7 +49,7 @@ const trialSuffix = "-trial"
 
 // Works proves with a trial that the kernel supports the table.
 func (t *Table) Works() error {
-	trial := nft.Owned{Conn: t.Conn, Table: nft.Table{Family: t.Table.Family, Name: t.Table.Name + trialSuffix}}
+	trial := nft.Maintained{Conn: t.Conn, Table: nft.Table{Family: t.Table.Family, Name: t.Table.Name + trialSuffix}}
 	var tx nft.Tx
 	t.define(&tx, trial.Table)
 	if err := trial.Try(&tx); err != nil {
@@ -139,7 +139,7 @@ func (t *Table) element(k balancer.Key, number uint32) nft.Elem {
 // Remove deletes the table.
 func (t *Table) Remove() error {
 	t.have = nil
-	if err := t.Owned.Remove(); err != nil {
+	if err := t.Maintained.Remove(); err != nil {
 		return err
 	}
 	t.keep = false

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Owned is a table that this process writes. A single request reveals whether transactions have
-// happened since the last check. The kernel's events reveal whether other programs have changed the
-// table. Owned records the chains and rules that it has written.
-type Owned struct {
+// Maintained is a table that this process writes. A single request reveals whether transactions
+// have happened since the last check. The kernel's events reveal whether other programs have
+// changed the table. It records the chains and rules that it has written.
+type Maintained struct {
 	*Conn
 	Table Table
 	// Shape is the last known state of the table. It is nil if the table must be read.
@@ -31,7 +31,7 @@ type Owned struct {
 type Shape map[string]string
 
 // Remove deletes the table if it exists.
-func (o *Owned) Remove() error {
+func (o *Maintained) Remove() error {
 	there, err := o.HasTable(o.Table)
 	if err != nil || !there {
 		return err
@@ -47,7 +47,7 @@ func (o *Owned) Remove() error {
 
 // Try creates the table of a transaction, and then deletes it. An error names the feature that the
 // kernel does not support. Try first deletes the table of an interrupted trial.
-func (o *Owned) Try(tx *Tx) error {
+func (o *Maintained) Try(tx *Tx) error {
 	if err := o.Remove(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (o *Owned) Try(tx *Tx) error {
 }
 
 // Read returns the current shape of the table.
-func (o *Owned) Read() (Shape, error) {
+func (o *Maintained) Read() (Shape, error) {
 	state, err := o.tableState(o.Table)
 	if err != nil || state == "" {
 		return nil, err
@@ -86,7 +86,7 @@ func (s Shape) add(chains []Found, rules []FoundRule) {
 // Commit commits a transaction, and learns the state of the written chains, or of the whole table
 // if Shape is nil. It returns ErrBusy if another program has changed the table since the last Look
 // or Steady, because then the state may be the other program's.
-func (o *Owned) Commit(tx *Tx) error {
+func (o *Maintained) Commit(tx *Tx) error {
 	if err := o.Conn.Commit(tx); err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (o *Owned) Commit(tx *Tx) error {
 }
 
 // learn reads the named chains, or the whole table if its state is unknown.
-func (o *Owned) learn(written []string) (Shape, error) {
+func (o *Maintained) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
 	}
@@ -143,7 +143,7 @@ func (o *Owned) learn(written []string) (Shape, error) {
 
 // Changed describes a difference between the chains and rules and their learned state, or returns
 // "". It ignores additional chains of other programs.
-func (o *Owned) Changed() (string, error) {
+func (o *Maintained) Changed() (string, error) {
 	now, err := o.Read()
 	if err != nil {
 		return "", err
@@ -172,7 +172,7 @@ const (
 
 // Look calls compare if another program has changed the table since the last Look. It does not call
 // compare if the table was read very recently.
-func (o *Owned) Look(compare func() (reason string, err error)) (reason string, err error) {
+func (o *Maintained) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
 	if err != nil || now == o.seen {
 		return "", err
@@ -205,7 +205,7 @@ const Tries = 10
 
 // Steady calls read and records that the table was read. It calls read again if another program has
 // changed the table in the meantime.
-func (o *Owned) Steady(read func() error) error {
+func (o *Maintained) Steady(read func() error) error {
 	for range Tries {
 		before, err := o.Generation()
 		if err != nil {
@@ -236,7 +236,7 @@ func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	}
 	for _, f := range []TableFamily{IPv4, IPv6} {
 		for _, name := range names {
-			o := Owned{Conn: c, Table: Table{f, name}}
+			o := Maintained{Conn: c, Table: Table{f, name}}
 			if there, err := c.HasTable(o.Table); err != nil || !there {
 				continue // a kernel without nf_tables has no tables
 			}

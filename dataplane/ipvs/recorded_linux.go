@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Owned returns the virtual servers that the ledger in runDir names, sorted. They may have been
+// Recorded returns the virtual servers that the ledger in runDir names, sorted. They may have been
 // removed since. A missing ledger is empty.
-func Owned(runDir string) ([]balancer.Key, error) {
+func Recorded(runDir string) ([]balancer.Key, error) {
 	l, err := ledgerHere(runDir)
 	if err != nil {
 		return nil, err
