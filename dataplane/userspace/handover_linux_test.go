@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -382,4 +383,61 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 			t.Errorf("%s moved from %s to %s, %v", from, before[from], name, err)
 		}
 	}
+}
+
+// TestHandOverDuringMove moves connections of the second loop to the first one, which has halted for
+// a handover. They stay, or arrive before the handover, and the next dataplane continues them.
+func TestHandOverDuringMove(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("one"))
+	for i, late := range []bool{false, true} {
+		f := frontendAt(fmt.Sprintf("127.1.0.7:%d/tcp", 8000+i), s.addr)
+		before := runtime.GOMAXPROCS(2) // at least two loops
+		d := start(t, Options{})
+		d.apply(f)
+		runtime.GOMAXPROCS(before)
+		first, second := d.loops.all[0], d.loops.all[1]
+		kept, moved := mustConnect(t, f.AddrPort()), make([]*client, 3)
+		for i := range moved {
+			moved[i] = mustConnect(t, f.AddrPort())
+			moved[i].mustAsk(t)
+		}
+		kept.mustAsk(t)
+		conns := d.connsOf(f)[:len(moved)]
+		done := make(chan bool)
+		first.send(func(l *loop) {
+			for _, c := range conns {
+				l.move(c, second)
+			}
+			close(done)
+		})
+		<-done
+		second.send(func(l *loop) { // after the connections have arrived
+			first.running.Wait() // until it has halted
+			if late {            // as if the check came before the halt
+				d.loops.halting.Store(false)
+			}
+			for _, c := range conns {
+				if l.move(c, first) != late {
+					t.Errorf("a connection moves to a loop that has halted: %t, want %t", !late, late)
+				}
+			}
+			d.loops.halting.Store(true)
+		})
+		d.succeed(f)
+		kept.mustAsk(t)
+		for _, c := range moved {
+			c.mustAsk(t)
+		}
+	}
+}
+
+// connsOf returns the connections of a frontend in the order of their begin.
+func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
+	front := r.frontends[f.Key]
+	front.mu.Lock()
+	defer front.mu.Unlock()
+	for c := front.conns.next; c != &front.conns; c = c.next {
+		all = append(all, c)
+	}
+	return all
 }

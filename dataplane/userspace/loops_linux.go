@@ -3,6 +3,7 @@ package userspace
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,9 +19,11 @@ type loops struct {
 	firstPort, lastPort int
 	// listeners are the sockets of the first loop by ID.
 	listeners sync.Map
-	mu        sync.Mutex // guards last
-	last      id
-	stalled   []time.Duration // by loop, how long it has been stuck; only the janitor uses it
+	// halting means that a loop may have halted, so no connection moves to another loop.
+	halting atomic.Bool
+	mu      sync.Mutex // guards last
+	last    id
+	stalled []time.Duration // by loop, how long it has been stuck; only the janitor uses it
 }
 
 // maxLoops is the maximum number of loops, each of which has two descriptors of the reserve.
@@ -57,16 +60,22 @@ func (s *loops) start() error {
 
 // resume runs the loops, for the first time or after halt.
 func (s *loops) resume() {
+	s.halting.Store(false)
 	for _, l := range s.all {
 		l.running.Go(l.run)
 	}
 }
 
-// halt ends the goroutines of the loops between two events. Connections stay as they are.
+// halt ends the goroutines of the loops between two events. Connections stay as they are, each in
+// the table of its loop.
 func (s *loops) halt() {
-	for _, l := range s.all { // in turn, because the first one sends connections to the others
+	s.halting.Store(true)
+	for _, l := range s.all {
 		l.send(func(l *loop) { l.quit = true })
 		l.running.Wait()
+	}
+	for _, l := range s.all { // a loop may have sent a connection just before halting was set
+		l.mail.read(l)
 	}
 }
 

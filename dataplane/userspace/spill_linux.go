@@ -21,7 +21,7 @@ type spill struct {
 
 // freest returns the loop for a new connection that l has accepted.
 func (l *loop) freest() *loop {
-	if l.meter.load.Load() < spillAt {
+	if l.meter.load.Load() < spillAt || l.d.loops.halting.Load() {
 		return l
 	}
 	return l.d.loops.leastLoaded()
@@ -43,6 +43,9 @@ func (s *loops) leastLoaded() *loop {
 func (l *loop) balance() {
 	load, steady, first := l.meter.load.Load(), l.spill.steady, l.d.loops.all[0]
 	l.spill = spill{period: l.spill.period + 1}
+	if l.d.loops.halting.Load() {
+		return // a halted loop looks free
+	}
 	if load >= spillAt {
 		if to := l.d.loops.leastLoaded(); to.meter.load.Load() <= load/2 {
 			l.spill.left, l.spill.to = steady/2, to
@@ -69,9 +72,9 @@ func (l *loop) note(c *conn) {
 	}
 }
 
-// move makes another loop serve a connection.
+// move makes another loop serve a connection, and reports whether it will.
 func (l *loop) move(c *conn, to *loop) bool {
-	if c.phase != relaying || c.failing || !c.f.mu.TryLock() {
+	if l.d.loops.halting.Load() || c.phase != relaying || c.failing || !c.f.mu.TryLock() {
 		return false
 	}
 	defer c.f.mu.Unlock() // no letter about the connection arrives before it

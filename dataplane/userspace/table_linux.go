@@ -8,6 +8,8 @@ import "golang.org/x/sys/unix"
 type id uint64
 
 const (
+	// noID is the ID of a connection that is in no table.
+	noID        id = 0
 	bellID      id = 1<<64 - 1
 	listenerBit id = 1 << 63
 )
@@ -39,7 +41,7 @@ func (t *table) add(c *conn) id {
 	}
 	e := &t.entries[n]
 	e.c = c
-	e.generation = (e.generation + 1) &^ (1 << 31) // the top bit marks listeners
+	e.generation = e.generation%(1<<31-1) + 1 // the top bit marks listeners, and 0 would allow noID
 	return id(e.generation)<<32 | id(n)<<1
 }
 
@@ -52,7 +54,11 @@ func (t *table) find(i id) *conn {
 	return t.entries[n].c
 }
 
+// remove removes a connection, unless it is in no table.
 func (t *table) remove(i id) {
+	if i == noID {
+		return
+	}
 	n := uint32(i) >> 1
 	t.entries[n].c = nil
 	t.free = append(t.free, n)

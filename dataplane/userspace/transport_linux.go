@@ -307,4 +307,5 @@ func (l *loop) closeSide(s *side, inOrder bool) {
 func (l *loop) forget(c *conn) {
 	l.wheel.stop(&c.timer)
 	l.table.remove(c.id)
+	c.id = noID
 }
