@@ -14,6 +14,12 @@ import (
 // saves a tenth of the CPU time of a connection.
 
 // raw returns the result of a system call that can't block. It repeats interrupted calls.
+//
+// Callers convert pointers to arguments. The pointers stay valid because nosplit functions, such as
+// raw and RawSyscall6, never grow the stack, which would move the variables of the caller. Their
+// calls also have no place for the garbage collector to stop them.
+//
+//go:nosplit
 func raw(number, a, b, c, d, e, f uintptr) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(number, a, b, c, d, e, f)
@@ -74,8 +80,8 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 	if mss > 0 {
 		errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment))
 	}
-	if errno == 0 {
-		_, errno = raw(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), uintptr(to.size()), 0, 0, 0)
+	if size := uintptr(to.size()); errno == 0 { // before the conversion, because the call may grow the stack
+		_, errno = raw(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), size, 0, 0, 0)
 	}
 	if errno != 0 && errno != unix.EINPROGRESS {
 		rawClose(fd)
