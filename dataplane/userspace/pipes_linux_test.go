@@ -146,6 +146,61 @@ func TestUrgentByteInBulk(t *testing.T) {
 	})
 }
 
+// TestUrgentByteInMessage sends an out-of-band byte between two short parts, which all wait before
+// the loop reads. Both parts arrive, although a read stops at the byte and no further event follows.
+func TestUrgentByteInMessage(t *testing.T) {
+	got := make(chan string, 1)
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+		b := make([]byte, len("abcdef"))
+		for range 2 {
+			n, _ := io.ReadFull(c, b)
+			got <- string(b[:n])
+		}
+	})
+	d := start(t, Options{})
+	f := frontendAt("127.77.7.4:9000", s.addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	arrives := func(want string) {
+		t.Helper()
+		select {
+		case text := <-got:
+			if text != want {
+				t.Fatalf("text at the backend = %q, want %q", text, want)
+			}
+		case <-time.After(wait.Patience):
+			t.Fatalf("%q did not arrive", want)
+		}
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(text string, flags int) {
+		t.Helper()
+		if err := control(raw, func(fd uintptr) error { return unix.Send(int(fd), []byte(text), flags) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send("before", 0)
+	arrives("before")
+	release := make(chan struct{})
+	d.loops.all[0].send(func(*loop) { <-release })
+	send("abc", 0)
+	send("X", unix.MSG_OOB)
+	send("def", 0)
+	eventually(t, "the arrival at the loop", func() error {
+		return control(raw, func(fd uintptr) error {
+			if n, err := unix.IoctlGetInt(int(fd), unix.SIOCOUTQ); n != 0 || err != nil {
+				return fmt.Errorf("unacknowledged bytes = %d, %w", n, err)
+			}
+			return nil
+		})
+	})
+	close(release)
+	arrives("abcdef")
+}
+
 // echo sends a long line, and checks the answer.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()

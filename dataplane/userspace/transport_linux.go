@@ -55,6 +55,7 @@ type side struct {
 	fd       int
 	readable bool // until a read finds nothing
 	closing  bool // its end or reset was reported; reads go on until they find it
+	urgent   bool // an urgent byte was reported, at which a read stops; reads go on until they find nothing
 	ended    bool // everything was read
 	passed   bool // the end was forwarded to the other side
 	lost     bool // it was reset
@@ -73,7 +74,7 @@ func (s *side) isBlocked() bool { return len(s.pending) > 0 || s.held > 0 }
 // watch makes the loop receive the events of a side, edge-triggered.
 func (l *loop) watch(c *conn, i int) {
 	s := &c.sides[i]
-	events := uint32(unix.EPOLLIN | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1))
+	events := uint32(unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1))
 	if s.eager {
 		events |= unix.EPOLLOUT
 	}
@@ -115,6 +116,7 @@ func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
 	s.closing = s.closing || events&closing != 0
+	s.urgent = s.urgent || events&unix.EPOLLPRI != 0
 }
 
 // pump moves data from a side to the other one, until there is none, the other one has no room or
@@ -200,7 +202,7 @@ func (l *loop) copyFrom(c *conn, i int) {
 	n, errno := rawRead(from.fd, l.buffer[:])
 	switch {
 	case errno == unix.EAGAIN:
-		from.readable = false
+		from.readable, from.urgent = false, false
 		return
 	case errno != 0:
 		l.end(c, errno)
@@ -211,7 +213,7 @@ func (l *loop) copyFrom(c *conn, i int) {
 	}
 	from.bulk = n == small
 	// After a read that did not fill the buffer, the next data brings another event.
-	from.readable = from.bulk || from.closing
+	from.readable = from.bulk || from.closing || from.urgent
 	if to.writes < 2 {
 		if to.writes++; to.writes == 2 && 1-i == serverSide { // the first write is sent at once in any case
 			_ = rawOption(to.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
