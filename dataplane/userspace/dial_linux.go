@@ -181,6 +181,7 @@ func (l *loop) introduce(c *conn) error {
 	if errno != 0 {
 		return os.NewSyscallError("write", errno)
 	}
+	c.hasten(serverSide)
 	c.sides[serverSide].pending = text[n:]
 	return nil
 }

@@ -214,11 +214,7 @@ func (l *loop) copyFrom(c *conn, i int) {
 	from.bulk = n == small
 	// After a read that did not fill the buffer, the next data brings another event.
 	from.readable = from.bulk || from.closing || from.urgent
-	if to.writes < 2 {
-		if to.writes++; to.writes == 2 && 1-i == serverSide { // the first write is sent at once in any case
-			_ = rawOption(to.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-		}
-	}
+	c.hasten(1 - i)
 	written, errno := rawWrite(to.fd, l.buffer[:n])
 	if errno != 0 && errno != unix.EAGAIN {
 		l.refused(c, 1-i, errno)
@@ -230,6 +226,18 @@ func (l *loop) copyFrom(c *conn, i int) {
 	c.count(1-i, written)
 	if written < n {
 		to.pending = append([]byte(nil), l.buffer[written:n]...)
+	}
+}
+
+// hasten makes the second write to the backend, and those after it, leave without a wait for
+// acknowledgements. The first write leaves at once in any case.
+func (c *conn) hasten(to int) {
+	s := &c.sides[to]
+	if s.writes >= 2 {
+		return
+	}
+	if s.writes++; s.writes == 2 && to == serverSide {
+		_ = rawOption(s.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	}
 }
 
