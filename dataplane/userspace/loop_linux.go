@@ -87,9 +87,11 @@ func (l *loop) wait() int {
 		timeout = retryPause
 	case len(l.paused) > 0:
 		timeout = tick
+	case l.meter.load.Load() > 0: // until the load of a quiet period is known
+		timeout = tick
 	case l.wheel.count > 0 && l.meter.slept:
 		timeout = time.Duration(l.wheel.idle()) * tick
-	case l.wheel.count > 0, l.meter.load.Load() > 0:
+	case l.wheel.count > 0:
 		timeout = tick
 	}
 	l.hurry = false

@@ -248,6 +248,35 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 	}
 }
 
+// TestQuietLoopHasNoLoad makes a loop with an idle connection busy, and then quiet. Its load becomes
+// 0 soon, although no timer of the connection is due.
+func TestQuietLoopHasNoLoad(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := frontendAt("127.77.10.9:9000", s.addr)
+	d.apply(f)
+	mustConnect(t, f.AddrPort()).mustAsk(t)
+	l := d.loops.all[0]
+	began := time.Now()
+	done := make(chan struct{})
+	l.send(func(l *loop) {
+		defer close(done)
+		l.wheel.set(&l.table.entries[0].c.timer, time.Minute)
+		l.meter.slept = true
+		l.meter.load.Store(100)
+	})
+	<-done
+	eventually(t, "a loop without load", func() error {
+		if n := l.meter.load.Load(); n != 0 {
+			return fmt.Errorf("load = %d %%", n)
+		}
+		return nil
+	})
+	if took := time.Since(began); took > 4*time.Second {
+		t.Errorf("time to a load of 0 = %v, want the next periods", took)
+	}
+}
+
 // TestAcceptedConnectionsSendKeepAlives reads the options of a connection's sockets.
 func TestAcceptedConnectionsSendKeepAlives(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))

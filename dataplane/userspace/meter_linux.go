@@ -38,7 +38,7 @@ func (m *meter) wake(now int64, slept bool) bool {
 	if passed < int64(period) {
 		return false
 	}
-	m.load.Store(100 - 100*m.waited/passed)
+	m.load.Store(100 * (passed - m.waited) / passed) // rounded down, so a quiet loop has none
 	m.began, m.waited = now, 0
 	return true
 }
