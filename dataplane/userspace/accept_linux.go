@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -56,7 +57,11 @@ func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*lis
 		return nil, err
 	}
 	d.budget.take(1)
-	return ln, d.loops.add(ln)
+	if err := d.loops.add(ln); err != nil {
+		ln.close()
+		return nil, fmt.Errorf("accepting at %s: %w", ln.addr, err)
+	}
+	return ln, nil
 }
 
 // Addr returns the address of the socket.
