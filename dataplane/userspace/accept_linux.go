@@ -188,7 +188,7 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 		l.serve(f, fd, from, to)
 		return
 	}
-	read := !sure && l.d.aside.do(func() {
+	read := !sure && l.d.reads.do(func() {
 		l.d.own.has(from.Addr())
 		l.send(func(l *loop) { l.check(f, fd, from, to) })
 	})

@@ -41,6 +41,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		}
 		d.running = true
 		d.aside.start()
+		d.reads.start()
 		d.tasks.Go(d.janitor)
 	}
 	for _, c := range batch { // ports become free before other frontends open them

@@ -134,7 +134,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		ln.stop()
 	}
 	d.tasks.Wait()  // no UDP socket is read any longer
-	d.aside.flush() // clients that it checks become connections
+	d.reads.flush() // clients that wait for it become connections
 	d.loops.halt()
 	err := errors.Join(unwatched, d.handOverSockets(frontends), d.inherited.passOn(d.heir))
 	d.refuseNew()

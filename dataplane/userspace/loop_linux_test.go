@@ -376,6 +376,69 @@ func TestBackendIsNotItsOwnClient(t *testing.T) {
 	awaitReport(t, reports, f.Backends[0].Addr, syscall.ECONNREFUSED, func() {})
 }
 
+// TestListenerWithoutLoopIsRefused opens listeners while the loop can't watch them. Nothing is left
+// of them, so the next attempt opens them again.
+func TestListenerWithoutLoopIsRefused(t *testing.T) {
+	d := start(t, Options{})
+	d.loops.all = []*loop{{d: d.Dataplane, poller: poller{epoll: -1}}}
+	defer func() { d.loops.all = nil }()
+	open := func() *net.TCPListener {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ln.(*net.TCPListener)
+	}
+	p := &portSockets{f: &frontend{d: d.Dataplane}}
+	if err := p.accept(open()); err == nil || p.listener != nil {
+		t.Errorf("listener of a port = %v, %v; want an error", p.listener, err)
+	}
+	y := &redirectFamily{r: &redirect{d: d.Dataplane}}
+	if err := y.accept(open()); err == nil || y.shared != nil || len(d.accepts) > 0 {
+		t.Errorf("shared listener = %v, %v; want an error", y.shared, err)
+	}
+	if n := d.budget.used.Load(); n != 0 {
+		t.Errorf("counted descriptors = %d, want 0", n)
+	}
+}
+
+// TestLogsDelayNoClient blocks the log. A client that may only connect if its address is the node's
+// own is reset meanwhile.
+func TestLogsDelayNoClient(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{})
+	f := with(frontendAt("127.77.10.10:9000", s.addr), func(f *balancer.Frontend) {
+		f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	})
+	d.apply(f)
+	started, release := make(chan struct{}), make(chan struct{})
+	d.aside.do(func() { close(started); <-release })
+	<-started
+	defer close(release)
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := os.NewFile(uintptr(pair[0]), "client")
+	defer func() { _ = socket.Close() }()
+	d.budget.take(2)
+	front := d.frontends[f.Key]
+	d.loops.all[0].send(func(l *loop) { l.check(front, pair[1], netip.MustParseAddrPort("198.51.100.7:1024"), front.vip) })
+	ended := make(chan error, 1)
+	go func() {
+		_, err := socket.Read(make([]byte, 1))
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("data from the frontend, want an end")
+		}
+	case <-time.After(wait.Patience):
+		t.Error("the client waits for the log")
+	}
+}
+
 // TestWheel sets timers for various times. Each expires once, when it is due.
 func TestWheel(t *testing.T) {
 	var w wheel

@@ -79,10 +79,12 @@ func (s *loops) halt() {
 	}
 }
 
-// close ends the loops, which have no connections any longer.
+// close closes the halted loops, which have no connections any longer.
 func (s *loops) close() {
-	s.halt()
 	for _, l := range s.all {
+		for l.mail.last.Load() != nil { // clients that waited for the node's addresses are reset
+			l.mail.read(l)
+		}
 		for _, o := range l.orphans {
 			l.turnAway(o.fd)
 		}

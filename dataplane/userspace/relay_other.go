@@ -356,6 +356,7 @@ type loops struct{ d *Dataplane }
 func newLoops(d *Dataplane) *loops { return &loops{d} }
 
 func (*loops) start() error { return nil }
+func (*loops) halt()        {}
 func (*loops) close()       {}
 
 // watch ends idle connections.

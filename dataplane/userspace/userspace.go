@@ -59,6 +59,7 @@ type Dataplane struct {
 	flows   *flowBudget
 	loops   *loops // move the bytes of TCP
 	aside   aside
+	reads   aside // reads the node's addresses, for which clients wait
 	chains  chains
 	tables  interception
 	carried *dnat.Carried
@@ -255,9 +256,10 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 
 // stopLoops ends the loops, after the last connection.
 func (d *Dataplane) stopLoops() {
-	d.aside.flush() // it writes to them
-	d.loops.close()
+	d.loops.halt()
 	d.aside.stop()
+	d.reads.stop()
+	d.loops.close() // also reads the letters that these sent
 }
 
 // end marks the dataplane as closed, and reports whether it was open.
