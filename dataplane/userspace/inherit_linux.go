@@ -214,6 +214,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	f.d.budget.take(2)
 	f.descriptors.Add(2)
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	c.admission = f.recountLocked(x.Client.Addr())
 	f.linkLocked(c)
 	if len(f.memories) > 0 {
@@ -223,8 +224,7 @@ func (f *frontend) adoptConn(x inherited) error {
 			m.Store(who, conf.AffinityEndpoint(x.Backend), now)
 		}
 	}
-	f.mu.Unlock()
-	c.loop.send(func(l *loop) { l.adopt(c) })
+	c.loop.send(func(l *loop) { l.adopt(c) }) // before any letter about the connection
 	return nil
 }
 
