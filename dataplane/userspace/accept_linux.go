@@ -165,6 +165,7 @@ type orphan struct {
 
 // admit serves a client, unless its frontend is missing.
 func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
+	defer l.containClient(ln.f, fd, from)
 	f, to := ln.route(fd)
 	switch {
 	case f == nil && l.d.inheriting.Load():
@@ -183,6 +184,7 @@ func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 // check serves a client that may connect. If the node's own addresses have to be read first, which
 // takes time, the client waits for that.
 func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
+	defer l.containClient(f, fd, from)
 	may, sure := f.conf.Load().admits(l.d, from.Addr())
 	if sure && may {
 		l.serve(f, fd, from, to)

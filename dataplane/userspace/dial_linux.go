@@ -65,9 +65,7 @@ func (l *loop) proceed(c *conn) {
 	case c.phase == choosing:
 		l.choose(c)
 	case c.phase == dialing:
-		keeps := c.f.conf.Load().keeps(c.dial.backend, time.Now())
-		c.f.mu.Unlock()
-		if !keeps {
+		if !l.keeps(c) {
 			l.failed(c, nil)
 		}
 	case c.phase == settling:
@@ -78,6 +76,13 @@ func (l *loop) proceed(c *conn) {
 	case c.phase == leaving:
 		l.leave(c)
 	}
+}
+
+// keeps reports whether the connection may still use the backend that it dials. The caller has
+// locked the frontend.
+func (l *loop) keeps(c *conn) bool {
+	defer c.f.mu.Unlock()
+	return c.f.conf.Load().keeps(c.dial.backend, time.Now())
 }
 
 // choose chooses a backend and dials it. The caller has locked the frontend.
@@ -250,7 +255,12 @@ func (l *loop) abandon(c *conn) {
 
 // leave removes a connection whose sockets are closed. The caller has locked the frontend.
 func (l *loop) leave(c *conn) {
+	defer l.finish(c) // even if left panics
 	l.left(c)
+}
+
+// finish ends the accounting of a connection.
+func (l *loop) finish(c *conn) {
 	c.phase = gone
 	c.f.descriptors.Add(-2)
 	l.d.budget.give(2)

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"fmt"
+	"net/netip"
 	"runtime"
 	"runtime/debug"
 	"sync"
@@ -148,13 +149,29 @@ func (l *loop) contain(c *conn) {
 	if cause == nil {
 		return
 	}
-	stack := string(debug.Stack())
-	l.d.aside.do(func() {
-		l.d.log.Error("a bug in vipd has ended a connection", "frontend", c.f.key, "client", c.from, "panic", cause, "stack", stack)
-	})
+	l.confess(cause, c.f, c.from)
 	if c.phase < leaving {
 		l.end(c, errLost)
 	}
+}
+
+// containClient resets a client if the program has panicked before the client has a connection.
+func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
+	if cause := recover(); cause != nil {
+		l.confess(cause, f, from)
+		l.turnAway(fd)
+	}
+}
+
+// confess logs a panic. f is nil if the frontend is unknown.
+func (l *loop) confess(cause any, f *frontend, client netip.AddrPort) {
+	stack, frontend := string(debug.Stack()), "unknown"
+	if f != nil {
+		frontend = f.key.String()
+	}
+	l.d.aside.do(func() {
+		l.d.log.Error("a bug in vipd has ended a connection", "frontend", frontend, "client", client, "panic", cause, "stack", stack)
+	})
 }
 
 // mailbox holds letters to a loop. Sending and reading never wait.

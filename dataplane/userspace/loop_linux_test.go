@@ -124,6 +124,62 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	})
 }
 
+// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client is reset, and
+// the next one is served.
+func TestPanicBeforeAConnection(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	log := &logged{}
+	d := start(t, Options{Log: log.logger()})
+	f := frontendAt("127.77.10.11:9000", s.addr)
+	d.apply(f)
+	front := d.frontends[f.Key]
+	front.mu.Lock()
+	ln := front.ports[0].listener
+	front.mu.Unlock()
+	routeBy := func(to route) {
+		done := make(chan struct{})
+		d.loops.all[0].send(func(*loop) { ln.route = to; close(done) })
+		<-done
+	}
+	good := ln.route
+	routeBy(func(int) (*frontend, netip.AddrPort) { panic("a bug") })
+	if _, err := askOnce(f.AddrPort(), ""); !isReset(err) {
+		t.Errorf("error of the client = %v, want a reset", err)
+	}
+	routeBy(good)
+	mustConnect(t, f.AddrPort()).mustAsk(t)
+	eventually(t, "a report of the panic", func() error {
+		if !log.has("a bug in vipd has ended a connection") {
+			return fmt.Errorf("the log has no report")
+		}
+		return nil
+	})
+}
+
+// TestPanicAtTheEndLeavesNothing makes the end of a connection panic. The dataplane still closes.
+func TestPanicAtTheEndLeavesNothing(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("s"))
+	d := start(t, Options{Log: (&logged{}).logger()})
+	f := frontendAt("127.77.10.12:9000", s.addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	front := d.frontends[f.Key]
+	front.mu.Lock()
+	x := front.conns.next
+	b := x.backend
+	x.backend = nil // its release panics
+	front.mu.Unlock()
+	_ = c.Close()
+	eventually(t, "no descriptors of connections", func() error {
+		if n := front.descriptors.Load(); n != 0 {
+			return fmt.Errorf("descriptors = %d", n)
+		}
+		return nil
+	})
+	b.release()
+}
+
 // TestStalledLoopIsReported blocks a loop. The log reports it, and its recovery.
 func TestStalledLoopIsReported(t *testing.T) {
 	log := &logged{}
