@@ -385,8 +385,8 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	}
 }
 
-// TestHandOverDuringMove moves connections of the second loop to the first one, which has halted for
-// a handover. They stay, or arrive before the handover, and the next dataplane continues them.
+// TestHandOverDuringMove moves connections of the second loop to the first one, which has halted
+// for a handover. They stay, or arrive before the handover, and the next dataplane continues them.
 func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {

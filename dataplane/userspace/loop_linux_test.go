@@ -124,8 +124,8 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	})
 }
 
-// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client is reset, and
-// the next one is served.
+// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client is reset,
+// and the next one is served.
 func TestPanicBeforeAConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -304,8 +304,8 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 	}
 }
 
-// TestQuietLoopHasNoLoad makes a loop with an idle connection busy, and then quiet. Its load becomes
-// 0 soon, although no timer of the connection is due.
+// TestQuietLoopHasNoLoad makes a loop with an idle connection busy, and then quiet. Its load
+// becomes 0 soon, although no timer of the connection is due.
 func TestQuietLoopHasNoLoad(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})

@@ -147,7 +147,8 @@ func TestUrgentByteInBulk(t *testing.T) {
 }
 
 // TestUrgentByteInMessage sends an out-of-band byte between two short parts, which all wait before
-// the loop reads. Both parts arrive, although a read stops at the byte and no further event follows.
+// the loop reads. Both parts arrive, although a read stops at the byte and no further event
+// follows.
 func TestUrgentByteInMessage(t *testing.T) {
 	got := make(chan string, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
