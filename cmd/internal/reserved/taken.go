@@ -63,8 +63,8 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 }
 
 // findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
-// address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if it has many connections, so it is only done
-// for new sockets.
+// address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if
+// it has many connections, so it is only done for new sockets.
 func (t *taken) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}
