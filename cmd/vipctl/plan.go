@@ -142,8 +142,10 @@ func capabilities(name config.ModeName) balancer.Capabilities {
 		return mode.Capabilities()
 	}
 	return balancer.Capabilities{
-		Mode:        "auto",
-		Protocols:   []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
+		Mode:      "auto",
+		Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
+		MaxPorts:  balancer.AllPorts.Len(), RangeAffinity: true, MovesRanges: true,
+		AffinityScopes: []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope}, AffinityPrefix: true,
 		Forwards:    []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward},
 		KeepsSource: true, ProxyProtocol: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
 	}

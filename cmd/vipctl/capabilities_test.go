@@ -1,0 +1,48 @@
+package main
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+	"vipd/cmd/internal/modes"
+)
+
+// TestAutoHasAllCapabilities compares the capabilities of auto with those of each mode. auto must
+// have all of them, so a check of a valid file finds no mistake.
+func TestAutoHasAllCapabilities(t *testing.T) {
+	// These fields describe restrictions, or what only the host's guard would do.
+	skipped := []string{"Mode", "Nearest", "Untranslated", "AffinityUnbounded", "Slots", "SlotsEach", "EnforcesSources", "ResetsOverLimit"}
+	auto := reflect.ValueOf(capabilities(config.AutoMode))
+	for _, m := range modes.All() {
+		one := reflect.ValueOf(m.Capabilities())
+		for i := range auto.NumField() {
+			name := auto.Type().Field(i).Name
+			if slices.Contains(skipped, name) {
+				continue
+			}
+			has := true
+			switch a, b := auto.Field(i), one.Field(i); a.Kind() {
+			case reflect.Bool:
+				has = a.Bool() || !b.Bool()
+			case reflect.Int:
+				has = a.Int() >= b.Int()
+			case reflect.Slice:
+				for j := range b.Len() {
+					found := false
+					for k := range a.Len() {
+						found = found || a.Index(k).Equal(b.Index(j))
+					}
+					has = has && found
+				}
+			default:
+				t.Errorf("field %s of %T has no comparison here", name, balancer.Capabilities{})
+			}
+			if !has {
+				t.Errorf("%s of auto = %v, want all of mode %s: %v", name, auto.Field(i), m.Name, one.Field(i))
+			}
+		}
+	}
+}
