@@ -79,56 +79,6 @@ func newLayout(of inet.Family) *layout {
 	return l
 }
 
-// newInRange returns the table for frontends with a range of ports.
-func (l *layout) newInRange() *layout {
-	r := &layout{table: l.table, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Priority}, sets: map[string]*nft.Set{}}
-	for _, def := range setDefs() {
-		s := l.sets[def.name]
-		switch def.key {
-		case byPlace:
-			s = &nft.Set{Name: "range-" + s.Name, Key: r.place}
-		case byClients:
-			s = &nft.Set{Name: "range-" + s.Name, Key: append(r.place[:3:3], nft.Saddr), Interval: true}
-		}
-		r.sets[def.name] = s
-	}
-	r.limits, r.full = newLimitsMap("range-limits", r.place), l.full
-	return r
-}
-
-// setOf returns the set that holds an entry.
-func (l *layout) setOf(name string, e setEntry) *nft.Set {
-	if e.Port.IsRange() {
-		return l.inRange.sets[name]
-	}
-	return l.sets[name]
-}
-
-// toRange returns a rule that continues in a chain with the packets to ranges of ports, and keeps
-// the number of the range in their priority.
-func (l *layout) toRange(chain nft.Stmt) nft.Rule {
-	return rule(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: l.place, In: l.ranges}}, chain)
-}
-
-// rangeChains returns the chains for packets to ranges of ports.
-func (l *layout) rangeChains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
-	if !with.ranges {
-		return nil
-	}
-	r := l.inRange
-	done := rule(nft.ClearPriority{})
-	in := r.classifyRules(m, bits, with, "ranges-arriving")
-	out := append(r.classifyRules(m, bits, with, "ranges-policy"), r.refuseOwnRules(bits, with)...)
-	return []chainRules{
-		{nft.Chain{Name: "ranges-policy"}, append(r.policyRules(m, bits, with), done)},
-		{nft.Chain{Name: "ranges-arriving"}, r.admissionRules(with, "ranges-policy")},
-		{nft.Chain{Name: "ranges-in"}, append(in, done)},
-		{nft.Chain{Name: "ranges-out"}, append(out, done)},
-		{nft.Chain{Name: "ranges-rejected"}, []nft.Rule{r.matchPlace(rejectedSet, nft.Goto("refuse-now")), done}},
-		{nft.Chain{Name: "ranges-served"}, append(r.servedRules(m), done)},
-	}
-}
-
 // nftName returns the name of a set in nf_tables, where "masquerade" is a keyword.
 func nftName(name string) string {
 	if name == masqueradeSet {
@@ -160,38 +110,6 @@ var (
 	// opening matches the first segment of each side.
 	opening = nft.Flags{Mask: nft.SYN | nft.RST, Value: nft.SYN}
 )
-
-// concerns are the features that some frontends use. The table contains only the rules of features
-// in use, so other features cost nothing.
-//   - special: frontends that use any of the next five.
-//   - restricted, silent and rejected: source ranges, no answer, and refusal.
-//   - always and never: endpoints always see the node's address, or always the client's.
-//   - direct: packets reach endpoints unchanged.
-//   - clamps: the segment size is limited.
-//   - links: the segment size is limited to the MTU of the path, in a mode that forwards packets.
-//   - owned: the host drops packets to addresses that another host has.
-//   - roaming: connections move here from other hosts.
-//   - ranges: frontends have ranges of ports.
-//   - limited: connections of clients are limited, and the kernel supports that.
-//   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
-//     would end.
-type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
-
-// concerns returns the features in use.
-func (w *wanted) concerns() concerns {
-	return concerns{
-		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
-		silent: w.set(silentSet).nonEmpty(), rejected: w.set(rejectedSet).nonEmpty(), always: w.set(masqueradeSet).nonEmpty(), never: w.set(neverSet).nonEmpty(),
-		direct: w.mode.LocalIn && w.direct.nonEmpty(), clamps: w.clamps.nonEmpty(), links: w.mode.Forward && w.clampsToLinks(), owned: w.owned.nonEmpty(), roaming: w.roaming(), dead: w.mode.Resets && w.set(deadSet).nonEmpty(), quiet: w.mode.LocalIn && w.set(quietSet).nonEmpty(), ranges: w.ranges.frontends > 0, limited: w.mode.Forward && w.limits.fault == nil && w.limits.nonEmpty(),
-	}
-}
-
-// roaming reports whether connections of any frontend may move here from other hosts, in a mode in
-// which such connections can continue.
-func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.nonEmpty() }
-
-// nonEmpty reports whether the set has an entry or should have an entry.
-func (m *members) nonEmpty() bool { return len(m.count)+len(m.have) > 0 }
 
 // chains returns all chains for a mode.
 func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chainRules {
@@ -400,40 +318,6 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
 	}
 	return append(rules, l.matchPlace(servedSet, nft.Accept))
-}
-
-// directChains excludes the connections of direct frontends from tracking. It also restricts the
-// packets that open them, because chains of type nat process only tracked packets. It marks these
-// packets for the rules that accept them. Refusals happen in input, whose answers have the VIP as
-// their source.
-func (l *layout) directChains(bits markBits, with concerns) []chainRules {
-	to := nft.In{Of: l.place, Set: l.sets[directSet]}
-	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // matches packets of endpoints on this node, and refusals
-	silent := nft.In{Of: l.place, Set: l.sets[silentSet]}
-	mark := nft.AddBits{Field: nft.Mark, Bits: bits.ours}
-	tunnel, icmp := uint32(protocolIPIP), uint32(protocolICMP)
-	if l.table.Family == nft.IPv6 {
-		tunnel, icmp = protocolIPv6, protocolICMPv6
-	}
-	untracked := []nft.Rule{rule(to, nft.Notrack), rule(from, nft.Notrack)}
-	arriving := []nft.Rule{
-		rule(to, mark), rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop), rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Return),
-		rule(to, nft.In{Of: l.place, Set: l.sets[restrictedSet]}, nft.In{Of: l.sets[allowedSet].Key, Set: l.sets[allowedSet], Not: true}, nft.Drop),
-	}
-	if with.limited {
-		arriving = append(arriving, rule(to, nft.Vmap{Of: l.place, In: l.limits}))
-	}
-	return []chainRules{
-		{base("untracked", nft.Filter, nft.Prerouting, rawPriority), untracked},
-		{base("untracked-output", nft.Filter, nft.Output, rawPriority), untracked},
-		{base("direct", nft.Filter, nft.Prerouting, manglePriority), arriving},
-		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
-			rule(to, mark), rule(from, mark),
-			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
-			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // accepts path MTU messages for tunnels
-			rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop),
-		}},
-	}
 }
 
 // segmentSizeChains limits the segment size that both ends of our TCP connections announce: to the

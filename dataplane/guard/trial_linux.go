@@ -1,0 +1,55 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
+	"vipd/dataplane/internal/nft"
+)
+
+// trialSuffix is the suffix of the table that a trial creates and deletes.
+const trialSuffix = "-trial"
+
+// try creates a table with all chains, and deletes it. Its error names the missing feature of the
+// kernel. Package failover tests the requirements of hold = "one", and tryLimits the requirements
+// of limits.
+func try(conn *nft.Conn, of inet.Family) error {
+	l := newLayout(of)
+	l.table.Name += trialSuffix
+	var tx nft.Tx
+	l.write(&tx, dataplane.Needs{Forward: true, LocalIn: true, TranslatesAll: true, Resets: true}, newMarkBits(0), concerns{
+		special: true, restricted: true, silent: true, rejected: true, always: true, never: true, direct: true, clamps: true, links: true,
+		roaming: true, dead: true, quiet: true, ranges: true,
+	})
+	return (&nft.Maintained{Conn: conn, Table: l.table}).Try(&tx)
+}
+
+// Try proves with a trial that the guard of a forwarding mode works here. Its error names the
+// feature that the kernel refuses. IPv6 is required only if the kernel supports IPv6.
+func Try() error {
+	for _, of := range inet.Families() {
+		if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil && of == inet.IPv6 {
+			continue
+		}
+		conn, err := nft.Open()
+		if err == nil {
+			err = errors.Join(try(conn, of), conn.Close())
+		}
+		if err != nil {
+			return unusable(of, err)
+		}
+	}
+	return nil
+}
+
+// unusable returns an error with the family, the reason and advice.
+func unusable(of inet.Family, reason error) error {
+	need := "they need the nf_tables of Linux 5.9"
+	if errors.Is(reason, fs.ErrPermission) {
+		need = "that takes CAP_NET_ADMIN: run as root"
+	}
+	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w: %s", of, reason, need)
+}
