@@ -51,7 +51,7 @@ func (l *loop) expired(c *conn) {
 	case c.phase == dialing:
 		l.failed(c, dialError(c.dial.to, os.ErrDeadlineExceeded))
 	case c.phase == relaying && c.failing:
-		l.end(c, errLost)
+		l.endWhenDelivered(c)
 	case c.phase == relaying:
 		l.keep(c)
 		if l.isIdle(c) {

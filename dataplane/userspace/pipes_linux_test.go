@@ -1,12 +1,14 @@
 package userspace
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -144,6 +146,63 @@ func TestUrgentByteInBulk(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestLastWordsReachSlowReaders resets a connection while its client does not read. The client
+// receives all data that the backend had sent, in messages or in bulk, and then the reset. If the
+// client leaves, nothing waits for it.
+func TestLastWordsReachSlowReaders(t *testing.T) {
+	for i, size := range []int{12_000, 200_000, 100_000} {
+		lost := make(chan struct{})
+		s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
+			_, _ = c.Write(make([]byte, size))
+			<-lost
+			reset(c.(*net.TCPConn))
+		})
+		d := start(t, Options{})
+		f := frontendAt(fmt.Sprintf("127.77.7.5:%d", 9000+i), s.addr)
+		d.apply(f)
+		slow := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+			return control(raw, func(fd uintptr) error { return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 4<<10) })
+		}}
+		c, err := slow.Dial("tcp", f.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		var relayed *conn
+		eventually(t, "the data in the sockets", func() error {
+			if all := d.connsOf(f); len(all) == 1 && all[0].out.Load() == uint64(size) {
+				relayed = all[0]
+				return nil
+			}
+			return errors.New("it is not there")
+		})
+		close(lost)
+		eventually(t, "the loss of the backend", func() error {
+			failing := make(chan bool)
+			relayed.loop.send(func(*loop) { failing <- relayed.failing || relayed.phase != relaying })
+			if !<-failing {
+				return errors.New("the loop has not noticed it")
+			}
+			return nil
+		})
+		if size == 100_000 {
+			began := time.Now()
+			reset(c.(*net.TCPConn))
+			eventually(t, "the end of the connection", func() error {
+				if n := len(d.connsOf(f)); n > 0 {
+					return fmt.Errorf("connections = %d", n)
+				}
+				return nil
+			})
+			if took := time.Since(began); took > lastWords/2 {
+				t.Errorf("time to the end of a connection whose client has left = %s", took)
+			}
+		} else if n, err := io.Copy(io.Discard, c); n != int64(size) || !isReset(err) {
+			t.Errorf("received bytes = %d, then %v; want %d and a reset", n, err, size)
+		}
+	}
 }
 
 // TestUrgentByteInMessage sends an out-of-band byte between two short parts, which all wait before

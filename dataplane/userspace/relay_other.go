@@ -193,7 +193,8 @@ type relay struct {
 	err  error // the first cause
 }
 
-// lastWords limits the forwarding of data that a side sent before its reset.
+// lastWords limits the forwarding of data that a side sent before its reset. The reset of the other
+// side discards the part that its socket still holds, unlike on Linux.
 const lastWords = 5 * time.Second
 
 // run moves one direction to its end, and forwards the end.

@@ -134,7 +134,8 @@ func (l *loop) spliceFrom(c *conn, i int) {
 		return
 	}
 	l.returnPipe(t)
-	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL {
-		l.end(c, errno) // the kernel reports a reset once; a read would find an end
+	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL { // the kernel reports a reset once; a read would find an end
+		l.lose(c, i)
+		c.sides[i].ended = true
 	}
 }

@@ -13,7 +13,8 @@ const (
 	small = 16 << 10
 	// quota is the number of reads from a side before others get their turn.
 	quota = 8
-	// lastWords limits the forwarding of data that a side sent before its reset.
+	// lastWords limits the time in which the other side receives the data that a side sent before its
+	// reset.
 	lastWords = 5 * time.Second
 )
 
@@ -40,7 +41,8 @@ type transport struct {
 	loop    *loop // f.mu guards changes
 	id      id    // of the client's side
 	phase   phase
-	failing bool // a side is lost; the data that it had sent still passes
+	failing bool  // a side is lost; the data that it had sent still passes
+	until   int64 // the instant at which a failing connection ends in any case
 	err     error
 	sides   [2]side
 	counter *counter
@@ -93,17 +95,14 @@ func (l *loop) event(c *conn, i int, events uint32) {
 	defer l.contain(c)
 	s := &c.sides[i]
 	s.notice(events)
-	switch {
-	case c.phase == dialing:
+	if c.phase == dialing {
 		l.dialed(c, events)
 		return
-	case c.phase != relaying:
-		return
-	case events&unix.EPOLLERR != 0 && s.ended:
-		l.lose(c, i)
-		return
 	}
-	if events&unix.EPOLLOUT != 0 && s.isBlocked() {
+	if c.phase == relaying && events&unix.EPOLLERR != 0 && !s.lost && (s.ended || c.failing) {
+		l.lose(c, i)
+	}
+	if c.phase == relaying && events&unix.EPOLLOUT != 0 && s.isBlocked() {
 		l.pump(c, 1-i)
 	}
 	if c.phase == relaying && s.readable {
@@ -178,10 +177,9 @@ func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 			s.eager = true
 			l.watch(c, i)
 		}
-	case unix.EPIPE, unix.ECONNRESET:
-		l.lose(c, i)
 	default:
-		l.end(c, errno)
+		l.lose(c, i)
+		l.pump(c, i)
 	}
 }
 
@@ -205,8 +203,8 @@ func (l *loop) copyFrom(c *conn, i int) {
 		from.readable, from.urgent = false, false
 		return
 	case errno != 0:
-		l.end(c, errno)
-		return
+		l.lose(c, i)
+		fallthrough
 	case n == 0:
 		from.ended = true
 		return
@@ -245,9 +243,9 @@ func (c *conn) hasten(to int) {
 func (l *loop) passEnd(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
 	switch {
-	case from.passed:
 	case c.failing:
-		l.end(c, errLost)
+		l.endWhenDelivered(c)
+	case from.passed:
 	case to.passed:
 		l.end(c, nil)
 	default:
@@ -263,16 +261,34 @@ func (l *loop) passEnd(c *conn, i int) {
 // a response to a request that it did not read completely. Then the other side is reset.
 func (l *loop) lose(c *conn, i int) {
 	s := &c.sides[i]
-	if c.failing {
+	switch {
+	case s.lost:
+	case c.failing:
 		l.end(c, errLost)
-		return
+	default:
+		c.failing, s.lost = true, true
+		l.dropData(s)
+		s.readable, s.closing = true, true
+		c.until = l.d.now() + int64(lastWords)
+		l.wheel.set(&c.timer, tick)
 	}
-	c.failing, s.lost = true, true
-	l.dropData(s)
-	s.readable, s.closing = true, true
-	l.wheel.set(&c.timer, lastWords)
-	s.passed = false // so the pump ends the connection
-	l.pump(c, i)
+}
+
+// endWhenDelivered ends a connection with a lost side when the other side has received everything.
+// An earlier reset would discard the data in its socket.
+func (l *loop) endWhenDelivered(c *conn) {
+	from, to := &c.sides[serverSide], &c.sides[clientSide]
+	if to.lost {
+		from, to = to, from
+	}
+	if l.d.now() < c.until {
+		unacknowledged, err := unix.IoctlGetInt(to.fd, unix.SIOCOUTQ)
+		if !from.ended || to.isBlocked() || err == nil && unacknowledged > 0 {
+			l.wheel.set(&c.timer, tick)
+			return
+		}
+	}
+	l.end(c, errLost)
 }
 
 // dropData discards the data that waits for a side.
