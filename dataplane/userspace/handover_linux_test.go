@@ -18,6 +18,8 @@ import (
 	"vipd/dataplane/handover"
 	"vipd/test/fake"
 	"vipd/test/wait"
+
+	"golang.org/x/sys/unix"
 )
 
 // succeed hands d over to a new dataplane, like a new process, and applies frontends there.
@@ -180,6 +182,42 @@ func TestHandOverLosesNothing(t *testing.T) {
 	if got := lines.accepted.Load(); got < served.Load() {
 		t.Errorf("served clients = %d, counted connections = %d", served.Load(), got)
 	}
+}
+
+// TestHandOverKeepsSocketOptions hands over a connection after its first write to the backend. Its
+// sockets keep their options, and the next write leaves at once.
+func TestHandOverKeepsSocketOptions(t *testing.T) {
+	lines := serveAt(t, "127.0.0.1:0", named("one"))
+	f := with(frontendAt("127.1.0.9:8000/tcp", lines.addr), func(f *balancer.Frontend) { f.MSS = 1000 })
+	d := start(t, Options{})
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	c.mustAsk(t)
+	type option struct{ side, level, name, value int }
+	want := []option{{clientSide, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}, {serverSide, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}}
+	for _, o := range keepAliveOptions {
+		want = append(want, option{clientSide, o.level, o.name, o.value}, option{serverSide, o.level, o.name, o.value})
+	}
+	inLoop := func(do func(l *loop, conn *conn)) {
+		conn, done := d.connsOf(f)[0], make(chan struct{})
+		conn.loop.send(func(l *loop) { do(l, conn); close(done) })
+		<-done
+	}
+	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // as after keepAfter
+	d = d.succeed(f)
+	c.mustAsk(t)
+	inLoop(func(_ *loop, conn *conn) {
+		for _, o := range want {
+			if got, err := unix.GetsockoptInt(conn.sides[o.side].fd, o.level, o.name); got != o.value || err != nil {
+				t.Errorf("option %d of level %d, side %d = %d, %v; want %d", o.name, o.level, o.side, got, err, o.value)
+			}
+		}
+		for side := range conn.sides {
+			if n, err := unix.GetsockoptInt(conn.sides[side].fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG); n > 1000 || err != nil {
+				t.Errorf("maximum segment size of side %d = %d, %v; want at most 1000", side, n, err)
+			}
+		}
+	})
 }
 
 // TestHandOverOfFlows hands over UDP flows. They keep their backend, and receive its answers.
