@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -226,15 +227,16 @@ func TestLoopsDoNotWait(t *testing.T) {
 	close(release)
 }
 
-// TestMovedConnectionsLoseNothing moves connections between loops while they carry data. All bytes
+// TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All bytes
 // arrive in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
 	d := start(t, Options{})
 	f := frontendAt("127.77.10.5:9000", echo.addr)
 	d.apply(f)
-	if len(d.loops.all) < 2 {
-		t.Skip("needs two processors")
+	if n := len(d.loops.all); n != 4 {
+		t.Fatalf("loops = %d, want 4", n)
 	}
 	stop := make(chan struct{})
 	var running sync.WaitGroup
@@ -301,6 +303,27 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 	a.meter.load.Store(50)
 	if got := a.freest(); got != a {
 		t.Errorf("the loop of a new connection at load 50 = %d, want 0", got.number)
+	}
+}
+
+// TestBusyLoopUsesAllOthers chooses the loops of many new connections within a period, in which the
+// loads do not change. Each loop with time gets a share, and the busy loop gets none.
+func TestBusyLoopUsesAllOthers(t *testing.T) {
+	d := start(t, Options{})
+	var all []*loop
+	for i, load := range []int64{100, 20, 10, 0} {
+		all = append(all, &loop{d: d.Dataplane, number: i})
+		all[i].meter.load.Store(load)
+	}
+	was := d.loops.all
+	d.loops.all = all
+	defer func() { d.loops.all = was }()
+	got := [4]int{}
+	for range 1200 {
+		got[all[0].freest().number]++
+	}
+	if got[0] > 0 || got[1] < 100 || got[2] < 100 || got[3] < 100 {
+		t.Errorf("new connections by loop = %v, want none at the first and at least 100 at each other", got)
 	}
 }
 

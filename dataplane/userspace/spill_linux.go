@@ -1,6 +1,9 @@
 package userspace
 
-import "slices"
+import (
+	"math/rand/v2"
+	"slices"
+)
 
 const (
 	// spillAt is the load in percent from which a loop lets others help.
@@ -24,17 +27,19 @@ func (l *loop) freest() *loop {
 	if l.meter.load.Load() < spillAt || l.d.loops.halting.Load() {
 		return l
 	}
-	return l.d.loops.leastLoaded()
+	return l.d.loops.lessLoaded()
 }
 
-func (s *loops) leastLoaded() *loop {
-	best := s.all[0]
-	for _, l := range s.all[1:] {
-		if l.meter.load.Load() < best.meter.load.Load() {
-			best = l
-		}
+// lessLoaded returns the less loaded of two random loops. The least loaded of all would get all
+// connections of a period.
+func (s *loops) lessLoaded() *loop {
+	n := len(s.all)
+	i := rand.IntN(n)
+	a, b := s.all[i], s.all[(i+1+rand.IntN(max(1, n-1)))%n]
+	if b.meter.load.Load() < a.meter.load.Load() {
+		return b
 	}
-	return best
+	return a
 }
 
 // balance decides after each period how many connections move, and where to: half of the busy ones
@@ -47,7 +52,7 @@ func (l *loop) balance() {
 		return // a halted loop looks free
 	}
 	if load >= spillAt {
-		if to := l.d.loops.leastLoaded(); to.meter.load.Load() <= load/2 {
+		if to := l.d.loops.lessLoaded(); to.meter.load.Load() <= load/2 {
 			l.spill.left, l.spill.to = steady/2, to
 		}
 	} else if l != first && load+first.meter.load.Load() < gatherAt {
