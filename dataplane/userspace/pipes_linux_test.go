@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -146,6 +147,43 @@ func TestUrgentByteInBulk(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestBulkLeavesTimeToOthers reads a side with 8 MiB of data, with and without pipes. Others get
+// their turn after the quota.
+func TestBulkLeavesTimeToOthers(t *testing.T) {
+	d := start(t, Options{})
+	l, err := newLoop(d.Dataplane, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.poller.close()
+	from, err := os.Create(filepath.Join(t.TempDir(), "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = from.Close() }()
+	if err := from.Truncate(8 << 20); err != nil {
+		t.Fatal(err)
+	}
+	to, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = to.Close() }()
+	for most := range 2 {
+		d.loops.pipes.most = most
+		l.hungry = nil
+		c := &conn{transport: transport{phase: relaying, counter: &counter{}}}
+		c.sides = [2]side{{fd: int(from.Fd()), readable: true, bulk: true}, {fd: int(to.Fd())}}
+		l.pump(c, clientSide)
+		if n := c.in.Load(); n < quota || n > quota+pipeSize || len(l.hungry) != 1 {
+			t.Errorf("bytes in a turn with %d pipes = %d, want %d to %d; waiting sides = %d, want 1", most, n, quota, quota+pipeSize, len(l.hungry))
+		}
+	}
+	for _, p := range l.spare {
+		d.loops.pipes.discard(p)
+	}
 }
 
 // TestLastWordsReachSlowReaders resets a connection while its client does not read. The client

@@ -116,14 +116,13 @@ func (l *loop) returnPipe(t pipe) {
 	}
 }
 
-// spliceFrom moves the available bytes of a side into a pipe to the other one. If it finds none,
-// the next read by copyFrom shows why: there are no more, there is an urgent byte, which splice
-// never passes, or the side has ended.
-func (l *loop) spliceFrom(c *conn, i int) {
+// spliceFrom moves the available bytes of a side into a pipe to the other one, and returns their
+// number. If it finds none, the next read by copyFrom shows why: there are no more, there is an
+// urgent byte, which splice never passes, or the side has ended.
+func (l *loop) spliceFrom(c *conn, i int) int {
 	t, ok := l.takePipe()
 	if !ok {
-		l.copyFrom(c, i)
-		return
+		return l.copyFrom(c, i)
 	}
 	n, errno := rawSplice(c.sides[i].fd, t.w, pipeSize)
 	c.sides[i].bulk = errno == 0 && n >= small
@@ -131,11 +130,12 @@ func (l *loop) spliceFrom(c *conn, i int) {
 		c.hasten(1 - i)
 		to := &c.sides[1-i]
 		to.pipe, to.held = t, n
-		return
+		return n
 	}
 	l.returnPipe(t)
 	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL { // the kernel reports a reset once; a read would find an end
 		l.lose(c, i)
 		c.sides[i].ended = true
 	}
+	return 0
 }

@@ -11,8 +11,8 @@ const (
 	// small is the size of reads while traffic comes in messages. Most messages are shorter. A full
 	// read counts as bulk data.
 	small = 16 << 10
-	// quota is the number of reads from a side before others get their turn.
-	quota = 8
+	// quota is the number of bytes that a side moves before others get their turn.
+	quota = 512 << 10
 	// lastWords limits the time in which the other side receives the data that a side sent before its
 	// reset.
 	lastWords = 5 * time.Second
@@ -122,23 +122,23 @@ func (s *side) notice(events uint32) {
 // others should get their turn.
 func (l *loop) pump(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
-	for turn := 0; c.phase == relaying && !to.lost && l.flush(c, 1-i); turn++ {
+	for left := quota; c.phase == relaying && !to.lost && l.flush(c, 1-i); {
 		switch {
 		case from.ended:
 			l.passEnd(c, i)
 			return
 		case !from.readable:
 			return
-		case turn == quota:
+		case left <= 0:
 			if !from.hungry {
 				from.hungry = true
 				l.hungry = append(l.hungry, hungry{c, i})
 			}
 			return
 		case from.bulk:
-			l.spliceFrom(c, i)
+			left -= l.spliceFrom(c, i)
 		default:
-			l.copyFrom(c, i)
+			left -= l.copyFrom(c, i)
 		}
 	}
 }
@@ -194,20 +194,20 @@ func (c *conn) count(to, n int) {
 	}
 }
 
-// copyFrom reads once from a side and writes to the other one.
-func (l *loop) copyFrom(c *conn, i int) {
+// copyFrom reads once from a side and writes to the other one. It returns the number of bytes.
+func (l *loop) copyFrom(c *conn, i int) int {
 	from, to := &c.sides[i], &c.sides[1-i]
 	n, errno := rawRead(from.fd, l.buffer[:])
 	switch {
 	case errno == unix.EAGAIN:
 		from.readable, from.urgent = false, false
-		return
+		return 0
 	case errno != 0:
 		l.lose(c, i)
 		fallthrough
 	case n == 0:
 		from.ended = true
-		return
+		return 0
 	}
 	from.bulk = n == small
 	// After a read that did not fill the buffer, the next data brings another event.
@@ -216,7 +216,7 @@ func (l *loop) copyFrom(c *conn, i int) {
 	written, errno := rawWrite(to.fd, l.buffer[:n])
 	if errno != 0 && errno != unix.EAGAIN {
 		l.refused(c, 1-i, errno)
-		return
+		return n
 	}
 	if errno != 0 {
 		written = 0
@@ -225,6 +225,7 @@ func (l *loop) copyFrom(c *conn, i int) {
 	if written < n {
 		to.pending = append([]byte(nil), l.buffer[written:n]...)
 	}
+	return n
 }
 
 // hasten makes the second write to the backend, and those after it, leave without a wait for
