@@ -227,8 +227,8 @@ func TestLoopsDoNotWait(t *testing.T) {
 	close(release)
 }
 
-// TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All bytes
-// arrive in order.
+// TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All
+// bytes arrive in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
