@@ -69,7 +69,7 @@ func runTop(c *cli.Call) error {
 		t, err := client.Traffic(c)
 		return countsReply{t, err}
 	}
-	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(keys), tea.WithOutput(out)).Run()
+	_, err = tea.NewProgram(s, tea.WithContext(c), tea.WithInput(keys), tea.WithOutput(out), tea.WithoutSignalHandler()).Run()
 	if c.Err() != nil {
 		return nil // Ctrl-C is the normal end
 	}
