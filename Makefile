@@ -84,7 +84,7 @@ bench: build ## every benchmark, userspace mode beside HAProxy and nginx, iptabl
 	@test/needs bench
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 30m ./... | grep -v 'no test files'
 	$(GO) run -buildvcs=false ./test/bench -vipd bin/vipd
-	$(GO) run -buildvcs=false ./test/bench/kernel
+	$(GO) run -buildvcs=false ./test/bench/kernel -plot docs/first-packet.svg
 	$(GO) run -buildvcs=false ./test/bench/kernel -ipvs
 
 # The commits that upstream lacks, or none without an upstream.

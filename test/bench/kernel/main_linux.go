@@ -71,6 +71,7 @@ type options struct {
 	// ipvs selects the table of ipvs mode. full selects all its rows.
 	ipvs, full bool
 	only       *regexp.Regexp
+	plot       string // the file for the plot, or ""
 }
 
 func parse(args []string) (o options, err error) {
@@ -79,6 +80,7 @@ func parse(args []string) (o options, err error) {
 	flags.BoolVar(&o.ipvs, "ipvs", false, "measure ipvs mode, beside ipvsadm and the rules of iptables mode; in a guest where this kernel has no IPVS")
 	flags.BoolVar(&o.full, "full", false, "with -ipvs: longer lists, and larger loads by ipvsadm (an hour in a guest)")
 	only := flags.String("only", "", "a regular expression: only the rows that it matches, and those they are compared with")
+	flags.StringVar(&o.plot, "plot", "", "write the costs of first packets to `FILE` as an SVG image")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -146,6 +148,11 @@ func bench(ctx context.Context, args []string) error {
 		all = append(all, figures(rows, b, values)...)
 	}
 	printTable(os.Stdout, columns, rows, all)
+	if o.plot != "" {
+		if err := plotTo(o.plot, rows, all); err != nil {
+			return err
+		}
+	}
 	if over := slices.DeleteFunc(slices.Clone(all), func(f figure) bool { return f.Within }); len(over) > 0 {
 		fmt.Printf("\n%d figures are over their bounds: those in bold type.\n", len(over))
 	}

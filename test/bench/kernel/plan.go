@@ -97,6 +97,8 @@ type row struct {
 	// limits has the maximum for each backend. It applies to the ratio or, without a ratio, to the
 	// value. 0 means no limit.
 	limits [2]float64
+	// bar is the row's label in the plot, or "". BACKEND in it stands for the backend's name.
+	bar string
 }
 
 // sizes configures the loads.
@@ -121,11 +123,11 @@ const oneRule = "one DNAT rule over ten endpoints"
 // plan returns the rows of a full run.
 func plan(s sizes) []row {
 	floor := spec{floorLayout, 1, 10}
-	rows := []row{{name: oneRule, box: floor, what: anyVIP}}
+	rows := []row{{name: oneRule, box: floor, what: anyVIP, bar: oneRule}}
 	for _, n := range s.list {
 		box := spec{listLayout, n, s.endpoints}
 		rows = append(rows,
-			row{name: fmt.Sprintf("list of %s, mean", group(n)), box: box, what: anyVIP, against: oneRule},
+			row{name: fmt.Sprintf("list of %s, mean", group(n)), box: box, what: anyVIP, against: oneRule, bar: meanBar(s, n)},
 			row{name: fmt.Sprintf("list of %s, worst", group(n)), box: box, what: lastVIP, against: oneRule})
 	}
 	rows = append(rows, ownPaths(s, natLayout, "nat rules alone", [2]float64{1.4, 1.7})...)
@@ -201,7 +203,7 @@ func ownPaths(s sizes, l layout, name string, limits [2]float64) []row {
 		r := row{name: fmt.Sprintf("%s, %s", name, group(n)), box: spec{l, n, s.endpoints}, what: anyVIP, against: oneRule}
 		switch i {
 		case 1:
-			r.limits = limits
+			r.limits, r.bar = limits, ownBar(l, n)
 		case 2:
 			r.against, r.limits = rows[1].name, [2]float64{1.3, 1.3}
 		}
