@@ -91,14 +91,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	for name := range w.services {
 		c.recompile(name, &w)
 	}
-	for key := range w.keys {
-		if !key.Port.IsRange() {
-			c.resolve(key, &w)
-		}
-	}
-	for _, key := range c.affectedRanges(&w) {
-		c.resolve(key, &w)
-	}
+	c.resolveAll(&w)
 	for a := range w.addresses {
 		c.addFrontends(a, 0)
 		w.vipStates[a] = true
@@ -200,21 +193,35 @@ func (c *Compiler) recompile(name Name, w *work) {
 	}
 }
 
-// affectedRanges returns the marked ranges, and the ranges on the addresses of marked keys, the
-// narrowest first: a range depends on the narrower frontends inside it.
-func (c *Compiler) affectedRanges(w *work) []Key {
+// resolveAll resolves the marked keys, and the ranges that depend on them. A range depends on the
+// ranges that overlap it and on the narrower frontends inside it, so the narrowest keys come first.
+func (c *Compiler) resolveAll(w *work) {
 	ranges := map[Key]bool{}
 	for key := range w.keys {
 		if key.Port.IsRange() {
 			ranges[key] = true
+			c.markOverlapping(ranges, key)
+			continue
 		}
-		for _, r := range c.claimants.ranges[key.Addr] {
+		served := c.out.Frontends.Has(key)
+		if c.resolve(key, w); served != c.out.Frontends.Has(key) {
+			c.markOverlapping(ranges, key)
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(ranges), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
+	}) {
+		c.resolve(key, w)
+	}
+}
+
+// markOverlapping marks the claimed ranges that have a port of key.
+func (c *Compiler) markOverlapping(ranges map[Key]bool, key Key) {
+	for _, r := range c.claimants.ranges[key.Addr] {
+		if r.Proto == key.Proto && r.Port.Overlaps(key.Port) {
 			ranges[r] = true
 		}
 	}
-	return slices.SortedFunc(maps.Keys(ranges), func(a, b Key) int {
-		return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
-	})
 }
 
 // resolve decides which service gets key, and publishes its frontend.
@@ -223,9 +230,6 @@ func (c *Compiler) resolve(key Key, w *work) {
 	for _, s := range claimants {
 		w.problems[s.Name] = true
 	}
-	for _, name := range c.index.At(key.Addr) { // the service may have an endpoint there
-		w.problems[name] = true
-	}
 	c.out.Contested = c.out.Contested.Delete(key)
 	w.vipStates[key.Addr] = true
 	old := c.out.Frontends.At(key)
@@ -233,8 +237,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 		w.problems[old.Service] = true
 	}
 	if len(claimants) == 0 {
-		c.out.Frontends = c.out.Frontends.Delete(key)
-		c.updateCounts(old, nil)
+		c.publish(key, old, nil, w)
 		return
 	}
 	s, contested := c.claimants.winner(key, &c.in)
@@ -242,8 +245,7 @@ func (c *Compiler) resolve(key Key, w *work) {
 		c.out.Contested = c.out.Contested.Set(key, s.Name)
 	}
 	if !slices.Contains(claimants, s) {
-		c.out.Frontends = c.out.Frontends.Delete(key)
-		c.updateCounts(old, nil)
+		c.publish(key, old, nil, w)
 		return
 	}
 	u := c.compiled[s.Name]
@@ -252,16 +254,26 @@ func (c *Compiler) resolve(key Key, w *work) {
 	if old != nil && !f.NodePort {
 		f = f.withWithdrawn(old.Withdrawn) // until updateVIPState
 	}
-	if f.Equal(old) {
-		return
+	if !f.Equal(old) {
+		c.publish(key, old, f, w)
 	}
-	c.out.Frontends = c.out.Frontends.Set(key, f)
-	c.updateCounts(old, f)
 }
 
-// updateCounts replaces old with next in the frontend counts of their VIPs.
-func (c *Compiler) updateCounts(old, next *Frontend) {
-	if old != nil && next != nil && old.NodePort == next.NodePort {
+// publish replaces the frontend old of key with next, also in the frontend counts of their VIP.
+// Either may be nil.
+func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
+	if next == nil {
+		c.out.Frontends = c.out.Frontends.Delete(key)
+	} else {
+		c.out.Frontends = c.out.Frontends.Set(key, next)
+	}
+	kept := old != nil && next != nil && old.NodePort == next.NodePort
+	if !kept || old.Service != next.Service {
+		for _, name := range c.index.At(key.Addr) { // the service may have an endpoint there
+			w.problems[name] = true
+		}
+	}
+	if kept {
 		return
 	}
 	if old != nil && !old.NodePort {

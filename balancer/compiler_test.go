@@ -158,6 +158,56 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
+// BenchmarkNextBetweenRanges changes one of 1,000 services with an exact port. 1,000 ranges of ports
+// are on other addresses, or all services share an address and half of the ranges contain an exact
+// port.
+func BenchmarkNextBetweenRanges(b *testing.B) {
+	const n = 1000
+	for _, c := range []struct {
+		name         string
+		ranges       int
+		port         func(i int) balancer.PortRange
+		rangeAddress func(i int) int
+		address      func(i int) int
+	}{
+		{"none", 0, nil, nil, func(i int) int { return i }},
+		{"others", n, func(int) balancer.PortRange { return 80 }, func(i int) int { return n + i }, func(i int) int { return i }},
+		{"shared", n, func(i int) balancer.PortRange { return balancer.PortRange(30000 + 10*i) }, func(int) int { return 0 }, func(int) int { return 0 }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			env := plainEnv()
+			env.Capabilities.MaxPorts = 65535
+			var in balancer.Inputs
+			exact := func(i, endpoints int) {
+				s := oneService(balancer.Name(fmt.Sprintf("s%06d", i)), c.address(i), endpoints)
+				if c.port != nil {
+					s.Ports[0].Port = c.port(i)
+				}
+				in.Services = in.Services.Set(s.Name, s)
+			}
+			for i := range n {
+				exact(i, 10)
+			}
+			for i := range c.ranges {
+				s := oneService(balancer.Name(fmt.Sprintf("r%06d", i)), c.rangeAddress(i), 10)
+				first := uint16(20000 + 20*i)
+				s.Ports[0].Port = balancer.NewPortRange(first, first+9)
+				s.Ports[0].TargetPort = s.Ports[0].Port
+				in.Services = in.Services.Set(s.Name, s)
+			}
+			var comp balancer.Compiler
+			if got := comp.Once(env, in).Frontends.Len(); got != n+c.ranges {
+				b.Fatalf("frontends = %d, want %d", got, n+c.ranges)
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				exact(5, 9+i%2)
+				comp.Once(env, in)
+			}
+		})
+	}
+}
+
 func TestNodePortAddresses(t *testing.T) {
 	a, b, c := addr("192.168.1.1"), addr("192.168.1.100"), addr("fd00::1")
 	for _, x := range []struct{ own, vips, want []netip.Addr }{

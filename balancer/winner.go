@@ -1,6 +1,7 @@
 package balancer
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -82,18 +83,48 @@ func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	if !f.Key.Port.IsRange() {
 		return f
 	}
-	open := []PortRange{f.Key.Port}
-	for k := range FrontendsOn(frontends, f.Addr) {
-		if k.Proto == f.Proto && k.Port != f.Key.Port && k.Port.Len() < f.Key.Port.Len() {
-			open = Without(open, k.Port)
-		}
-	}
+	open := f.Key.Port.except(f.narrower(frontends))
 	if slices.Equal(open, f.Open) {
 		return f
 	}
 	g := *f
 	g.Open = open
 	return &g
+}
+
+// narrower returns the ports of the narrower frontends inside f, sorted by the first port. Only
+// AllPorts contains ranges.
+func (f *Frontend) narrower(frontends snap.Map[Key, *Frontend]) (all []PortRange) {
+	ports := f.Key.Port
+	add := func(from, to PortRange) {
+		for k := range frontends.While(Key{Addr: f.Addr, Port: from}, func(k Key) bool { return k.Addr == f.Addr && k.Port <= to }) {
+			if k.Proto == f.Proto && k.Port != ports {
+				all = append(all, k.Port)
+			}
+		}
+	}
+	add(PortRange(ports.First()), PortRange(ports.Last()))
+	if ports == AllPorts {
+		add(1<<16, 1<<32-1)
+		slices.SortFunc(all, func(p, q PortRange) int { return cmp.Compare(p.First(), q.First()) })
+	}
+	return all
+}
+
+// except returns the parts of p that holes do not have. The holes are inside p, and sorted by the
+// first port.
+func (p PortRange) except(holes []PortRange) (left []PortRange) {
+	next := int(p.First())
+	for _, hole := range holes {
+		if next < int(hole.First()) {
+			left = append(left, NewPortRange(uint16(next), hole.First()-1))
+		}
+		next = max(next, int(hole.Last())+1)
+	}
+	if next <= int(p.Last()) {
+		left = append(left, NewPortRange(uint16(next), p.Last()))
+	}
+	return left
 }
 
 // Without returns the ports in all, sorted ranges, that hole does not have.
