@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"time"
 
 	"vipd/balancer"
@@ -175,7 +176,7 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 		y.tx.FlushSet(y.layout.table, y.layout.oneArm)
 		y.tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	}
-	y.queueRanges()
+	y.ranges.write(&y.tx, y.layout)
 	y.queueLimits(with)
 	err := y.commit(ctx)
 	var refused *nft.Error
@@ -211,9 +212,11 @@ func (y *familyGuard) read() error {
 	if !there {
 		y.queuePending()
 	}
-	if y.ranges.have, err = y.readRanges(); err != nil {
+	ranges, err := y.readRanges()
+	if err != nil {
 		return err
 	}
+	y.ranges.found(ranges)
 	return y.readLimits()
 }
 
@@ -245,8 +248,8 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	tx.Add(y.layout.table, y.layout.oneArm, oneArmPairs(y.mode, y.interfaces)...)
 	tx.Append(&y.tx)
 	y.tx = tx
-	y.ranges.have = nil
-	y.queueRanges()
+	y.ranges.found(map[netip.Addr]rangeElements{})
+	y.ranges.write(&y.tx, y.layout)
 	y.limits.forget()
 	y.queueLimits(with)
 	if err := y.commit(ctx); err != nil {
@@ -359,7 +362,7 @@ func (y *familyGuard) compare() (string, error) {
 	}
 	if ranges, err := y.readRanges(); err != nil {
 		return "", err
-	} else if len(ranges) != len(y.ranges.have) || len(ranges.without(y.ranges.have)) > 0 {
+	} else if !sameRanges(ranges, y.ranges.have) {
 		return fmt.Sprintf("elements of map %s were changed", y.layout.ranges.Name), nil
 	}
 	if places, err := y.readPlaces(); err != nil {

@@ -108,8 +108,8 @@ func newFullSet(place nft.Concat) *nft.Set {
 type limits struct {
 	// desired and applied count the frontends with limits, by their place.
 	desired, applied map[setEntry]map[limiter]int
-	// changed reports whether the counts have changed since the last write.
-	changed bool
+	// changed holds the places whose counts have changed since the last comparison.
+	changed map[setEntry]bool
 	// places maps the places in the kernel to their chains. chains and sets hold the chains and the
 	// meters in the kernel. The limiter of a chain that this process has not written is zero.
 	places map[setEntry]string
@@ -133,6 +133,9 @@ func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if *to == nil {
 		*to = map[setEntry]map[limiter]int{}
 	}
+	if s.changed == nil {
+		s.changed = map[setEntry]bool{}
+	}
 	at, l := placeOf(f.Key), limiterOf(f)
 	if (*to)[at] == nil {
 		(*to)[at] = map[limiter]int{}
@@ -143,7 +146,30 @@ func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if len((*to)[at]) == 0 {
 		delete(*to, at)
 	}
-	s.changed = true
+	s.changed[at] = true
+}
+
+// limiterAt returns the wanted limiter of a place, or the zero value. Desired frontends have priority
+// over frontends that are only applied, so other limits apply at once.
+func (s *limits) limiterAt(place setEntry) limiter {
+	for _, from := range []map[setEntry]map[limiter]int{s.desired, s.applied} {
+		for l := range from[place] {
+			return l
+		}
+	}
+	return limiter{}
+}
+
+// differ reports whether a changed place needs other limits than the kernel has. A change of
+// endpoints does not.
+func (s *limits) differ() bool {
+	defer clear(s.changed)
+	for place := range s.changed {
+		if l := s.limiterAt(place); s.places[place] != l.chain || l.chain != "" && s.chains[l.chain] != l {
+			return true
+		}
+	}
+	return false
 }
 
 // forget records that the kernel has no chains and meters.
@@ -164,20 +190,19 @@ func (s *limits) services() []balancer.Name {
 
 func (s *limits) nonEmpty() bool { return len(s.desired)+len(s.applied) > 0 }
 
-// wanted returns the chain of each place, and the limiter of each chain. Desired frontends have
-// priority over frontends that are only applied, so other limits apply at once.
+// wanted returns the chain of each place, and the limiter of each chain. A chain has the limiter of
+// its first desired place.
 func (s *limits) wanted() (places map[setEntry]string, chains map[string]limiter) {
 	places, chains = map[setEntry]string{}, map[string]limiter{}
 	for _, from := range []map[setEntry]map[limiter]int{s.desired, s.applied} {
-		for _, at := range slices.SortedFunc(maps.Keys(from), setEntry.compare) {
-			for l := range from[at] {
-				if _, found := places[at]; found {
-					continue
-				}
-				places[at] = l.chain
-				if _, found := chains[l.chain]; !found {
-					chains[l.chain] = l
-				}
+		for _, place := range slices.SortedFunc(maps.Keys(from), setEntry.compare) {
+			if _, found := places[place]; found {
+				continue
+			}
+			l := s.limiterAt(place)
+			places[place] = l.chain
+			if _, found := chains[l.chain]; !found {
+				chains[l.chain] = l
 			}
 		}
 	}
@@ -229,7 +254,7 @@ func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
 			tx.DeleteSet(y.table, &nft.Set{Name: name})
 		}
 	}
-	s.places, s.chains, s.sets, s.changed = places, chains, sets, false
+	s.places, s.chains, s.sets = places, chains, sets
 }
 
 // sortedPlaces yields the places with their chains in order.

@@ -99,7 +99,7 @@ func (y *familyGuard) readPlaces() (map[setEntry]string, error) {
 
 // queueLimits queues the changes of limits.
 func (y *familyGuard) queueLimits(with concerns) {
-	if y.limits.changed || !y.ready || with.limited != y.written.limited {
+	if !y.ready || with.limited != y.written.limited || with.limited && y.limits.differ() {
 		y.limits.write(&y.tx, y.layout, y.bits, with.limited)
 	}
 }

@@ -10,17 +10,18 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// openRanges holds the open ports of frontends with a range of ports. While a transaction takes
-// effect, packets may miss the elements that it replaces. So a change keeps all equal elements.
+// openRanges holds the open ports of frontends with a range of ports, by address. While a
+// transaction takes effect, packets may miss the elements that it replaces. So a change keeps all
+// equal elements.
 type openRanges struct {
 	// frontends counts the frontends with a range, including those without an open part.
 	frontends int
 	// desired and applied count the frontends that have each part.
-	desired, applied map[openPart]int
-	// changed reports whether the counts have changed since the last write.
-	changed bool
+	desired, applied map[netip.Addr]map[openPart]int
+	// changed holds the addresses whose counts have changed since the last write.
+	changed map[netip.Addr]bool
 	// have holds the elements in the kernel.
-	have rangeElements
+	have map[netip.Addr]rangeElements
 }
 
 // rangeElements holds elements of the map from open ports to ranges, by their content.
@@ -40,16 +41,15 @@ func (all rangeElements) without(others rangeElements) (left []nft.Elem) {
 	return left
 }
 
-// openPart is an open part of a range.
+// openPart is an open part of a range on an address.
 type openPart struct {
-	addr  netip.Addr
 	proto byte
 	// ports is the part, and of the whole range.
 	ports, of balancer.PortRange
 }
 
 func (p openPart) compare(q openPart) int {
-	return cmp.Or(p.addr.Compare(q.addr), cmp.Compare(p.proto, q.proto), cmp.Compare(p.ports.First(), q.ports.First()), cmp.Compare(p.of, q.of))
+	return cmp.Or(cmp.Compare(p.proto, q.proto), cmp.Compare(p.ports.First(), q.ports.First()), cmp.Compare(p.of, q.of))
 }
 
 // want adds by to the reference count of f.
@@ -58,63 +58,88 @@ func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 		return
 	}
 	if r.desired == nil {
-		r.desired, r.applied = map[openPart]int{}, map[openPart]int{}
+		r.desired, r.applied = map[netip.Addr]map[openPart]int{}, map[netip.Addr]map[openPart]int{}
+	}
+	if r.have == nil {
+		r.found(map[netip.Addr]rangeElements{})
 	}
 	to := r.desired
 	if applied {
 		to = r.applied
 	}
 	r.frontends += by
-	r.changed = true
+	r.changed[f.Addr] = true
+	if to[f.Addr] == nil {
+		to[f.Addr] = map[openPart]int{}
+	}
 	for _, ports := range f.Open {
-		p := openPart{f.Addr, f.Proto.Number(), ports, f.Key.Port}
-		if to[p] += by; to[p] <= 0 {
-			delete(to, p)
+		p := openPart{f.Proto.Number(), ports, f.Key.Port}
+		if to[f.Addr][p] += by; to[f.Addr][p] <= 0 {
+			delete(to[f.Addr], p)
 		}
+	}
+	if len(to[f.Addr]) == 0 {
+		delete(to, f.Addr)
 	}
 }
 
-// parts returns the parts without overlaps. The parts of desired frontends precede the parts of
-// frontends that are only applied.
-func (r *openRanges) parts() []openPart {
-	all := slices.SortedFunc(maps.Keys(r.desired), openPart.compare)
-	for _, p := range slices.SortedFunc(maps.Keys(r.applied), openPart.compare) {
-		if r.desired[p] > 0 {
+// parts returns the parts on an address without overlaps. The parts of desired frontends precede
+// the parts of frontends that are only applied.
+func (r *openRanges) parts(a netip.Addr) []openPart {
+	all := slices.SortedFunc(maps.Keys(r.desired[a]), openPart.compare)
+	for _, p := range slices.SortedFunc(maps.Keys(r.applied[a]), openPart.compare) {
+		if r.desired[a][p] > 0 {
 			continue
 		}
 		left := []balancer.PortRange{p.ports}
 		for _, q := range all {
-			if q.addr == p.addr && q.proto == p.proto {
+			if q.proto == p.proto {
 				left = balancer.Without(left, q.ports)
 			}
 		}
 		for _, ports := range left {
-			all = append(all, openPart{p.addr, p.proto, ports, p.of})
+			all = append(all, openPart{p.proto, ports, p.of})
 		}
 	}
 	slices.SortFunc(all, openPart.compare)
 	return all
 }
 
-// elements returns the elements of the map from open ports to ranges.
-func (r *openRanges) elements() (all []nft.Elem) {
-	for _, p := range r.parts() {
-		place := func(port uint16) nft.Bytes { return nft.Bytes{}.Addr(p.addr).Proto(p.proto).Port(port) }
-		all = append(all, nft.Elem{Key: place(p.ports.First()), KeyEnd: place(p.ports.Last()), Data: nft.Bytes{}.Number(uint32(p.of))})
+// elements returns the elements of an address in the map from open ports to ranges.
+func (r *openRanges) elements(a netip.Addr) rangeElements {
+	all := rangeElements{}
+	for _, p := range r.parts(a) {
+		place := func(port uint16) nft.Bytes { return nft.Bytes{}.Addr(a).Proto(p.proto).Port(port) }
+		all.add(nft.Elem{Key: place(p.ports.First()), KeyEnd: place(p.ports.Last()), Data: nft.Bytes{}.Number(uint32(p.of))})
 	}
 	return all
 }
 
-// write queues the difference between the kernel's elements and the wanted elements. The kernel
-// refuses intervals that overlap, so elements are deleted first.
-func (r *openRanges) write(tx *nft.Tx, y *layout) {
-	wanted := rangeElements{}
-	for _, e := range r.elements() {
-		wanted.add(e)
+// found records the elements in the kernel, so the next write compares all addresses.
+func (r *openRanges) found(have map[netip.Addr]rangeElements) {
+	r.have, r.changed = have, map[netip.Addr]bool{}
+	for a := range have {
+		r.changed[a] = true
 	}
-	tx.Delete(y.table, y.ranges, r.have.without(wanted)...)
-	tx.Add(y.table, y.ranges, wanted.without(r.have)...)
-	r.have, r.changed = wanted, false
+	for _, counts := range []map[netip.Addr]map[openPart]int{r.desired, r.applied} {
+		for a := range counts {
+			r.changed[a] = true
+		}
+	}
+}
+
+// write queues the difference between the kernel's elements and the wanted elements of the changed
+// addresses. The kernel refuses intervals that overlap, so elements are deleted first.
+func (r *openRanges) write(tx *nft.Tx, y *layout) {
+	for _, a := range slices.SortedFunc(maps.Keys(r.changed), netip.Addr.Compare) {
+		have, wanted := r.have[a], r.elements(a)
+		tx.Delete(y.table, y.ranges, have.without(wanted)...)
+		tx.Add(y.table, y.ranges, wanted.without(have)...)
+		if r.have[a] = wanted; len(wanted) == 0 {
+			delete(r.have, a)
+		}
+	}
+	clear(r.changed)
 }
 
 // byRange separates the entries of frontends with a range of ports.

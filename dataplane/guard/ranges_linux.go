@@ -1,23 +1,29 @@
 package guard
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+)
 
-// queueRanges queues the changes of the open ports of ranges.
-func (y *familyGuard) queueRanges() {
-	if y.ranges.changed || !y.ready {
-		y.ranges.write(&y.tx, y.layout)
-	}
-}
-
-// readRanges returns the elements of the map from open ports to ranges.
-func (y *familyGuard) readRanges() (rangeElements, error) {
+// readRanges returns the elements of the map from open ports to ranges, by address.
+func (y *familyGuard) readRanges() (map[netip.Addr]rangeElements, error) {
 	found, err := y.table.Elements(y.layout.table, y.layout.ranges.Name)
 	if err != nil {
 		return nil, fmt.Errorf("reading map %s of table %s: %w", y.layout.ranges.Name, y.layout.table, err)
 	}
-	all := rangeElements{}
+	all := map[netip.Addr]rangeElements{}
 	for _, e := range found {
-		all.add(e.Elem)
+		a := entryOf(&e.Elem, y.family).Addr
+		if all[a] == nil {
+			all[a] = rangeElements{}
+		}
+		all[a].add(e.Elem)
 	}
 	return all, nil
+}
+
+// sameRanges reports whether two maps have the same elements.
+func sameRanges(a, b map[netip.Addr]rangeElements) bool {
+	return maps.EqualFunc(a, b, func(a, b rangeElements) bool { return len(a) == len(b) && len(a.without(b)) == 0 })
 }

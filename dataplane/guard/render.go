@@ -35,7 +35,7 @@ func (w *wanted) render(b *strings.Builder) {
 		tx.Add(l.table, l.sets[m.def.name], elements(single)...)
 		tx.Add(l.table, l.inRange.sets[m.def.name], elements(ranged)...)
 	}
-	tx.Add(l.table, l.ranges, w.ranges.elements()...)
+	w.ranges.write(&tx, l)
 	w.limits.write(&tx, l, w.bits, with.limited)
 	tx.Add(l.table, l.oneArm, oneArmPairs(w.mode, w.interfaces)...)
 	b.WriteString("# nft -f -\n" + tx.Text())

@@ -30,15 +30,9 @@ func (s *survey) findTree() string {
 	}
 	t := treeReader{survey: s, fronts: map[string]balancer.Key{}, seen: map[string]bool{}}
 	for k, f := range y.fronts {
-		if !k.Port.IsRange() {
-			t.fronts[f.chain] = k
-		}
+		t.fronts[f.chain] = k
 	}
-	ranges, rest := rangeRules(y.keys(nil)), rules[:len(rules)-1]
-	if len(rest) < len(ranges) || !slices.Equal(rest[:len(ranges)], ranges) {
-		return "the rules of " + rootChain + " for ranges of ports were changed"
-	}
-	root, wrong := t.node(rootChain, y.tree.root.at, rest[len(ranges):])
+	root, wrong := t.node(rootChain, y.tree.root.at, rules[:len(rules)-1])
 	switch {
 	case wrong != "":
 		return "rules of chain " + wrong + " were changed"
@@ -47,7 +41,6 @@ func (s *survey) findTree() string {
 	case root.depth() > maxTreeDepth:
 		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
 	}
-	root.ranges = ranges
 	changed := ""
 	root.each(func(n *treeNode) {
 		if !y.alike(y.chains[n.name], y.state(n.chain())) {
@@ -75,23 +68,38 @@ type treeReader struct {
 // are not a tree node's.
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
+	for _, rule := range rules { // the form of other rules depends on the ranges
+		if k, ok := t.fronts[targetOf(rule)]; ok && k.Port.IsRange() {
+			n.ranges = append(n.ranges, k)
+		}
+	}
 	for _, rule := range rules {
 		to := targetOf(rule)
 		b := branch{at: t.below(to)}
-		if t.seen[to] || b.at.len <= at.len {
+		if t.seen[to] {
 			return nil, name
 		}
 		t.seen[to] = true
+		if k, ok := t.fronts[to]; ok && k.Port.IsRange() {
+			if b.at != at || rule != rangeRule(k) {
+				return nil, name
+			}
+			t.reached++
+			continue
+		}
+		if b.at.len <= at.len {
+			return nil, name
+		}
 		if isNode(to) {
 			b.node = &treeNode{name: to}
-			for whole, bits := b.at, at.len+1; bits < whole.len; bits++ { // the length of the prefix is known only from the rule
-				if b.at = whole.prefix(bits); b.rule(at) == rule {
+			for whole, bits := b.at, at.len+1; bits <= whole.len; bits++ { // the length of the prefix is known only from the rule
+				if b.at = whole.prefix(bits); b.rule(n) == rule {
 					break
 				}
 			}
 		}
 		switch {
-		case b.rule(at) != rule:
+		case b.rule(n) != rule:
 			return nil, name
 		case b.node == nil:
 			t.reached++
@@ -110,7 +118,9 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 // if there is none.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
-		if k, ok := t.fronts[chain]; ok {
+		if k, ok := t.fronts[chain]; ok && k.Port.IsRange() {
+			return addressPath(k)
+		} else if ok {
 			return pathOf(k)
 		}
 		rules := t.rules[chain]

@@ -6,8 +6,8 @@
 //	PREROUTING, OUTPUT -> VIPD-SERVICES -> VIPD-N-... -> VIPD-10.96.0.10:80/t -> [VIPD-E-... ->] DNAT to a backend
 //
 // VIPD-SERVICES and VIPD-N-... are a tree over the bits of destinations (tree.go): a first packet
-// passes O(log services) rules, and a packet to another address leaves after a few. Rules for
-// ranges of ports precede the tree, without the ports of narrower frontends (ranges.go). Each
+// passes O(log services) rules, and a packet to another address leaves after a few. An address with
+// ranges of ports has a node, whose rules for ranges follow the single ports (ranges.go). Each
 // frontend has a chain that chooses a backend by weighted chance, in turn, or by the client's
 // address (choose.go). Many backends are distributed to a tree of further chains. With affinity,
 // sets of (VIP, port, client) with timeouts return clients to their backend first (render.go).

@@ -165,6 +165,9 @@ func canonical(rule string) string {
 
 // targetOf returns our chain to which a rule leads.
 func targetOf(rule string) string {
+	if _, number, jumps := strings.Cut(rule, "-j "+nodePrefix); jumps {
+		return nodePrefix + number
+	}
 	_, target, _ := strings.Cut(rule, "-g ")
 	return target
 }

@@ -107,22 +107,12 @@ const rebuildFrom = 64
 // would become too deep, it plans a new tree with new names, and then changes the root to it.
 func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	var c changes
-	keys := func() []balancer.Key {
-		without := map[balancer.Key]bool{}
-		for _, k := range gone {
-			without[k] = true
-		}
-		return append(y.keys(without), added...)
-	}
 	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
-		for _, k := range singlePorts(gone) {
+		for _, k := range gone {
 			p.tree = p.tree.without(k, &c)
 		}
-		for _, k := range singlePorts(added) {
+		for _, k := range added {
 			p.tree = p.tree.with(k, &c)
-		}
-		if p.tree.root.ranges != nil || len(singlePorts(added)) < len(added) {
-			p.tree = p.tree.withRanges(rangeRules(keys()), &c)
 		}
 		if p.tree.root.depth() <= maxTreeDepth {
 			for _, chain := range c.chains() {
@@ -134,7 +124,11 @@ func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 			return
 		}
 	}
-	p.tree = y.tree.build(keys())
+	without := map[balancer.Key]bool{}
+	for _, k := range gone {
+		without[k] = true
+	}
+	p.tree = y.tree.build(append(y.keys(without), added...))
 	p.tree.root.each(func(n *treeNode) {
 		p.add(balancer.Key{}, xtables.Group{Write: []xtables.Chain{n.chain()}})
 	})

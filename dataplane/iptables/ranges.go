@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -8,45 +9,97 @@ import (
 	"vipd/balancer"
 )
 
-// rangeRules returns the root's rules for ranges of ports among keys, sorted, or nil without
-// ranges. They precede the tree, and do not match the ports of narrower frontends.
-func rangeRules(keys []balancer.Key) []string {
-	ranges := slices.DeleteFunc(slices.Clone(keys), func(k balancer.Key) bool { return !k.Port.IsRange() })
-	if len(ranges) == 0 {
-		return nil
-	}
-	slices.SortFunc(ranges, balancer.Key.Compare)
-	narrower := map[balancer.Key][]balancer.PortRange{}
+// rangesOf returns the ranges of ports among keys by the path of their address, the narrowest
+// first.
+func rangesOf(keys []balancer.Key) map[path][]balancer.Key {
+	all := map[path][]balancer.Key{}
 	for _, k := range keys {
-		for _, r := range ranges {
-			if r != k && r.Covers(k) {
-				narrower[r] = append(narrower[r], k.Port)
-			}
+		if k.Port.IsRange() {
+			all[addressPath(k)] = append(all[addressPath(k)], k)
 		}
 	}
-	rules := []string{}
-	for _, k := range ranges {
-		open := []balancer.PortRange{k.Port}
-		for _, p := range narrower[k] {
-			open = balancer.Without(open, p)
-		}
-		for _, p := range open {
-			rules = append(rules, rangeRule(k, p))
-		}
+	for _, ranges := range all {
+		slices.SortFunc(ranges, compareRanges)
 	}
-	return rules
+	return all
 }
 
-// rangeRule returns the rule for a part of a range of ports.
-func rangeRule(k balancer.Key, part balancer.PortRange) string {
-	ports := fmt.Sprintf("-m %s --dport %s ", k.Proto, part)
-	switch {
-	case part == balancer.AllPorts:
-		ports = ""
-	case part.IsRange():
-		ports = fmt.Sprintf("-m %s --dport %d:%d ", k.Proto, part.First(), part.Last())
+// compareRanges orders ranges by their number of ports, so the narrowest gets a packet.
+func compareRanges(a, b balancer.Key) int {
+	return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
+}
+
+// addressPath returns the path of the address of k.
+func addressPath(k balancer.Key) path {
+	p := pathOf(k)
+	return p.prefix(p.addr)
+}
+
+// rangeRule returns the rule for a range of ports in the node of its address. Rules for single
+// ports precede it.
+func rangeRule(k balancer.Key) string {
+	if k.Port == balancer.AllPorts {
+		return fmt.Sprintf("-p %s -g %s", k.Proto, frontChain(k))
 	}
-	return fmt.Sprintf("-d %s -p %s %s-g %s", netip.PrefixFrom(k.Addr, k.Addr.BitLen()), k.Proto, ports, frontChain(k))
+	return fmt.Sprintf("-p %s -m %s --dport %d:%d -g %s", k.Proto, k.Proto, k.Port.First(), k.Port.Last(), frontChain(k))
+}
+
+// rangesAt returns the ranges in the node of an address.
+func (n *treeNode) rangesAt(at path) []balancer.Key {
+	for n.at != at {
+		i := slices.IndexFunc(n.branches, func(b branch) bool { return b.node != nil && b.at.covers(at) })
+		if i < 0 {
+			return nil
+		}
+		n = n.branches[i].node
+	}
+	return n.ranges
+}
+
+// withRanges returns a copy of n, or of a node below it, in which the node of an address has these
+// ranges. It adds the node, or removes it if it becomes empty. It returns nil if n becomes empty,
+// unless n is the root.
+func (t *tree) withRanges(n *treeNode, at path, ranges []balancer.Key, changed *changes) *treeNode {
+	copied := *n
+	if n.at == at {
+		copied.ranges = ranges
+		return copied.unlessEmpty(n, changed)
+	}
+	if i := slices.IndexFunc(n.branches, func(b branch) bool { return b.node != nil && b.at.covers(at) }); i >= 0 {
+		below := t.withRanges(n.branches[i].node, at, ranges, changed)
+		if below == nil {
+			copied.branches = slices.Delete(slices.Clone(n.branches), i, i+1)
+			return copied.unlessEmpty(n, changed)
+		}
+		copied.branches = slices.Clone(n.branches)
+		copied.branches[i].node = below
+		return &copied
+	}
+	if len(ranges) == 0 {
+		return n
+	}
+	var inside, outside []branch
+	for _, b := range n.branches {
+		if at.covers(b.at) {
+			inside = append(inside, b)
+		} else {
+			outside = append(outside, b)
+		}
+	}
+	was := t.next
+	added := t.newRangeNode(at, inside, ranges, fanOut)
+	added.eachSince(was, changed.write)
+	i, _ := slices.BinarySearchFunc(outside, at, func(b branch, at path) int { return b.at.compare(at) })
+	copied.branches = slices.Insert(outside, i, branch{at, added})
+	return t.dividedIfFull(&copied, changed)
+}
+
+// newRangeNode returns the node of an address with these ranges.
+func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, fan int) *treeNode {
+	t.next++
+	n := t.divide(at, nodeName(t.next), branches, fan)
+	n.ranges = ranges
+	return n
 }
 
 // onPort returns a backend of a rule with the frontend's first port, unless that is 0.
@@ -63,20 +116,4 @@ func firstOf(p balancer.PortRange) uint16 {
 		return p.First()
 	}
 	return 0
-}
-
-// singlePorts returns the keys with a single port, which are in the tree.
-func singlePorts(keys []balancer.Key) []balancer.Key {
-	return slices.DeleteFunc(slices.Clone(keys), func(k balancer.Key) bool { return k.Port.IsRange() })
-}
-
-// withRanges returns t with these rules for ranges of ports in its root. It records the root if its
-// rules have changed.
-func (t tree) withRanges(rules []string, changed *changes) tree {
-	root := *t.root
-	if root.ranges = rules; !slices.Equal(rules, t.root.ranges) {
-		changed.write(&root)
-	}
-	t.root = &root
-	return t
 }

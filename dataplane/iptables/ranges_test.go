@@ -1,15 +1,17 @@
 package iptables
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 	"testing"
 
 	"vipd/balancer"
 )
 
-// TestRangeRulesLeaveNarrowerPorts computes the rules of ranges. They must not match the ports of
-// narrower frontends on the same address and protocol.
-func TestRangeRulesLeaveNarrowerPorts(t *testing.T) {
+// TestRangeNode builds trees with ranges on an address. Only the node of the address has rules for
+// them: after single ports, and the narrowest first.
+func TestRangeNode(t *testing.T) {
 	keyOf := func(text string) balancer.Key {
 		k, err := balancer.ParseKey(text)
 		if err != nil {
@@ -17,31 +19,74 @@ func TestRangeRulesLeaveNarrowerPorts(t *testing.T) {
 		}
 		return k
 	}
-	ranged, whole := keyOf("10.96.0.1:8000-8009"), keyOf("10.96.0.1:all")
-	toRange, toWhole := " -g "+frontChain(ranged), " -g "+frontChain(whole)
+	toRange, toWhole := " -g "+frontChain(keyOf("10.96.0.1:8000-8009")), " -g "+frontChain(keyOf("10.96.0.1:all"))
 	for _, c := range []struct {
 		name string
 		keys []string
 		want []string
 	}{
-		{"no range", []string{"10.96.0.1:80"}, nil},
-		{"range", []string{"10.96.0.1:8000-8009"}, []string{"-d 10.96.0.1/32 -p tcp -m tcp --dport 8000:8009" + toRange}},
-		{"other protocol", []string{"10.96.0.1:8000-8009", "10.96.0.1:8005/udp"}, []string{"-d 10.96.0.1/32 -p tcp -m tcp --dport 8000:8009" + toRange}},
-		{"single port inside", []string{"10.96.0.1:8001", "10.96.0.1:8000-8009"}, []string{
-			"-d 10.96.0.1/32 -p tcp -m tcp --dport 8000" + toRange, "-d 10.96.0.1/32 -p tcp -m tcp --dport 8002:8009" + toRange,
+		{"range", []string{"10.96.0.1:8000-8009"}, []string{"-p tcp -m tcp --dport 8000:8009" + toRange}},
+		{"single port", []string{"10.96.0.1:8000-8009", "10.96.0.1:8001"}, []string{
+			"-p tcp -m tcp --dport 8001 -g VIPD-10.96.0.1:8001/t", "-p tcp -m tcp --dport 8000:8009" + toRange,
 		}},
-		{"whole address", []string{"10.96.0.1:all"}, []string{"-d 10.96.0.1/32 -p tcp" + toWhole}},
-		{"range inside a whole address", []string{"10.96.0.1:all", "10.96.0.1:8000-8009"}, []string{
-			"-d 10.96.0.1/32 -p tcp -m tcp --dport 1:7999" + toWhole, "-d 10.96.0.1/32 -p tcp -m tcp --dport 8010:65535" + toWhole,
-			"-d 10.96.0.1/32 -p tcp -m tcp --dport 8000:8009" + toRange,
+		{"range in a whole address", []string{"10.96.0.1:all", "10.96.0.1:8000-8009"}, []string{
+			"-p tcp -m tcp --dport 8000:8009" + toRange, "-p tcp" + toWhole,
 		}},
 	} {
 		var keys []balancer.Key
 		for _, text := range c.keys {
 			keys = append(keys, keyOf(text))
 		}
-		if got := rangeRules(keys); !slices.Equal(got, c.want) {
-			t.Errorf("%s: rules = %q, want %q", c.name, got, c.want)
+		keys = append(keys, keyOf("10.96.0.2:8001"))
+		root := newTree(true).build(keys).root
+		node := root.branches[0].node
+		if got := node.chain().Rules; !slices.Equal(got, c.want) {
+			t.Errorf("%s: rules of the address = %q, want %q", c.name, got, c.want)
+		}
+		want := []string{"-d 10.96.0.1/32 -g " + node.name, "-d 10.96.0.2/32 -p tcp -m tcp --dport 8001 -g VIPD-10.96.0.2:8001/t", keeper(true)}
+		if got := root.chain().Rules; !slices.Equal(got, want) {
+			t.Errorf("%s: rules of the root = %q, want %q", c.name, got, want)
 		}
 	}
+}
+
+// TestRulesBetweenRanges counts the rules that a first packet to one of 1,000 single ports passes,
+// with 1,000 ranges on other addresses. It must pass as many as with other single ports.
+func TestRulesBetweenRanges(t *testing.T) {
+	most := func(others balancer.PortRange) (n int) {
+		var single, all []balancer.Key
+		for i := range 1000 {
+			k := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i / 250), byte(1 + i%250)}), Port: 80, Proto: balancer.TCP}
+			single = append(single, k)
+			k.Addr, k.Port = netip.AddrFrom4([4]byte{10, 97, byte(i / 250), byte(1 + i%250)}), others
+			all = append(all, single[i], k)
+		}
+		chains := map[string][]string{}
+		newTree(true).build(all).root.each(func(n *treeNode) { chains[n.name] = n.chain().Rules })
+		for _, k := range single {
+			n = max(n, rulesOf(t, chains, k))
+		}
+		return n
+	}
+	if got, want := most(balancer.NewPortRange(8000, 8999)), most(8000); got > want {
+		t.Errorf("rules of a first packet between ranges = %d, want at most %d, as between single ports", got, want)
+	}
+}
+
+// rulesOf returns the number of rules that a packet to k passes up to its frontend.
+func rulesOf(t *testing.T, chains map[string][]string, k balancer.Key) (n int) {
+	t.Helper()
+	chain := rootChain
+next:
+	for !isFront(chain) {
+		for _, rule := range chains[chain] {
+			n++
+			if match, target := rule[:len(rule)-len(targetOf(rule))-3], targetOf(rule); target != "" && matches(match, k) {
+				chain = target
+				continue next
+			}
+		}
+		t.Fatal(fmt.Errorf("no rule of %s matches %s", chain, k))
+	}
+	return n
 }

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 
@@ -30,6 +31,10 @@ const (
 //
 // A change only modifies one node, and divides it if it gets full. Other nodes are never
 // rearranged.
+//
+// An address with ranges of ports has a node of its own. Its rules for ranges follow the branches
+// for single ports. It jumps to the nodes below, because packets return from them if no single port
+// matches.
 type tree struct {
 	root *treeNode
 	// next is the number of the next new node.
@@ -43,8 +48,8 @@ type treeNode struct {
 	at   path
 	// branches are sorted by path.
 	branches []branch
-	// ranges are the root's rules for ranges of ports.
-	ranges []string
+	// ranges are the frontends with a range of ports on the node's address, the narrowest first.
+	ranges []balancer.Key
 }
 
 // branch leads to another node, or if node is nil to the frontend of a whole path.
@@ -53,12 +58,15 @@ type branch struct {
 	node *treeNode
 }
 
-// rule returns the rule of the branch in a node at the path within.
-func (b branch) rule(within path) string {
-	if b.node != nil {
-		return b.at.match(within) + "-g " + b.node.name
+// rule returns the rule of the branch in the node n.
+func (b branch) rule(n *treeNode) string {
+	switch {
+	case b.node == nil:
+		return b.at.match(n.at) + "-g " + frontChain(b.at.key())
+	case len(n.ranges) > 0:
+		return b.at.match(n.at) + "-j " + b.node.name
 	}
-	return b.at.match(within) + "-g " + frontChain(b.at.key())
+	return b.at.match(n.at) + "-g " + b.node.name
 }
 
 // newTree returns a family's tree without frontends.
@@ -72,16 +80,28 @@ func newTree(is4 bool) tree {
 
 // build returns the tree of keys. Its node numbers continue those of t.
 func (t tree) build(keys []balancer.Key) tree {
-	singles := singlePorts(keys)
-	branches := make([]branch, len(singles))
-	for i, k := range singles {
-		branches[i] = branch{at: pathOf(k)}
+	ranges := rangesOf(keys)
+	var branches []branch
+	inside := map[path][]branch{} // the single ports on addresses with ranges
+	for _, k := range keys {
+		b, at := branch{at: pathOf(k)}, addressPath(k)
+		switch {
+		case k.Port.IsRange():
+		case ranges[at] != nil:
+			inside[at] = append(inside[at], b)
+		default:
+			branches = append(branches, b)
+		}
 	}
-	slices.SortFunc(branches, func(a, b branch) int { return a.at.compare(b.at) })
+	byPath := func(a, b branch) int { return a.at.compare(b.at) }
 	for fan := fanOut; ; fan *= 2 {
-		next := tree{next: t.next}
-		next.root = next.newRoot(t.root.at, branches, fan)
-		next.root.ranges = rangeRules(keys)
+		next, all := tree{next: t.next}, slices.Clone(branches)
+		for _, at := range slices.SortedFunc(maps.Keys(ranges), path.compare) {
+			slices.SortFunc(inside[at], byPath)
+			all = append(all, branch{at, next.newRangeNode(at, inside[at], ranges[at], fan)})
+		}
+		slices.SortFunc(all, byPath)
+		next.root = next.newRoot(t.root.at, all, fan)
 		if next.root.depth() <= maxTreeDepth {
 			return next
 		}
@@ -169,7 +189,15 @@ func (p path) compare(q path) int {
 // with returns a copy of t that has the key. It records the new and changed nodes, each before the
 // nodes that lead to it.
 func (t tree) with(k balancer.Key, changed *changes) tree {
-	t.root = t.insert(t.root, pathOf(k), changed)
+	if !k.Port.IsRange() {
+		t.root = t.insert(t.root, pathOf(k), changed)
+		return t
+	}
+	at := addressPath(k)
+	ranges := t.root.rangesAt(at)
+	if i, found := slices.BinarySearchFunc(ranges, k, compareRanges); !found {
+		t.root = t.withRanges(t.root, at, slices.Insert(slices.Clone(ranges), i, k), changed)
+	}
 	return t
 }
 
@@ -194,26 +222,32 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 		return &copied
 	}
 	copied.branches = slices.Insert(slices.Clone(n.branches), i, branch{at: at})
-	if len(copied.branches) > fullNode {
-		was := t.next
-		divided := t.divide(n.at, n.name, copied.branches, fanOut)
-		divided.ranges = n.ranges
-		divided.each(func(m *treeNode) {
-			if m.number() > was {
-				changed.write(m)
-			}
-		})
-		copied = *divided
+	return t.dividedIfFull(&copied, changed)
+}
+
+// dividedIfFull returns the changed node n, divided if it is full. It records n and the new nodes.
+func (t *tree) dividedIfFull(n *treeNode, changed *changes) *treeNode {
+	if len(n.branches) > fullNode {
+		was, ranges := t.next, n.ranges
+		n = t.divide(n.at, n.name, n.branches, fanOut)
+		n.ranges = ranges
+		n.eachSince(was, changed.write)
 	}
-	changed.write(&copied)
-	return &copied
+	changed.write(n)
+	return n
 }
 
 // without returns a copy of t that does not have the key. It records the changed and the removed
 // nodes.
 func (t tree) without(k balancer.Key, changed *changes) tree {
-	if next := t.remove(t.root, pathOf(k), changed); next != nil {
-		t.root = next
+	if !k.Port.IsRange() {
+		t.root = t.remove(t.root, pathOf(k), changed)
+		return t
+	}
+	at := addressPath(k)
+	ranges := t.root.rangesAt(at)
+	if left := slices.DeleteFunc(slices.Clone(ranges), func(r balancer.Key) bool { return r == k }); len(left) < len(ranges) {
+		t.root = t.withRanges(t.root, at, left, changed)
 	}
 	return t
 }
@@ -237,13 +271,19 @@ func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 			}
 		}
 		copied.branches = slices.Delete(slices.Clone(n.branches), i, i+1)
-		if len(copied.branches) == 0 && n.name != rootChain {
-			changed.remove(n)
-			return nil
-		}
-		changed.write(&copied)
-		return &copied
+		return copied.unlessEmpty(n, changed)
 	}
+	return n
+}
+
+// unlessEmpty records and returns n, the new state of was. If n is empty and not the root, it
+// records the removal and returns nil.
+func (n *treeNode) unlessEmpty(was *treeNode, changed *changes) *treeNode {
+	if len(n.branches)+len(n.ranges) == 0 && n.name != rootChain {
+		changed.remove(was)
+		return nil
+	}
+	changed.write(n)
 	return n
 }
 
@@ -268,6 +308,15 @@ func (n *treeNode) each(visit func(*treeNode)) {
 	visit(n)
 }
 
+// eachSince calls visit for the nodes that were numbered after the number was.
+func (n *treeNode) eachSince(was int, visit func(*treeNode)) {
+	n.each(func(m *treeNode) {
+		if m.number() > was {
+			visit(m)
+		}
+	})
+}
+
 // number returns the number in the node's name, or -1 for the root.
 func (n *treeNode) number() int {
 	if n.name == rootChain {
@@ -289,9 +338,12 @@ func keeper(is4 bool) string {
 
 // chain returns the chain of the node.
 func (n *treeNode) chain() xtables.Chain {
-	c := xtables.Chain{Name: n.name, Rules: slices.Clone(n.ranges)}
+	c := xtables.Chain{Name: n.name}
 	for _, b := range n.branches {
-		c.Rules = append(c.Rules, b.rule(n.at))
+		c.Rules = append(c.Rules, b.rule(n))
+	}
+	for _, k := range n.ranges {
+		c.Rules = append(c.Rules, rangeRule(k))
 	}
 	if n.name == rootChain {
 		c.Rules = append(c.Rules, keeper(n.at.addr == 32))

@@ -34,6 +34,12 @@ func keySources() []keySource {
 		{"many ports of two addresses", func(r *rand.Rand) balancer.Key {
 			return balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: balancer.PortRange(port(r)), Proto: proto(r)}
 		}},
+		{"ranges of two addresses", func(r *rand.Rand) balancer.Key {
+			return withRange(r, 2, balancer.Key{Addr: v4(10<<24 | r.Uint32N(2)), Port: balancer.PortRange(1 + r.IntN(2000)), Proto: proto(r)})
+		}},
+		{"ranges of many addresses", func(r *rand.Rand) balancer.Key {
+			return withRange(r, 2, balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: balancer.PortRange(80 + r.IntN(3)), Proto: proto(r)})
+		}},
 		{"nested", func(r *rand.Rand) balancer.Key { // every prefix of one address has its own neighbour
 			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: balancer.PortRange(1) << r.IntN(16), Proto: proto(r)}
 		}},
@@ -51,9 +57,21 @@ func keySources() []keySource {
 	}
 }
 
+// withRange returns k, or in one of n cases a range of ports that starts at the port of k.
+func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
+	switch r.IntN(n * 4) {
+	case 0:
+		k.Port = balancer.AllPorts
+	case 1, 2, 3:
+		k.Port = balancer.NewPortRange(k.Port.First(), k.Port.First()+uint16(1+r.IntN(100)))
+	}
+	return k
+}
+
 // find sends a packet through chains, and returns its frontend's chain.
 func find(chains map[string][]string, k balancer.Key) (string, int, error) {
 	chain, steps := rootChain, 0
+	var back [][]string // the rest of the rules of each chain that jumps
 next:
 	for {
 		rules, ok := chains[chain]
@@ -61,17 +79,25 @@ next:
 			return "", 0, fmt.Errorf("no chain %s", chain)
 		}
 		steps++
-		for _, rule := range rules {
-			match, target, goes := strings.Cut(rule, "-g ")
-			if !goes || !matches(match, k) {
-				continue
+		for {
+			for i, rule := range rules {
+				target := targetOf(rule)
+				match, _, goes := strings.Cut(rule, "-g ")
+				if match, _, jumps := strings.Cut(match, "-j "); target == "" || !matches(match, k) {
+					continue
+				} else if jumps {
+					back = append(back, rules[i+1:])
+				}
+				if chain = target; goes && isFront(chain) {
+					return chain, steps, nil
+				}
+				continue next
 			}
-			if chain = target; isFront(chain) {
-				return chain, steps, nil
+			if len(back) == 0 {
+				return "", steps, nil
 			}
-			continue next
+			rules, back = back[len(back)-1], back[:len(back)-1]
 		}
-		return "", steps, nil
 	}
 }
 
@@ -145,7 +171,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 	}
 	for _, chain := range c.chains() {
 		for _, rule := range chain.Rules {
-			_, target, _ := strings.Cut(rule, "-g ")
+			target := targetOf(rule)
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
 				t.Fatalf("%s leads to %s, want only chains that already exist", chain.Name, target)
 			}
@@ -155,7 +181,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 	for _, name := range c.removed() {
 		for chain, rules := range kernel {
 			for _, rule := range rules {
-				if strings.HasSuffix(rule, "-g "+name) {
+				if targetOf(rule) == name {
 					t.Fatalf("%s is deleted although %s leads to it, want it later", name, chain)
 				}
 			}
@@ -177,21 +203,35 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	if !maps.EqualFunc(kernel, want, slices.Equal) {
 		t.Fatalf("replayed changes =\n%v\nwant the tree\n%v", kernel, want)
 	}
-	sample := 100 // a new sample in each step
+	var ranges []balancer.Key
 	for k := range keys {
-		if got, _, err := find(kernel, k); got != frontChain(k) {
-			t.Fatalf("find(%s) = %q, %v, want %q", k, got, err, frontChain(k))
-		}
-		if sample--; sample == 0 {
-			break
+		if k.Port.IsRange() {
+			ranges = append(ranges, k)
 		}
 	}
-	for range 20 {
-		if k := source.make(r); !keys[k] {
-			if got, _, err := find(kernel, k); got != "" || err != nil {
-				t.Fatalf("find(missing %s) = %q, %v, want no chain", k, got, err)
-			}
+	slices.SortFunc(ranges, compareRanges)
+	check := func(k balancer.Key) {
+		t.Helper()
+		k.Port = balancer.PortRange(int(k.Port.First()) + r.IntN(k.Port.Len()))
+		want := ""
+		if i := slices.IndexFunc(ranges, func(r balancer.Key) bool { return r.Covers(k) }); keys[k] {
+			want = frontChain(k)
+		} else if i >= 0 {
+			want = frontChain(ranges[i])
 		}
+		if got, _, err := find(kernel, k); got != want || err != nil {
+			t.Fatalf("find(%s) = %q, %v, want %q", k, got, err, want)
+		}
+	}
+	sample := 100 // a new sample in each step
+	for k := range keys {
+		if check(k); sample == 0 {
+			break
+		}
+		sample--
+	}
+	for range 20 {
+		check(source.make(r))
 	}
 }
 

@@ -58,6 +58,8 @@ type edit struct {
 	// that the first transaction writes.
 	users map[string]int
 	made  map[string]chain
+	// unused holds the chains that the second transaction deletes.
+	unused []string
 }
 
 // size returns the number of elements that the transactions add and delete.
@@ -310,19 +312,30 @@ func (y *familyTable) finish(e *edit) {
 	for _, set := range s.placeSets() {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
-	var gone []string
-	for name, c := range y.chains {
-		if c.users+e.users[name] == 0 && name != unserved {
-			if c.number != 0 {
-				e.then.Delete(s.table, s.choices, choiceElem(c.number, ""))
-			}
-			e.then.FlushChain(s.table, name)
-			gone = append(gone, name)
+	for name := range e.users {
+		y.dropUnused(e, name)
+	}
+	for _, name := range y.unused {
+		if _, changed := e.users[name]; !changed {
+			y.dropUnused(e, name)
 		}
 	}
-	for _, name := range gone { // all are empty by now: chains of other programs may refer to each other
+	for _, name := range e.unused { // all are empty by now: chains of other programs may refer to each other
 		e.then.DeleteChain(s.table, name)
 	}
+}
+
+// dropUnused makes the second transaction empty a chain if no frontend uses it.
+func (y *familyTable) dropUnused(e *edit, name string) {
+	c := y.chains[name]
+	if c == nil || c.users+e.users[name] != 0 || name == unserved {
+		return
+	}
+	if c.number != 0 {
+		e.then.Delete(y.schema.table, y.schema.choices, choiceElem(c.number, ""))
+	}
+	e.then.FlushChain(y.schema.table, name)
+	e.unused = append(e.unused, name)
 }
 
 // noteMade records the chains that the first transaction created.
@@ -348,11 +361,12 @@ func (y *familyTable) noteLocked(e *edit) {
 		if y.chains[name] == nil {
 			y.chains[name] = &chain{}
 		}
-		y.chains[name].users += n
-	}
-	for name, c := range y.chains {
-		if c.users == 0 {
+		if y.chains[name].users += n; y.chains[name].users == 0 {
 			delete(y.chains, name)
 		}
 	}
+	for _, name := range e.unused {
+		delete(y.chains, name)
+	}
+	y.unused = nil
 }

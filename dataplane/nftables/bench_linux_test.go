@@ -3,6 +3,7 @@ package nftables
 import (
 	"context"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	"vipd/balancer"
@@ -68,6 +69,46 @@ func BenchmarkAdd(b *testing.B) {
 			for b.Loop() {
 				for _, c := range []dataplane.Change{{Key: f.Key, New: f}, {Key: f.Key}} {
 					if err := d.Apply(context.Background(), []dataplane.Change{c}); err != nil {
+						b.Fatal(err)
+					}
+				}
+			}
+			if err := d.Close(context.Background(), false); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
+
+// BenchmarkFlapBetweenRanges removes a backend of one of 1,000 frontends with a single port, and
+// adds it again. Other addresses have no ranges of ports, or 1,000 frontends with a range. Another
+// frontend has as many backends, so no chain is created and the kernel does not check all chains.
+func BenchmarkFlapBetweenRanges(b *testing.B) {
+	for _, ranges := range []int{0, 1000} {
+		b.Run(strconv.Itoa(ranges), func(b *testing.B) {
+			d := newBench(b)
+			applyNumbered(b, d, 1000, balancer.WeightedRoundRobin)
+			var batch []dataplane.Change
+			for i := range ranges {
+				f := numberedFrontend(2000+i, balancer.WeightedRoundRobin)
+				f.Key.Port = balancer.NewPortRange(8000, 8999)
+				f.Open = []balancer.PortRange{f.Key.Port}
+				batch = append(batch, dataplane.Change{Key: f.Key, New: f})
+			}
+			if err := d.Apply(b.Context(), batch); err != nil {
+				b.Fatal(err)
+			}
+			f := numberedFrontend(5, balancer.WeightedRoundRobin)
+			g := *f
+			g.Backends = f.Backends[1:]
+			other := numberedFrontend(6, balancer.WeightedRoundRobin)
+			other.Backends = other.Backends[1:]
+			if err := d.Apply(b.Context(), []dataplane.Change{{Key: other.Key, New: other}}); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				for _, c := range []dataplane.Change{{Key: f.Key, Old: f, New: &g}, {Key: f.Key, Old: &g, New: f}} {
+					if err := d.Apply(b.Context(), []dataplane.Change{c}); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -25,9 +25,10 @@ type familyTable struct {
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
-	// chains holds the chains that choose, with the number of frontends that use them. The next
-	// change deletes unused chains.
+	// chains holds the chains that choose, with the number of frontends that use them. unused has
+	// the chains that were read and that no frontend uses. The next change deletes them.
 	chains map[string]*chain
+	unused []string
 	// last is the highest number of a chain.
 	last uint32
 	// sound reports whether the table was read after the last failure, and matches fronts and

@@ -158,6 +158,12 @@ func (y *familyTable) readLocked() (damage string, err error) {
 			}
 		}
 	}
+	y.unused = nil
+	for name, c := range y.chains {
+		if c.users == 0 {
+			y.unused = append(y.unused, name)
+		}
+	}
 	return damage, nil
 }
 

@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 
 	"vipd/balancer"
@@ -47,16 +48,16 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 		found = found[:0]
 		return err
 	}
-	var ranges []balancer.Key
+	ranges := map[netip.Addr][]balancer.Key{}
 	for k, wanted := range keys {
 		if wanted && k.Port.IsRange() {
-			ranges = append(ranges, k)
+			ranges[k.Addr] = append(ranges[k.Addr], k)
 		}
 	}
 	visit := func(f *Flow) error {
 		k := f.Frontend()
 		inRange := func(r balancer.Key) bool { return r.Covers(k) }
-		if !keys[k] && !slices.ContainsFunc(ranges, inRange) || stale != nil && !stale(f) {
+		if !keys[k] && !slices.ContainsFunc(ranges[k.Addr], inRange) || stale != nil && !stale(f) {
 			return nil
 		}
 		if found = append(found, *f); len(found) == batch {

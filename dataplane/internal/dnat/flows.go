@@ -42,8 +42,8 @@ type Flows struct {
 	due map[balancer.Key]time.Time
 	// leaving holds the keys that still have connections of a removed frontend.
 	leaving map[balancer.Key]*leave
-	// ranges has the keys in wanted and leaving with a range of ports.
-	ranges []balancer.Key
+	// ranges has the keys in wanted and leaving with a range of ports, by address.
+	ranges map[netip.Addr][]balancer.Key
 	// found holds the keys that an earlier process left, until they are wanted.
 	found map[balancer.Key]bool
 	// uncut holds the UDP keys whose flows must be removed with the next change because the last
@@ -93,7 +93,7 @@ func NewFlows(conn Cutter, log *slog.Logger) *Flows {
 	fl := &Flows{
 		conn: conn, log: log,
 		wanted: map[balancer.Key]*balancer.Frontend{}, due: map[balancer.Key]time.Time{}, leaving: map[balancer.Key]*leave{},
-		found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{}, pause: leastPause,
+		ranges: map[netip.Addr][]balancer.Key{}, found: map[balancer.Key]bool{}, uncut: map[balancer.Key]bool{}, pause: leastPause,
 	}
 	fl.loop = worker.New(fl.sweep)
 	return fl
@@ -272,27 +272,33 @@ func (fl *Flows) forgetLocked(now time.Time) {
 	}
 	fl.forget = now.Add(lastWords)
 	maps.DeleteFunc(fl.leaving, func(_ balancer.Key, l *leave) bool { return l.until.Add(lastWords).Before(now) })
-	fl.ranges = slices.DeleteFunc(fl.ranges, func(k balancer.Key) bool { return fl.wanted[k] == nil && fl.leaving[k] == nil })
+	for a, keys := range fl.ranges {
+		fl.ranges[a] = slices.DeleteFunc(keys, func(k balancer.Key) bool { return fl.wanted[k] == nil && fl.leaving[k] == nil })
+		if len(fl.ranges[a]) == 0 {
+			delete(fl.ranges, a)
+		}
+	}
 }
 
 func (fl *Flows) addRangeLocked(k balancer.Key) {
-	if k.Port.IsRange() && !slices.Contains(fl.ranges, k) {
-		fl.ranges = append(fl.ranges, k)
+	if k.Port.IsRange() && !slices.Contains(fl.ranges[k.Addr], k) {
+		fl.ranges[k.Addr] = append(fl.ranges[k.Addr], k)
 	}
 }
 
 // placeLocked sets the range of ports of the flow's frontend, if it has one. If the port also has a
 // frontend of its own, the flow's backend determines its frontend: either may be newer.
 func (fl *Flows) placeLocked(flow *conntrack.Flow) {
-	if len(fl.ranges) == 0 || flow.Ports != 0 {
+	k := flow.Frontend()
+	ranges := fl.ranges[k.Addr]
+	if len(ranges) == 0 || flow.Ports != 0 {
 		return
 	}
-	k := flow.Frontend()
 	single := fl.wanted[k]
 	if single != nil && single.Backend(flow.Backend()) != nil {
 		return
 	}
-	for _, r := range fl.ranges {
+	for _, r := range ranges {
 		narrower := flow.Ports == 0 || r.Port.Len() < flow.Ports.Len()
 		if !r.Covers(k) || !narrower {
 			continue
