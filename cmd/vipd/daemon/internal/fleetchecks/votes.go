@@ -9,6 +9,7 @@ import (
 	"vipd/balancer/health/quorum"
 	"vipd/balancer/snap"
 	"vipd/cmd/internal/events"
+	"vipd/dataplane/probe"
 )
 
 // Vote publishes new verdicts of this node's own checks to the fleet. It returns the targets that
@@ -51,7 +52,7 @@ func (f *Checks) voteLocked() {
 			continue
 		}
 		since, cannotRun := f.cannotRun[t]
-		vote, final := voteOf(status.State, cannotRun && time.Since(since) >= f.o.Settle)
+		vote, final := voteOf(status.State, unable(&status), cannotRun && time.Since(since) >= f.o.Settle)
 		if before := f.votes.At(t); vote != nil && (before == nil || before.Verdict != vote.Verdict) {
 			f.votes = f.votes.Set(t, vote)
 		}
@@ -71,7 +72,7 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
 		since, before := f.cannotRun[t]
-		switch cannotRun := status.State.Last.Outcome == health.NotRun; {
+		switch cannotRun := unable(&status).Outcome == health.NotRun; {
 		case cannotRun && !before:
 			f.cannotRun[t] = now
 		case cannotRun && now.Sub(since) >= f.o.Settle:
@@ -83,14 +84,39 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 	}
 }
 
-// voteOf returns the vote for the state of this node's own check, which may be unable to run. It
-// returns nil if there is no vote yet. A final vote is valid until the verdict changes.
-func voteOf(s health.State, cannotRun bool) (vote *quorum.Vote, final bool) {
+// unable returns the result of a check that could not run, if the verdict depends on it, or
+// otherwise the zero Result. It does not depend on it if a check that runs decides alone.
+func unable(s *probe.Status) (result health.Result) {
+	if len(s.Checks) == 0 {
+		if s.State.Last.Outcome == health.NotRun {
+			return s.State.Last
+		}
+		return health.Result{}
+	}
+	alone := balancer.HealthDown
+	if s.Health.Need == balancer.NeedAnyHealth {
+		alone = balancer.HealthUp
+	}
+	for i := range s.Checks {
+		switch c := &s.Checks[i].State; {
+		case c.Last.Outcome == health.NotRun:
+			result = c.Last
+		case c.Verdict == alone && !c.Assumed:
+			return health.Result{}
+		}
+	}
+	return result
+}
+
+// voteOf returns the vote for the state of this node's own check. notRun is the result of a check
+// that can't run, and lasts reports whether that is so for Settle. It returns nil if there is no
+// vote yet. A final vote is valid until the verdict changes.
+func voteOf(s health.State, notRun health.Result, lasts bool) (vote *quorum.Vote, final bool) {
 	switch {
-	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !cannotRun:
+	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lasts:
 		return &quorum.Vote{Verdict: s.Verdict, Since: s.Since, Cause: s.Cause}, true
-	case s.Last.Outcome == health.NotRun:
-		return &quorum.Vote{Since: s.Last.Began, Cause: s.Last.Text}, false
+	case notRun.Outcome == health.NotRun:
+		return &quorum.Vote{Since: notRun.Began, Cause: notRun.Text}, false
 	}
 	return nil, false
 }

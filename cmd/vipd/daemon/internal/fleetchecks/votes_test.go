@@ -225,9 +225,40 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 		{health.Result{Outcome: health.Passed, Text: "connected"}, "down", "connection refused"},
 	} {
 		s = s.After(rules, r.Result)
-		vote, _ := voteOf(s, false)
+		vote, _ := voteOf(s, health.Result{}, false)
 		if vote == nil && r.vote != "" || vote != nil && (string(vote.Verdict) != r.vote || vote.Cause != r.cause) {
 			t.Errorf("after result %d: %+v, want %q: %q", i, vote, r.vote, r.cause)
+		}
+	}
+}
+
+// TestVoteOfSeveralChecks makes one of two checks unable to run. It must matter unless the other
+// check decides alone.
+func TestVoteOfSeveralChecks(t *testing.T) {
+	state := func(v balancer.Verdict, o health.Outcome) probe.Status {
+		return probe.Status{State: health.State{Verdict: v, Last: health.Result{Outcome: o, Text: string(o)}}}
+	}
+	for _, c := range []struct {
+		need  balancer.HealthNeed
+		other probe.Status
+		want  health.Outcome
+	}{
+		{balancer.NeedAllHealth, state(balancer.HealthUp, health.Passed), health.NotRun},
+		{balancer.NeedAllHealth, state(balancer.HealthDown, health.Failed), ""},
+		{balancer.NeedAnyHealth, state(balancer.HealthUp, health.Passed), ""},
+		{balancer.NeedAnyHealth, state(balancer.HealthDown, health.Failed), health.NotRun},
+	} {
+		status := state(balancer.HealthUp, health.Passed) // the shown check runs
+		status.Health = &balancer.Health{Need: c.need}
+		status.Checks = []probe.Status{state(balancer.HealthUp, health.NotRun), c.other}
+		for range 2 {
+			if got := unable(&status).Outcome; got != c.want {
+				t.Errorf("need %s, another check is %s: result of the check that can't run = %q, want %q", c.need, c.other.State.Verdict, got, c.want)
+			}
+			slices.Reverse(status.Checks)
+		}
+		if vote, final := voteOf(status.State, unable(&status), true); c.want == health.NotRun && (final || vote == nil || vote.Cause != string(health.NotRun) || vote.Verdict != balancer.HealthUnknown) {
+			t.Errorf("need %s: vote = %+v, final %t, want an unknown verdict with the reason", c.need, vote, final)
 		}
 	}
 }
