@@ -17,7 +17,7 @@ import (
 // outdated reports whether an answer no longer counts: at the third question without another
 // answer. Questions may be up to a tenth of the interval early.
 func outdated(answered, asked time.Time, interval time.Duration) bool {
-	return 2*asked.Sub(answered) >= 5*interval
+	return asked.Sub(answered) >= interval*5/2
 }
 
 // Agents asks the agents of endpoints. Only one goroutine may call Answers. A nil *Agents asks
@@ -29,11 +29,12 @@ type Agents struct {
 	wanted  snap.Map[balancer.Target, health.Subject]
 
 	file    *statedir.File
-	checked bool // reports whether answers of an earlier run are only those of wanted targets
+	checked bool // reports whether the answers of an earlier run still count, and belong to wanted targets
 
 	mu      sync.Mutex // guards the rest
 	answers snap.Map[balancer.Target, balancer.AgentAnswer]
 	at      map[balancer.Target]time.Time // when the answers were requested
+	saved   time.Time                     // when the last save of the file was requested
 	silent  map[balancer.Target]silence
 }
 
@@ -60,6 +61,9 @@ func New(o Options) *Agents {
 // Run asks until ctx ends.
 func (a *Agents) Run(ctx context.Context) error {
 	a.runner.Run(ctx)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.keep() // with the times of the last answers
 	return nil
 }
 
@@ -82,8 +86,10 @@ func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.M
 	}
 	if !a.checked {
 		a.checked = true
+		now := time.Now()
 		for t := range a.answers.Keys() {
-			if !a.wanted.Has(t) {
+			s, wanted := a.wanted.Get(t)
+			if !wanted || outdated(a.at[t].Add(saveInterval), now, s.Health.Interval) {
 				a.forgetLocked(t)
 			}
 		}
@@ -113,6 +119,8 @@ func (a *Agents) heard(h probe.Heard) {
 		a.at[h.Target] = h.Began
 		if !known || next != before {
 			a.answers = a.answers.Set(h.Target, next)
+			a.keep()
+		} else if h.Began.Sub(a.saved) >= saveInterval {
 			a.keep()
 		}
 	case known && outdated(a.at[h.Target], h.Began, h.Rules.Interval):

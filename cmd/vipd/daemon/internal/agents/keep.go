@@ -2,6 +2,7 @@ package agents
 
 import (
 	"bufio"
+	"maps"
 	"time"
 
 	"vipd/balancer"
@@ -17,32 +18,42 @@ type keptAgents struct {
 type keptAnswer struct {
 	Service balancer.Name `json:"service"`
 	Address string        `json:"address"`
+	// Answered is the time of the last answer before the file was written.
+	Answered time.Time `json:"answered"`
 	balancer.AgentAnswer
 }
 
+// saveInterval is the maximum age of the saved times of answers.
+const saveInterval = time.Minute
+
 // restore uses the answers of an earlier run, which count until the third question without another
-// answer. Otherwise endpoints that an agent drains would get connections after a restart.
+// answer. Otherwise endpoints that an agent drains would get connections after a restart. Answers
+// forgets those that are too old.
 func (a *Agents) restore() {
 	var kept keptAgents
 	a.file.Read(&kept)
 	now := time.Now()
 	for _, k := range kept.Agents {
 		if t, err := balancer.ParseTarget(k.Service, k.Address); err == nil {
-			a.answers, a.at[t] = a.answers.Set(t, k.AgentAnswer), now
+			a.answers, a.at[t] = a.answers.Set(t, k.AgentAnswer), k.Answered
+			if k.Answered.After(now) { // the clock was set back
+				a.at[t] = now
+			}
 		}
 	}
 }
 
 // keep requests a save of the answers for the next run. The file is written later, from the answers
-// at that time.
+// at that time. The caller holds the lock.
 func (a *Agents) keep() {
+	a.saved = time.Now()
 	a.file.Keep(func(w *bufio.Writer) error {
 		a.mu.Lock()
-		answers := a.answers
+		answers, at := a.answers, maps.Clone(a.at)
 		a.mu.Unlock()
 		kept := keptAgents{statedir.Version, []keptAnswer{}}
 		for t, answer := range answers.All() {
-			kept.Agents = append(kept.Agents, keptAnswer{t.Service, t.Address(), answer})
+			kept.Agents = append(kept.Agents, keptAnswer{t.Service, t.Address(), at[t], answer})
 		}
 		return statedir.Text(kept)(w)
 	})

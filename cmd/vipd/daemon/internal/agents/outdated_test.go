@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"context"
 	"net/netip"
 	"testing"
 	"time"
@@ -50,16 +51,8 @@ func served() (in balancer.Inputs, target balancer.Target) {
 // TestAnswersOutliveRestart restarts after an agent has drained its endpoint. The drain must count
 // at once, until the third question without an answer. An answer of a removed service must not.
 func TestAnswersOutliveRestart(t *testing.T) {
-	path := t.TempDir()
 	in, target := served()
-	start := func() (*Agents, func()) {
-		dir := statedir.New(path, func() {})
-		return New(Options{StateDir: dir, Record: func(events.Event) {}, Kick: func() {}}), func() {
-			if err := dir.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-	}
+	start := restarts(t)
 	rules := health.Rules{Interval: time.Second}
 	a, stop := start()
 	for _, of := range []balancer.Target{target, {Service: "removed", Addr: target.Addr, Port: 80}} {
@@ -77,6 +70,55 @@ func TestAnswersOutliveRestart(t *testing.T) {
 		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
 			t.Errorf("answer counts after %d unanswered questions = %t, want %t", i+1, got, want)
 		}
+	}
+}
+
+// restarts returns a function that starts with the answers of the run before, and returns a function
+// that saves them.
+func restarts(t *testing.T) func() (*Agents, func()) {
+	path := t.TempDir()
+	return func() (*Agents, func()) {
+		dir := statedir.New(path, func() {})
+		return New(Options{StateDir: dir, Record: func(events.Event) {}, Kick: func() {}}), func() {
+			if err := dir.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// TestOldAnswersAfterRestart restarts after answers of different ages, once after a stop and once
+// after further answers without a change. An answer must count only if it is at most three questions
+// and the interval of saves old.
+func TestOldAnswersAfterRestart(t *testing.T) {
+	in, target := served()
+	for _, c := range []struct {
+		ages  []time.Duration // of the answers, before the restart
+		stops bool
+		want  bool
+	}{
+		{[]time.Duration{30 * time.Second}, false, true},
+		{[]time.Duration{time.Hour}, false, false},
+		{[]time.Duration{time.Hour, 30 * time.Second}, true, true},
+		{[]time.Duration{time.Hour, -2 * saveInterval}, false, true}, // saved again
+		{[]time.Duration{time.Hour, 2 * saveInterval}, true, false},
+	} {
+		start := restarts(t)
+		a, save := start()
+		for _, age := range c.ages {
+			a.heard(probe.Heard{Target: target, Rules: health.Rules{Interval: time.Second}, Result: health.Result{Outcome: health.Passed, Text: "drain", Began: time.Now().Add(-age)}})
+		}
+		if c.stops {
+			ended, end := context.WithCancel(t.Context())
+			end()
+			_ = a.Run(ended)
+		}
+		save()
+		a, save = start()
+		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != c.want {
+			t.Errorf("answer of %s before, saved at the stop = %t: counts = %t, want %t", c.ages, c.stops, got, c.want)
+		}
+		save()
 	}
 }
 
