@@ -263,10 +263,10 @@ func TestJSONOnly(t *testing.T) {
 }
 
 func TestNearest(t *testing.T) {
-	known := []string{"endpoints", "vips", "ports", "target_port", "weight", "idle_timeout", "connect_timeout"}
+	known := []string{"endpoints", "vips", "ports", "target_port", "weight", "idle_timeout", "connect_timeout", "source_rate"}
 	for word, want := range map[string]string{
 		"endpoint": "endpoints", "Endpoints": "endpoints", "vip": "vips", "port": "ports", "wieght": "weight",
-		"target-port": "target_port", "targetport": "target_port", "conect_timeout": "connect_timeout", "timeout": "", "x": "", "": "", "v": "", "idle": "idle_timeout", "Target": "target_port",
+		"target-port": "target_port", "targetport": "target_port", "conect_timeout": "connect_timeout", "timeout": "", "x": "", "": "", "v": "", "idle": "idle_timeout", "Target": "target_port", "rate": "source_rate",
 		"weight": "weight", strings.Repeat("vips", 100): "",
 	} {
 		if got := decode.Nearest(word, known); got != want {

@@ -9,7 +9,7 @@ import (
 // Nearest returns the candidate that word probably means, or "" if no candidate is similar. It
 // permits about one typing error in three letters: an added, missing or wrong letter, or two
 // swapped letters. If no candidate is similar enough, it returns the first candidate with the
-// prefix word.
+// prefix word, or the only candidate whose last word it is, such as "source_rate" for "rate".
 func Nearest(word string, candidates []string) string {
 	const maxLength = 64
 	if len(word) > maxLength {
@@ -22,10 +22,17 @@ func Nearest(word string, candidates []string) string {
 			best, bestDistance = k, slips
 		}
 	}
-	if i := slices.IndexFunc(candidates, func(k string) bool { return strings.HasPrefix(k, word) }); best == "" && len(word) > 1 && i >= 0 {
+	if best != "" || len(word) < 2 {
+		return best
+	}
+	if i := slices.IndexFunc(candidates, func(k string) bool { return strings.HasPrefix(k, word) }); i >= 0 {
 		return candidates[i]
 	}
-	return best
+	endsOtherwise := func(k string) bool { return !strings.HasSuffix(k, "_"+word) }
+	if ends := slices.DeleteFunc(slices.Clone(candidates), endsOtherwise); len(ends) == 1 {
+		return ends[0]
+	}
+	return ""
 }
 
 // DidYouMean returns the end of a sentence that suggests the most similar known word, or "" if no
