@@ -88,32 +88,49 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	return notes
 }
 
-// weights formats the weights of endpoints. During a slow start, the weights in use are scaled up,
-// so a fraction of a small weight is still an integer. The text then has the configured weight and
-// the fraction, such as "10 at 20%".
+// weights formats the weights of endpoints. During a slow start, or if an agent reduces a weight,
+// the weights in use are scaled up, so a fraction of a small weight is still an integer. The text
+// then has the configured weight and the fraction, such as "10 at 20%".
 func weights(endpoints []api.Endpoint) []string {
 	type port struct {
 		service balancer.Name
 		name    string
 	}
-	ramping := map[port]bool{}
+	scaled := map[port]bool{}
 	for i := range endpoints {
-		if e := &endpoints[i]; e.Ramp > 0 {
-			ramping[port{e.Service, e.Port}] = true
+		if e := &endpoints[i]; weightPercent(e) < 100 {
+			scaled[port{e.Service, e.Port}] = true
 		}
 	}
 	all := make([]string, len(endpoints))
 	for i := range endpoints {
 		e := &endpoints[i]
 		weight := e.Weight
-		if ramping[port{e.Service, e.Port}] && e.State == balancer.Active {
+		if scaled[port{e.Service, e.Port}] && e.State == balancer.Active {
 			weight, _ = e.Override.Effective(e.Configured, false)
 		}
-		if all[i] = strconv.Itoa(weight); e.Ramp > 0 {
-			all[i] += fmt.Sprintf(" at %d%%", e.Ramp)
+		all[i] = strconv.Itoa(weight)
+		if percent := weightPercent(e); percent < 100 {
+			all[i] += fmt.Sprintf(" at %d%%", percent)
 		}
 	}
 	return all
+}
+
+// weightPercent returns the share of its weight that an active endpoint has, because of a slow
+// start and of its agent. An override of the weight has priority over the agent.
+func weightPercent(e *api.Endpoint) int {
+	percent := 100
+	if e.State != balancer.Active {
+		return percent
+	}
+	if e.Agent != nil && (e.Override == nil || e.Override.Weight == nil) {
+		percent = e.Agent.Percent
+	}
+	if e.Ramp > 0 {
+		percent = percent * e.Ramp / 100
+	}
+	return percent
 }
 
 func nextCheck(p *cli.Printer, k *api.Check) string {

@@ -60,9 +60,9 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestWeightsWhileRamping shows weights during a slow start. The text must have the configured
-// weights, although vipd uses multiples of them.
-func TestWeightsWhileRamping(t *testing.T) {
+// TestScaledWeights shows weights during a slow start, and weights that agents reduce. The text must
+// have the configured weights, although vipd uses multiples of them.
+func TestScaledWeights(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{
 		{Service: "web", Configured: 10, Weight: 20, State: balancer.Active, Ramp: 20},
@@ -71,8 +71,13 @@ func TestWeightsWhileRamping(t *testing.T) {
 		{Service: "web", Configured: 10, State: balancer.Down},
 		{Service: "web", Port: "other", Configured: 10, Weight: 10, State: balancer.Active},
 		{Service: "dns", Configured: 1, Weight: 1, State: balancer.Active},
+		{Service: "agent", Configured: 1, Weight: 75, State: balancer.Active, Agent: &balancer.AgentAnswer{Percent: 75}},
+		{Service: "agent", Configured: 2, Weight: 200, State: balancer.Active, Agent: &balancer.AgentAnswer{Percent: 100}},
+		{Service: "agent", Configured: 2, Weight: 500, State: balancer.Active, Agent: &balancer.AgentAnswer{Percent: 50}, Override: &balancer.Override{Weight: &five}},
+		{Service: "agent", Configured: 4, Weight: 20, State: balancer.Active, Agent: &balancer.AgentAnswer{Percent: 50}, Ramp: 10},
+		{Service: "agent", Configured: 4, State: balancer.Down, Agent: &balancer.AgentAnswer{State: balancer.AgentDown, Percent: 50}},
 	})
-	if text := strings.Join(got, ", "); text != "10 at 20%, 10, 5, 0, 10, 1" {
+	if text := strings.Join(got, ", "); text != "10 at 20%, 10, 5, 0, 10, 1, 1 at 75%, 2, 5, 4 at 5%, 0" {
 		t.Errorf("weights = %s, want the configured weights", text)
 	}
 }
