@@ -128,7 +128,8 @@ func (c *Compiler) markSharers(w *work, u *compiledService) {
 // AffinityClient returns the address under which the memories of f hold a client.
 func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	client = client.Unmap().WithZone("")
-	if f.AffinityPrefix == 0 || f.AffinityPrefix > client.BitLen() {
+	isForeign := client.Is6() && f.Addr.Is4() // only a PROXY header names such a client
+	if f.AffinityPrefix == 0 || f.AffinityPrefix > client.BitLen() || isForeign {
 		return client
 	}
 	return netip.PrefixFrom(client, f.AffinityPrefix).Masked().Addr()

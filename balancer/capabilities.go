@@ -32,7 +32,9 @@ type Capabilities struct {
 	KeepsSource bool
 	// ProxyProtocol reports whether the mode can send PROXY headers.
 	ProxyProtocol bool
-	// Timeouts reports whether connect_timeout and idle_timeout are supported.
+	// AcceptsProxy reports whether the mode can read the PROXY headers of clients.
+	AcceptsProxy bool
+	// Timeouts reports whether connect_timeout, idle_timeout and max_connection_age are supported.
 	Timeouts bool
 	// MaxConnections reports whether the number of connections to an endpoint can be limited.
 	MaxConnections bool
@@ -90,6 +92,9 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
 	}
+	if s.MaxConnectionAge > 0 && has(TCP) && !c.Timeouts {
+		nearest("max_connection_age", "end old connections", "they have no maximum age")
+	}
 	if s.NoEndpoints == DropClients && !c.DropsClients {
 		nearest("no_endpoints", "leave clients without an answer", "it rejects them")
 	}
@@ -126,6 +131,8 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 	case !slices.Contains(c.Protocols, p.Protocol):
 		u.problem(SeverityError, element("ports", i, "protocol"), "%s mode does not support %s: port %s is not served. It supports %s",
 			c.Mode, p.Protocol, p.Port, joinWords(c.Protocols))
+	case u.service.AcceptProxyProtocol && p.Protocol == TCP && !c.AcceptsProxy:
+		u.problem(SeverityError, "accept_proxy_protocol", "%s mode can't read PROXY headers: port %s is not served. Userspace mode can", c.Mode, p.Port)
 	case p.Port.IsRange() && c.MaxPorts == 0:
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode does not support ranges of ports: port %s is not served", c.Mode, p.Port)
 	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
@@ -269,8 +276,11 @@ func (c *Capabilities) fit(f *Frontend) {
 	if f.Key.Port.IsRange() {
 		f.MSS = 0
 	}
-	if !c.ProxyProtocol || f.Proto != TCP { // the header precedes a byte stream
+	if !c.ProxyProtocol || f.Proto != TCP && f.ProxyProtocol != ProxyProtocolV2 { // only version 2 knows datagrams
 		f.ProxyProtocol = NoProxyProtocol
+	}
+	if f.Proto != TCP {
+		f.AcceptProxyProtocol, f.MaxConnectionAge = false, 0
 	}
 	if f.NoEndpoints == DropClients && !c.DropsClients {
 		f.NoEndpoints = RejectClients

@@ -123,6 +123,9 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 		f.IdleTimeout = *s.IdleTimeout
 	}
 	env.Capabilities.fit(f)
+	if f.AcceptProxyProtocol {
+		f.Sources, f.Clients = s.Trusted, s.SourceRanges
+	}
 	f.Movable = !nodePort && f.choosesConsistently() && c.in.PolicyOf(key.Addr).movable()
 	u.claims = append(u.claims, f)
 }

@@ -85,7 +85,12 @@ func (r random) service() *balancer.Service {
 	s.ProxyProtocol = balancer.NoProxyProtocol
 	if s.Forward == balancer.NATForward {
 		s.ProxyProtocol = mustDecode(r, s.ProxyProtocol, s.ProxyProtocol)
+		s.AcceptProxyProtocol = r.maybe()
 	}
+	for range 1 + r.IntN(3) {
+		s.Trusted = append(s.Trusted, netip.PrefixFrom(r.addr(r.IntN(500)), r.IntN(33)).Masked())
+	}
+	s.MaxConnectionAge = r.duration(0, time.Hour)
 	for range r.IntN(4) {
 		s.SourceRanges = append(s.SourceRanges, netip.PrefixFrom(r.addr(r.IntN(500)), r.IntN(33)).Masked())
 	}

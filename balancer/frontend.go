@@ -38,6 +38,8 @@ type Frontend struct {
 	Foreign []netip.Addr
 	// Sources are the networks that may connect, besides the node itself. If empty, all may.
 	Sources []netip.Prefix
+	// Clients are the networks of the clients that PROXY headers may name. If empty, all may.
+	Clients []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic. 0 means never.
 	IdleTimeout time.Duration
 	// Limits are the limits for connections of clients. The node itself has none.
@@ -161,8 +163,16 @@ func (f *Frontend) Serves() bool {
 // Allows reports whether the source ranges of f contain client. The node itself may always connect;
 // the caller checks that.
 func (f *Frontend) Allows(client netip.Addr) bool {
-	client = client.WithZone("")
-	return len(f.Sources) == 0 || slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client) })
+	return contains(f.Sources, client)
+}
+
+// AllowsClient reports whether a PROXY header may name client.
+func (f *Frontend) AllowsClient(client netip.Addr) bool { return contains(f.Clients, client) }
+
+// contains reports whether any network contains addr, or there are no networks.
+func contains(networks []netip.Prefix, addr netip.Addr) bool {
+	addr = addr.WithZone("")
+	return len(networks) == 0 || slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // Equal reports whether two frontends are equal in every field.
@@ -170,7 +180,7 @@ func (f *Frontend) Equal(g *Frontend) bool {
 	if f == g || f == nil || g == nil {
 		return f == g
 	}
-	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) && slices.Equal(f.Foreign, g.Foreign) && slices.Equal(f.Open, g.Open) &&
+	return f.scalars() == g.scalars() && slices.Equal(f.Sources, g.Sources) && slices.Equal(f.Clients, g.Clients) && slices.Equal(f.Foreign, g.Foreign) && slices.Equal(f.Open, g.Open) &&
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 

@@ -20,8 +20,8 @@ type Policy struct {
 	DrainTimeout time.Duration `toml:"drain_timeout"`
 	// ConnectTimeout limits one connection attempt to an endpoint (userspace). Default 1s.
 	ConnectTimeout time.Duration `toml:"connect_timeout" range:"1ms,"`
-	// ProxyProtocol is the version of the PROXY header for endpoints (userspace mode). The default
-	// is none.
+	// ProxyProtocol is the version of the PROXY header for endpoints (userspace mode). Version 2
+	// also begins the first datagram of a UDP flow. The default is none.
 	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
 	// SlowStart is the duration of the ramp of an endpoint's weight after it joins or recovers, see
 	// Memory.Ramps. The weights of backends already include it. The default is 0, which means no
@@ -29,4 +29,9 @@ type Policy struct {
 	SlowStart time.Duration `toml:"slow_start"`
 	// MSS limits the TCP segments of both ends, in bytes. Default 0: the limit of their links.
 	MSS int `toml:"mss" range:"0,65495"`
+	// AcceptProxyProtocol reports whether each TCP connection begins with a PROXY header, which
+	// names the client (userspace). Only connections from Service.Trusted are served then.
+	AcceptProxyProtocol bool `toml:"accept_proxy_protocol"`
+	// MaxConnectionAge ends TCP connections at this age (userspace). 0 means never.
+	MaxConnectionAge time.Duration `toml:"max_connection_age"`
 }

@@ -43,6 +43,8 @@ type Service struct {
 	AffinityPrefix []int `toml:"affinity_prefix" range:"1,128"`
 	// SourceRanges are the networks that may connect, besides the node itself. If empty, all may.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
+	// Trusted are the networks whose PROXY headers are believed, for AcceptProxyProtocol.
+	Trusted []netip.Prefix `toml:"trusted"`
 	// Locality prefers or requires endpoints nearby. Default any.
 	Locality Locality `toml:"locality"`
 	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. If nil, the

@@ -26,6 +26,7 @@ func (r *tableReader) checkService(d *serviceTable) {
 	r.checkProbed(&d.Service)
 	r.checkSource(&d.Service)
 	r.checkSourceRanges(&d.Service)
+	r.checkTrusted(&d.Service)
 }
 
 func (r *tableReader) checkVIPs(vips []vipEntry) {
@@ -53,10 +54,31 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 	}
 }
 
-// checkSourceRanges reports source ranges without a possible client of a VIP, and VIPs whose
-// clients are all excluded.
+// checkSourceRanges checks source_ranges, unless headers name the clients.
 func (r *tableReader) checkSourceRanges(s *Service) {
-	if !r.sets("source_ranges") || len(s.SourceRanges) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken("source_ranges") || r.isBroken("vips") {
+	if r.sets("source_ranges") && !s.AcceptProxyProtocol { // the named client may have the other family
+		r.checkNetworks(s, "source_ranges", s.SourceRanges)
+	}
+}
+
+// checkTrusted reports missing networks of senders of PROXY headers, and networks without effect.
+func (r *tableReader) checkTrusted(s *Service) {
+	switch {
+	case r.isBroken("trusted"), r.isBroken("accept_proxy_protocol"):
+	case s.AcceptProxyProtocol && len(s.Trusted) == 0:
+		r.errorf("accept_proxy_protocol", `needs trusted, the networks whose headers are believed, such as trusted = ["10.0.0.0/24"]`)
+	case !r.sets("trusted"):
+	case s.AcceptProxyProtocol:
+		r.checkNetworks(s, "trusted", s.Trusted)
+	default:
+		r.warnf("trusted", "has no effect without accept_proxy_protocol = true")
+	}
+}
+
+// checkNetworks reports networks of a field without a possible client of a VIP, and VIPs whose
+// clients are all excluded.
+func (r *tableReader) checkNetworks(s *Service, field string, networks []netip.Prefix) {
+	if len(networks) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken(field) || r.isBroken("vips") {
 		return
 	}
 	for _, family := range []struct {
@@ -64,13 +86,13 @@ func (r *tableReader) checkSourceRanges(s *Service) {
 		is4  bool
 	}{{"IPv4", true}, {"IPv6", false}} {
 		inFamily := func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 }
-		at := slices.IndexFunc(s.SourceRanges, inFamily)
+		at := slices.IndexFunc(networks, inFamily)
 		served := slices.ContainsFunc(s.VIPs, func(vip netip.Addr) bool { return vip.Is4() == family.is4 })
 		switch {
 		case at >= 0 && !served:
-			r.warnf(element("source_ranges", at, ""), "%s has no effect: the service has no %s VIP", s.SourceRanges[at], family.name)
+			r.warnf(element(field, at, ""), "%s has no effect: the service has no %s VIP", networks[at], family.name)
 		case at < 0 && served:
-			r.warnf("source_ranges", "no %s client can connect, because no range is %[1]s: add one, such as %s", family.name, everyAddress(family.is4))
+			r.warnf(field, "no %s client can connect, because no range is %[1]s: add one, such as %s", family.name, everyAddress(family.is4))
 		}
 	}
 }
@@ -178,6 +200,9 @@ func (r *tableReader) checkSettings(s *Service) {
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
 		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
 	}
+	if s.AcceptProxyProtocol && s.Forward != NATForward {
+		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which passes packets on as they are: choose one", s.Forward)
+	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
 			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which passes packets on as they are: choose one", s.ProxyProtocol, s.Forward)
@@ -245,11 +270,17 @@ func (r *tableReader) checkProtocols(s *Service) {
 	has := func(proto Protocol) bool {
 		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
 	}
-	if r.sets("proxy_protocol") && s.ProxyProtocol != NoProxyProtocol && !has(TCP) {
+	if r.sets("proxy_protocol") && s.ProxyProtocol != NoProxyProtocol && !has(TCP) && !(s.ProxyProtocol == ProxyProtocolV2 && has(UDP)) {
 		r.errorf("proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave it out")
+	}
+	if r.sets("accept_proxy_protocol") && s.AcceptProxyProtocol && !has(TCP) {
+		r.errorf("accept_proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave it out")
 	}
 	if r.sets("connect_timeout") && !has(TCP) {
 		r.warnf("connect_timeout", "has no effect: the service has no TCP port")
+	}
+	if r.sets("max_connection_age") && s.MaxConnectionAge > 0 && !has(TCP) {
+		r.warnf("max_connection_age", "has no effect: the service has no TCP port")
 	}
 	if r.sets("mss") && s.MSS > 0 && !has(TCP) {
 		r.warnf("mss", "has no effect: the service has no TCP port")

@@ -146,6 +146,27 @@ func TestWrongPorts(t *testing.T) {
 			`warning: connect_timeout: has no effect: the service has no TCP port`,
 			`warning: drain_timeout: has no effect: UDP flows leave a removed endpoint at once`,
 		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "proxy_protocol": "v2", "max_connection_age": "1h"`, want: []string{
+			`warning: max_connection_age: has no effect: the service has no TCP port`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "proxy_protocol": "v2"`, want: []string{
+			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+		}},
+		{fields: web + `, "accept_proxy_protocol": true`, want: []string{
+			`accept_proxy_protocol: needs trusted, the networks whose headers are believed, such as trusted = ["10.0.0.0/24"]`,
+		}},
+		{fields: web + `, "trusted": ["10.0.0.0/24"]`, want: []string{`warning: trusted: has no effect without accept_proxy_protocol = true`}},
+		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["fd00::/8"], "source_ranges": ["fd00::/8"]`, want: []string{
+			`warning: trusted: no IPv4 client can connect, because no range is IPv4: add one, such as 0.0.0.0/0`,
+			`warning: trusted[0]: fd00::/8 has no effect: the service has no IPv6 VIP`,
+		}},
+		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"], "forward": "dr"`, want: []string{
+			`accept_proxy_protocol: not possible with forward = "dr", which passes packets on as they are: choose one`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]`, want: []string{
+			`accept_proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+		}},
+		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}]`, defaults: `{"accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]}`},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "idle_timeout": "1s", "drain_timeout": "1s"`, want: []string{
 			`warning: idle_timeout: has no effect: the service has neither a TCP nor a UDP port`,
 		}},

@@ -44,6 +44,9 @@ func DigestOf(f *balancer.Frontend) Digest {
 	if f.AffinityScope != "" || f.AffinityPrefix > 0 || len(f.Foreign) > 0 {
 		w.text(fmt.Sprint("affinity ", f.AffinityScope, f.AffinityPrefix, f.Foreign))
 	}
+	if len(f.Clients) > 0 {
+		w.text(fmt.Sprint("clients ", f.Clients))
+	}
 	if !f.Limits.IsZero() {
 		w.text(fmt.Sprint("limits ", f.Limits))
 	}

@@ -195,16 +195,19 @@ func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health
 		}
 		port := cmp.Or(own, e.TargetPort(probed))
 		first = &Subject{
-			At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port), Health: h, Fleet: ByFleet(s), Next: first,
+			At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port, probed.Protocol), Health: h, Fleet: ByFleet(s), Next: first,
 		}
 	}
 	return first
 }
 
 // header returns the version of the PROXY header that clients' connections to a port of e start
-// with.
-func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16) balancer.ProxyProtocol {
-	leads := func(p balancer.Port) bool { return p.Protocol == balancer.TCP && e.TargetPort(&p) == port }
+// with, for a check over proto.
+func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16, proto balancer.Protocol) balancer.ProxyProtocol {
+	leads := func(p balancer.Port) bool {
+		has := p.Protocol == balancer.TCP || p.Protocol == balancer.UDP && proto == balancer.UDP && s.ProxyProtocol == balancer.ProxyProtocolV2
+		return has && e.TargetPort(&p) == port
+	}
 	if !env.Capabilities.ProxyProtocol || s.ProxyProtocol == balancer.NoProxyProtocol || !slices.ContainsFunc(s.Ports, leads) {
 		return ""
 	}

@@ -101,6 +101,8 @@ func TestProxyHeaders(t *testing.T) {
 		{"health.port is the target port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 8080}, true, "v2"},
 		{"health.port is another port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 9000}, true, ""},
 		{"health.port is a UDP port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.TCPHealth, Port: 8053}, true, ""},
+		{"UDP check of a UDP port", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.UDPHealth, Port: 8053}, true, "v2"},
+		{"UDP check of a UDP port, v1", balancer.ProxyProtocolV1, balancer.Health{Type: balancer.UDPHealth, Port: 8053}, true, ""},
 		{"a mode that sends none", balancer.ProxyProtocolV2, balancer.Health{Type: balancer.HTTPHealth}, false, ""},
 		{"no header", balancer.NoProxyProtocol, balancer.Health{Type: balancer.HTTPHealth}, true, ""},
 	} {

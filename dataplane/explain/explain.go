@@ -254,6 +254,11 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	}
 	may := f.Allows(a.Client)
 	switch {
+	case f.AcceptProxyProtocol && !f.AllowsClient(a.Client):
+		a.step("source", true, "%s is in none of source_ranges %v", a.Client, f.Clients)
+		a.verdict(Refused, "reset: %s may not connect to %s", a.Client, f.Service)
+	case f.AcceptProxyProtocol:
+		a.step("source", false, "a PROXY header from one of trusted %v must name %s", f.Sources, a.Client)
 	case len(f.Sources) == 0:
 		a.step("source", false, "any client may connect")
 	case from.Local:

@@ -32,6 +32,10 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 		_ = conn.SetDeadline(end)
 	}
 	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
+	if network == "udp" && a.header == localHeader(balancer.ProxyProtocolV2) {
+		a.notes.note("beginning the first datagram with a PROXY header that names no client")
+		return &prefixed{conn, a.header}, nil
+	}
 	if network == "tcp" && a.header != "" {
 		a.notes.note("sending a PROXY header that names no client")
 		if _, err := io.WriteString(conn, a.header); err != nil && !resets(err) {
@@ -40,6 +44,18 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 		}
 	}
 	return conn, nil
+}
+
+// prefixed is a UDP socket whose first datagram begins with a header.
+type prefixed struct {
+	net.Conn
+	header string
+}
+
+func (p *prefixed) Write(b []byte) (int, error) {
+	n, err := p.Conn.Write(append([]byte(p.header), b...))
+	n, p.header = max(0, n-len(p.header)), ""
+	return n, err
 }
 
 // localHeader returns a PROXY header for a connection without a client; "" if the endpoints expect

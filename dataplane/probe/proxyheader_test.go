@@ -2,6 +2,7 @@ package probe_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
@@ -74,6 +75,42 @@ func TestProxyHeader(t *testing.T) {
 					t.Errorf("result without the header = %s %q, want failed", got.Outcome, got.Text)
 				}
 			})
+		}
+	}
+}
+
+// TestProxyHeaderOverUDP checks a server that answers only a datagram with a header of version 2
+// that names no client. The check must pass with that version, and fail otherwise.
+func TestProxyHeaderOverUDP(t *testing.T) {
+	server, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = server.Close() }()
+	go func() {
+		buf := make([]byte, 1000)
+		for {
+			n, from, err := server.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			r := bufio.NewReader(bytes.NewReader(buf[:n]))
+			if h, err := proxyproto.Read(r); err != nil || !h.Command.IsLocal() {
+				continue
+			}
+			if rest, _ := io.ReadAll(r); string(rest) == "PING" {
+				_, _ = server.WriteTo([]byte("PONG"), from)
+			}
+		}
+	}()
+	at := server.LocalAddr().(*net.UDPAddr).AddrPort()
+	for version, want := range map[balancer.ProxyProtocol]health.Outcome{balancer.ProxyProtocolV2: health.Passed, balancer.ProxyProtocolV1: health.Failed, "": health.Failed} {
+		h := define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Expect, h.Timeout = "PING", "PONG", time.Second })
+		if want == health.Passed {
+			h.Timeout = wait.Patience
+		}
+		if got := probe.New(health.Subject{Proto: balancer.UDP, Header: version, Health: h}).Check(t.Context(), at); got.Outcome != want {
+			t.Errorf("result with header %q = %s %q, want %s", version, got.Outcome, got.Text, want)
 		}
 	}
 }

@@ -187,7 +187,7 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	defer l.containClient(f, fd, from)
 	may, sure := f.conf.Load().admits(l.d, from.Addr())
 	if sure && may {
-		l.serve(f, fd, from, to)
+		l.serve(f, fd, from, to, f.conf.Load().AcceptProxyProtocol)
 		return
 	}
 	read := !sure && l.d.reads.do(func() {
@@ -217,8 +217,8 @@ func (l *loop) turnAway(fd int) {
 	l.d.budget.give(2)
 }
 
-// serve begins a connection.
-func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort) {
+// serve begins a connection. greets reports whether the client's PROXY header follows.
+func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort, greets bool) {
 	if !l.d.begin() {
 		l.turnAway(fd)
 		return
@@ -226,6 +226,9 @@ func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort) {
 	f.descriptors.Add(2)
 	c := &conn{f: f, from: from, to: to, since: time.Now()}
 	c.sides = [2]side{{fd: fd}, {fd: -1}}
+	if greets {
+		c.phase = greeting
+	}
 	c.loop = l.freest()
 	if c.loop == l {
 		l.adopt(c)

@@ -15,6 +15,9 @@ const maxSources = 1 << 16
 // admitter counts the connections of a service's clients in one family, for the limits of its
 // frontends. Connections and flows that were open before the service had limits are not counted.
 type admitter struct {
+	key   admitterKey
+	users int // frontends that use it; the mu of admitters guards it
+
 	mu      sync.Mutex // guards the fields below
 	total   int
 	sources map[netip.Addr]*source
@@ -42,7 +45,9 @@ const minSweep = 1024
 // and a flood from many sources must not cause that for each connection.
 const sweepPause = time.Second
 
-func newAdmitter() *admitter { return &admitter{sources: map[netip.Addr]*source{}, sweepAt: minSweep} }
+func newAdmitter(k admitterKey) *admitter {
+	return &admitter{key: k, sources: map[netip.Addr]*source{}, sweepAt: minSweep}
+}
 
 // admission is a counted connection. The zero value is a connection that is not counted.
 type admission struct {
@@ -132,18 +137,12 @@ func (s *source) open(l balancer.ClientLimits, now time.Time) bool {
 // admitters has the admitters of all services with limits.
 type admitters struct {
 	mu  sync.Mutex
-	all map[admitterKey]*sharedAdmitter
+	all map[admitterKey]*admitter
 }
 
 type admitterKey struct {
 	service balancer.Name
 	is4     bool
-}
-
-// sharedAdmitter is an admitter with the frontends that use it.
-type sharedAdmitter struct {
-	*admitter
-	users map[*frontend]bool
 }
 
 // share returns the admitter for the definition g of f, or nil if g is nil or has no limits. An
@@ -154,19 +153,22 @@ func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	if g != nil && !g.Limits.IsZero() {
 		k := admitterKey{g.Service, g.Addr.Is4()}
 		if s.all == nil {
-			s.all = map[admitterKey]*sharedAdmitter{}
+			s.all = map[admitterKey]*admitter{}
 		}
-		if s.all[k] == nil {
-			s.all[k] = &sharedAdmitter{newAdmitter(), map[*frontend]bool{}}
+		if next = s.all[k]; next == nil {
+			next = newAdmitter(k)
+			s.all[k] = next
 		}
-		s.all[k].users[f], next = true, s.all[k].admitter
 	}
-	for k, a := range s.all {
-		if a.admitter != f.admitter || a.admitter == next {
-			continue
-		}
-		if delete(a.users, f); len(a.users) == 0 {
-			delete(s.all, k)
+	if next == f.admitter {
+		return next
+	}
+	if next != nil {
+		next.users++
+	}
+	if old := f.admitter; old != nil {
+		if old.users--; old.users == 0 {
+			delete(s.all, old.key)
 		}
 	}
 	return next
@@ -176,19 +178,35 @@ func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 // node itself has no limits.
 func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
 	c := f.conf.Load()
-	if f.admitter == nil || c.isOwn(f.d, client) {
+	if f.admitter == nil || c.isExempt(f.d, client) {
 		return admission{}, true
 	}
-	return f.admitter.admit(client, c.Limits, time.Now())
+	return f.admitter.admit(client, c.limitsOf(client), time.Now())
+}
+
+// isExempt reports whether client is the node itself. A PROXY header that names the node is not
+// sufficient.
+func (c *config) isExempt(d *Dataplane, client netip.Addr) bool {
+	return !c.AcceptProxyProtocol && c.isOwn(d, client)
+}
+
+// limitsOf returns the limits for a client. If a PROXY header names a client of the other family,
+// its source has the default prefix length.
+func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
+	l := c.Limits
+	if l.SourcePrefix > 0 && client.Is4() != c.Addr.Is4() {
+		l.SourcePrefix = min(64, client.BitLen())
+	}
+	return l
 }
 
 // recountLocked counts a connection of an earlier process, regardless of the limits.
 func (f *frontend) recountLocked(client netip.Addr) admission {
 	c := f.conf.Load()
-	if f.admitter == nil || c.isOwn(f.d, client) {
+	if f.admitter == nil || c.isExempt(f.d, client) {
 		return admission{}
 	}
-	n, _ := f.admitter.admit(client, balancer.ClientLimits{SourcePrefix: c.Limits.SourcePrefix}, time.Now())
+	n, _ := f.admitter.admit(client, balancer.ClientLimits{SourcePrefix: c.limitsOf(client).SourcePrefix}, time.Now())
 	return n
 }
 

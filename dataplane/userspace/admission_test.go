@@ -36,7 +36,7 @@ func TestAdmitterCounts(t *testing.T) {
 			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refusal uses no credit
 		}},
 	} {
-		start, l := time.Now(), newAdmitter()
+		start, l := time.Now(), newAdmitter(admitterKey{})
 		var open []admission
 		for i, x := range c.attempts {
 			for range x.ends {
@@ -64,7 +64,7 @@ func TestAdmitterCounts(t *testing.T) {
 // must have no limit, and sources without connections must make room.
 func TestAdmitterMemory(t *testing.T) {
 	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
-	a, now := newAdmitter(), time.Now()
+	a, now := newAdmitter(admitterKey{}), time.Now()
 	var open []admission
 	for i := range maxSources {
 		n, within := a.admit(sourceN(i), l, now)

@@ -12,18 +12,20 @@ import (
 // conn is a client's connection, from the accept to the end.
 type conn struct {
 	f *frontend
-	// from is the client's address, and to the VIP and port to which it connected.
-	from, to netip.AddrPort
-	since    time.Time
+	// to is the VIP and port to which the client connected.
+	to    netip.AddrPort
+	since time.Time
 	traffic
 
 	// f.mu guards the fields below.
 	prev, next *conn
-	backend    *backend // chosen; nil means not yet
-	retries    int      // backends that were tried before it
-	served     bool     // the backend has accepted the connection
-	cut        bool     // to be reset
-	left       bool     // ended, no longer among the frontend's connections
+	from       netip.AddrPort // the client, by its PROXY header if the frontend reads them
+	entered    bool           // counted by enterLocked
+	backend    *backend       // chosen; nil means not yet
+	retries    int            // backends that were tried before it
+	served     bool           // the backend has accepted the connection
+	cut        bool           // to be reset
+	left       bool           // ended, no longer among the frontend's connections
 	admission  admission
 
 	transport // moves the bytes
@@ -44,16 +46,27 @@ var (
 	errLost = errors.New("a side of the connection is lost")
 )
 
-// enterLocked adds c to the connections, unless the frontend was removed or c is over a limit.
+// joinLocked adds c to the connections, unless the frontend was removed.
+func (f *frontend) joinLocked(c *conn) bool {
+	if f.removed || f.ended {
+		return false
+	}
+	if c.next == nil {
+		f.linkLocked(c)
+	}
+	return true
+}
+
+// enterLocked counts the connection c of a known client, and adds it to the connections. It returns
+// false if the frontend was removed, or c is over a limit.
 func (f *frontend) enterLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
 	}
-	var within bool
-	if c.admission, within = f.admitLocked(c.from.Addr()); !within {
+	if c.admission, c.entered = f.admitLocked(c.from.Addr()); !c.entered {
 		return false
 	}
-	f.linkLocked(c)
+	f.joinLocked(c)
 	f.conf.Load().counter.connections.Add(1)
 	return true
 }
@@ -92,6 +105,15 @@ func (c *conn) endLocked(err error) string {
 		return dataplane.EndClosed
 	}
 	return dataplane.EndReset
+}
+
+// timeLeft returns the time until c reaches a maximum age, or a time up to 10 % before that, so
+// connections that started together end one after another. The difference is derived from the
+// client's port and the time of the start, so another process that takes over c knows it too.
+func (c *conn) timeLeft(maximum time.Duration, now time.Time) time.Duration {
+	const steps = 1 << 10
+	early := (int64(c.from.Port()) + c.since.UnixNano()/int64(time.Microsecond)) % steps
+	return c.since.Sub(now) + maximum - maximum/(10*steps)*time.Duration(early)
 }
 
 // chooseLocked chooses the next backend. The choice is recorded, so the dial is abandoned if the

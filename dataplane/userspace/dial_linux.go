@@ -62,6 +62,8 @@ func (l *loop) proceed(c *conn) {
 	case c.cut && c.phase < leaving:
 		c.f.mu.Unlock()
 		l.end(c, errCut)
+	case c.phase == greeting:
+		l.greet(c)
 	case c.phase == choosing:
 		l.choose(c)
 	case c.phase == dialing:
@@ -110,7 +112,7 @@ func (l *loop) choose(c *conn) {
 
 func (l *loop) chosen(c *conn) (*backend, *config, error) {
 	defer c.f.mu.Unlock()
-	if c.next == nil && !c.f.enterLocked(c) {
+	if !c.entered && !c.f.enterLocked(c) {
 		return nil, nil, errCut
 	}
 	return c.chooseLocked(c.dial.tried)

@@ -27,6 +27,7 @@
 //     this node to a backend of a service's port, through any VIP.
 //   - a source outside source_ranges: no answer, by a socket filter, if the kernel supports and permits it.
 //     Otherwise, and with redirect, a reset after the accept.
+//   - no PROXY header of a trusted network, although the frontend reads them: a reset.
 //   - a backend's reset: a reset. Half-closed connections stay half-closed.
 //
 // Descriptors are budgeted: a connection needs two and a flow one. A connection that could not be

@@ -19,6 +19,7 @@ type flow struct {
 	port    uint16
 	socket  *net.UDPConn
 	send    func([]byte) error // to the backend; only the read loop of the frontend's socket uses it
+	header  []byte             // the PROXY header before the first datagram; only that loop uses it
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64

@@ -93,7 +93,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	if old != nil && old.counter != t {
 		f.adoptLocked(next)
 	}
-	if old != nil && old.IdleTimeout != next.IdleTimeout {
+	if old != nil && (old.IdleTimeout != next.IdleTimeout || old.MaxConnectionAge != next.MaxConnectionAge) {
 		for x := f.conns.next; x != &f.conns; x = x.next {
 			x.retimeLocked()
 		}
@@ -224,9 +224,9 @@ func (f *frontend) remove(now time.Time) bool {
 }
 
 // allows reports whether a client may connect: any client if there are no source ranges, and always
-// the node itself.
+// the node itself, unless connections need PROXY headers.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
-	return c.Allows(client) || c.isOwn(d, client)
+	return c.Allows(client) || c.isExempt(d, client)
 }
 
 // isOwn reports whether client is an address of the node itself.
@@ -238,6 +238,9 @@ func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
 // addresses, and they have to be read again.
 func (c *config) admits(d *Dataplane, client netip.Addr) (may, sure bool) {
 	allowed := c.Allows(client)
+	if c.AcceptProxyProtocol {
+		return allowed, true
+	}
 	if allowed && c.Limits.IsZero() || client.IsLoopback() || client == c.Addr {
 		return true, true
 	}

@@ -41,6 +41,8 @@ type handed struct {
 	// Port is the port to which the client of a connection or flow sends.
 	Port   uint16 `json:",omitempty"`
 	Client netip.AddrPort
+	// Introduced reports whether Client is final: its PROXY header was read, or none is expected.
+	Introduced bool `json:",omitempty"`
 	// Backend is the other side. It is invalid while a connection has no backend.
 	Backend netip.AddrPort
 	// Local is the source address of replies of a redirected flow.
@@ -294,7 +296,7 @@ func (f *frontend) handOverConns() {
 
 // sendConn sends a connection with its data.
 func (h *heir) sendConn(c *conn) error {
-	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Since: c.since}
+	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Introduced: c.phase != greeting, Since: c.since}
 	files := []int{c.sides[clientSide].fd}
 	var tail []byte
 	if c.phase == relaying {

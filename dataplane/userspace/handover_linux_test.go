@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -478,4 +479,46 @@ func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 		all = append(all, c)
 	}
 	return all
+}
+
+// TestHandOverKeepsHeaders hands over a connection with half of its PROXY header, and one with a
+// named client. The next process must read the rest of the first header, and know both clients.
+func TestHandOverKeepsHeaders(t *testing.T) {
+	d := start(t, Options{})
+	f := introduced("127.77.9.7:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
+	f.Limits = balancer.ClientLimits{SourceConnections: 1, SourcePrefix: 32}
+	d.apply(f)
+	half, whole := headerOf(t, balancer.ProxyProtocolV2, "203.0.113.7:7", f.AddrPort()), headerOf(t, balancer.ProxyProtocolV1, "203.0.113.8:8", f.AddrPort())
+	waiting, open := greet(t, f.AddrPort(), half[:17]), greet(t, f.AddrPort(), whole)
+	open.mustAsk(t)
+	clients := func(d *rig) (all []string) {
+		err := d.Connections(t.Context(), dataplane.ConnectionQuery{}, func(c *dataplane.Connection) error {
+			all = append(all, c.Client.String())
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(all)
+		return all
+	}
+	eventually(t, "both connections", func() error {
+		if got := clients(d); len(got) != 2 {
+			return fmt.Errorf("connections = %v, want 2", got)
+		}
+		return nil
+	})
+	next := d.succeed(f)
+	if _, err := waiting.Write([]byte(half[17:])); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*client{waiting, open} {
+		if name := c.mustAsk(t); name != "a" {
+			t.Errorf("answer after the handover = %q, want %q", name, "a")
+		}
+	}
+	if got, want := clients(next), []string{"203.0.113.7:7", "203.0.113.8:8"}; !slices.Equal(got, want) {
+		t.Errorf("clients after the handover = %v, want %v", got, want)
+	}
+	wantReset(t, greet(t, f.AddrPort(), whole)) // the limit still counts it
 }

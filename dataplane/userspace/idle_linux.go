@@ -35,6 +35,11 @@ func (l *loop) setTimer(c *conn) {
 	if timeout := c.f.conf.Load().IdleTimeout; timeout > 0 && (next == 0 || timeout/10 < next) {
 		next = timeout / 10
 	}
+	if age := c.f.conf.Load().MaxConnectionAge; age > 0 {
+		if left := max(tick, c.timeLeft(age, time.Now())); next == 0 || left < next {
+			next = left
+		}
+	}
 	if next > 0 {
 		l.wheel.set(&c.timer, next)
 	} else {
@@ -46,6 +51,9 @@ func (l *loop) setTimer(c *conn) {
 func (l *loop) expired(c *conn) {
 	defer l.contain(c)
 	switch {
+	case c.phase == greeting:
+		c.reportHeader(errNoHeader)
+		l.end(c, errNoHeader)
 	case c.phase == dialing && c.dial.busy:
 		l.connect(c)
 	case c.phase == dialing:
@@ -54,12 +62,18 @@ func (l *loop) expired(c *conn) {
 		l.endWhenDelivered(c)
 	case c.phase == relaying:
 		l.keep(c)
-		if l.isIdle(c) {
+		if l.isIdle(c) || isTooOld(c) {
 			l.cut(c)
 			return
 		}
 		l.setTimer(c)
 	}
+}
+
+// isTooOld reports whether a connection has reached its maximum age.
+func isTooOld(c *conn) bool {
+	age := c.f.conf.Load().MaxConnectionAge
+	return age > 0 && c.timeLeft(age, time.Now()) <= 0
 }
 
 // keep makes the backend's socket send keepalives.
@@ -73,7 +87,7 @@ func (l *loop) keep(c *conn) {
 	}
 }
 
-// cut ends a connection that is idle.
+// cut ends a connection that is idle or too old.
 func (l *loop) cut(c *conn) {
 	if !c.f.mu.TryLock() {
 		l.wheel.set(&c.timer, tick)

@@ -193,7 +193,8 @@ func (d *Dataplane) adoptClients(f *frontend) {
 func (f *frontend) adoptConn(x inherited) error {
 	if len(x.files) == 1 { // it has no backend yet
 		f.d.budget.take(2)
-		f.d.loops.all[0].send(func(l *loop) { l.serve(f, x.files[0], x.Client, x.to(f)) })
+		greets := !x.Introduced && f.conf.Load().AcceptProxyProtocol
+		f.d.loops.all[0].send(func(l *loop) { l.serve(f, x.files[0], x.Client, x.to(f), greets) })
 		return nil
 	}
 	conf := f.conf.Load()
@@ -202,7 +203,7 @@ func (f *frontend) adoptConn(x inherited) error {
 		x.close()
 		return fmt.Errorf("backend %s has no connections any more", x.Backend)
 	}
-	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], served: true}
+	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
 	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true, writes: 1}} // so the next write leaves at once
 	tail, pipes := c.inherit(clientSide, x.In, x.tail, x.files[2:])

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/pires/go-proxyproto"
 
@@ -53,8 +55,8 @@ func FuzzHeader(f *testing.F) {
 		from, ok1 := netip.AddrFromSlice(client)
 		to, ok2 := netip.AddrFromSlice(vip)
 		from, to = from.Unmap(), to.Unmap()
-		if !ok1 || !ok2 || from.Is4() != to.Is4() {
-			return // a frontend has clients of its own family
+		if !ok1 || !ok2 {
+			return
 		}
 		version := balancer.ProxyProtocolV1
 		if v2 {
@@ -80,4 +82,53 @@ func FuzzHeader(f *testing.F) {
 			t.Errorf("data after the header = %q, want %q", rest, "rest")
 		}
 	})
+}
+
+// TestFlowHeader sends datagrams through a frontend with version 2. Only the first datagram of each
+// flow must begin with a header, and a flow that was refused must begin again at the next endpoint.
+func TestFlowHeader(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		dead, stop := startUDPServer(t, net.JoinHostPort(host, "0"), "dead")
+		stop()
+		at := udpServer(t, net.JoinHostPort(host, "0"), "a")
+		d := start(t, Options{})
+		vip := netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"127.0.0.1": "127.77.5.2", "::1": "::1"}[host]), 9002)
+		f := frontendAt(vip.String()+"/udp", at, dead)
+		f.ProxyProtocol = balancer.ProxyProtocolV2
+		d.apply(f)
+		for range 4 {
+			c := udpClient(t, vip)
+			want, err := flowHeader(c.LocalAddr().(*net.UDPAddr).AddrPort(), vip)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := ""
+			eventually(t, "an answer", func() (err error) { // the first datagram may be lost with a refusal
+				got, err = exchange(c, "one")
+				return err
+			})
+			h, err := proxyproto.Read(bufio.NewReader(strings.NewReader(got)))
+			if err != nil || h.SourceAddr.String() != c.LocalAddr().String() || h.DestinationAddr.String() != vip.String() || h.TransportProtocol.IsStream() {
+				t.Errorf("header of %q = %v, error %v, want the client %s, the VIP %s and UDP", got, h, err, c.LocalAddr(), vip)
+			}
+			if got != string(want)+"one" {
+				t.Errorf("first datagram = %q, want %q", got, string(want)+"one")
+			}
+			if got, err := exchange(c, "two"); err != nil || got != "two" {
+				t.Errorf("second datagram = %q, error %v, want %q", got, err, "two")
+			}
+		}
+	}
+}
+
+// exchange sends a datagram to a named server, and returns the datagram that the server received.
+func exchange(c *net.UDPConn, text string) (string, error) {
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	if _, err := c.Write([]byte(text)); err != nil {
+		return "", err
+	}
+	buf := make([]byte, datagram)
+	n, err := c.Read(buf)
+	_, got, _ := strings.Cut(string(buf[:n]), " ")
+	return got, err
 }

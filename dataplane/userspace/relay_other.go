@@ -5,6 +5,7 @@ package userspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -53,14 +54,20 @@ func (c *conn) setDeadline(t time.Time) {
 // serve handles an accepted connection until its end.
 func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 	c := &conn{f: f, from: from, to: to, since: time.Now(), transport: transport{client: client}}
+	err := c.greet()
 	f.mu.Lock()
-	entered := f.enterLocked(c)
+	if err == nil && !f.enterLocked(c) {
+		err = errCut
+	}
+	joined := c.next != nil
 	f.mu.Unlock()
-	if !entered {
+	if !joined {
 		reset(client)
 		return
 	}
-	err := c.connect()
+	if err == nil {
+		err = c.connect()
+	}
 	if err == nil {
 		err = c.relay()
 	}
@@ -79,6 +86,56 @@ func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 	if errors.Is(err, errNoBackend) {
 		f.d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", c.from)
 	}
+}
+
+// greet reads the client's PROXY header if the frontend reads them.
+func (c *conn) greet() error {
+	if !c.f.conf.Load().AcceptProxyProtocol {
+		return nil
+	}
+	if err := c.limitGreeting(time.Now().Add(headerTime)); err != nil {
+		return err
+	}
+	text, err := c.readHeader()
+	if err == nil {
+		c.f.mu.Lock()
+		err = c.introduceLocked(text)
+		c.f.mu.Unlock()
+	}
+	if err != nil {
+		if len(text) > 0 {
+			c.reportHeader(err)
+		}
+		return err
+	}
+	return c.limitGreeting(time.Time{})
+}
+
+// readHeader returns the client's PROXY header, or its start and an error. It reads single bytes
+// until it knows the size, so the data after the header stays in the socket.
+func (c *conn) readHeader() (text []byte, err error) {
+	for size := 0; size == 0 || len(text) < size; {
+		part := make([]byte, max(1, size-len(text)))
+		n, err := c.client.Read(part)
+		text = append(text, part[:n]...)
+		if err != nil {
+			return text, fmt.Errorf("%w: %w", errNoHeader, err)
+		}
+		if size, err = headerSize(text); err != nil {
+			return text, err
+		}
+	}
+	return text, nil
+}
+
+// limitGreeting joins the connections, and sets the limit of the client's reads.
+func (c *conn) limitGreeting(until time.Time) error {
+	c.f.mu.Lock()
+	defer c.f.mu.Unlock()
+	if c.cut || !c.f.joinLocked(c) {
+		return errCut
+	}
+	return c.client.SetReadDeadline(until)
 }
 
 // reset closes with an RST.
@@ -241,13 +298,17 @@ func pump(src, dst *net.TCPConn, count, sum *atomic.Uint64) (err error, lost boo
 	}
 }
 
-// cutIdle ends the connections without traffic for the timeout. Checking all of them is expensive,
-// so it happens only ten times per timeout.
-func (f *frontend) cutIdle(timeout int64) {
+// cutExpired ends the connections without traffic for the idle timeout, or with the maximum age.
+// Checking all of them is expensive, so it happens only ten times per timeout.
+func (f *frontend) cutExpired(idle, age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := f.d.now()
-	if now-f.idleChecked < timeout/10 {
+	shortest := idle
+	if idle == 0 || age > 0 && age < idle {
+		shortest = age
+	}
+	if shortest == 0 || now-f.idleChecked < int64(shortest)/10 {
 		return
 	}
 	f.idleChecked = now
@@ -255,9 +316,11 @@ func (f *frontend) cutIdle(timeout int64) {
 		sum := x.in.Load() + x.out.Load()
 		switch {
 		case !x.served || x.cut:
+		case age > 0 && x.timeLeft(age, time.Now()) <= 0:
+			x.cutLocked()
 		case sum != x.seen:
 			x.seen, x.seenAt = sum, now
-		case now-x.seenAt >= timeout:
+		case idle > 0 && now-x.seenAt >= int64(idle):
 			x.cutLocked()
 		}
 	}
@@ -360,11 +423,11 @@ func (*loops) start() error { return nil }
 func (*loops) halt()        {}
 func (*loops) close()       {}
 
-// watch ends idle connections.
+// watch ends idle and old connections.
 func (s *loops) watch(int64) {
 	for _, f := range s.d.list() {
-		if timeout := f.conf.Load().IdleTimeout; timeout > 0 && f.key.Proto == balancer.TCP {
-			f.cutIdle(int64(timeout))
+		if c := f.conf.Load(); f.key.Proto == balancer.TCP {
+			f.cutExpired(c.IdleTimeout, c.MaxConnectionAge)
 		}
 	}
 }

@@ -60,12 +60,13 @@ func options(f *balancer.Frontend) []string {
 	if len(f.Foreign) > 0 {
 		o = append(o, fmt.Sprintf("foreign endpoints %v", f.Foreign))
 	}
-	if len(f.Sources) > 0 {
-		texts := make([]string, len(f.Sources))
-		for i, p := range f.Sources {
-			texts[i] = p.String()
+	for _, n := range []struct {
+		word     string
+		networks []netip.Prefix
+	}{{"from", f.Sources}, {"clients", f.Clients}} {
+		if len(n.networks) > 0 {
+			o = append(o, n.word+" "+strings.ReplaceAll(strings.Trim(fmt.Sprint(n.networks), "[]"), " ", ","))
 		}
-		o = append(o, "from "+strings.Join(texts, ","))
 	}
 	if !f.Limits.IsZero() {
 		o = append(o, "limits "+f.Limits.String())
@@ -78,6 +79,12 @@ func options(f *balancer.Frontend) []string {
 	}
 	if f.IdleTimeout > 0 {
 		o = append(o, "idle_timeout "+f.IdleTimeout.String())
+	}
+	if f.MaxConnectionAge > 0 {
+		o = append(o, "max_connection_age "+f.MaxConnectionAge.String())
+	}
+	if f.AcceptProxyProtocol {
+		o = append(o, "accept_proxy_protocol")
 	}
 	if f.ProxyProtocol != "" && f.ProxyProtocol != balancer.NoProxyProtocol {
 		o = append(o, "proxy_protocol "+string(f.ProxyProtocol))

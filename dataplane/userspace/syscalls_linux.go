@@ -33,6 +33,11 @@ func rawRead(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 }
 
+// rawPeek reads without removing the data.
+func rawPeek(fd int, b []byte) (int, syscall.Errno) {
+	return raw(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
+}
+
 func rawWrite(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_WRITE, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 }

@@ -29,6 +29,7 @@ type phase uint8
 
 const (
 	choosing phase = iota
+	greeting       // the client's PROXY header is read before the choice
 	dialing
 	settling // the backend has accepted it
 	relaying
@@ -95,7 +96,11 @@ func (l *loop) event(c *conn, i int, events uint32) {
 	defer l.contain(c)
 	s := &c.sides[i]
 	s.notice(events)
-	if c.phase == dialing {
+	switch {
+	case c.phase == greeting:
+		l.proceed(c)
+		return
+	case c.phase == dialing && i == serverSide:
 		l.dialed(c, events)
 		return
 	}

@@ -137,7 +137,7 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return // dropped, as in networks
 		}
 		x.last.Store(f.d.now())
-		switch err := x.send(b); {
+		switch err := x.deliver(b); {
 		case err == nil:
 			x.in.Add(uint64(len(b)))
 			x.counter.in.Add(uint64(len(b)))
@@ -151,6 +151,19 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return // too large, or no memory: this only affects the datagram
 		}
 	}
+}
+
+// deliver sends a datagram to the backend. The first of the flow has a PROXY header if the backend
+// expects headers.
+func (x *flow) deliver(b []byte) error {
+	if len(x.header) == 0 {
+		return x.send(b)
+	}
+	err := x.send(append(x.header, b...))
+	if err == nil {
+		x.header = nil
+	}
+	return err
 }
 
 // flowOf returns the client's flow, and creates it if necessary. It returns nil if there is no
@@ -247,6 +260,9 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	b.total.Add(1)
 	c.counter.connections.Add(1)
 	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter, admission: counted}
+	if c.ProxyProtocol == balancer.ProxyProtocolV2 {
+		x.header, _ = flowHeader(client, netip.AddrPortFrom(f.key.Addr, port)) // fails only for invalid addresses
+	}
 	opened = true
 	f.beginFlowLocked(x)
 	if f.d.followers.some() {

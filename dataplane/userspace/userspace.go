@@ -178,6 +178,7 @@ func Capabilities() balancer.Capabilities {
 		Protocols:       []balancer.Protocol{balancer.TCP, balancer.UDP},
 		Forwards:        []balancer.Forward{balancer.NATForward},
 		ProxyProtocol:   true,
+		AcceptsProxy:    true,
 		Timeouts:        true,
 		MaxConnections:  true,
 		DropsClients:    dropsClients,

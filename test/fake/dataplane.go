@@ -26,7 +26,7 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 		Mode:      "fake",
 		Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
 		Forwards:  []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward}, KeepsSource: true,
-		ProxyProtocol: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
+		ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
 	}
 }
 

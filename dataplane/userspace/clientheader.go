@@ -1,0 +1,89 @@
+package userspace
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+)
+
+const (
+	// headerTime limits the time until a client's PROXY header is complete.
+	headerTime = 5 * time.Second
+	// maxHeader is the maximum size of a client's PROXY header. Longer headers are refused.
+	maxHeader = 16 << 10
+	// headerV1 is the maximum size of a header of version 1, and headerV2 the minimum of version 2.
+	headerV1, headerV2 = 107, 16
+)
+
+// errNoHeader means that a connection did not begin with a PROXY header of a client within
+// source_ranges.
+var errNoHeader = errors.New("no valid PROXY header")
+
+// headerSize returns the size of the PROXY header at the start of data, or 0 if it is not known yet.
+func headerSize(data []byte) (int, error) {
+	startsLike := func(signature string) bool {
+		n := min(len(data), len(signature))
+		return string(data[:n]) == signature[:n]
+	}
+	switch {
+	case startsLike(string(proxyproto.SIGV2)):
+		if len(data) < headerV2 {
+			return 0, nil
+		}
+		if size := headerV2 + int(binary.BigEndian.Uint16(data[14:])); size <= maxHeader {
+			return size, nil
+		}
+	case startsLike("PROXY "):
+		line := data[:min(len(data), headerV1)]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			return end + 1, nil
+		}
+		if len(line) < headerV1 {
+			return 0, nil
+		}
+	}
+	return 0, errNoHeader
+}
+
+// namedClient returns the client that a complete header names. Otherwise, such as in a check of the
+// sender, the client is the sender.
+func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
+	h, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(text), len(text)))
+	if err != nil {
+		return sender, fmt.Errorf("%w: %w", errNoHeader, err)
+	}
+	client, ok := h.SourceAddr.(*net.TCPAddr)
+	if !ok || h.Command.IsLocal() {
+		return sender, nil
+	}
+	at := client.AddrPort()
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
+}
+
+// introduceLocked makes the client that a complete header names the client of the connection.
+func (c *conn) introduceLocked(text []byte) error {
+	client, err := namedClient(text, c.from)
+	if err != nil {
+		return err
+	}
+	if !c.f.conf.Load().AllowsClient(client.Addr()) {
+		return fmt.Errorf("%w: client %s is in none of source_ranges", errNoHeader, client.Addr())
+	}
+	c.from = client
+	return nil
+}
+
+// reportHeader warns about a client without a valid header. Connections without data are usually
+// checks of a port.
+func (c *conn) reportHeader(err error) {
+	if errors.Is(err, errNoHeader) {
+		c.f.d.seldom("refusing a client: accept_proxy_protocol needs a PROXY header at the start of the connection", "frontend", c.f.key, "client", c.from, "err", err)
+	}
+}

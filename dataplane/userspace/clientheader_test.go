@@ -1,0 +1,225 @@
+package userspace
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pires/go-proxyproto"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+)
+
+// reports answers each line with the client and the VIP in the PROXY header of the connection.
+func reports(c net.Conn) {
+	in := bufio.NewReader(c)
+	h, err := proxyproto.Read(in)
+	if err != nil {
+		return
+	}
+	for {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return
+		}
+		fmt.Fprintf(c, "%s,%s %s", h.SourceAddr, h.DestinationAddr, line)
+	}
+}
+
+// introduced returns a frontend that reads PROXY headers of loopback addresses.
+func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
+	f := frontendAt(key, backends...)
+	f.AcceptProxyProtocol = true
+	f.Sources = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	return f
+}
+
+// headerOf returns the PROXY header of a client.
+func headerOf(t testing.TB, version balancer.ProxyProtocol, client string, vip netip.AddrPort) string {
+	t.Helper()
+	text, err := header(version, netip.MustParseAddrPort(client), vip)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// greet sends text at the start of a connection.
+func greet(t testing.TB, vip netip.AddrPort, text string) *client {
+	t.Helper()
+	c := mustConnect(t, vip)
+	if _, err := c.Write([]byte(text)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestAcceptedHeader connects with headers of both versions and families, at once and in single
+// bytes. The endpoint must receive the named client, and the list of connections must show it.
+func TestAcceptedHeader(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		s := serveAt(t, net.JoinHostPort(host, "0"), reports)
+		d := start(t, Options{})
+		vip := netip.AddrPortFrom(netip.MustParseAddr(map[string]string{"127.0.0.1": "127.77.9.1", "::1": "::1"}[host]), 9100)
+		f := introduced(vip.String(), s.addr)
+		f.ProxyProtocol = balancer.ProxyProtocolV2
+		d.apply(f)
+		for _, version := range []balancer.ProxyProtocol{balancer.ProxyProtocolV1, balancer.ProxyProtocolV2} {
+			for _, client := range []string{"203.0.113.7:4711", "[2001:db8::7]:4711"} {
+				for _, size := range []int{1, 1000} {
+					c := mustConnect(t, vip)
+					for part := range slices.Chunk([]byte(headerOf(t, version, client, vip)), size) {
+						if _, err := c.Write(part); err != nil {
+							t.Fatal(err)
+						}
+					}
+					got := c.mustAsk(t)
+					if want := fmt.Sprintf("%s,", client); !strings.HasPrefix(got, want) {
+						t.Errorf("client of %s by %s in parts of %d = %s, want %s", vip, version, size, got, want)
+					}
+					var listed []netip.AddrPort
+					err := d.Connections(t.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
+						listed = append(listed, x.Client)
+						return nil
+					})
+					if want := netip.MustParseAddrPort(client); err != nil || len(listed) != 1 || listed[0] != want {
+						t.Errorf("listed clients = %v, error %v, want %s", listed, err, want)
+					}
+					_ = c.Close()
+					eventually(t, "the end of the connection", func() error {
+						d.frontends[f.Key].mu.Lock()
+						defer d.frontends[f.Key].mu.Unlock()
+						if n := d.frontends[f.Key].count; n > 0 {
+							return fmt.Errorf("connections = %d, want 0", n)
+						}
+						return nil
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestHeaderWithoutClient connects with headers that name no client. The sender must be the client.
+func TestHeaderWithoutClient(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", reports)
+	d := start(t, Options{})
+	f := introduced("127.77.9.2:9100", s.addr)
+	f.ProxyProtocol = balancer.ProxyProtocolV1
+	d.apply(f)
+	for _, text := range []string{"PROXY UNKNOWN\r\n", "PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"} {
+		c := greet(t, f.AddrPort(), text)
+		if got, want := c.mustAsk(t), fmt.Sprintf("%s,%s", c.LocalAddr(), f.AddrPort()); got != want {
+			t.Errorf("client after %q = %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestRefusedHeaders connects without a valid header, with a client outside source_ranges, and from
+// a network that is not trusted. Each connection must be reset, and the endpoint must see none.
+func TestRefusedHeaders(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("a"))
+	d := start(t, Options{})
+	f := introduced("127.77.9.3:9100", s.addr)
+	f.Clients = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("127.0.0.0/8")}
+	distrusted := introduced("127.77.9.3:9101", s.addr)
+	distrusted.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	d.apply(f, distrusted)
+	valid := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:1", f.AddrPort())
+	for _, c := range []struct {
+		name, text string
+		at         netip.AddrPort
+	}{
+		{"no header", "GET / HTTP/1.0\r\n\r\n", f.AddrPort()},
+		{"another word", "PROXY5 TCP4 1.1.1.1 1.1.1.1 1 1\r\n", f.AddrPort()},
+		{"bad address", "PROXY TCP4 1.1.1 1.1.1.1 1 1\r\n", f.AddrPort()},
+		{"no carriage return", "PROXY TCP4 203.0.113.7 1.1.1.1 1 1\n", f.AddrPort()},
+		{"endless line", "PROXY TCP4 " + strings.Repeat("1", 200), f.AddrPort()},
+		{"version 3", "\r\n\r\n\x00\r\nQUIT\n\x31\x11\x00\x0c\x01\x01\x01\x01\x02\x02\x02\x02\x00\x01\x00\x02", f.AddrPort()},
+		{"too long", "\r\n\r\n\x00\r\nQUIT\n\x21\x11\xff\xff", f.AddrPort()},
+		{"client outside source_ranges", headerOf(t, balancer.ProxyProtocolV2, "198.51.100.7:1", f.AddrPort()), f.AddrPort()},
+		{"sender that is not trusted", valid, distrusted.AddrPort()},
+		{"the start of a header", valid[:20], f.AddrPort()},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x := greet(t, c.at, c.text)
+			if c.name == "the start of a header" {
+				_ = x.CloseWrite()
+			}
+			if _, err := x.Write([]byte("hello\n")); err == nil {
+				wantReset(t, x)
+			}
+		})
+	}
+	if n := s.accepted.Load(); n > 0 {
+		t.Errorf("connections of the endpoint = %d, want 0", n)
+	}
+	if name := greet(t, f.AddrPort(), valid).mustAsk(t); name != "a" {
+		t.Errorf("answer to a client within source_ranges = %q, want %q", name, "a")
+	}
+}
+
+// TestSlowHeader sends the start of a header and waits. The connection must end soon after
+// headerTime, and a removed frontend must not wait for it.
+func TestSlowHeader(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("a"))
+	d := start(t, Options{})
+	f := introduced("127.77.9.4:9100", s.addr)
+	d.apply(f)
+	begun := time.Now()
+	wantReset(t, greet(t, f.AddrPort(), "PROXY TC"))
+	if took := time.Since(begun); took < headerTime {
+		t.Errorf("time until the reset = %s, want at least %s", took, headerTime)
+	}
+	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for it
+}
+
+// TestHeadersLimitAndKeepClients gives a service affinity and limits. Both must apply to the named
+// clients, of both families.
+func TestHeadersLimitAndKeepClients(t *testing.T) {
+	d := start(t, Options{})
+	f := introduced("127.77.9.5:9100", serveAt(t, "127.0.0.1:0", named("a")).addr, serveAt(t, "127.0.0.1:0", named("b")).addr)
+	f.AffinityTimeout, f.AffinityPrefix = time.Hour, 24
+	f.Limits = balancer.ClientLimits{SourceConnections: 3, SourcePrefix: 24}
+	d.apply(f)
+	for _, client := range []string{"203.0.113.7:1", "198.51.100.7:1", "[2001:db8::7]:1", "[2001:db8:0:1::7]:1"} {
+		text := headerOf(t, balancer.ProxyProtocolV2, client, f.AddrPort())
+		first := greet(t, f.AddrPort(), text).mustAsk(t)
+		for range 2 {
+			if again := greet(t, f.AddrPort(), text).mustAsk(t); again != first {
+				t.Errorf("endpoint of %s = %s, want %s again", client, again, first)
+			}
+		}
+		wantReset(t, greet(t, f.AddrPort(), text))
+	}
+}
+
+// FuzzAcceptedHeader reads arbitrary data. The size of a complete header must be within the data,
+// and more data must not change it.
+func FuzzAcceptedHeader(f *testing.F) {
+	f.Add([]byte("PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\nGET"), []byte("x"))
+	f.Add([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x01\x01\x01\x01\x02\x02\x02\x02\x00\x01\x00\x02"), []byte("x"))
+	f.Add([]byte("\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"), []byte{})
+	f.Fuzz(func(t *testing.T, data, more []byte) {
+		size, err := headerSize(data)
+		if err != nil || size == 0 {
+			return
+		}
+		if again, err := headerSize(append(data[:len(data):len(data)], more...)); again != size || err != nil {
+			t.Errorf("size with more data = %d, error %v, want %d", again, err, size)
+		}
+		if size > len(data) {
+			return
+		}
+		sender := netip.MustParseAddrPort("192.0.2.1:1")
+		if client, err := namedClient(data[:size], sender); err == nil && !client.IsValid() {
+			t.Errorf("client of %q = %s, want a valid one", data[:size], client)
+		}
+	})
+}
