@@ -28,6 +28,9 @@ type Capabilities struct {
 	// them on the frontend's address and port, and answer clients directly. A frontend that such a
 	// method can't serve uses nat.
 	Untranslated []Forward
+	// Stateless reports whether Untranslated methods keep no state of connections. Then they choose
+	// endpoints by a hash, and can't limit clients.
+	Stateless bool
 	// KeepsSource reports whether the endpoint can see the client's address (snat = "never").
 	KeepsSource bool
 	// ProxyProtocol reports whether the mode can send PROXY headers.
@@ -68,14 +71,14 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	nearest := func(field, what, instead string) {
 		u.problem(SeverityNearest, field, "%s mode can't %s; %s", c.Mode, what, instead)
 	}
-	if n, ok := c.Nearest[s.Scheduler]; ok {
+	if n, ok := c.nearestScheduler(s.Scheduler, s.Forward); ok {
 		nearest("scheduler", "schedule by "+string(s.Scheduler), "it uses "+string(n)+" instead")
 	}
 	if !slices.Contains(c.Forwards, s.Forward) {
 		nearest("forward", "forward by "+string(s.Forward), "it forwards by nat")
 	}
 	if slices.Contains(c.Untranslated, s.Forward) {
-		u.reportUntranslated(endpoints, nearest)
+		u.reportUntranslated(c, endpoints, nearest)
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
 		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol sends them the client's)")
@@ -225,7 +228,7 @@ func firstAndCount(endpoints []*Endpoint) string {
 }
 
 // reportUntranslated reports the ports and settings that require translated packets.
-func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func(field, what, instead string)) {
+func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpoint, nearest func(field, what, instead string)) {
 	s := u.service
 	for i := range s.Ports {
 		p := &s.Ports[i]
@@ -247,21 +250,36 @@ func (u *compiledService) reportUntranslated(endpoints []*Endpoint, nearest func
 	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 {
 		nearest(element("ports", i, "port"), "forward ranges of ports by "+string(s.Forward), "it forwards them by nat")
 	}
+	if c.Stateless && s.Limits != nil {
+		nearest("limits", "limit clients when it forwards by "+string(s.Forward), "it forwards by nat")
+	}
+	if c.Stateless && s.AffinityPrefix != nil {
+		nearest("affinity_prefix", "group clients by a prefix when it forwards by "+string(s.Forward), "a client is its whole address")
+	}
 	if s.SNAT == AlwaysSNAT {
 		nearest("snat", "replace the client's address when it forwards by "+string(s.Forward), "endpoints see the client's")
 	}
 }
 
+// nearestScheduler returns the replacement of a scheduler that the mode does not support.
+func (c *Capabilities) nearestScheduler(s Scheduler, by Forward) (Scheduler, bool) {
+	n, ok := c.Nearest[s]
+	if ok && c.Stateless && slices.Contains(c.Untranslated, by) {
+		n = Maglev
+	}
+	return n, ok
+}
+
 // fit replaces settings of f that the mode does not support with the nearest alternatives.
 func (c *Capabilities) fit(f *Frontend) {
-	if n, ok := c.Nearest[f.Scheduler]; ok {
+	if n, ok := c.nearestScheduler(f.Scheduler, f.Forward); ok {
 		f.Scheduler = n
 	}
 	if !slices.Contains(c.Forwards, f.Forward) {
 		f.Forward = NATForward
 	}
 	if slices.Contains(c.Untranslated, f.Forward) {
-		if f.NodePort || f.Key.Port.IsRange() || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
+		if c.Stateless && f.Limits.limits() || f.NodePort || f.Key.Port.IsRange() || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
 			f.Forward = NATForward
 		} else {
 			f.SNAT = NeverSNAT

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"vipd/balancer"
 	"vipd/balancer/snap"
@@ -185,5 +186,56 @@ func TestSmallWeights(t *testing.T) {
 		if got := problemsOf(balancer.Compile(env, in).Problems.At("web")); got != c.want {
 			t.Errorf("weights %v, %d slots: problems = %s, want %s", c.weights, c.slots, got, c.want)
 		}
+	}
+}
+
+// TestStatelessForwards compiles services for a mode that keeps no state of untranslated
+// connections. It must choose by a hash instead of connections, translate the packets of limited
+// clients, and report both.
+func TestStatelessForwards(t *testing.T) {
+	vip := netip.MustParseAddr("10.96.0.10")
+	key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
+	compile := func(edit func(*balancer.Service)) (*balancer.Frontend, []string) {
+		s := &balancer.Service{
+			Name: "web", VIPs: []netip.Addr{vip}, Ports: []balancer.Port{{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
+			Endpoints: []balancer.Endpoint{{Address: netip.MustParseAddr("192.168.1.11"), Weight: 1}},
+			Policy:    balancer.Policy{Scheduler: balancer.LeastConn, Forward: balancer.DRForward, SNAT: balancer.AutoSNAT, NoEndpoints: balancer.RejectClients, ProxyProtocol: balancer.NoProxyProtocol},
+		}
+		edit(s)
+		var in balancer.Inputs
+		in.Services = in.Services.Set(s.Name, s)
+		d := balancer.Compile(balancer.Env{Capabilities: balancer.Capabilities{
+			Mode: "nftables", Protocols: []balancer.Protocol{balancer.TCP}, KeepsSource: true, Stateless: true, AffinityPrefix: true,
+			Forwards:     []balancer.Forward{balancer.NATForward, balancer.DRForward},
+			Untranslated: []balancer.Forward{balancer.DRForward},
+			Nearest:      map[balancer.Scheduler]balancer.Scheduler{balancer.LeastConn: balancer.Random},
+		}}, in)
+		var fields []string
+		if p := d.Problems.At("web"); p != nil {
+			for _, problem := range *p {
+				fields = append(fields, problem.Field)
+			}
+		}
+		return d.Frontends.At(key), fields
+	}
+	for name, c := range map[string]struct {
+		edit      func(*balancer.Service)
+		forward   balancer.Forward
+		scheduler balancer.Scheduler
+		fields    []string
+	}{
+		"least connections": {func(*balancer.Service) {}, balancer.DRForward, balancer.Maglev, []string{"scheduler"}},
+		"nat":               {func(s *balancer.Service) { s.Forward = balancer.NATForward }, balancer.NATForward, balancer.Random, []string{"scheduler"}},
+		"limits": {func(s *balancer.Service) {
+			s.Scheduler, s.Limits = balancer.Maglev, &balancer.Limits{SourceRate: balancer.Rate{N: 50, Per: time.Second}, SourcePrefix: []int{32, 64}}
+		}, balancer.NATForward, balancer.Maglev, []string{"limits"}},
+		"affinity_prefix": {func(s *balancer.Service) { s.Scheduler, s.AffinityPrefix = balancer.Maglev, []int{24, 64} }, balancer.DRForward, balancer.Maglev, []string{"affinity_prefix"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, fields := compile(c.edit)
+			if f.Forward != c.forward || f.Scheduler != c.scheduler || !slices.Equal(fields, c.fields) {
+				t.Errorf("forward = %s, scheduler = %s, problems of %q, want %s, %s, %q", f.Forward, f.Scheduler, fields, c.forward, c.scheduler, c.fields)
+			}
+		})
 	}
 }

@@ -208,7 +208,7 @@ func (u *compiledService) reportLimits(c *Capabilities, nearest func(field, what
 		nearest("limits.over", "reject datagrams over a limit", "it drops them")
 	}
 	forward := u.service.Forward
-	if !slices.Contains(c.Untranslated, forward) {
+	if !slices.Contains(c.Untranslated, forward) || c.Stateless {
 		return
 	}
 	if n := cmp.Or(l.Connections, l.SourceConnections); n > 0 {

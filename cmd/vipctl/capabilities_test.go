@@ -14,7 +14,7 @@ import (
 // have all of them, so a check of a valid file finds no mistake.
 func TestAutoHasAllCapabilities(t *testing.T) {
 	// These fields describe restrictions, or what only the host's guard would do.
-	skipped := []string{"Mode", "Nearest", "Untranslated", "AffinityUnbounded", "Slots", "SlotsEach", "EnforcesSources", "ResetsOverLimit"}
+	skipped := []string{"Mode", "Nearest", "Untranslated", "Stateless", "AffinityUnbounded", "Slots", "SlotsEach", "EnforcesSources", "ResetsOverLimit"}
 	auto := reflect.ValueOf(capabilities(config.AutoMode))
 	for _, m := range modes.All() {
 		one := reflect.ValueOf(m.Capabilities())

@@ -72,11 +72,12 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 // answer clients past the host and see their addresses, and conntrack must have no entries.
 // Excluded clients and services without endpoints must be treated as configured.
 func testStraight(t *testing.T, s *Subject) {
-	if !slices.Contains(s.capabilities(t).Forwards, balancer.DRForward) {
+	caps := s.capabilities(t)
+	if !slices.Contains(caps.Forwards, balancer.DRForward) {
 		t.Skipf("%s can forward only by nat", s.Name)
 	}
 	host := s.newHost(t)
-	for _, forward := range []balancer.Forward{balancer.DRForward, balancer.TunnelForward} {
+	for _, forward := range caps.Untranslated {
 		s.sub(t, string(forward), func(t *testing.T) {
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
 			r := newRig(t, s, lay, host)
@@ -88,7 +89,11 @@ func testStraight(t *testing.T, s *Subject) {
 			}
 			r.apply(web)
 			r.each(func(r *rig, key balancer.Key) { checkStraightAnswers(r, key) })
-			r.step("changes", func(r *rig) { checkStraightChanges(r, web) })
+			if caps.Stateless {
+				r.step("changes", func(r *rig) { checkStatelessChanges(r, web) })
+			} else {
+				r.step("changes", func(r *rig) { checkStraightChanges(r, web) })
+			}
 		})
 	}
 }
@@ -96,7 +101,11 @@ func testStraight(t *testing.T, s *Subject) {
 // checkStraightAnswers checks which server answers, and that only the client's half of the traffic
 // passes the host.
 func checkStraightAnswers(r *rig, key balancer.Key) {
-	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
+	if r.caps.Stateless {
+		checkHashed(r, key, "s1", "s2", "s3")
+	} else {
+		checkMeets(r, r.w.client, key, "s1", "s2", "s3")
+	}
 	a := r.mustAsk(r.w.client, key)
 	if a.Local != key.AddrPort() || !hasAddress(r, r.w.client, a.Client.Addr()) {
 		r.Errorf("%s: %s is asked at %s by %s, want at the VIP by the client", key, a.Server, a.Local, a.Client)
@@ -111,6 +120,56 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
 		r.Errorf("%s: of a stream of %d bytes there and back, %d bytes came to the host from servers and %d went, want none but the client's", key, size, in, out)
 	}
+}
+
+// checkHashed asks a service whose mode chooses by a hash of the client. Over TCP, all of these
+// servers must answer; over UDP, whose hash does not include the port, one of them.
+func checkHashed(r *rig, key balancer.Key, names ...string) {
+	r.Helper()
+	want, asks := names, 40
+	if key.Proto == balancer.UDP {
+		want, asks = []string{r.mustAsk(r.w.client, key).Server}, 3
+	}
+	got := r.tally(r.w.client, key, asks)
+	for _, name := range want {
+		if got[name] == 0 || len(got) != len(want) || !slices.Contains(names, name) {
+			r.Errorf("%s: answers = %v, want from each of %q", key, got, want)
+			return
+		}
+	}
+}
+
+// checkStatelessChanges changes a service whose connections have no state. A connection must
+// survive changes of other endpoints, and its endpoint's drain.
+func checkStatelessChanges(r *rig, web *balancer.Service) {
+	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
+	c := openTo(r, "s1", key)
+	lives := func(when string) {
+		r.Helper()
+		if err := alive(c, atOnce); err != nil {
+			r.Errorf("a connection to s1 %s: %v, want it to survive", when, err)
+		}
+	}
+	checkUntracked(r)
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[:2]...) }))
+	lives("after the removal of s3")
+	checkHashed(r, key, "s1", "s2")
+	r.apply(edited(web, func(s *balancer.Service) { s.SourceRanges = prefixes("198.51.100.0/24", "2001:db8::/32") }))
+	r.ignored(r.w.client, netip.Addr{}, key)
+	r.apply(edited(web, func(s *balancer.Service) { s.SourceRanges = prefixes("0.0.0.0/0", "::/0") }))
+	lives("whose client may connect again")
+	r.apply(edited(web, func(s *balancer.Service) {
+		for i := range s.Endpoints {
+			s.Endpoints[i].Draining = true
+		}
+	}))
+	lives("whose endpoint drains")
+	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = nil }))
+	for _, k := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
+		r.refused(r.w.client, k)
+	}
+	r.apply(web)
+	checkHashed(r, key, "s1", "s2", "s3")
 }
 
 // zeros is a stream whose content does not matter.

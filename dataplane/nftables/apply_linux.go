@@ -31,6 +31,11 @@ const maxBatchElements = 10_000
 // the first creates new objects and sends packets to them, and the second deletes unused objects.
 // Then it removes the flows that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	if d.direct != nil {
+		if err := d.direct.Apply(ctx, batch); err != nil {
+			return err
+		}
+	}
 	for _, y := range d.families {
 		own := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
 		for len(own) > 0 {

@@ -37,7 +37,25 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	for _, y := range d.families {
 		all = append(all, y.counted())
 	}
+	if d.direct != nil {
+		all = merged(append(all, d.direct.Counted()))
+	}
 	return d.Tracker.Counters(ctx, all...)
+}
+
+// merged returns the sums of counts as a single map. A backend of dr may also have connections of
+// this host's programs, which the NAT tables count.
+func merged(all []map[counters.BackendKey]counters.Count) []map[counters.BackendKey]counters.Count {
+	if len(all[len(all)-1]) == 0 {
+		return all[:len(all)-1]
+	}
+	sums := map[counters.BackendKey]counters.Count{}
+	for _, counts := range all {
+		for k, n := range counts {
+			sums[k] = sums[k].Plus(n)
+		}
+	}
+	return []map[counters.BackendKey]counters.Count{sums}
 }
 
 // total returns the key under which the connections to a backend of a frontend are counted.

@@ -12,12 +12,15 @@ import (
 	"vipd/dataplane"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/nft"
+	"vipd/dataplane/nftables/direct"
 )
 
 // Dataplane forwards frontends with maps of nf_tables. See the package's documentation.
 type Dataplane struct {
 	*dnat.Tracker
 	families []*familyTable // IPv4 and IPv6
+	// direct forwards frontends with forward = "dr". It is nil if the kernel can't forward frames.
+	direct *direct.Table
 	// reapplied reports whether the engine was asked to apply everything once.
 	reapplied bool
 }
@@ -50,6 +53,9 @@ func New(o Options) (*Dataplane, error) {
 	if d.Tracker, err = dnat.Open(o.Log); err != nil {
 		return nil, errors.Join(err, d.closeFamilies())
 	}
+	if d.direct, err = direct.Open(); err != nil {
+		o.Log.Info("nftables mode can't forward by dr on this host", "err", err)
+	}
 	return d, nil
 }
 
@@ -69,7 +75,13 @@ func (d *Dataplane) family(k balancer.Key) *familyTable {
 }
 
 // Capabilities implements dataplane.Dataplane.
-func (d *Dataplane) Capabilities() balancer.Capabilities { return Capabilities() }
+func (d *Dataplane) Capabilities() balancer.Capabilities {
+	all := Capabilities()
+	if d.direct == nil {
+		all.Forwards, all.Untranslated = []balancer.Forward{balancer.NATForward}, nil
+	}
+	return all
+}
 
 // Traits implements dataplane.Dataplane.
 func (d *Dataplane) Traits() dataplane.Traits { return dataplane.Traits{Needs: Needs()} }
@@ -87,6 +99,9 @@ func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 			continue
 		}
 		failed = errors.Join(failed, y.remove())
+	}
+	if d.direct != nil {
+		failed = errors.Join(failed, d.direct.Close(keep))
 	}
 	return errors.Join(failed, d.Tracker.Close(), d.closeFamilies())
 }

@@ -24,6 +24,11 @@ func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
 			return dataplane.Observation{}, fmt.Errorf("reading the table %s: %w", y.schema.table, err)
 		}
 	}
+	if d.direct != nil {
+		if err := d.direct.Observe(&seen); err != nil {
+			return dataplane.Observation{}, err
+		}
+	}
 	d.reapplied = true
 	d.Tracker.Found(seen.Digests)
 	return seen, nil
@@ -47,14 +52,21 @@ func (y *familyTable) observe(seen *dataplane.Observation) error {
 
 // Intact compares the number of the last transaction, and reads our tables if another program
 // committed since.
-func (d *Dataplane) Intact(context.Context) (reason string, failed error) {
+func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, y := range d.families {
 		found, err := y.intact()
 		if failed = errors.Join(failed, err); found != "" {
 			return found, failed
 		}
 	}
-	return "", failed
+	if d.direct == nil {
+		return "", failed
+	}
+	reason, err := d.direct.Intact()
+	if reason == "" && err == nil {
+		err = d.direct.Follow(ctx)
+	}
+	return reason, errors.Join(failed, err)
 }
 
 func (y *familyTable) intact() (string, error) {

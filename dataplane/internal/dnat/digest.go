@@ -19,5 +19,11 @@ func Digest(f *balancer.Frontend) dataplane.Digest {
 			g.Backends[i].State = b.State
 		}
 	}
+	if f.Forward.Direct() { // the mode itself restricts clients, and keeps draining endpoints
+		g.Forward, g.Sources, g.DrainTimeout = f.Forward, f.Sources, f.DrainTimeout
+		for i, b := range f.Backends {
+			g.Backends[i].State, g.Backends[i].Failing = b.State, b.Failing
+		}
+	}
 	return dataplane.DigestOf(g)
 }

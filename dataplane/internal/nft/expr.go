@@ -159,15 +159,21 @@ func (n Numgen) typeof(u *userdata, _ TableFamily) {
 	})
 }
 
-// Jhash is the kernel's Jenkins hash of a value with a seed, scaled to a number below Mod.
+// Jhash is the kernel's Jenkins hash of a value with a seed, scaled to a number below Mod, plus
+// Offset.
 type Jhash struct {
-	Of   Expr
-	Mod  uint32
-	Seed uint32
+	Of     Expr
+	Mod    uint32
+	Seed   uint32
+	Offset uint32
 }
 
 func (j Jhash) text(f TableFamily) string {
-	return fmt.Sprintf("jhash %s mod %d seed 0x%x", j.Of.text(f), j.Mod, j.Seed)
+	text := fmt.Sprintf("jhash %s mod %d seed 0x%x", j.Of.text(f), j.Mod, j.Seed)
+	if j.Offset != 0 {
+		text += fmt.Sprintf(" offset %d", j.Offset)
+	}
+	return text
 }
 
 func (Jhash) kind(TableFamily) kind { return kind{id: typeInteger, size: 4, order: native} }
@@ -181,6 +187,7 @@ func (j Jhash) load(m *message, f TableFamily, reg, temp int) {
 		m.Wire32(3, uint32(of.size)) // NFTA_HASH_LEN
 		m.Wire32(4, j.Mod)           // NFTA_HASH_MODULUS
 		m.Wire32(5, j.Seed)          // NFTA_HASH_SEED
+		m.Wire32(6, j.Offset)        // NFTA_HASH_OFFSET
 		m.Wire32(7, 0)               // NFTA_HASH_TYPE, NFT_HASH_JENKINS
 	})
 }

@@ -24,6 +24,7 @@ const (
 	CtReplySaddr              // source address of the packets that answer the connection
 	CtReplySport              // source port of the packets that answer the connection
 	Maxseg                    // maximum segment size that a TCP SYN announces
+	PacketType                // 0 if the frame is addressed to this host
 )
 
 // source is the place from which the kernel reads a field.
@@ -103,6 +104,8 @@ func (x Field) spec(f TableFamily) spec {
 		return spec{"ct reply " + f.String() + " saddr", addr, fromCt, ctSaddr, 0, 0}
 	case CtReplySport:
 		return spec{"ct reply proto-src", port, fromCt, 11, 0, 0} // NFT_CT_PROTO_SRC
+	case PacketType:
+		return spec{"meta pkttype", kind{id: typeOther, size: 1, order: native}, fromMeta, 19, 0, 0} // NFT_META_PKTTYPE
 	case Maxseg:
 		return spec{"tcp option maxseg size", kind{id: typeInteger, size: 2, order: wire}, fromTCP, 2, 0, 0} // TCPOPT_MSS
 	}

@@ -25,7 +25,7 @@ func (j Jhash) Sum(value []byte) uint32 {
 		c += binary.LittleEndian.Uint32(last[8:])
 		c = final(a, b, c)
 	}
-	return uint32(uint64(c) * uint64(j.Mod) >> 32)
+	return uint32(uint64(c)*uint64(j.Mod)>>32) + j.Offset
 }
 
 func mix(a, b, c uint32) (x, y, z uint32) {

@@ -227,14 +227,14 @@ func (o *Maintained) Steady(read func() error) error {
 	return ErrBusy
 }
 
-// Cleanup deletes the named tables in both families. It returns a description of each step. A dry
+// Cleanup deletes the named tables in all families. It returns a description of each step. A dry
 // run changes nothing.
 func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	c, err := Open()
 	if err != nil {
 		return nil, nil //nolint:nilerr // a kernel without nf_tables has no tables of ours
 	}
-	for _, f := range []TableFamily{IPv4, IPv6} {
+	for _, f := range []TableFamily{IPv4, IPv6, Netdev} {
 		for _, name := range names {
 			o := Maintained{Conn: c, Table: Table{f, name}}
 			if there, err := c.HasTable(o.Table); err != nil || !there {

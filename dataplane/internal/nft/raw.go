@@ -13,17 +13,16 @@ type Raw struct {
 // Header is the header to which the offsets of a Raw refer.
 type Header uint32
 
-// These are the headers. The network header of an ARP frame is the ARP packet.
+// These are the headers. The network header of an ARP frame is the ARP packet. The link header
+// includes a VLAN tag that the device has removed.
 const (
+	LinkHeader      Header = 0
 	NetworkHeader   Header = 1
 	TransportHeader Header = 2
 )
 
 func (r Raw) text(TableFamily) string {
-	name := "nh"
-	if r.Header == TransportHeader {
-		name = "th"
-	}
+	name := [...]string{"ll", "nh", "th"}[r.Header]
 	return fmt.Sprintf("@%s,%d,%d", name, r.Offset*8, r.Size*8)
 }
 
@@ -74,6 +73,56 @@ func (s Equal) text(f TableFamily) string { return fmt.Sprintf("%s 0x%x", s.Of.t
 func (s Equal) write(m *message, f TableFamily) {
 	s.Of.load(m, f, first, spare)
 	compare(m, true, s.Value)
+}
+
+// AnyBit matches a range of header bytes in which a bit of the mask is set.
+type AnyBit struct {
+	Of   Raw
+	Mask []byte
+}
+
+func (s AnyBit) text(f TableFamily) string {
+	return fmt.Sprintf("%s & 0x%x != 0", s.Of.text(f), s.Mask)
+}
+
+func (s AnyBit) write(m *message, f TableFamily) {
+	s.Of.load(m, f, first, spare)
+	none := make([]byte, len(s.Mask))
+	m.expr(listElem, "bitwise", func() {
+		m.Wire32(1, register(first))
+		m.Wire32(2, register(first))
+		m.Wire32(3, uint32(len(s.Mask)))
+		m.value(4, s.Mask)
+		m.value(5, none)
+	})
+	compare(m, false, none)
+}
+
+// Fwd sends the packet through a device to the neighbor that a map has. It belongs to the family
+// netdev, and decrements the packet's hop limit. The packet skips all other rules and routing.
+type Fwd struct {
+	Family TableFamily // of the neighbor's address
+	To     Lookup
+	// Name and Index identify the device.
+	Name  string
+	Index uint32
+}
+
+func (s Fwd) text(f TableFamily) string {
+	return fmt.Sprintf("fwd %s to %s device %q", s.Family, s.To.text(f), s.Name)
+}
+
+func (s Fwd) write(m *message, f TableFamily) {
+	s.To.load(m, f, first, spare)
+	m.expr(listElem, "immediate", func() {
+		m.Wire32(1, register(spare))
+		m.value(2, Bytes{}.Number(s.Index))
+	})
+	m.expr(listElem, "fwd", func() {
+		m.Wire32(1, register(spare))  // NFTA_FWD_SREG_DEV
+		m.Wire32(2, register(first))  // NFTA_FWD_SREG_ADDR
+		m.Wire32(3, uint32(s.Family)) // NFTA_FWD_NFPROTO
+	})
 }
 
 // NotLocal matches packets whose destination or source is not an address of this host. In the

@@ -1,0 +1,18 @@
+// Package direct forwards frontends with forward = "dr" by a table of the family netdev, which
+// processes frames before routing. It keeps no state of connections: a hash of the client chooses
+// the slot, and the slot has the endpoint. The endpoint answers the client itself.
+//
+// The table netdev vipd exists while such frontends exist:
+//
+//	device-2-eth0         a chain for each device on which clients may arrive. It continues in arriving
+//	arriving              skips frames to other hosts, and maps (address, protocol, port) to one of the following chains
+//	tcp-port-4            forwards by a hash of the client's address and port
+//	tcp-client-4          forwards by a hash of the client's address
+//	...-closing           the same without new connections, while all endpoints drain
+//	...-restricted        continues in the chain of that name if allowed has the client
+//	errors-port-4         forwards ICMP errors about an endpoint's packets, by the same hash
+//
+// The number of a slot also has the index of the endpoint's device, because each rule forwards
+// through a single device. A packet without a slot continues to the tables of NAT. These serve the
+// host's own programs, endpoints on this host and endpoints behind a router, and refuse clients.
+package direct

@@ -1,0 +1,391 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/counters"
+	"vipd/dataplane/internal/nft"
+)
+
+// maxBatchElements limits the elements of a transaction.
+const maxBatchElements = 10_000
+
+// Table is the table in the kernel. Its methods are safe for concurrent use.
+type Table struct {
+	families []*family // IPv4 and IPv6
+	table    *nft.Maintained
+	nl       *netlink.Handle
+	readings *counters.Readings
+
+	mu sync.Mutex // guards the fields below
+	// fronts holds the frontends that the table should have. datagrams holds all UDP frontends on
+	// each address; the frontends of NAT are nil.
+	fronts    map[balancer.Key]*front
+	datagrams map[netip.Addr]map[balancer.Key]*front
+	// found holds the elements in the kernel that differ from fronts.
+	found map[balancer.Key]group
+	// layout and chains were used in the last transaction.
+	layout layout
+	chains map[string]bool
+	// sound reports whether the table was read after the last failure, and has our chains and sets.
+	sound bool
+	// read reports whether the table was read at least once.
+	read bool
+	// damage describes damage that was found since the last transaction.
+	damage string
+}
+
+// Open tests with a trial table whether the kernel can forward frames. It returns a table that
+// adopts the elements of an earlier process.
+func Open() (*Table, error) {
+	conn, err := nft.Open()
+	if err != nil {
+		return nil, err
+	}
+	t := &Table{
+		families: []*family{newFamily(nft.IPv4, "4"), newFamily(nft.IPv6, "6")},
+		table:    &nft.Maintained{Conn: conn, Table: nft.Table{Family: nft.Netdev, Name: tableName}},
+		readings: counters.NewReadings(),
+		fronts:   map[balancer.Key]*front{}, datagrams: map[netip.Addr]map[balancer.Key]*front{}, found: map[balancer.Key]group{}, chains: map[string]bool{},
+	}
+	if err = t.try(); err == nil {
+		err = conn.Listen()
+	}
+	if err == nil {
+		t.nl, err = netlink.NewHandle()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("forwarding frames: %w", err), conn.Close())
+	}
+	return t, nil
+}
+
+// try creates a trial table with a rule of each kind, and deletes it.
+func (t *Table) try() error {
+	x, tx := nft.Table{Family: nft.Netdev, Name: trialName}, &nft.Tx{}
+	tx.AddTable(x)
+	trial := device{name: "lo", index: 1, tagged: true}
+	t.addChains(tx, x, layout{arriving: []device{trial}, leaving: []device{trial}}, []chain{{family: nft.IPv4, proto: balancer.TCP, byPort: true}, {family: nft.IPv6, proto: balancer.UDP}})
+	return (&nft.Maintained{Conn: t.table.Conn, Table: x}).Try(tx)
+}
+
+// Close ends the use of the table. Unless keep is set, it deletes the table. Counters can still be
+// read.
+func (t *Table) Close(keep bool) error {
+	t.readings.Renew()
+	t.Counted()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var err error
+	if !keep {
+		t.countLast()
+		t.fronts = map[balancer.Key]*front{}
+		err = t.table.Remove()
+	}
+	t.nl.Close()
+	return errors.Join(err, t.table.Close())
+}
+
+// addChains adds the sets and chains. It rewrites the rules of existing chains.
+func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
+	write := func(c *nft.Chain, rules []nft.Rule) {
+		tx.AddChain(x, c)
+		tx.FlushChain(x, c.Name)
+		for _, r := range rules {
+			tx.AddRule(x, c.Name, r)
+		}
+	}
+	for _, y := range t.families {
+		for _, s := range y.sets() {
+			tx.AddSet(x, s)
+		}
+	}
+	for _, c := range needed {
+		tx.AddChain(x, &nft.Chain{Name: c.String()}) // rules of other chains may lead to it
+	}
+	for _, c := range needed {
+		for _, y := range t.families {
+			if y.TableFamily == c.family {
+				write(&nft.Chain{Name: c.String()}, y.rules(c, l.leaving))
+			}
+		}
+	}
+	rules := []nft.Rule{{Do: []nft.Stmt{nft.Is{Field: nft.PacketType, Not: true}, nft.Accept}}}
+	for _, y := range t.families {
+		rules = append(rules, y.arrivingRules(l.leaving)...)
+	}
+	write(&nft.Chain{Name: arriving}, rules)
+	for _, d := range l.arriving {
+		var do []nft.Rule
+		if d.tagged { // a frame with a VLAN tag arrives again on the VLAN's device
+			tag := nft.Equal{Of: nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}, Value: []byte{0x81, 0x00}}
+			do = append(do, nft.Rule{Do: []nft.Stmt{tag, nft.Accept}})
+		}
+		hook := &nft.Hook{Type: nft.Filter, Point: nft.Ingress, Device: d.name}
+		write(&nft.Chain{Name: chainOf(d), Hook: hook}, append(do, nft.Rule{Do: []nft.Stmt{nft.Goto(arriving)}}))
+	}
+}
+
+// chainOf returns the name of the chain for frames of a device.
+func chainOf(d device) string {
+	plain := strings.Map(func(r rune) rune {
+		if strings.ContainsRune(".-_", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, d.name)
+	return fmt.Sprintf("device-%d-%s", d.index, plain)
+}
+
+// Apply makes the table forward the frontends with forward = "dr", and no longer the other
+// frontends of the batch.
+func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed, now := map[balancer.Key]*front{}, time.Now()
+	touched := map[netip.Addr]bool{}
+	for _, c := range batch {
+		next := newFront(c.New, t.current(c.Key), now)
+		if next != nil || t.fronts[c.Key] != nil || t.found[c.Key] != nil {
+			changed[c.Key] = next
+		}
+		if c.Key.Proto == balancer.UDP {
+			t.noteDatagrams(c, next)
+			touched[c.Key.Addr] = true
+		}
+	}
+	for a := range touched {
+		k := balancer.Key{Addr: a, Proto: balancer.UDP}
+		if next := fragmentsOf(t.datagrams[a]); next != nil || t.fronts[k] != nil || t.found[k] != nil {
+			changed[k] = next
+		}
+	}
+	if t.read && len(changed) == 0 && len(t.found) == 0 && (t.sound || len(t.fronts) == 0) {
+		return nil
+	}
+	return t.reconcile(ctx, changed)
+}
+
+// current returns the form of a frontend in the kernel, or nil. An earlier process left it unless
+// it is in fronts.
+func (t *Table) current(k balancer.Key) *front {
+	if f := t.fronts[k]; f != nil {
+		return f
+	}
+	if g := t.found[k]; g != nil {
+		return &front{slots: t.family(k).slotsIn(g)}
+	}
+	return nil
+}
+
+func (t *Table) family(k balancer.Key) *family {
+	if k.Addr.Is4() {
+		return t.families[0]
+	}
+	return t.families[1]
+}
+
+// noteDatagrams records a UDP frontend, whose form is next.
+func (t *Table) noteDatagrams(c dataplane.Change, next *front) {
+	on := t.datagrams[c.Key.Addr]
+	if c.New == nil {
+		delete(on, c.Key)
+		if len(on) == 0 {
+			delete(t.datagrams, c.Key.Addr)
+		}
+		return
+	}
+	if on == nil {
+		on = map[balancer.Key]*front{}
+		t.datagrams[c.Key.Addr] = on
+	}
+	on[c.Key] = next
+}
+
+// Follow adapts the table to devices and routes that have changed, and ends drains.
+func (t *Table) Follow(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.fronts) == 0 {
+		return nil
+	}
+	changed, now := map[balancer.Key]*front{}, time.Now()
+	for k, f := range t.fronts {
+		if f.of != nil && f.ended(now) {
+			changed[k] = newFront(f.of, f, now)
+		}
+	}
+	return t.reconcile(ctx, changed)
+}
+
+// reconcile changes frontends, and repairs the rest of the table.
+func (t *Table) reconcile(ctx context.Context, changed map[balancer.Key]*front) (err error) {
+	for range nft.Tries {
+		if !t.sound {
+			if err = t.readLocked(); err != nil {
+				return err
+			}
+		}
+		if err = t.write(ctx, changed); err == nil {
+			return nil
+		}
+		t.sound = false
+	}
+	return fmt.Errorf("writing the table %s: %w", t.table.Table, err)
+}
+
+func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) error {
+	wanted := maps.Clone(t.fronts)
+	for k, f := range changed {
+		if wanted[k] = f; f == nil {
+			delete(wanted, k)
+		}
+	}
+	if len(wanted) == 0 {
+		return t.removeLocked()
+	}
+	endpoints, needed := map[netip.Addr]bool{}, map[chain]bool{}
+	for _, f := range wanted {
+		for _, a := range f.endpoints {
+			endpoints[a] = true
+		}
+		if f.of != nil {
+			for _, c := range f.chain.needs() {
+				needed[c] = true
+			}
+		}
+	}
+	next, err := retryInterrupted(func() (layout, error) { return layoutOf(t.nl, endpoints) })
+	if err != nil {
+		return err
+	}
+	keys := t.differing(wanted, changed, next)
+	names := map[string]bool{arriving: true}
+	for c := range needed {
+		names[c.String()] = true
+	}
+	for _, d := range next.arriving {
+		names[chainOf(d)] = true
+	}
+	var tx nft.Tx
+	if !t.sound || !maps.Equal(names, t.chains) || !slices.Equal(next.arriving, t.layout.arriving) || !slices.Equal(next.leaving, t.layout.leaving) {
+		tx.AddTable(t.table.Table)
+		t.addChains(&tx, t.table.Table, next, slices.SortedFunc(maps.Keys(needed), func(a, b chain) int { return strings.Compare(a.String(), b.String()) }))
+	}
+	if err := t.writeElements(ctx, &tx, keys, wanted, next); err != nil {
+		return err
+	}
+	t.layout, t.sound, t.damage = next, true, ""
+	return t.dropChains(ctx, names)
+}
+
+// differing returns the frontends whose elements may differ from the kernel's.
+func (t *Table) differing(wanted, changed map[balancer.Key]*front, next layout) []balancer.Key {
+	keys := map[balancer.Key]bool{}
+	for k := range changed {
+		keys[k] = true
+	}
+	for k := range t.found {
+		if wanted[k] != nil {
+			keys[k] = true
+		}
+	}
+	for k, f := range wanted {
+		if slices.ContainsFunc(f.endpoints, func(a netip.Addr) bool { return next.via[a] != t.layout.via[a] }) {
+			keys[k] = true
+		}
+	}
+	return slices.SortedFunc(maps.Keys(keys), balancer.Key.Compare)
+}
+
+// writeElements commits tx with the elements of these frontends, in several transactions if there
+// are many.
+func (t *Table) writeElements(ctx context.Context, tx *nft.Tx, keys []balancer.Key, wanted map[balancer.Key]*front, next layout) error {
+	for len(keys) > 0 || tx.Len() > 0 {
+		e, size, n := changes{map[*nft.Set][]nft.Elem{}, map[*nft.Set][]nft.Elem{}}, 0, 0
+		for ; n < len(keys) && size < maxBatchElements; n++ {
+			y := t.family(keys[n])
+			was, read := t.found[keys[n]]
+			if !read {
+				was = y.elems(keys[n], t.fronts[keys[n]], t.layout.via)
+			}
+			size += e.diff(was, y.elems(keys[n], wanted[keys[n]], next.via))
+		}
+		for _, y := range t.families {
+			for _, s := range y.sets() {
+				tx.Delete(t.table.Table, s, e.remove[s]...)
+				tx.Create(t.table.Table, s, e.add[s]...)
+			}
+		}
+		if err := t.commit(ctx, tx); err != nil {
+			return err
+		}
+		for _, k := range keys[:n] {
+			delete(t.found, k)
+			if t.fronts[k] = wanted[k]; wanted[k] == nil {
+				delete(t.fronts, k)
+			}
+		}
+		*tx, keys = nft.Tx{}, keys[n:]
+	}
+	return nil
+}
+
+// dropChains deletes the chains that are not in names. The kernel deletes a chain itself if its
+// device is removed.
+func (t *Table) dropChains(ctx context.Context, names map[string]bool) error {
+	if maps.Equal(t.chains, names) {
+		return nil
+	}
+	there, err := t.table.Chains(t.table.Table)
+	if err != nil {
+		return err
+	}
+	var tx nft.Tx
+	var unneeded []string
+	for _, c := range there {
+		if !names[c.Name] {
+			tx.FlushChain(t.table.Table, c.Name)
+			unneeded = append(unneeded, c.Name)
+		}
+	}
+	for _, name := range unneeded {
+		tx.DeleteChain(t.table.Table, name)
+	}
+	err = t.commit(ctx, &tx)
+	if err == nil {
+		t.chains = names
+	}
+	return err
+}
+
+func (t *Table) commit(ctx context.Context, tx *nft.Tx) error {
+	err := t.table.Commit(tx)
+	if tx.Len() > 0 {
+		dataplane.Wrote(ctx, tx.Bytes)
+	}
+	t.count(tx.Deleted)
+	return err
+}
+
+// removeLocked deletes the table, because no frontend needs it.
+func (t *Table) removeLocked() error {
+	t.countLast()
+	err := t.table.Remove()
+	if err == nil {
+		t.fronts, t.found, t.chains, t.layout, t.sound, t.damage = map[balancer.Key]*front{}, map[balancer.Key]group{}, map[string]bool{}, layout{}, false, ""
+	}
+	return err
+}
