@@ -21,7 +21,7 @@ const (
 	noEquivalent = "vipd has no equivalent"
 	noHTTP       = "vipd does not read HTTP"
 	noTLSEnd     = "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate"
-	noPROXY      = "clients send a PROXY header here, and vipd passes it on: the endpoints get one that they may not expect, or two with proxy_protocol"
+	noPROXY      = "clients send a PROXY header here: set accept_proxy_protocol = true, and trusted to the networks of these clients"
 	noRules      = "vipd does not choose by rules; give each choice a separate service, with its VIP or port"
 	noDatagrams  = "flows of UDP end after idle_timeout; vipd does not count datagrams"
 	noMarks      = "vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match"

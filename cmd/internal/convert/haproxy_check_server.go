@@ -93,6 +93,7 @@ func (p *proxy) finishCheck() {
 			checked = append(checked, s)
 		}
 	}
+	defer p.agent()
 	if len(checked) == 0 {
 		p.health = nil
 		return

@@ -35,7 +35,7 @@ const serverValues = "addr agent-addr agent-inter agent-port agent-send alpn ca-
 	"ssl-max-ver ssl-min-ver tcp-ut track usesrc verify verifyhost weight ws"
 
 // convertedOptions are the options of a server that the functions below read.
-const convertedOptions = "addr backup ca-file check check-sni check-ssl disabled fall fastinter inter maxconn on-marked-down port rise send-proxy send-proxy-v2 " +
+const convertedOptions = "addr agent-addr agent-check agent-inter agent-port backup ca-file check check-sni check-ssl disabled fall fastinter inter maxconn on-marked-down port rise send-proxy send-proxy-v2 " +
 	"send-proxy-v2-ssl send-proxy-v2-ssl-cn slowstart ssl track verify weight"
 
 // addServer reads a server line.

@@ -1,0 +1,71 @@
+package convert
+
+import (
+	"cmp"
+	"time"
+)
+
+// These are the limits of the interval of agents, and HAProxy's default.
+const (
+	minAgentInterval   = time.Second
+	maxAgentInterval   = time.Hour
+	usualAgentInterval = 2 * time.Second
+)
+
+// agent sets the agent of the health table, from the options of the servers. All endpoints of a
+// service have one agent's port and interval.
+func (p *proxy) agent() {
+	var first *server
+	var used agentAt
+	for _, s := range p.usedServers() {
+		at, asks := p.agentOf(s)
+		switch {
+		case !asks:
+		case len(p.health) == 0:
+			p.note(s.line, "agent-check: vipd asks agents of checked endpoints: add a health table, such as type = \"tcp\", with agent.port = %d", at.port)
+		case first == nil:
+			first, used = s, at
+			p.check(s.line, "agent", map[string]any{"port": int64(at.port), "interval": seconds(at.interval)})
+		case at != used:
+			p.note(s.line, "all endpoints have the agent's port and interval of line %d; this one differs", first.line)
+		}
+	}
+	for _, s := range p.usedServers() {
+		if first != nil && !s.has("agent-check") {
+			p.note(s.line, "has no agent-check in HAProxy; in vipd the agents of all endpoints of a service are asked")
+		}
+	}
+}
+
+// agentAt is the port and the interval of an agent.
+type agentAt struct {
+	port     uint16
+	interval time.Duration
+}
+
+// agentOf returns the agent of a server, and reports whether it has one that vipd can ask.
+func (p *proxy) agentOf(s *server) (agentAt, bool) {
+	if !s.has("agent-check") {
+		return agentAt{}, false
+	}
+	port, err := parsePort(s.options["agent-port"])
+	if err != nil {
+		p.note(s.line, "agent-check: it has no valid agent-port")
+		return agentAt{}, false
+	}
+	if text := s.options["agent-addr"]; text != "" {
+		if addr, err := parseAddr(text); err != nil || addr != p.endpoints[s.endpoint].address() {
+			p.note(s.line, "agent-check: the agent is at %s; vipd asks at the endpoint's address; %s", plain(text), nearAgent)
+			return agentAt{}, false
+		}
+	}
+	asked := usualAgentInterval
+	if text := s.options["agent-inter"]; text != "" {
+		asked = cmp.Or(p.checkTime(s.line, text).time, asked)
+	}
+	interval := min(max(asked, minAgentInterval), maxAgentInterval)
+	if interval != asked {
+		p.note(s.line, "the agent's interval is %s: vipd accepts %s to %s", seconds(interval), seconds(minAgentInterval), seconds(maxAgentInterval))
+	}
+	return agentAt{port, interval}, true
+}
