@@ -36,7 +36,8 @@ type Frontend struct {
 	// Foreign lists the sorted addresses of endpoints that other services of the VIP share through
 	// VIPScope but that this service does not have.
 	Foreign []netip.Addr
-	// Sources are the networks that may connect, besides the node itself. If empty, all may.
+	// Sources are the networks that may connect, besides the node itself. If empty, all may. With
+	// AcceptProxyProtocol, they are the trusted networks, and the node itself is no exception.
 	Sources []netip.Prefix
 	// Clients are the networks of the clients that PROXY headers may name. If empty, all may.
 	Clients []netip.Prefix
