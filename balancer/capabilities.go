@@ -108,12 +108,12 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 	bounded := func(e *Endpoint) bool { return e.MaxConnections > 0 }
 	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
-		nearest("affinity", "keep max_connections for clients that have been on an endpoint before", "only new clients are limited")
+		nearest("affinity", "apply max_connections to clients that have been on an endpoint before", "only new clients are limited")
 	}
 	u.reportAffinity(c)
 	u.reportLimits(c, nearest)
 	if s.Affinity == ClientIPAffinity && c.MaxPorts > 0 && !c.RangeAffinity && slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }) {
-		nearest("affinity", "keep a client on its endpoint of a range of ports", "use scheduler sh or mh")
+		nearest("affinity", "keep a client on its endpoint across a range of ports", "use scheduler sh or mh")
 	}
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {
@@ -141,7 +141,7 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode supports ranges of up to %d ports: port %s is not served", c.Mode, c.MaxPorts, p.Port)
 	case p.TargetPort != p.Port && p.Port.IsRange() && !c.MovesRanges:
-		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't lead a range to other ports: port %s is not served. Leave target_port out", c.Mode, p.Port)
+		u.problem(SeverityError, element("ports", i, "target_port"), "%s mode can't map a range to other ports: port %s is not served. Leave target_port out", c.Mode, p.Port)
 	default:
 		return true
 	}

@@ -105,9 +105,9 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	case ownAddress:
 		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass its firewall. %s", whose, remedy)
 	case etcdCheck:
-		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is a port of etcd there%s: remove it, or define the service in the host's own file", whose)
+		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is a port of etcd there%s. Remove it, or define the service in the host's own file", whose)
 	case nodePort:
-		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s: the node may trust only this host there. %s", firstNodePort, whose, remedy)
+		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s, because the node may trust only this host there. %s", firstNodePort, whose, remedy)
 	}
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would have this host's access. %s; a larger network is not enough", whose, remedy)
 }

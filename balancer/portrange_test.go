@@ -191,7 +191,7 @@ func TestRangesBeyondTheMode(t *testing.T) {
 		"too many":  {plain, 999, false, "test mode supports ranges of up to 999 ports: port 8000-8999 is not served"},
 		"served":    {plain, 1000, false, ""},
 		"moved":     {moved, 1000, true, ""},
-		"not moved": {moved, 1000, false, "test mode can't lead a range to other ports: port 8000-8999 is not served. Leave target_port out"},
+		"not moved": {moved, 1000, false, "test mode can't map a range to other ports: port 8000-8999 is not served. Leave target_port out"},
 	} {
 		mode := rangesMode
 		mode.MaxPorts, mode.MovesRanges = c.max, c.moves

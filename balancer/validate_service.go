@@ -185,7 +185,7 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	case !isLabel(name):
 		r.errorf(path, "%q is not possible: names of ports are %s", name, labelRule)
 	case again:
-		r.errorf(path, "the name %q is taken by ports[%d]", name, j)
+		r.errorf(path, "the name %q is already used by ports[%d]", name, j)
 	default:
 		names[name] = i
 	}

@@ -98,7 +98,7 @@ func TestWrongService(t *testing.T) {
 		{fields: web + `, "affinity_timeout": "1h"`, want: []string{`warning: affinity_timeout: has no effect without affinity = "client_ip"`}},
 		{fields: web + `, "source_ranges": ["10.0.0.1/8", "10.0.0.1", "ten", " 10.0.0.0/8 ", "::ffff:10.1.0.0/112"]`, want: []string{
 			`source_ranges[0]: "10.0.0.1/8" has host bits set: did you mean 10.0.0.0/8?`,
-			`source_ranges[1]: "10.0.0.1" lacks a length: write 10.0.0.1/32 for this one address`,
+			`source_ranges[1]: "10.0.0.1" lacks a length: write 10.0.0.1/32 for this single address`,
 			`source_ranges[2]: "ten" is not a network, such as 10.0.0.0/8 or fd00::/64`,
 		}},
 	})
@@ -123,7 +123,7 @@ func TestWrongPorts(t *testing.T) {
 			`ports[1].name: "HTTPS" is not possible: names of ports are 1 to 63 of a-z, 0-9 and "-", the first and last not "-"`,
 		}},
 		{fields: vip + `, "ports": [{"port": 80, "name": "a", "node_port": 30080}, {"port": 80, "name": "a", "node_port": 30080}]`, want: []string{
-			`ports[1].name: the name "a" is taken by ports[0]`,
+			`ports[1].name: the name "a" is already used by ports[0]`,
 			`ports[1].port: port 80/tcp is a duplicate of ports[0]`,
 			`ports[1].node_port: node port 30080/tcp is a duplicate of ports[0]`,
 		}},

@@ -75,7 +75,7 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 		w.damaged, w.failure = 0, ""
 	case err.Error() != w.failure:
 		w.failure = err.Error()
-		e.Log.Warn("looking whether everything is still there", "err", err)
+		e.Log.Warn("checking whether all objects still exist", "err", err)
 	}
 	return false
 }

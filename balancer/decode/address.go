@@ -34,7 +34,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		if a, err := ParseAddr(text); err == nil {
-			return netip.Prefix{}, fmt.Errorf("%q lacks a length: write %s for this one address", text, netip.PrefixFrom(a, a.BitLen()))
+			return netip.Prefix{}, fmt.Errorf("%q lacks a length: write %s for this single address", text, netip.PrefixFrom(a, a.BitLen()))
 		}
 		return netip.Prefix{}, fmt.Errorf("%q is not a network, such as 10.0.0.0/8 or fd00::/64", shorten(text))
 	}

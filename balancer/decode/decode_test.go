@@ -211,7 +211,7 @@ func TestProblems(t *testing.T) {
 		{`addr = "fe80::1%eth0"`, `addr: "fe80::1%eth0" has a zone; write fe80::1, zones are not possible here`},
 		{`addr = "[fd00::1]:80"`, `addr: "[fd00::1]:80" has a port; only the address belongs here: fd00::1`},
 		{`net = "10.0.0.1/24"`, `net: "10.0.0.1/24" has host bits set: did you mean 10.0.0.0/24?`},
-		{`net = "fd00::1"`, `net: "fd00::1" lacks a length: write fd00::1/128 for this one address`},
+		{`net = "fd00::1"`, `net: "fd00::1" lacks a length: write fd00::1/128 for this single address`},
 		{`nets = "10.0.0.0/8"`, `nets: needs a list: write ["10.0.0.0/8"]`},
 		{`nets = ["10.0.0.0/8", 7]`, `nets[1]: needs text in quotes, not the number 7`},
 		{`numbers = [1, "x"]`, `numbers[1]: needs a whole number, not the text "x"`},

@@ -132,7 +132,7 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	case len(led) == 0 && bounded(f):
 		a.verdict(Refused, "refused: each endpoint of %s has as many connections as its max_connections", f.Service)
 	case len(led) == 0:
-		a.verdict(Lost, "not served: the kernel has nothing that leads to an endpoint of %s", f.Service)
+		a.verdict(Lost, "not served: the kernel has no rule that leads to an endpoint of %s", f.Service)
 	case stopped == len(led):
 		a.verdict(Dropped, "dropped: this host does not forward packets between %s and the endpoints of %s", a.Client, f.Service)
 	case len(lost) == len(led):

@@ -169,8 +169,8 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		a.step("client", true, "%v", err)
 	}
 	if a.To.Addr.IsLoopback() && !from.Local {
-		a.step("client", true, "%s is no address of this host, and a loopback address leads to the client's own host", a.Client)
-		a.verdict(Elsewhere, "not served: what %s sends to %s stays on its own host", a.Client, a.To.Addr)
+		a.step("client", true, "%s is not an address of this host, and a loopback address leads to the client's own host", a.Client)
+		a.verdict(Elsewhere, "not served: packets of %s to %s stay on its own host", a.Client, a.To.Addr)
 		return *a, nil
 	}
 	objects := n.source(a, f, from)
@@ -323,8 +323,8 @@ func (a *Answer) list(unread error) {
 		}
 	}
 	for _, backend := range slices.SortedFunc(maps.Keys(waiting), netip.AddrPort.Compare) {
-		a.step("existing", false, "%s has not answered %d of the connections below: if its checks pass, its answers do not come back through this node: "+
-			"it needs a route to the client by this node, or the service snat = \"always\"", backend, waiting[backend])
+		a.step("existing", false, "%s has not answered %d of the connections below. If its checks pass, its answers miss this node: give it a "+
+			"route to the client by this node, or set snat = \"always\"", backend, waiting[backend])
 	}
 	for _, c := range a.Existing {
 		if c.State == unanswered {
@@ -337,7 +337,7 @@ func (a *Answer) list(unread error) {
 	case errors.Is(unread, errMore):
 		a.step("existing", false, "and more")
 	case errors.Is(unread, context.DeadlineExceeded):
-		a.step("existing", false, "the list of connections did not come to its end in time: there may be others")
+		a.step("existing", false, "the list of connections was not complete in time: there may be others")
 	case unread != nil:
 		a.step("existing", false, "connections can't be read: %v", unread)
 	}

@@ -92,13 +92,13 @@ func TestDoubtful(t *testing.T) {
 	}
 
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("192.0.2.7"), To: k})
-	if want := "not served: what 192.0.2.7 sends to 127.0.0.10 stays on its own host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
+	if want := "not served: packets of 192.0.2.7 to 127.0.0.10 stay on its own host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
 		t.Errorf("from another host: verdict = %s, summary = %q, %v; want %q", a.Verdict, a.Summary, err, want)
 	}
 
 	n.Desired.Frontends = n.Desired.Frontends.Delete(k)
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("127.0.0.1"), To: k})
-	if want := "unknown: what is left of a removed service is not removed yet: the port is in use"; err != nil || a.Summary != want {
+	if want := "unknown: the remains of a removed service are not deleted yet: the port is in use"; err != nil || a.Summary != want {
 		t.Errorf("summary of a removed service = %q, %v; want %q", a.Summary, err, want)
 	}
 }

@@ -21,9 +21,9 @@ func (n *Inputs) address(a *Answer) {
 		a.step("address", false, "%s is a loopback address", to)
 	case held == nil:
 		if own, err := host.RouteTo(to); err == nil && own.Local {
-			a.step("address", false, "%s is this node's own address, and no VIP", to)
+			a.step("address", false, "%s is this node's own address, and not a VIP", to)
 		} else {
-			a.step("address", true, "%s is no VIP of this node", to)
+			a.step("address", true, "%s is not a VIP of this node", to)
 		}
 	case held.Where == "none":
 		a.step("address", true, "%s is a VIP that this node does not hold%s", to, note(held))
@@ -71,7 +71,7 @@ func (n *Inputs) unserved(a *Answer) {
 		return
 	}
 	if _, left := balancer.FrontendAt(n.Applied, a.To); left != nil {
-		a.verdict(Refused, "unknown: %s", late("what is left of a removed service is not removed yet"))
+		a.verdict(Refused, "unknown: %s", late("the remains of a removed service are not deleted yet"))
 		return
 	}
 	var here []balancer.Key
@@ -83,10 +83,10 @@ func (n *Inputs) unserved(a *Answer) {
 	switch {
 	case len(here) > 0 && n.addedByVipd(a.To.Addr):
 		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
-		a.verdict(Refused, "refused: %s answers on the ports of its services alone", a.To.Addr)
+		a.verdict(Refused, "refused: %s answers only on the ports of its services", a.To.Addr)
 	case len(here) > 0:
 		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
-		a.verdict(Elsewhere, "not vipd's: whatever program listens on %s answers", place(a.To))
+		a.verdict(Elsewhere, "not vipd's: a program that listens on %s answers", place(a.To))
 	default:
 		a.step("frontend", true, "no service has %s%s", a.To, n.nearest(a.To))
 		a.verdict(Elsewhere, "not vipd's: the connection passes as it would without vipd")

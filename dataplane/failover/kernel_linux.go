@@ -267,7 +267,7 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 		}
 		if err != nil {
 			for _, a := range vips {
-				failed[a] = fmt.Errorf("looking at interface %q: %w", name, err)
+				failed[a] = fmt.Errorf("reading interface %q: %w", name, err)
 			}
 			continue
 		}

@@ -46,7 +46,7 @@ func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip
 func elsewhere(ctx context.Context, device string, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	d, err := net.InterfaceByName(device)
 	if err != nil {
-		return nil, fmt.Errorf("looking at interface %s: %w", device, err)
+		return nil, fmt.Errorf("reading interface %s: %w", device, err)
 	}
 	own, err := net.Interfaces()
 	if err != nil {

@@ -19,7 +19,7 @@ func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error)
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("looking at interface %s: %w", name, err)
+		return nil, fmt.Errorf("reading interface %s: %w", name, err)
 	}
 	held, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

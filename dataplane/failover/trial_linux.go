@@ -25,7 +25,7 @@ func Trial() error {
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("it takes CAP_NET_ADMIN: run as root: %w", err)
+		return fmt.Errorf("it needs CAP_NET_ADMIN: run as root: %w", err)
 	case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.ENOENT):
 		return fmt.Errorf("the kernel has no nf_tables with netdev ingress and egress: they need Linux 5.16 with CONFIG_NETFILTER_INGRESS, CONFIG_NETFILTER_EGRESS, CONFIG_NF_TABLES_NETDEV and CONFIG_NFT_FIB_NETDEV: %w", err)
 	}

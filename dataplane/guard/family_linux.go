@@ -130,7 +130,7 @@ func (y *familyGuard) noteOutcome(err error) error {
 		return nil
 	}
 	y.forget()
-	return fmt.Errorf("putting up the guard (%s): %w", y.family, err)
+	return fmt.Errorf("installing the guard (%s): %w", y.family, err)
 }
 
 func (y *familyGuard) forget() {
@@ -397,7 +397,7 @@ func (y *familyGuard) problems() []balancer.Problem {
 	}
 	all := y.lostLimits()
 	if y.accept.fault != nil && y.needed() {
-		all = append(all, y.problem(balancer.SeverityWarning, "services do not work where the policy of FORWARD or INPUT is DROP", y.accept.fault))
+		all = append(all, y.problem(balancer.SeverityWarning, "services do not work if the policy of FORWARD or INPUT is DROP", y.accept.fault))
 	}
 	return all
 }

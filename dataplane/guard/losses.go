@@ -25,7 +25,7 @@ func losses() []loss {
 		{rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
 		{frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 		{clampsSet, false, balancer.SeverityWarning, "mss is left to the ends of connections and their links"},
-		{directSet, true, balancer.SeverityWarning, "connections by dr and tunnel are tracked, though this node sees half of them: where the policy of INPUT or OUTPUT is DROP they do not work"},
+		{directSet, true, balancer.SeverityWarning, "this node tracks connections by dr and tunnel, but sees half of their packets: they fail if the policy of INPUT or OUTPUT is DROP"},
 	}
 }
 
@@ -41,7 +41,7 @@ func (w *wanted) lost(reason error) []balancer.Problem {
 		switch {
 		case l.set != restrictedSet:
 		case w.mode.Forward:
-			text += ": services that have them are not served, but for those that are in the kernel already, which go on as they are"
+			text += ": services that have them are not served, except services already in the kernel, which stay unchanged"
 		default:
 			text += " by the kernel: vipd does it itself"
 		}

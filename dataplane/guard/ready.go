@@ -10,7 +10,7 @@ import (
 )
 
 // errNotYet is the reason for restrictions that are not in force yet although nothing has failed.
-var errNotYet = errors.New("the guard has not been put up yet")
+var errNotYet = errors.New("the guard is not installed yet")
 
 // unenforceable returns the error of a restricted frontend on a host without a guard. It returns
 // nil if the dataplane enforces the restriction.
@@ -18,8 +18,8 @@ func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 	if enforced {
 		return nil
 	}
-	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here: mend that, use mode = \"userspace\", "+
-		"which does so by itself, or remove %[1]s: %[2]w", restrictionOf(f), reason)
+	return fmt.Errorf("it is not served, because its %[1]s can't be enforced here. Fix that, use mode = \"userspace\", which does so itself, or "+
+		"remove %[1]s: %[2]w", restrictionOf(f), reason)
 }
 
 // notInForce returns the error of a restricted frontend before its restrictions are in force. fault

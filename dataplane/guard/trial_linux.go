@@ -49,7 +49,7 @@ func Try() error {
 func unusable(of inet.Family, reason error) error {
 	need := "they need the nf_tables of Linux 5.9"
 	if errors.Is(reason, fs.ErrPermission) {
-		need = "that takes CAP_NET_ADMIN: run as root"
+		need = "that needs CAP_NET_ADMIN: run as root"
 	}
 	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w: %s", of, reason, need)
 }

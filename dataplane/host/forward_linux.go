@@ -47,8 +47,8 @@ func (tn *tuning) forwarding() (err error) {
 	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
 	if six && mode.Forward && !tn.forwards6() {
 		tn.forwardingProblems = append(tn.forwardingProblems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 "+
-				"(it then ignores router advertisements, unless accept_ra of the interface that gets them is 2)", forward6)})
+			"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 (it then "+
+				"ignores router advertisements on interfaces without accept_ra = 2)", forward6)})
 	}
 	return err
 }
@@ -94,7 +94,7 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	}
 	leave := tn.unmanaged()
 	if leave == "" && tn.foreignServers() {
-		leave = "it is left, for it would change virtual servers that are not vipd's"
+		leave = "it is not set, because it would change virtual servers of other programs"
 	}
 	tn.serverProblems, err = raise(tn.sys, tn.ledger, leave, wanted, tn.noteRepair)
 	return err
@@ -153,7 +153,7 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 	}
 	slices.Sort(names)
 	return []balancer.Problem{{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("hosts of the LAN no longer find %s on lo, because vipd "+
-		"sets %s = 1 for its VIPs: move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
+		"sets %s = 1 for its VIPs. Move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
 }
 
 // checkSysctls restores changed sysctls. It reports whether their problems have changed.

@@ -76,7 +76,7 @@ func (h *Host) addressesIntact() (reason string) {
 		return reason
 	}
 	if h.asleep && h.view.devices[h.device.index].up {
-		return fmt.Sprintf("device %s has come up, for which routes to VIPs were waiting", h.device.name)
+		return fmt.Sprintf("device %s is up, and routes to VIPs were waiting for it", h.device.name)
 	}
 	return ""
 }
@@ -90,7 +90,7 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	h.passInterfaces()
 	if err := h.guard.Refresh(ctx); err != nil {
 		h.linksChanged = true
-		reason = fmt.Sprintf("the host's interfaces are others now: %v", err)
+		reason = fmt.Sprintf("the host's interfaces have changed: %v", err)
 	}
 	return reason
 }
@@ -99,7 +99,7 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 func (h *Host) describeChange(a netip.Addr, was Held) string {
 	switch {
 	case was.Where == nowhere:
-		return fmt.Sprintf("address %s can be had now", a)
+		return fmt.Sprintf("address %s can be added now", a)
 	case len(h.view.addrs[a]) == 0:
 		return fmt.Sprintf("address %s is gone from %s", a, was.Where)
 	}

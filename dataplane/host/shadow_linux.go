@@ -57,7 +57,7 @@ func (rs *routes) dropShadows(shadowed []*address) error {
 	// The kernel sends the event before it adds the route. It holds the same lock for both, and
 	// this request waits for that lock.
 	if _, err := rs.nl.LinkByIndex(rs.device.index); err != nil {
-		return fmt.Errorf("looking at device %s: %w", rs.device.name, err)
+		return fmt.Errorf("reading device %s: %w", rs.device.name, err)
 	}
 	var drop []rtnl.Message
 	for _, r := range shadowed {

@@ -80,7 +80,7 @@ func (m minimum) met(value int) bool { return value == m.value || value > m.valu
 // uses the larger value of the device and of "all".
 func strictARP() []minimum {
 	return []minimum{
-		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so that clients on its link may come to it instead of to their owner"},
+		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so clients on its link may reach it instead of their owner"},
 		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host may announce the VIPs that it holds in its own ARP requests"},
 	}
 }
@@ -104,7 +104,7 @@ const (
 // affect foreign virtual servers. roams reports whether connections arrive from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
-		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies miss this node where it has to be their source, and a policy DROP stops them"},
+		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source miss it, and a policy DROP stops them"},
 		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to endpoints that are gone hang until the client gives up"},
 		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity keep coming to an endpoint that drains"},
 	}
@@ -112,10 +112,10 @@ func virtualServers(release string, roams bool) []minimum {
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
 		// With connection tracking, these kernels drop the first packet of a client that reuses a
 		// port.
-		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that uses a port again waits a second for its connection"})
+		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that reuses a port waits a second for its connection"})
 	}
 	if roams {
-		wanted = append(wanted, minimum{name: "net.ipv4.vs.sloppy_tcp", value: 1, loss: "open TCP connections that come from another host are reset"})
+		wanted = append(wanted, minimum{name: "net.ipv4.vs.sloppy_tcp", value: 1, loss: "open TCP connections that move here from another host are reset"})
 	}
 	return wanted
 }

@@ -46,7 +46,7 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	defer cancel()
 	err = d.findTemplate(ctx, f, client, &e)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.Choice += fmt.Sprintf("; where the kernel remembers the client was not found within %s", maxTemplateSearch)
+		e.Choice += fmt.Sprintf("; the kernel's entry of the client was not found within %s", maxTemplateSearch)
 		err = nil
 	}
 	return e, err

@@ -68,7 +68,7 @@ func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 		}
 		what += ")"
 	}
-	return fmt.Errorf("%s is not served: %s, and vipd does not touch what it did not make; remove it (ipvsadm -D %s), or give the service another address or port",
+	return fmt.Errorf("%s is not served: %s, and vipd does not change it. Remove it (ipvsadm -D %s), or give the service another address or port",
 		k, what, command(k))
 }
 

@@ -53,7 +53,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 func ledgerHere(dir string) (*ledger, error) {
 	boot, namespace, err := runfile.Stamp()
 	if err != nil {
-		return nil, fmt.Errorf("telling whose the ledger of virtual servers is: %w", err)
+		return nil, fmt.Errorf("recording the owner of the ledger of virtual servers: %w", err)
 	}
 	return openLedger(dir, boot, namespace)
 }
@@ -82,7 +82,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		}
 		return done, l.clear()
 	case err != nil:
-		return done, fmt.Errorf("looking for vipd's virtual servers: %w", err)
+		return done, fmt.Errorf("searching for vipd's virtual servers: %w", err)
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	removed, err := removeOwned(ctx, conn, l, dry)

@@ -11,7 +11,7 @@ import (
 )
 
 // errLoop is the reason why a backend gets no connections that would return to their frontend.
-var errLoop = errors.New("its address is that of a service that leads back to this one: connections would loop")
+var errLoop = errors.New("its address belongs to a service that leads back to this service: connections would loop")
 
 // chains holds the wanted frontends by key. Because a backend may itself be a frontend, connections
 // to backends are checked for loops.

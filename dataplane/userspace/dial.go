@@ -35,7 +35,7 @@ func (f *frontend) judge(b *backend, err error) {
 		})
 		if b.failed(f.d.now()) {
 			f.d.aside.do(func() {
-				f.d.log.Warn("a backend does not take connections; others take its share", "frontend", f.key, "backend", b.addr, "err", err)
+				f.d.log.Warn("a backend does not accept connections; others get its share", "frontend", f.key, "backend", b.addr, "err", err)
 			})
 		}
 	}
@@ -45,8 +45,8 @@ func (f *frontend) judge(b *backend, err error) {
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {
-		const text = "clients are reset because no local port is left for connections to an endpoint: " +
-			"widen net.ipv4.ip_local_port_range, or add endpoints; each connection keeps its port for a minute after its end"
+		const text = "clients are reset because no local port is left for connections to an endpoint. Widen net.ipv4.ip_local_port_range, or " +
+			"add endpoints: a port stays in use for a minute after its connection"
 		lacks = strings.TrimPrefix(lacks+"; "+text, "; ")
 	}
 	return lacks
@@ -60,7 +60,7 @@ func (f *frontend) praise(b *backend) {
 	}
 	target := b.target()
 	f.d.aside.do(func() {
-		f.d.log.Info("a backend takes connections again", "frontend", f.key, "backend", b.addr)
+		f.d.log.Info("a backend accepts connections again", "frontend", f.key, "backend", b.addr)
 		if f.d.told != nil {
 			f.d.told(target, nil)
 		}
@@ -81,8 +81,8 @@ func (d *Dataplane) seldom(what string, args ...any) {
 func explainListen(at balancer.Key, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("listening on %s: the port is in use by another program there, or on the wildcard address: find it with `ss -lnp sport = :%d` "+
-			"and stop it, or have it listen on another address: %w", at, at.Port, err)
+		return fmt.Errorf("listening on %s: another program uses the port there, or on the wildcard address. Find it with `ss -lnp sport = :%d`, "+
+			"and stop it or change its address: %w", at, at.Port, err)
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("listening on %s: %s is not an address of this host: let vipd hold it (addresses.bind) or add it to an interface: %w",
 			at, at.Addr, err)

@@ -93,7 +93,7 @@ func (l *loop) choose(c *conn) {
 	if err != nil {
 		if errors.Is(err, errNoBackend) {
 			l.d.aside.do(func() {
-				l.d.log.Debug("resetting a client: no backend took it", "frontend", c.f.key, "client", c.from)
+				l.d.log.Debug("resetting a client: no backend accepted it", "frontend", c.f.key, "client", c.from)
 			})
 		}
 		l.end(c, err)

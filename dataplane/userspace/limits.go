@@ -61,8 +61,8 @@ func (b *budget) lacks() string {
 	if !b.shortage.isRecent() {
 		return ""
 	}
-	return fmt.Sprintf("new clients wait or are reset, as all descriptors for connections, or a service's share of them, are in use (there are %d, two a connection): "+
-		"raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows which service has them", b.limit)
+	return fmt.Sprintf("new clients wait or are reset, because all descriptors for connections, or a service's share, are in use (%d, two per "+
+		"connection). Raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows their services", b.limit)
 }
 
 // greed is the maximum ratio between the descriptors of a frontend's connections and the remaining

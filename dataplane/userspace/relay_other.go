@@ -84,7 +84,7 @@ func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 		}
 	}
 	if errors.Is(err, errNoBackend) {
-		f.d.log.Debug("resetting a client: no backend took it", "frontend", f.key, "client", c.from)
+		f.d.log.Debug("resetting a client: no backend accepted it", "frontend", f.key, "client", c.from)
 	}
 }
 

@@ -179,7 +179,7 @@ func (m *merged[K, V]) contests(problems []balancer.Problem, about func(K) balan
 			}
 			p := about(key)
 			p.Severity, p.Origin = balancer.SeverityError, m.tables(path)[key].origin
-			p.Text = fmt.Sprintf("is defined at %s:%d too, and taken from there; rename or remove one of the two", holder, m.tables(holder)[key].origin.Line)
+			p.Text = fmt.Sprintf("is also defined at %s:%d, which is used; rename or remove one of the two", holder, m.tables(holder)[key].origin.Line)
 			problems = append(problems, p)
 		}
 	}

@@ -150,13 +150,13 @@ func TestOneServiceInTwoFiles(t *testing.T) {
 		"vipd.toml": "store.path = \"services.d\"\n", "services.d/b.toml": service("web", 2), "services.d/c.toml": service("web", 3),
 	})
 	w.follow()
-	w.is("the first in order", "web=2 | DIR/services.d/c.toml:1: service web: is defined at DIR/services.d/b.toml:1 too, and taken from there; rename or remove one of the two")
+	w.is("the first in order", "web=2 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/b.toml:1, which is used; rename or remove one of the two")
 	w.write("services.d/a.toml", "\n"+service("web", 1))
 	w.until("another claim", func(s snapshot) bool { return len(s.Problems) == 2 })
 	w.write("services.d/b.toml", service("web", 4))
 	w.until("the holder's change", func(s snapshot) bool { return strings.HasPrefix(describe(s), "web=4 |") })
 	w.do(os.Remove(w.path("services.d/b.toml")))
-	w.is("the next in order", "web=1 | DIR/services.d/c.toml:1: service web: is defined at DIR/services.d/a.toml:2 too, and taken from there; rename or remove one of the two")
+	w.is("the next in order", "web=1 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/a.toml:2, which is used; rename or remove one of the two")
 	w.write("services.d/c.toml", service("dns", 3))
 	w.is("peace", "dns=3 web=1")
 }

@@ -34,7 +34,7 @@ func TestVIPs(t *testing.T) {
 		got = append(got, strings.ReplaceAll(p.String(), w.dir, "DIR"))
 	}
 	want := []string{
-		`DIR/services.d/b.toml:1: vips."fd00::1": is defined at DIR/services.d/a.toml:4 too, and taken from there; rename or remove one of the two`,
+		`DIR/services.d/b.toml:1: vips."fd00::1": is also defined at DIR/services.d/a.toml:4, which is used; rename or remove one of the two`,
 		`DIR/services.d/b.toml:6: vips.web: "web" is not an IP address, such as 192.168.1.11 or fd00::11`,
 		`DIR/services.d/b.toml:8: vips."10.96.0.3": needs a table: [vips."10.96.0.3"]`,
 	}

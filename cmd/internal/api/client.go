@@ -169,7 +169,7 @@ func follow[T any](ctx context.Context, c *Client, s *silence, doing, path strin
 		case err == io.EOF && s != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("%s: vipd at %s ended the answer", doing, c.socket)
+			return fmt.Errorf("%s: vipd at %s cut the answer short", doing, c.socket)
 		}
 		if err := each(part); err != nil {
 			return err
@@ -227,7 +227,7 @@ func (c *Client) send(ctx context.Context, method, path string, in any) (*http.R
 	if in != nil {
 		text, err := json.Marshal(in)
 		if err != nil {
-			return nil, fmt.Errorf("writing the question: %w", err)
+			return nil, fmt.Errorf("writing the request: %w", err)
 		}
 		body = bytes.NewReader(text)
 	}
@@ -267,9 +267,9 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
 	case sockerr.Is(err, syscall.ECONNREFUSED):
 		if info, err := os.Stat(c.socket); err == nil && info.Mode().Type() != fs.ModeSocket {
-			return fmt.Errorf("no vipd answers at %s: that is no socket; name vipd's with --socket", c.socket)
+			return fmt.Errorf("no vipd answers at %s: that is not a socket; name vipd's with --socket", c.socket)
 		}
-		return fmt.Errorf("no vipd answers at %s: the socket is there, but nothing listens on it; start vipd", c.socket)
+		return fmt.Errorf("no vipd answers at %s: the socket exists, but nothing listens on it; start vipd", c.socket)
 	case sockerr.Is(err, syscall.EINVAL):
 		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; name vipd's with --socket", c.socket)
 	case errors.Is(err, fs.ErrPermission):
@@ -309,7 +309,7 @@ type silence struct {
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
-		cancel(fmt.Errorf("%w: vipd at %s has said nothing for %s; it hangs, or this host has no time for it", errSilent, c.socket, patience))
+		cancel(fmt.Errorf("%w: vipd at %s has not answered for %s; it hangs, or this host is overloaded", errSilent, c.socket, patience))
 	})
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }

@@ -67,8 +67,8 @@ complete -c vipctl -a '(__vipctl_offered)'
 // CompleteVerb returns the verb that the completion scripts call.
 func CompleteVerb() *Verb {
 	return &Verb{
-		Name: completeName, Brief: "list what may stand at the end of a command line", MaxArgs: AnyArgs, Fleet: true,
-		About: "Prints what may stand where the last word is, a line each; the scripts of completion call it.", Example: "vipctl __complete get \"\"",
+		Name: completeName, Brief: "list completions of a command line", MaxArgs: AnyArgs, Fleet: true,
+		About: "Prints the possible last words, one per line. The scripts of \"vipctl completion\" call it.", Example: "vipctl __complete get \"\"",
 		Run: runComplete,
 	}
 }

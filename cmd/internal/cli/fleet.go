@@ -20,7 +20,7 @@ import (
 // command lines.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: what the config says"},
+		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: from the config"},
 		&urfave.StringFlag{Name: "prefix", Usage: "the prefix of all keys, a `PATH` such as /vipd"},
 		&urfave.StringFlag{Name: "user", Usage: "etcd's user `NAME`"},
 		&urfave.StringFlag{Name: "password-file", Usage: "the user's password is in this `FILE`"},
@@ -123,14 +123,14 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, c.Flags.String("etcd") != ""
 	switch {
 	case absent && !named:
-		return client.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s to say where it is: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s that names its address: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	case err != nil && !absent && !named:
 		return client.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
 	case err != nil && !absent:
-		c.Note("%v; etcd settings that the flags don't give are taken as not set", err)
+		c.Note("%v; etcd settings without a flag count as not set", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore && said.byVRRP():
-		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP: \"vipctl get vips\" names the owner, and \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP. \"vipctl get vips\" names the owner; \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)
 	case !named && said.Store.Kind != config.EtcdStore:
 		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}

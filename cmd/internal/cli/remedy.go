@@ -15,17 +15,17 @@ import (
 func remedy(err error) string {
 	switch {
 	case client.Untrusted(err):
-		return "; look at the certificates of both ends, and at ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
+		return "; check the certificates of both ends, and ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
 	case client.Unreachable(err):
-		return "; start etcd there, or say where it is: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
+		return "; start etcd there, or name its address: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
 	case client.Full(err):
-		return "; hosts serve on; " + client.FullRemedy
+		return "; hosts continue to serve; " + client.FullRemedy
 	case errors.Is(err, exec.ErrNotFound):
 		return "; install it, or name it with its path"
 	case errors.Is(err, fs.ErrPermission):
-		return "; use sudo, or name a place that is open to you"
+		return "; use sudo, or name a place that you may access"
 	case sockerr.Is(err, syscall.ENOSPC, syscall.EDQUOT):
-		return "; make room there, or write elsewhere"
+		return "; free space there, or write elsewhere"
 	case sockerr.Is(err, syscall.EROFS):
 		return "; write elsewhere"
 	case sockerr.Exhausted(err):

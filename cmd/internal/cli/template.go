@@ -104,7 +104,7 @@ func parsePart(inner string) (p part, err error) {
 	if strings.HasPrefix(inner, `"`) {
 		p.verbatim, err = strconv.Unquote(inner)
 		if err != nil {
-			err = fmt.Errorf("%s is no text in quotation marks, such as {\"\\n\"}", inner)
+			err = fmt.Errorf("%s is not a text in quotation marks, such as {\"\\n\"}", inner)
 		}
 		return p, err
 	}
@@ -129,7 +129,7 @@ func parsePart(inner string) (p part, err error) {
 	}
 	p.ofOne = len(path) > 2 && path[1] == '.' && path[2] != '.' && path[2] != '*'
 	if p.path, err = jsonpath.NewPath(path); err != nil {
-		return p, fmt.Errorf("{%s} is no JSONPath, such as {[*].name}", inner)
+		return p, fmt.Errorf("{%s} is not a JSONPath, such as {[*].name}", inner)
 	}
 	return p, nil
 }
@@ -140,7 +140,7 @@ func parsePart(inner string) (p part, err error) {
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.takesList() {
 		if len(doc.Content) != 1 {
-			return "", fmt.Errorf("there are %d, and the template is for one: begin its paths with [*], or name one", len(doc.Content))
+			return "", fmt.Errorf("there are %d, and the template is for one: start its paths with [*], or name one", len(doc.Content))
 		}
 		doc = doc.Content[0]
 	}

@@ -78,7 +78,7 @@ func (v *Verb) allFlags() []Flag {
 		flags = append(flags, fleetFlags()...)
 	}
 	return append(flags,
-		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: what the config says"},
+		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: from the config"},
 		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "the daemon's config, a `FILE`"},
 	)
 }

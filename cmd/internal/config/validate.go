@@ -111,10 +111,10 @@ func (c *Config) checkFleet(f *findings) {
 	}
 	c.checkVRRP(f)
 	if c.Store.Kind != EtcdStore && !reflect.DeepEqual(c.Etcd, Default().Etcd) {
-		f.add(balancer.SeverityWarning, "etcd", "is for vipctl alone: vipd follows etcd where store.kind is \"etcd\"")
+		f.add(balancer.SeverityWarning, "etcd", "is only for vipctl: vipd follows etcd if store.kind is \"etcd\"")
 	}
 	if usual := "/" + strings.Trim(path.Clean(c.Etcd.Prefix), "/"); c.Etcd.Prefix != "" && c.Etcd.Prefix != usual {
-		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is another place than %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
+		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is a different prefix from %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
 	}
 	for _, err := range c.etcdErrors() {
 		field, text, _ := strings.Cut(err.Error(), ": ")
@@ -128,8 +128,8 @@ func (c *Config) checkFleet(f *findings) {
 
 // Unbounded is the warning about a host that follows etcd without limits for VIPs. It is only a
 // warning, because the setting is newer than the store.
-const Unbounded = "is empty: anyone who may write services in etcd can claim almost any address for this host's own clients, " +
-	"such as a name server's. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
+const Unbounded = "is empty: anyone with access to services in etcd can claim almost any address, such as a name server's, for this host's " +
+	"clients. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
@@ -148,7 +148,7 @@ const longestTimeout = math.MaxInt32 / 1000 * time.Second
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:
-		return "is no whole number of seconds, in which the kernel counts"
+		return "is not a whole number of seconds, the kernel's unit"
 	case d > longestTimeout:
 		return "is longer than the kernel can count"
 	}

@@ -325,7 +325,7 @@ func (g *gobetween) probe(s *service, t table) {
 	if text := t.text("probe_recv"); text != "" {
 		s.check(g.line(t, "probe_recv"), "expect", text)
 		if t.text("probe_strategy") == "regexp" {
-			g.note(g.line(t, "probe_strategy"), "expect is a text that the answer has, not a pattern")
+			g.note(g.line(t, "probe_strategy"), "expect is a text that the answer contains, not a pattern")
 		}
 	}
 }

@@ -158,8 +158,8 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 	}
 	for _, rule := range r.rules {
 		if rule.word(1) != r.name {
-			h.disable(s, rule.line, "clients that match go to backend %s, and vipd does not choose by rules: give that backend a service with its own VIP or port, "+
-				"and source_ranges if the rule is about the client's address", plain(rule.word(1)))
+			h.disable(s, rule.line, "clients that match go to backend %s, and vipd does not choose by rules. Give that backend a service with its own "+
+				"VIP or port, and source_ranges if the rule concerns client addresses", plain(rule.word(1)))
 		}
 	}
 }

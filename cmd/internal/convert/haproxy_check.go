@@ -93,7 +93,7 @@ func (p *proxy) uncheck(names ...string) {
 // one becomes a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
-		p.note(line, "an HTTP check has one request and one expected answer, here the answer of line %d; nearest is a check of type exec that does all steps", first.line)
+		p.note(line, "an HTTP check has one request and one expected answer (line %d); nearest is a check of type exec that does all steps", first.line)
 		return
 	}
 	p.once(line, name, value)
@@ -130,7 +130,7 @@ func (p *proxy) checkRule(s *statement) {
 	}
 }
 
-const nearExpect = "nearest are status and expect, a text that the answer has"
+const nearExpect = "nearest are status and expect, a text that the answer contains"
 
 // checkExpect converts the answer that a check expects.
 func (p *proxy) checkExpect(s *statement) {

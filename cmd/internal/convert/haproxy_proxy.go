@@ -60,7 +60,7 @@ func (p *proxy) statement(s *statement) {
 	case "http-request":
 		p.httpRequest(s)
 	case "block", "reqdeny", "reqideny", "reqtarpit", "redirect":
-		p.disable(p.service, s.line, "HAProxy answers some requests itself here; vipd would lead them to the endpoints")
+		p.disable(p.service, s.line, "HAProxy answers some requests itself here; vipd would pass them to the endpoints")
 	case "stick-table":
 		p.table = *s
 	case "stick":

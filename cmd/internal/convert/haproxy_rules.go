@@ -56,7 +56,7 @@ func (p *proxy) tcpRequest(s *statement) {
 	case strings.HasPrefix(action, "expect-"):
 		p.disable(p.service, s.line, noPROXY)
 	case action == "use-service", action == "switch-mode", strings.HasPrefix(action, "lua."):
-		p.disable(p.service, s.line, "HAProxy handles some connections itself here; vipd would lead them to the endpoints")
+		p.disable(p.service, s.line, "HAProxy handles some connections itself here; vipd would pass them to the endpoints")
 	default:
 		p.note(s.line, "%s", noEquivalent)
 	}
@@ -71,7 +71,7 @@ func (p *proxy) httpRequest(s *statement) {
 			p.note(s.line, "refused clients get no answer in HTTP")
 		}
 	case slices.Contains([]string{"auth", "redirect", "return", "use-service", "del-header"}, action), strings.HasPrefix(action, "lua."):
-		p.disable(p.service, s.line, "HAProxy answers or changes some requests here; vipd would lead them to the endpoints unchanged")
+		p.disable(p.service, s.line, "HAProxy answers or changes some requests here; vipd would pass them to the endpoints unchanged")
 	default:
 		p.note(s.line, noHTTP)
 	}

@@ -39,7 +39,7 @@ func (s *service) persistent(line int, timeout time.Duration) {
 
 // granularity adds a note about a mask that groups clients.
 func (d *draft) granularity(line int) {
-	d.note(line, "affinity is by the client's whole address; nearest is scheduler = \"sh\" where clients change their addresses")
+	d.note(line, "affinity is by the client's whole address; nearest is scheduler = \"sh\" if clients change their addresses")
 }
 
 // These are the default persistence timeouts of both programs.

@@ -43,7 +43,7 @@ func keepalivedAnswers() []answer {
 
 const (
 	nearHook      = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
-	nearCondition = "a host can't own a VIP while a service on it has no usable endpoint (require in [vips.\"ADDRESS\"]); nearest for other conditions is a service with a check of type exec"
+	nearCondition = "a host without usable endpoints can't own a service's VIP (require in [vips.\"ADDRESS\"]). For other conditions, nearest is a service with a check of type exec"
 	nearWithdraw  = "nearest is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
 )
 

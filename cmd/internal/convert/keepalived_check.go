@@ -260,7 +260,7 @@ func (k *keepalived) web(s *service, c *checker) {
 				s.check(n.line, "expect", n.word(1))
 			}
 		case "digest":
-			k.note(n.line, "nearest is expect: a text that the right answer has")
+			k.note(n.line, "nearest is expect: a text that the right answer contains")
 		default:
 			k.note(n.line, noEquivalent)
 		}
@@ -309,7 +309,7 @@ func (k *keepalived) udp(s *service, c *checker) {
 			}
 			s.check(n.line, "send", string(text))
 		case "require_reply", "min_reply_length", "max_reply_length":
-			k.note(n.line, "nearest is expect: a text that the answer has")
+			k.note(n.line, "nearest is expect: a text that the answer contains")
 		}
 	}
 	s.health = defaulted(s.health, "send", "vipd")

@@ -36,7 +36,7 @@ func (k *keepalived) fill(s *service, n *statement) {
 	k.health(s, checkers)
 	for _, line := range sorry {
 		if len(s.health) > 0 {
-			k.note(line, "is checked as the real servers are, and gets clients while it passes; in keepalived it has no check")
+			k.note(line, "is checked like the real servers, and gets clients while it passes; in keepalived it has no check")
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // equivalent.
 func keepalivedInstanceAnswers() []answer {
 	const (
-		announces = "vipd owner announces its VIPs when it takes them and every announce_every, and again when another host claims one"
+		announces = "vipd owner announces its VIPs when it acquires them, every announce_every, and when another host claims one of them"
 		noRoutes  = "vipd sets no routes and rules with a VIP; nearest is [hooks] on_vip"
 	)
 	return []answer{
@@ -244,7 +244,7 @@ func (in *instance) authentication(c *statement) {
 	case in.version == 3:
 		in.note(c.line, "left out: version 3 has no authentication, and keepalived ignores it there too; peers limits who is received")
 	case kind != "PASS" && kind != "1":
-		in.reasons = append(in.reasons, in.newNote(c.line, "vipd knows authentication by PASS, and not by %s", plain(kind)))
+		in.reasons = append(in.reasons, in.newNote(c.line, "vipd supports authentication by PASS, not by %s", plain(kind)))
 	case password != "":
 		const longest = 8
 		if len(password) > longest {

@@ -26,8 +26,8 @@ func kubernetesAnswers() []answer {
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
 			"internalTrafficPolicy publishNotReadyAddresses trafficDistribution loadBalancerSourceRanges externalName ipFamilies " +
 			"ipFamilyPolicy allocateLoadBalancerNodePorts loadBalancerClass", ""},
-		{"spec", "selector", "vipd does not watch pods: the endpoints are those of the EndpointSlices in this file. Endpoints that come and go join " +
-			"with \"vipctl register\", or a program writes them to etcd"},
+		{"spec", "selector", "vipd does not watch pods: it uses the EndpointSlices in this file. Endpoints that change at run time join with \"vipctl " +
+			"register\", or a program writes them to etcd"},
 		{"spec", "healthCheckNodePort", "nearest are /readyz of [api] http, and withdraw in [vips]"},
 		{"port", "name protocol port targetPort nodePort appProtocol", ""},
 	}

@@ -205,7 +205,7 @@ func (l *ldirectord) servers(s *service, v *virtual) {
 	host, port := l.target(fallback.line, words[0])
 	if fields := l.endpointAt(s, fallback.line, host, port); fields != nil {
 		fields["backup"] = true
-		l.note(fallback.line, "is checked as the real servers are, and gets clients while it passes that; in the origin it has no check")
+		l.note(fallback.line, "is checked like the real servers, and gets clients while it passes that; in the origin it has no check")
 	}
 }
 

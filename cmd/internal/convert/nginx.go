@@ -20,7 +20,7 @@ type nginx struct {
 func nginxAnswers() []answer {
 	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; connections pass as the client sends them"
 	return []answer{
-		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd where you need this block"},
+		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd if you need this block"},
 		{"file", "include", notRead},
 		{"file", "mail", "vipd does not speak mail protocols; nearest is a stream server"},
 		{"file", "*", "a setting of nginx's process; vipd needs none of it"},
@@ -208,7 +208,7 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 		n.disable(s, g.line, noPROXY)
 	}
 	if server.shared > 0 {
-		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, and vipd does not read TLS; give each name its own VIP", server.shared)
+		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, vipd does not read TLS. Give each name its own VIP", server.shared)
 	}
 	for _, one := range settings {
 		if word := one.word(0); strings.Contains(word, "_by_lua") || word == "js_access" || word == "js_preread" || word == "js_filter" {

@@ -24,7 +24,7 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 	if len(bridges) == 0 {
 		return nil
 	}
-	return []Finding{note("packets inside of bridges bypass iptables: "+list(bridges),
+	return []Finding{note("packets inside bridges bypass iptables: "+list(bridges),
 		fmt.Sprintf("if snat is %q, an endpoint answers a client behind its own bridge directly, and not through this host; auto "+
 			"replaces the client's address there", balancer.NeverSNAT),
 		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1")}
@@ -45,7 +45,7 @@ func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		found = append(found, note("ports of bridges send nothing back by the way it came (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
-			"packets inside of the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if its own VIP "+
+			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if its own VIP "+
 				"sends it to itself",
 			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
 	}

@@ -49,8 +49,8 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 // host, the finding is a problem.
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
-		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; "+
-			"in other modes the kernel still serves, but nothing follows changes or failing endpoints", len(held)), "systemctl restart vipd")
+		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; in other "+
+			"modes the kernel serves without following changes or failures", len(held)), "systemctl restart vipd")
 	}
 	return note(o.NoDaemon, "the findings below are about the host and the configuration", "")
 }

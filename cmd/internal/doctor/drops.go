@@ -192,7 +192,7 @@ func otherPolicy(o *observed, b *iptablesRules, name string) Finding {
 		}
 	}
 	f := warning(drops,
-		"what vipd accepts in its backend is dropped in this one: an accept in one does not overrule a drop in the other",
+		"packets that vipd accepts in its backend are dropped in this backend: an accept in one does not overrule a drop in the other",
 		fmt.Sprintf("%s -P %s ACCEPT", b.program, name))
 	if o.hasFamily(b.family == "iptables") {
 		f.Level = Problem

@@ -21,7 +21,7 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	case !o.Config.Ownership.Enabled:
 		return nil
 	case !o.Root:
-		return []Finding{note("whether the kernel can fence VIPs that have one owner was not tried: only root can try it", "", "sudo vipctl doctor")}
+		return []Finding{note("only root can try whether the kernel can fence VIPs that have one owner", "", "sudo vipctl doctor")}
 	}
 	if err := o.Fence(); err != nil {
 		what, _, _ := strings.Cut(oneLine(err), ": nf_tables refused")

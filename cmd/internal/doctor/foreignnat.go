@@ -173,8 +173,8 @@ func checkMarks(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		found = append(found, warning(fmt.Sprintf("a rule of another program changes marks that vipd uses (%s)", f.where),
-			fmt.Sprintf("vipd accepts connections to VIPs by the bits %#x, and gives them the node's address by them, so some get no answer: give the rule "+
-				"a mask without them, or set iptables.masquerade_bit to another", ours), f.remove))
+			fmt.Sprintf("vipd marks connections to VIPs with the bits %#x, so some get no answer. Give the rule a mask without these bits, "+
+				"or set iptables.masquerade_bit to another bit", ours), f.remove))
 	}
 	return found
 }

@@ -38,8 +38,8 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 		return []Finding{fine("IPv6 packets that arrive by " + list(forced) + " are forwarded")}
 	case value == "0" && o.hasFamily(false):
 		return []Finding{warning("IPv6 packets are not forwarded",
-			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd leaves this to you: with forwarding, the host ignores "+
-				"routes of router advertisements, unless accept_ra is 2",
+			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd does not enable it, because the host would then "+
+				"ignore routes of router advertisements, unless accept_ra is 2",
 			"sysctl -w "+name+"=1")}
 	case value == "1":
 		return []Finding{fine("IPv6 packets are forwarded")}

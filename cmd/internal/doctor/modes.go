@@ -121,7 +121,7 @@ func checkModes(_ context.Context, o *observed) (found []Finding) {
 func failedTrial(o *observed, t trial) Finding {
 	f := note(fmt.Sprintf("%s mode does not work here: %s", t.mode.Name, oneLine(t.err)), "auto uses the next best mode", "")
 	if o.Config.Mode == t.mode.Name {
-		f.Level, f.Why = Problem, "the configuration sets this mode; vipd uses another one, or, with strict_mode, does not start"
+		f.Level, f.Why = Problem, "the configuration sets this mode; vipd uses another mode or, with strict_mode, does not start"
 	}
 	if t.mode.Name == config.IPVSMode && !o.NotLinux {
 		why, fix := missingIPVS(o.System)

@@ -51,7 +51,7 @@ func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 		Objects []nftObject `json:"nftables"`
 	}
 	if err := json.Unmarshal([]byte(text), &answer); err != nil {
-		return nil, fmt.Errorf("reading what nft prints: %w", err)
+		return nil, fmt.Errorf("reading the output of nft: %w", err)
 	}
 	return answer.Objects, nil
 }
@@ -123,8 +123,8 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 		found = append(found, note(fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how), "", ""))
 	default:
 		found = append(found, warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
-			"vipd accepts its connections in iptables' own chains, and that does not overrule a drop in another table; "+
-				"connections to VIPs carry a mark by which a rule there can let them through",
+			"vipd accepts its connections in chains of iptables, which does not overrule a drop in another table. Connections to "+
+				"VIPs carry a mark by which a rule there can accept them",
 			fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit)))
 	}
 	return found

@@ -116,7 +116,7 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 		show = "ipvsadm -Ln"
 	}
 	if len(inTheWay) > 0 {
-		found = append(found, problem("virtual servers of other programs are where services are: "+list(inTheWay),
+		found = append(found, problem("virtual servers of other programs have addresses and ports of services: "+list(inTheWay),
 			"an address and port has one virtual server in the kernel, and vipd changes only its own. "+
 				"Remove it with the program that created it, or give the service another VIP or port",
 			show))
@@ -134,8 +134,8 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 // checkServerPrograms looks for programs that manage virtual servers.
 func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	for _, p := range []struct{ name, why string }{
-		{"keepalived", "it may have virtual servers, which vipd leaves alone; with lvs_flush in its configuration it removes vipd's when it starts or stops, " +
-			"and vipd restores them within about a second"},
+		{"keepalived", "it may have virtual servers, which vipd leaves alone. With lvs_flush, it removes vipd's when it starts or stops, and " +
+			"vipd restores them within about a second"},
 		{"ldirectord", "it has virtual servers, which vipd leaves alone; no address and port may be in both configurations"},
 	} {
 		if o.runs(p.name) {

@@ -29,11 +29,10 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 	}
 	strict = slices.DeleteFunc(strict, func(d string) bool { return d == "lo" })
 	if len(strict) == 0 {
-		return []Finding{fine("no device filters by the way back (rp_filter)")}
+		return []Finding{fine("no device filters by the return path (rp_filter)")}
 	}
 	return []Finding{note("rp_filter is strict on "+list(strict),
-		"a client's packets are dropped if they arrive by another device than the route back to the client uses; "+
-			"it matters only if routes are asymmetric",
+		"with asymmetric routes, it drops packets that arrive by another device than the route back to their client uses",
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
@@ -74,8 +73,8 @@ func checkAccounting(_ context.Context, o *observed) []Finding {
 		return nil
 	}
 	return []Finding{note("the kernel does not count bytes of connections (nf_conntrack_acct)",
-		"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Set this and restart vipd: "+
-			"it holds for new connections",
+		"vipd_service_bytes_total and the bytes of vipctl top and conns stay 0; connections are counted. Set this and restart "+
+			"vipd: it applies to new connections",
 		"sysctl -w net.netfilter.nf_conntrack_acct=1")}
 }
 
@@ -94,7 +93,7 @@ func checkLoose(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {
 		return nil
 	}
-	f := note("connection tracking ignores connections that have begun elsewhere (nf_conntrack_tcp_loose)",
+	f := note("connection tracking ignores connections that started elsewhere (nf_conntrack_tcp_loose)",
 		"if a VIP moves to this host, its open connections break", "sysctl -w net.netfilter.nf_conntrack_tcp_loose=1")
 	if o.Config.Ownership.Enabled {
 		f.Level = Warning

@@ -40,7 +40,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 			"sysctls: warning: net.ipv4.conf.all.arp_ignore is 0 while VIPs are held here",
 			"sysctls: note: the kernel does not count bytes of connections (nf_conntrack_acct)",
 			"sysctls: note: connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
-			"sysctls: note: connection tracking ignores connections that have begun elsewhere (nf_conntrack_tcp_loose)",
+			"sysctls: note: connection tracking ignores connections that started elsewhere (nf_conntrack_tcp_loose)",
 		}},
 		{name: "loose for all", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/rp_filter"], m.files["/proc/sys/net/ipv4/conf/all/rp_filter"] = "1", "2"
@@ -49,7 +49,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 			m.Interfaces = func() ([]Interface, error) {
 				return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}}, {Name: "br1", Bridge: true}}, nil
 			}
-		}, want: []string{"sysctls: note: packets inside of bridges bypass iptables: br0"}},
+		}, want: []string{"sysctls: note: packets inside bridges bypass iptables: br0"}},
 		{name: "a bridge whose packets are translated", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
 			m.Frontends = []Frontend{{Service: "web", Backends: []netip.AddrPort{netip.MustParseAddrPort("172.17.0.2:8080")}}}

@@ -44,7 +44,7 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	t := newTraffic(o)
 	addresses := t.addresses()
 	if len(addresses) == 0 {
-		return []Finding{note("there are no services yet, so nothing is known of their traffic", "", "")}
+		return []Finding{note("there are no services yet, so their traffic is unknown", "", "")}
 	}
 	found := t.probeLinks(ctx, addresses)
 	var order []Finding
@@ -146,7 +146,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 		return problem("not on this host"+in(a.Note), "services get no traffic there", "vipctl status")
 	case t.networkDevice(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
 		return warning(fmt.Sprintf("held on %s%s, and in the network of %s: clients there don't reach it, because no host answers their ARP or NDP requests for it",
-			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host; a VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
+			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host. A VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
 			fmt.Sprintf("vipctl check  # after setting addresses.interface = %q in %s", t.networkDevice(addr), t.ConfigFile))
 	case device == "lo" || strings.HasPrefix(device, "vipd"):
 		return routed(fmt.Sprintf("held on %s%s: reached by programs of this host, and by other hosts that have a route to this host", device, t.leftText()), route)

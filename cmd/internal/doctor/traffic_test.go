@@ -19,7 +19,7 @@ func TestFindingsOfAddresses(t *testing.T) {
 		{name: "an address of somebody else", change: func(m *fakeHost) {
 			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
 		}, want: []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and another program must add it"}},
-		{name: "no services", change: func(m *fakeHost) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so nothing is known of their traffic"}},
+		{name: "no services", change: func(m *fakeHost) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so their traffic is unknown"}},
 	})
 }
 

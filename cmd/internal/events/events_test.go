@@ -248,7 +248,7 @@ func TestCloggedLog(t *testing.T) {
 		synctest.Wait()
 		want = append(want, record(3, 3)...)
 		synctest.Wait() // the third line is stuck
-		want = append(want, "level=WARN msg=\"15 events are not in the log, which did not take them in time\"\n")
+		want = append(want, "level=WARN msg=\"15 events are not in the log, because it was too slow\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
 			t.Errorf("%d events are kept, want 10; the log has %q", len(events), log.lines)

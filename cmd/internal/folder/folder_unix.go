@@ -85,7 +85,7 @@ func check(path string, above func(user uint32) bool, links int) error {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR): // its user reports it
 			return nil
 		case err != nil:
-			return fmt.Errorf("looking who can write to %s: %w", at, err)
+			return fmt.Errorf("checking who can write to %s: %w", at, err)
 		case i == len(parts) && !trusted(ownerOf(info)) && at != string(filepath.Separator), !above(ownerOf(info)):
 			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: name another folder, or remove its files and chown root %s", at, ownerOf(info), at)
 		case info.Mode()&fs.ModeSymlink != 0:

@@ -55,7 +55,7 @@ func Note(f *os.File, text string) error {
 		_, err = f.WriteAt([]byte(text), 0)
 	}
 	if err != nil {
-		return fmt.Errorf("noting in the lock: %w", err)
+		return fmt.Errorf("writing to the lock: %w", err)
 	}
 	return nil
 }

@@ -32,8 +32,8 @@ func TestOther(t *testing.T) {
 // down, b is a backup that is usable, and B is a backup that is down. By their agents, m drains, f
 // is down and 0 has no weight; M and O are m and 0 with an override.
 func TestSpares(t *testing.T) {
-	const none = "no usable endpoint would be left of service web (port 80/tcp), so that new connections would fail: nothing was changed; --force does it anyway"
-	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so that new connections would fail: nothing was changed; --force does it anyway"
+	const none = "no usable endpoint would be left of service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
+	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
 	one, yes, no := 1, true, false
 	agents := map[rune]balancer.AgentAnswer{
 		'm': {State: balancer.AgentDrained, Percent: 100}, 'f': {State: balancer.AgentDown, Percent: 100}, '0': {},

@@ -92,7 +92,7 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 		}
 	}
 	if targets == nil {
-		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: endpoints say where they run in their field node%s", p.Name, node, Meant(node, nodes))}
+		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: endpoints name their node in the field node%s", p.Name, node, Meant(node, nodes))}
 	}
 	slices.SortFunc(targets, balancer.Target.Compare)
 	return slices.Compact(targets), nil
@@ -112,7 +112,7 @@ func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Targe
 func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	o := balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
 	if q.Weight == nil && q.Draining == nil {
-		return o, errors.New("say what to change: a weight, or whether to drain")
+		return o, errors.New("name the change: a weight or a drain")
 	}
 	if q.Weight != nil && *q.Weight != balancer.ResetWeight && (*q.Weight < 0 || *q.Weight > balancer.MaxWeight) {
 		return o, fmt.Errorf("weight %d is out of range: 0 (no new connections) to %d", *q.Weight, balancer.MaxWeight)
@@ -163,7 +163,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	if why == nil {
 		return nil
 	}
-	return errors.New(strings.Join(why, ", and ") + ", so that new connections would fail: nothing was changed; --force does it anyway")
+	return errors.New(strings.Join(why, ", and ") + ", so new connections would fail: nothing was changed; --force changes it anyway")
 }
 
 // endedPorts returns the ports of a service whose connections would fail if the targets drained:

@@ -47,6 +47,6 @@ func (e *HeldError) Error() string {
 type ForeignError struct{ PID, UID int }
 
 func (e *ForeignError) Error() string {
-	return fmt.Sprintf("the lock of this network namespace (the abstract socket @vipd) is held by process %d of user %d, which is neither root "+
-		"nor this user: end that process and restart vipd", e.PID, e.UID)
+	return fmt.Sprintf("the lock of this network namespace (the abstract socket @vipd) is held by process %d of another user (%d). End that process "+
+		"and restart vipd", e.PID, e.UID)
 }

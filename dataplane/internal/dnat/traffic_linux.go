@@ -70,7 +70,7 @@ func (t *traffic) start() {
 			lost = true
 		})
 		if err != nil {
-			t.flows.log.Warn("bytes are not counted any more", "err", err)
+			t.flows.log.Warn("bytes are no longer counted", "err", err)
 		}
 	})
 }

@@ -109,7 +109,7 @@ func (o Op) Invalid() error {
 	case o.Verb < AddService || o.Verb > DeleteDestination || o.Verb == 4: // 4 is IPVS_CMD_GET_SERVICE, which is not a change
 		err = errors.New("no such verb")
 	case !plain(s.Key.Addr):
-		err = fmt.Errorf("%q is no address of a virtual server", s.Key.Addr)
+		err = fmt.Errorf("%q is not an address of a virtual server", s.Key.Addr)
 	case s.Key.Proto.Number() == 0:
 		err = fmt.Errorf("protocol %q is none of tcp, udp and sctp", s.Key.Proto)
 	case o.Verb <= EditService && (s.Timeout < 0 || s.Timeout > MaxTimeout || s.Timeout%time.Second != 0):
@@ -119,9 +119,9 @@ func (o Op) Invalid() error {
 	case o.Verb <= EditService && len(s.Scheduler) >= schedulerSize:
 		err = fmt.Errorf("scheduler %q: %w", s.Scheduler, ErrNoScheduler)
 	case o.Verb >= AddDestination && !plain(d.Addr.Addr()):
-		err = fmt.Errorf("%q is no address of a destination", d.Addr)
+		err = fmt.Errorf("%q is not an address of a destination", d.Addr)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && method(d.Forward) < 0:
-		err = fmt.Errorf("%q is no way to forward", d.Forward)
+		err = fmt.Errorf("%q is not a forwarding method", d.Forward)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):
 		err = fmt.Errorf("weight %d: %w", d.Weight, syscall.ERANGE)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Upper > math.MaxInt32 || d.Lower > d.Upper): // not all kernels check Upper

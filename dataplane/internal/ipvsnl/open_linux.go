@@ -36,7 +36,7 @@ func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		switch {
 		case errors.Is(err, unix.EPERM):
-			err = fmt.Errorf("%w: this process may not look at it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
+			err = fmt.Errorf("%w: this process may not read it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
 		case errors.Is(err, ErrUnsupported):
 			err = errors.Unwrap(err) // omit the name of the failed request
 		}

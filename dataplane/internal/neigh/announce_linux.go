@@ -45,7 +45,7 @@ type Sender struct {
 func Open(link int) (*Sender, error) {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
-		return nil, fmt.Errorf("looking at interface %d: %w", link, err)
+		return nil, fmt.Errorf("reading interface %d: %w", link, err)
 	}
 	// Neighbors use the last advertisement. An advertisement without the router flag would make
 	// them remove their routes through this router.
@@ -158,7 +158,7 @@ func (s *Sender) conn(a netip.Addr) (conn **packet.Conn, protocol int) {
 func (s *Sender) send(a netip.Addr, to net.HardwareAddr, body []byte) error {
 	conn, _ := s.conn(a)
 	if _, err := (*conn).WriteTo(body, &packet.Addr{HardwareAddr: to}); err != nil {
-		return fmt.Errorf("telling of %s on %s: %w", a, s.device.Name, err)
+		return fmt.Errorf("announcing %s on %s: %w", a, s.device.Name, err)
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type Claim struct {
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
-		return fmt.Errorf("looking at interface %d: %w", link, err)
+		return fmt.Errorf("reading interface %d: %w", link, err)
 	}
 	var conns []*packet.Conn
 	for _, protocol := range []int{unix.ETH_P_ARP, unix.ETH_P_IPV6} {

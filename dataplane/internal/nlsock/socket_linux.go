@@ -97,7 +97,7 @@ func (s *Socket) Filter(program []unix.SockFilter) (err error) {
 		err = unix.SetsockoptSockFprog(int(fd), unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, attached)
 	})
 	if err = errors.Join(failed, err); err != nil {
-		return fmt.Errorf("filtering what the kernel tells: %w", err)
+		return fmt.Errorf("filtering the kernel's messages: %w", err)
 	}
 	return nil
 }

@@ -44,8 +44,8 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 // NotWritten returns an error about a chain whose hash differs from the rules that the program
 // reported as written.
 func NotWritten(table, chain string, got ChainHash) error {
-	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it at the same time, "+
-		"or the iptables program that vipd found does nothing: try it by hand, and choose the other [iptables] backend", chain, table, got.Rules)
+	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it, or vipd found an "+
+		"iptables program that does nothing. Try it manually, and choose the other [iptables] backend", chain, table, got.Rules)
 }
 
 // isHook reports whether a chain is one of the kernel's own chains.

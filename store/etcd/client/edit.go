@@ -66,7 +66,7 @@ func (c *Client) Edit(ctx context.Context, key string, change func([]byte) (Edit
 			return Result{at, ok}, err
 		}
 	}
-	return Result{}, fmt.Errorf("%s is changed by others all the time: nothing was written", key)
+	return Result{}, fmt.Errorf("%s keeps being changed by others: nothing was written", key)
 }
 
 // noteLease grants a lease for a note. For other values, it returns 0.

@@ -103,7 +103,7 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	for i, p := range wanted {
 		for _, other := range wanted[:i] {
 			if p != other && p.overlaps(other) {
-				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so they can't both give it addresses: ask for addresses of one of them, or give each its own networks", s.Name, other.name, p.name)
+				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so they can't both give it addresses. Name one of them, or give each its own networks", s.Name, other.name, p.name)
 			}
 		}
 	}

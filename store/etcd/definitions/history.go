@@ -146,8 +146,8 @@ func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Hist
 		return nil, nil, err
 	}
 	if c.Fields != nil && size > maxWritten {
-		return nil, nil, fmt.Errorf("service %s is too large: with what its history gets, %d bytes are to be written, and etcd takes %d at once: "+
-			"split the service, or publish its endpoints apart from it (vipctl register)", c.Name, size, maxWritten)
+		return nil, nil, fmt.Errorf("service %s is too large: with its history, it needs %d bytes, and etcd accepts %d at once. Split the service, or "+
+			"publish its endpoints separately (vipctl register)", c.Name, size, maxWritten)
 	}
 	for i, e := range past {
 		if e.N <= n-1-historyLength && i < maxOps/2 {

@@ -99,7 +99,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 			return &ContestedError{lost}
 		}
 	}
-	return errors.New("others claim addresses or ports all the time")
+	return errors.New("others keep claiming addresses or ports")
 }
 
 // ContestedError means that another service has claimed the same address since the change was

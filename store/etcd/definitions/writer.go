@@ -152,7 +152,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 			return client.Result{Revision: at, Changed: ok}, err
 		}
 	}
-	return client.Result{}, fmt.Errorf("service %s is changed by others all the time: nothing was written", c.Name)
+	return client.Result{}, fmt.Errorf("service %s keeps being changed by others: nothing was written", c.Name)
 }
 
 // revision returns the revision of the definition, or 0 if the service does not exist.

@@ -115,7 +115,7 @@ func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
 	case text.Verdict == abstains:
 		text.Verdict = balancer.HealthUnknown
 	case text.Verdict != balancer.HealthUp && text.Verdict != balancer.HealthDown:
-		err = fmt.Errorf("%s is no verdict", schema.Quote(string(text.Verdict)))
+		err = fmt.Errorf("%s is not a verdict", schema.Quote(string(text.Verdict)))
 	}
 	return p, err
 }
