@@ -33,7 +33,7 @@ func applyVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert the changes after this `TIME`, such as 10m, unless they are confirmed"},
 			&cli.StringFlag{Name: "on", Usage: "with --confirm: only on these `NODES`, separated by commas: names, zone=ZONE, or a share such as 10%"},
-			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are"},
+			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know without changing them"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: cli.Traced(runApply),

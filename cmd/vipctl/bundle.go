@@ -26,7 +26,7 @@ import (
 
 func debugVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "debug", Args: "bundle", Brief: "gather what a bug report needs, in one file",
+		Name: "debug", Args: "bundle", Brief: "gather the information for a bug report in one file",
 		About: "\"debug bundle\" writes a tar.gz: what vipd says of itself (status, lists, differences, events), doctor's findings, the " +
 			"configuration and services files, what vipd has in the kernel, addresses and routes, and what its goroutines " +
 			"do. What can't be gathered says why, in its place.\n\n" +

@@ -24,7 +24,7 @@ func checkVerb() *cli.Verb {
 			"own addresses on which a program listens. The exit code is 1 if any problem is more than a warning. No daemon is needed.",
 		Example: "vipctl check /etc/vipd/vipd.toml --mode userspace",
 		Values:  modeValues(),
-		Flags:   []cli.Flag{modeFlag("what this `MODE` can't honour is a problem too: " + wording.List(config.ModeName("").Values(), "or"))},
+		Flags:   []cli.Flag{modeFlag("also report settings that this `MODE` can't honour: " + wording.List(config.ModeName("").Values(), "or"))},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		MaxArgs: cli.AnyArgs,
 		Run:     runCheck,
@@ -76,7 +76,7 @@ func (d *localDefinitions) checkFor(mode config.ModeName) {
 	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {
-			p.Text += " (a running vipd leaves it with the service that has it)" // the files don't name the holder
+			p.Text += " (a running vipd leaves it with its current holder)" // the files don't name the holder
 		}
 	}
 	d.checkHost(frontends)

@@ -41,8 +41,8 @@ func cleanupVerb() *cli.Verb {
 		Values:  modeValues(),
 		Flags: []cli.Flag{
 			modeFlag("remove only what this `MODE` created"),
-			&cli.BoolFlag{Name: "dry-run", Usage: "say what would be removed, and remove nothing"},
-			&cli.BoolFlag{Name: "force", Usage: "remove it also while a vipd runs, whose services stop"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, and remove nothing"},
+			&cli.BoolFlag{Name: "force", Usage: "remove it even while vipd runs, which ends its services"},
 		},
 		Run: runCleanup,
 	}
@@ -62,7 +62,7 @@ func runCleanup(c *cli.Call) error {
 		return err
 	}
 	if !c.Root {
-		return errors.New("what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup")
+		return errors.New("only root can see and remove vipd's objects: sudo vipctl cleanup")
 	}
 	if err := folder.CheckFiles(conf.RunDir); err != nil {
 		return fmt.Errorf("run_dir: %w", err)
@@ -186,7 +186,7 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 		return conf, err
 	}
 	if i := slices.IndexFunc(problems, isError); i >= 0 {
-		return conf, fmt.Errorf("the config says where things are, and has a mistake: %s", problems[i])
+		return conf, fmt.Errorf("the config names vipd's folders, and has a mistake: %s", problems[i])
 	}
 	return conf, nil
 }
@@ -222,7 +222,7 @@ func refuseWhileServing(c *cli.Call) error {
 	case errors.Is(err, fs.ErrNotExist), sockerr.Is(err, syscall.ECONNREFUSED):
 		return nil
 	}
-	return fmt.Errorf("looking whether vipd is running: %w", err)
+	return fmt.Errorf("checking whether vipd is running: %w", err)
 }
 
 // cleaners returns the cleaners of a mode, or all of them. The order matters, because the last

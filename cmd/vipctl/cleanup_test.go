@@ -49,7 +49,7 @@ func TestCleanupNeedsRoot(t *testing.T) {
 			t.Errorf("exit code of %v = %d, want 1", line, code)
 		}
 	}
-	const want = "vipctl: what vipd makes on a host is for root to see and to remove: sudo vipctl cleanup\n"
+	const want = "vipctl: only root can see and remove vipd's objects: sudo vipctl cleanup\n"
 	if got := s.err.String(); got != strings.Repeat(want, 2) {
 		t.Errorf("stderr = %q, want one sentence about root", got)
 	}

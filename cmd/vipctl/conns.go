@@ -46,12 +46,12 @@ func connsVerb() *cli.Verb {
 // connectionFlags are flags that filter connections.
 func connectionFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "service", Usage: "only those of the service `NAME`"},
-		&cli.StringFlag{Name: "client", Usage: "only those from a client's `ADDRESS[:PORT]`"},
-		&cli.StringFlag{Name: "endpoint", Usage: "only those to an endpoint's `ADDRESS[:PORT]`"},
-		&cli.StringFlag{Name: "state", Usage: "only those in the `STATE`, a word of the column"},
-		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show those that begin and end, until Ctrl-C"},
-		&cli.BoolFlag{Name: "kill", Usage: "end them; asks first"},
+		&cli.StringFlag{Name: "service", Usage: "only connections to the service `NAME`"},
+		&cli.StringFlag{Name: "client", Usage: "only connections from a client's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "endpoint", Usage: "only connections to an endpoint's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "state", Usage: "only connections in the `STATE`, a word of the column"},
+		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show connections as they start and end, until Ctrl-C"},
+		&cli.BoolFlag{Name: "kill", Usage: "end the listed connections, after a question"},
 		&cli.BoolFlag{Name: "yes", Usage: "with --kill: don't ask"},
 	}
 }
@@ -65,13 +65,13 @@ func runConns(c *cli.Call) error {
 	case follow && kill:
 		return cli.WrongUse("--follow and --kill don't go together")
 	case follow && q.State != "":
-		return cli.WrongUse("--follow tells of begins and ends, whatever the state: leave out --state")
+		return cli.WrongUse("--follow shows connections in every state: leave out --state")
 	case follow:
 		return followConnections(c, q)
 	case kill:
 		return killConnections(c, q)
 	case c.Flags.Bool("yes"):
-		return cli.WrongUse("--yes goes with --kill alone")
+		return cli.WrongUse("--yes needs --kill")
 	}
 	return printConnections(c, q)
 }
@@ -86,7 +86,7 @@ func connectionQuery(c *cli.Call) (q dataplane.ConnectionQuery, err error) {
 	}
 	q.Service, q.State = balancer.Name(plainService(service)), c.Flags.String("state")
 	if states := dataplane.States(); q.State != "" && !slices.Contains(states, q.State) {
-		return q, cli.WrongUse("--state %q is no state of connections; these are: %s", q.State, strings.Join(states, ", "))
+		return q, cli.WrongUse("--state %q is not a state of connections; the states are: %s", q.State, strings.Join(states, ", "))
 	}
 	for flag, at := range map[string]*netip.AddrPort{"client": &q.Client, "endpoint": &q.Backend} {
 		if text := c.Flags.String(flag); text != "" {
@@ -240,10 +240,10 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 			received()
 			switch {
 			case e.Event == api.Following && c.Format != cli.FormJSON:
-				c.Say("following connections that begin and end; Ctrl-C ends it")
+				c.Say("following connections that start and end; Ctrl-C ends it")
 				return nil
 			case e.Event == api.Missed && c.Format != cli.FormJSON:
-				c.Note("some connections began or ended too fast to be shown")
+				c.Note("some connections started or ended too fast to be shown")
 				return nil
 			}
 			if err := c.Print(connectionEvent(c.Printer, &e)); err != nil {
@@ -293,7 +293,7 @@ func killConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 // sureToKill shows the number of connections, and asks for confirmation.
 func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 	if !c.ErrTerminal {
-		return false, cli.WrongUse("--kill asks before it ends connections, and here is no terminal; say --yes")
+		return false, cli.WrongUse("--kill asks before it ends connections, and there is no terminal: add --yes")
 	}
 	client, err := c.Client()
 	if err != nil {

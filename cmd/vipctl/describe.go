@@ -198,7 +198,7 @@ func pathText(a api.Address) string {
 		text = "on loopback: reached by this host alone"
 	case a.Held == "host", a.Held == "none", a.Held == "":
 	case a.Held == "lo", strings.HasPrefix(a.Held, "vipd"):
-		text += ": reached by this host, and by others where a route leads here"
+		text += ": reached by this host, and by others if they have a route to it"
 	default:
 		text += ": this host answers ARP or NDP for it"
 	}

@@ -22,7 +22,7 @@ import (
 
 func diffVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "diff", Brief: "compare the wanted services with the running ones, or with etcd",
+		Name: "diff", Brief: "compare wanted services with running services, or with etcd",
 		About: "Without -f: which of the daemon's services do not run as wanted, and why. The daemon compares them with what the " +
 			"kernel has now, repairs what other programs have changed, and shows what it can't repair.\n\n" +
 			"With -f FILE, where services come from files: what would change if the daemon read FILE now. FILE is a daemon's " +

@@ -19,8 +19,8 @@ import (
 )
 
 // overridePlace is the help's paragraph about the place of an override.
-const overridePlace = "Where the service is in etcd, all nodes follow: --etcd names etcd, or the config does. Otherwise, and " +
-	"with --socket, it is the daemon of this host that does it, for itself alone."
+const overridePlace = "If the service is in etcd, which --etcd or the config names, all nodes follow. Otherwise, and with --socket, only the daemon of " +
+	"this host follows."
 
 func nodeFlag() cli.Flag {
 	return &cli.StringFlag{Name: "node", Usage: "every endpoint on this `NODE`, of all services"}
@@ -31,16 +31,16 @@ func reasonFlag() cli.Flag {
 }
 
 func forceFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "force", Usage: "also where a service has no usable endpoint left then, or fewer than min_usable"}
+	return &cli.BoolFlag{Name: "force", Usage: "even if a service keeps no usable endpoint, or fewer than min_usable"}
 }
 
 func expiresFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "expires", Usage: "take it back after `TIME`; 0 means never"}
+	return &cli.DurationFlag{Name: "expires", Usage: "undo it after `TIME`; 0 means never"}
 }
 
 func drainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "no new connections to an endpoint; established ones live on",
+		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "stop new connections to an endpoint; established connections continue",
 		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all present addresses of a DNS name (SERVICE/ADDRESS, as \"vipctl get " +
 			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +
@@ -54,7 +54,7 @@ func drainVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			nodeFlag(),
 			&cli.BoolFlag{Name: "wait", Usage: "return when the last connection has ended"},
-			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts what is left after `TIME`, such as 90s or 10m; 0: never"},
+			&cli.DurationFlag{Name: "timeout", Usage: "the daemon cuts the remaining connections after `TIME`, such as 90s or 10m; 0: never"},
 			reasonFlag(), expiresFlag(), forceFlag(),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 2, Fleet: true,
@@ -64,7 +64,7 @@ func drainVerb() *cli.Verb {
 
 func undrainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "take a drain back",
+		Name: "undrain", Args: "SERVICE ADDRESS | --node NODE", Brief: "end a drain",
 		About: "Takes a drain back: the endpoint, or all endpoints on a node, get new connections again as far as health, " +
 			"weight and locality allow. It takes the same names as drain. A weight set manually stays; \"vipctl " +
 			"weight SERVICE ADDRESS -\" takes that back.\n\n" + overridePlace,
@@ -77,7 +77,7 @@ func undrainVerb() *cli.Verb {
 
 func weightVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "weight", Args: "SERVICE ADDRESS N|- | --node NODE N|-", Brief: "set the weight of an endpoint, or take it back",
+		Name: "weight", Args: "SERVICE ADDRESS N|- | --node NODE N|-", Brief: "set the weight of an endpoint, or restore the configured weight",
 		About: fmt.Sprintf("Sets the weight of an endpoint, or of all endpoints on a node, to N, 0 to %d; 0 means no new "+
 			"connections. It wins over what is written, also across restarts and reloads, until \"-\" in place of N takes it "+
 			"back. The last usable endpoint of a service, or one that it needs for min_usable, gets 0 only with --force. The schedulers %s ignore weights.\n\n", balancer.MaxWeight, unweighted()) + overridePlace,
@@ -157,7 +157,7 @@ func runWeight(c *cli.Call) error {
 	case text == "-":
 		n, done = balancer.ResetWeight, "the configured weight counts again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
-		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to take back the one that was set", text, balancer.MaxWeight)
+		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to remove the weight that was set", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
 	done += until(q)
@@ -239,7 +239,7 @@ func runDrain(c *cli.Call) error {
 	q.Draining = &draining
 	done := "draining"
 	if q.Timeout > 0 {
-		done += fmt.Sprintf("; what is left is cut in %s", q.Timeout)
+		done += fmt.Sprintf("; remaining connections are cut in %s", q.Timeout)
 	}
 	done += until(q)
 	o, err := nodeOverrider(c, q)

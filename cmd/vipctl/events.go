@@ -39,7 +39,7 @@ func eventsVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
-				Usage: "the latest `N`; 0: all that are kept, and with -f only those that come"},
+				Usage: "the latest `N`; 0: all kept events, or with -f only new events"},
 			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},
 			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
 			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + wording.List(events.Kind("").Values(), "or")},

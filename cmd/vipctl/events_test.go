@@ -80,7 +80,7 @@ func TestEventsFollow(t *testing.T) {
 				t.Errorf("stdout =\n%swant\n%s", got, want)
 			}
 			want = "vipctl: 7 events were lost before they could be shown\nvipctl: following events: vipd at " + socket +
-				" ended the answer; waiting for vipd\nvipctl: vipd is back\n"
+				" cut the answer short; waiting for vipd\nvipctl: vipd is back\n"
 			if got := s.err.String(); got != want {
 				t.Errorf("stderr =\n%swant\n%s", got, want)
 			}

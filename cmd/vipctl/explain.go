@@ -99,9 +99,9 @@ func liveText(e *api.Explanation) string {
 	case !l.Client.IsValid():
 		return fmt.Sprintf("connecting from this node failed after %s: %s", connected, l.Error)
 	case l.Error != "":
-		return fmt.Sprintf("this node itself connected, from %s in %s%s; which endpoint took it is not known: %s", l.Client, connected, way, l.Error)
+		return fmt.Sprintf("this node itself connected, from %s in %s%s; its endpoint is not known: %s", l.Client, connected, way, l.Error)
 	}
-	return fmt.Sprintf("this node itself connected, from %s in %s%s; %s took it, known after %s (%s)", l.Client, connected, way, l.Endpoint,
+	return fmt.Sprintf("this node itself connected, from %s in %s%s; %s accepted it, known after %s (%s)", l.Client, connected, way, l.Endpoint,
 		l.Taken.Round(10*time.Microsecond), l.State)
 }
 

@@ -19,7 +19,7 @@ import (
 
 func exportVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, as apply takes them",
+		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, in the form that apply reads",
 		About: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
 			"the output changes nothing. \"auto\" stays auto, and fields that this version does not know are kept. Endpoints that " +
 			"are registered apart, and overrides, are not part of it.\n\n" +
@@ -129,10 +129,10 @@ func exported(s *definitions.Stored, form string) (string, error) {
 	}
 	for field, value := range s.Fields {
 		if value == nil {
-			return "", fmt.Errorf("%s is null, which TOML can't say; \"-o json\" can", field)
+			return "", fmt.Errorf("%s is null, which TOML can't express; \"-o json\" can", field)
 		}
 	}
-	return "", errors.New("TOML can't say all of it; \"-o json\" can")
+	return "", errors.New("TOML can't express all of it; \"-o json\" can")
 }
 
 // servicesTOML formats definitions as a services file.

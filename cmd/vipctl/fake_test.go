@@ -374,7 +374,7 @@ func (d *fakeDaemon) fill() {
 		{Seq: 1001, At: past, Kind: events.Mode, Text: "userspace mode serves", Cause: "configured"},
 		{Seq: 1002, At: past.Add(time.Second), Kind: events.Apply, Level: slog.LevelDebug, Service: "web", Text: "applied, 2 frontends", Took: 3141592, Revision: 12},
 		{Seq: 1003, At: past.Add(time.Hour), Kind: events.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
-		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: events.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "is gone: its time to drain is over, and connections that it had left are cut"},
+		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: events.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "was removed: its time to drain is over, and its remaining connections are cut"},
 		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: events.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
 		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: events.Store, Text: "etcd is reachable again", Lasted: 1260 * time.Millisecond, Revision: 40},
 		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: events.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},

@@ -273,7 +273,7 @@ func (f *fleetOverride) await() error {
 	})
 	watcher.end()
 	if err == nil && len(v.gone) > 0 {
-		f.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
+		f.Note("no longer waiting for removed nodes: %s", strings.Join(v.gone, ", "))
 	}
 	return printOutcome(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }

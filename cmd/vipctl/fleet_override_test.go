@@ -171,7 +171,7 @@ func TestFleetDrainWait(t *testing.T) {
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--reason", "disk", "--timeout", "10m")
 	l.waitForStderr("vipctl: waiting: gw1 is at revision 1, gw2 is at revision 1\n")
 	revision := f.revisionOf("/vipd/overrides/web/10.0.0.1")
-	want := fmt.Sprintf("web/10.0.0.1: draining; what is left is cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
+	want := fmt.Sprintf("web/10.0.0.1: draining; remaining connections are cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
 	if got := l.out.String(); got != want {
 		t.Errorf("stdout = %q, want %q", got, want)
 	}

@@ -33,11 +33,11 @@ func fileFlag(usage string) cli.Flag {
 }
 
 func recursiveFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "read the folders in a folder too"}
+	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "also read the folders in a folder"}
 }
 
 func dryRunFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and say what would be done"}
+	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and show what would be done"}
 }
 
 // written is the definition of a service, or of the settings of an address, in a file.
@@ -62,7 +62,7 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
-			return nil, cli.WrongUse("standard input can be read once: -f - is there twice")
+			return nil, cli.WrongUse("standard input can be read once: -f - is given twice")
 		}
 		files, err := filesAt(place, recursive)
 		if err != nil {
@@ -259,7 +259,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 	}
 	for _, name := range slices.Sorted(maps.Keys(top)) {
 		if name != "services" && name != "vips" {
-			g.problem(origin, "", name, `stands beside "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
+			g.problem(origin, "", name, `stands next to "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
 		}
 	}
 	services, ok := inner.(map[string]any)

@@ -20,7 +20,7 @@ import (
 
 func historyVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "history", Args: "SERVICE [N]", Brief: "the last texts of a service in etcd: who, when, what",
+		Name: "history", Args: "SERVICE [N]", Brief: "list the last texts of a service in etcd, with author and time",
 		About: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
 			"changed, or which text they were rolled back to. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
 			"services file.\n\n" +

@@ -278,7 +278,7 @@ func changes(d *fakeDaemon) map[string]func() {
 		},
 		"allup": func() { d.status.Health = api.HealthCount{Checked: 2} },
 		"warnedreload": func() {
-			d.reload.Problems = []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "mode", Text: "has changed, which takes a restart of vipd to come into effect"}}
+			d.reload.Problems = []balancer.Problem{{Severity: balancer.SeverityWarning, Field: "mode", Text: "has changed: restart vipd to apply it"}}
 		},
 	}
 }

@@ -32,11 +32,11 @@ func nodeVerb() *cli.Verb {
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("the `MODE` that the node is to use: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": what its file says"),
-			&cli.BoolFlag{Name: "is-off", Usage: "fence: I have made sure that NODE is off"},
+			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": as its file says"),
+			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
-			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: though no other host takes its VIPs"},
-			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": what its file says"),
+			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: even if no other host takes over its VIPs"},
+			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": as its file says"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, MinArgs: 1, MaxArgs: 2,
@@ -95,7 +95,7 @@ func standBy(c *cli.Call, name string) error {
 func setModeAndZone(c *cli.Call, name string) error {
 	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {
-		return cli.WrongUse("say what to set: --mode or --zone; for example: %s", c.Verb.Example)
+		return cli.WrongUse("name the setting: --mode or --zone; for example: %s", c.Verb.Example)
 	}
 	mode, err := mode(c)
 	if err != nil {
@@ -139,7 +139,7 @@ func editNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) error {
 	}
 	noteUnknownNode(c, name)
 	return c.Show(out, func() string {
-		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd any more")
+		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd now")
 		if !out.Changed {
 			text += ", as before"
 		}
@@ -165,6 +165,6 @@ func noteUnknownNode(c *cli.Call, name string) {
 	nodes = slices.DeleteFunc(nodes, func(n fleet.Node) bool { return n.Live == nil })
 	here := lists.Mapped(nodes, func(n fleet.Node) string { return n.Name })
 	if err == nil && !slices.Contains(here, name) {
-		c.Hint("no vipd with the name %q is there now%s", name, lookup.Meant(name, here))
+		c.Hint("no vipd with the name %q is running%s", name, lookup.Meant(name, here))
 	}
 }

@@ -51,7 +51,7 @@ func try(c *cli.Call) error {
 	case c.Flags.Bool("prune") || c.Flags.Bool("allow-empty"):
 		return cli.WrongUse("--confirm accepts only a file without errors, so it needs neither --prune nor --allow-empty")
 	case place == "":
-		return errors.New("nothing can be confirmed: vipd follows its files, so it already serves a saved change; write the new text to another file, and name it: vipctl reload --confirm 2m -f NEW")
+		return errors.New("nothing can be confirmed, because vipd already serves saved changes of its files. Write the new text to another file, and name it: vipctl reload --confirm 2m -f NEW")
 	}
 	name, text, err := readInput(c, place)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 
 func planVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "plan", Args: "FILE", Brief: "print what a mode would make of a file",
+		Name: "plan", Args: "FILE", Brief: "print the rules that a mode would create from a file",
 		About: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
 			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +

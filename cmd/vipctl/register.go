@@ -47,8 +47,8 @@ func registerVerb() *cli.Verb {
 			nodeNameFlag("the `NODE` that it is on"),
 			zoneFlag("the `ZONE` that it is in"),
 			&cli.BoolFlag{Name: "backup", Usage: "use it only when no other is up"},
-			&cli.IntFlag{Name: "max-connections", Usage: "most connections of each vipd to it, a `NUMBER`; 0: no bound"},
-			&cli.DurationFlag{Name: "timeout", Usage: "the drain takes this `TIME` at most; default: drain_timeout of the service"},
+			&cli.IntFlag{Name: "max-connections", Usage: "limit the connections of each vipd to it to this `NUMBER`; 0: no limit"},
+			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: drain_timeout of the service"},
 			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
 		},
 		Fleet: true, MaxArgs: cli.WithCommand,
@@ -228,7 +228,7 @@ func (r *registration) leave() error {
 		err = r.registrar.Leave(ctx)
 	}
 	if err == nil {
-		r.Note("%s is taken out", r.name())
+		r.Note("%s is removed", r.name())
 	}
 	return r.left(err)
 }
@@ -239,7 +239,7 @@ func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("taking %s out: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
+	return fmt.Errorf("removing %s: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
 }
 
 // drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. It
@@ -324,17 +324,17 @@ func (r *registration) await(ctx context.Context) {
 				lag = v.awaited(nodes, r.Now())
 			} else if ctx.Err() == nil && !blind {
 				blind = true
-				r.Note("who has connections can't be seen: %v", err)
+				r.Note("the nodes with connections can't be read: %v", err)
 			}
 			if err == nil && len(lag) == 0 && len(v.done) > 0 {
-				r.Note("no node has a connection to %s any more", r.name())
+				r.Note("no node has a connection to %s now", r.name())
 				return
 			}
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) && len(lag) > 0 {
-				r.Note("%s: not waited for any longer: %s", r.name(), names(lag))
+				r.Note("%s: no longer waiting: %s", r.name(), names(lag))
 			}
 			return
 		case <-tick.C:

@@ -50,7 +50,7 @@ func TestRegister(t *testing.T) {
 	if f.endpoint("web", webID) != nil {
 		t.Error("endpoint still exists, want it removed")
 	}
-	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is taken out\n", l.err.String()); d != "" {
+	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is removed\n", l.err.String()); d != "" {
 		t.Errorf("stderr (-want +got):\n%s", d)
 	}
 	if l.out.String() != "" {
@@ -385,8 +385,8 @@ func TestRegisterRights(t *testing.T) {
 		read []string
 		says string
 	}{
-		"registrar": {[]string{"/vipd/endpoints/web/", "/vipd/services/web"}, "who has connections can't be seen: the user web may not do that"},
-		"waiter":    {[]string{"/vipd/endpoints/web/", "/vipd/services/web", "/vipd/nodes/"}, "no node has a connection to web/10.0.0.1:8080 any more"},
+		"registrar": {[]string{"/vipd/endpoints/web/", "/vipd/services/web"}, "the nodes with connections can't be read: the user web may not do that"},
+		"waiter":    {[]string{"/vipd/endpoints/web/", "/vipd/services/web", "/vipd/nodes/"}, "no node has a connection to web/10.0.0.1:8080 now"},
 		"less":      {[]string{"/vipd/endpoints/web/"}, "(drain_timeout of the service can't be read)"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -406,7 +406,7 @@ func TestRegisterRights(t *testing.T) {
 				p.interrupt()
 			}
 			p.waitForExit(5)
-			p.waitForStderr("web/10.0.0.1:8080 is taken out")
+			p.waitForStderr("web/10.0.0.1:8080 is removed")
 		})
 	}
 }

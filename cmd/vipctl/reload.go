@@ -28,8 +28,8 @@ func reloadVerb() *cli.Verb {
 			"also if it has restarted since then. A NEW with errors changes nothing.",
 		Example: "vipctl reload",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "allow-empty", Usage: "accept a main file that is empty, and serve nothing of it"},
-			&cli.BoolFlag{Name: "prune", Usage: "remove and list the services that are no longer defined, in spite of errors"},
+			&cli.BoolFlag{Name: "allow-empty", Usage: "accept an empty main file, and serve nothing from it"},
+			&cli.BoolFlag{Name: "prune", Usage: "remove and list services that are no longer defined, despite errors"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert to the configuration file after this `TIME`, such as 2m, unless the change is confirmed"},
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "with --confirm: the file that is to replace the configuration file, `NEW`, or - for standard input"},
 		},

@@ -158,7 +158,7 @@ func TestWatchContinuesAfterRestart(t *testing.T) {
 	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
 		t.Errorf("output (-want +got):\n%s", d)
 	}
-	want := "vipctl: following services: vipd at " + socket + " ended the answer; waiting for vipd\nvipctl: vipd is back\n"
+	want := "vipctl: following services: vipd at " + socket + " cut the answer short; waiting for vipd\nvipctl: vipd is back\n"
 	if got := s.err.String(); got != want {
 		t.Errorf("stderr = %q, want %q", got, want)
 	}

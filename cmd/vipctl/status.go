@@ -17,10 +17,10 @@ import (
 
 func statusVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "status", Brief: "how this node is: mode, store, sync, health, addresses, problems",
-		About: "Shows the node as a whole: the mode in use and why, the store and its health, how far the node is with " +
-			"it, how many endpoints are down, its addresses, and every problem. With -w it shows each change, until Ctrl-C. With --exit-code the exit code is 4 if a service has no " +
-			"endpoint for its clients.",
+		Name: "status", Brief: "show this node: mode, store, sync, health, addresses, problems",
+		About: "Shows the node as a whole: its mode and the reason, the store and the applied revision, endpoints that are down, " +
+			"addresses, and every problem. With -w it shows each change, until Ctrl-C. With --exit-code the exit code is 4 if a " +
+			"service has no endpoint for its clients.",
 		Example: "vipctl status -w",
 		Flags:   []cli.Flag{watchFlag(), &cli.BoolFlag{Name: "exit-code", Usage: "exit with 4 if a service is down"}},
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON},
@@ -167,7 +167,7 @@ func (out *sheet) sync(s *api.Status) {
 	y := &s.Sync
 	text := fmt.Sprintf("revision %d, applied", y.Applied)
 	if y.Failing > 0 {
-		text += " but for what fails"
+		text += " except failures"
 	}
 	if y.Wanted != y.Applied {
 		text = fmt.Sprintf("revision %d is applied, %d is wanted", y.Applied, y.Wanted)

@@ -31,7 +31,7 @@ func topVerb() *cli.Verb {
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and end"},
-			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are taken, 100ms or more"},
+			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are measured, 100ms or more"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 1, Complete: cli.InTurn(serviceNames), Run: runTop,
 	}

@@ -151,7 +151,7 @@ func drainVIPs(c *cli.Call, node string, on bool) error {
 	now := "its VIPs are elsewhere"
 	if len(left) > 0 {
 		c.Hint("%s", stays(c, node, left))
-		now = "it takes no VIPs"
+		now = "it owns no VIPs"
 	}
 	c.Say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
 	return nil

@@ -26,7 +26,7 @@ func TestDrainWithoutAnother(t *testing.T) {
 	put("vips/10.0.0.100", `{"node": "gw1", "session": "0000000000000001"}`)
 	code, stdout, stderr := f.run(t.Context(), "ana", "drain", "--node", "gw1")
 	if code != cli.ExitDone || !strings.Contains(stderr, "gw1 still owns 10.0.0.100: no other host can take it now") || strings.Contains(stdout+stderr, "are elsewhere") ||
-		!strings.Contains(stdout+stderr, `it takes no VIPs until "vipctl undrain --node gw1"`) {
+		!strings.Contains(stdout+stderr, `it owns no VIPs until "vipctl undrain --node gw1"`) {
 		t.Errorf("exit code = %d, want failure and the VIP:\n%s%s", code, stdout, stderr)
 	}
 	if _, stdout, stderr = f.run(t.Context(), "ana", "undrain", "--node", "gw1"); !strings.Contains(stdout+stderr, "it may own VIPs again") {

@@ -30,8 +30,8 @@ func vipVerb() *cli.Verb {
 			"when a host comes back. A group moves as one, and no VIP to a host that it prefers less; --dry-run only lists the moves.",
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "to", Usage: "the `NODE` that is to have it; with VRRP its address"},
-			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "how `LONG` to wait for the owner"},
+			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},
+			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait for the owner for this `TIME`"},
 			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
 			reasonFlag(),
@@ -197,7 +197,7 @@ func runVIP(c *cli.Call) error {
 	case c.Args[0] != "move":
 		return cli.WrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.Args, " "))
 	case len(c.Args) == 1:
-		return cli.WrongUse("say which VIP to move; for example: %s", c.Verb.Example)
+		return cli.WrongUse("name the VIP to move; for example: %s", c.Verb.Example)
 	}
 	a, err := vipNamed(c, c.Args[1])
 	if err != nil {
@@ -235,7 +235,7 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
 		if a, err = netip.ParseAddr(name); err != nil {
-			err = cli.WrongUse("%q is not an address, and no @GROUP", name)
+			err = cli.WrongUse("%q is neither an address nor @GROUP", name)
 		}
 		return a, err
 	}
@@ -251,12 +251,12 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	if c.OwnsByVRRP() {
 		return a, fmt.Errorf("no VIP of this host is in group %q; \"vipctl get vips\" lists groups", group)
 	}
-	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, but not those that stand in the files of nodes: name an address", group)
+	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, except groups in files of nodes: name an address", group)
 }
 
 func fenceNode(c *cli.Call, name string) error {
 	if !c.Flags.Bool("is-off") {
-		return cli.WrongUse("make sure that %s is off, or two hosts may answer for its VIPs, and say so: vipctl node fence %s --is-off", name, name)
+		return cli.WrongUse("make sure that %s is off, or two hosts may answer for its VIPs; then confirm it: vipctl node fence %s --is-off", name, name)
 	}
 	w, err := c.Etcd()
 	if err != nil {
@@ -265,7 +265,7 @@ func fenceNode(c *cli.Call, name string) error {
 	if err := w.FenceNode(c, name, failover.Fence{Request: failover.Request{By: operator(c), Reason: c.Flags.String("reason")}}); err != nil {
 		return err
 	}
-	return c.Show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; others take its VIPs\n" })
+	return c.Show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; other hosts may own its VIPs\n" })
 }
 
 // vips returns the kind of "get vips": VIPs with one owner.
@@ -283,7 +283,7 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 }
 
 // noHost is printed if no vipd owner is registered.
-const noHost = "no host takes part: [ownership] enabled = true and \"vipd owner\" (systemctl start vipd-owner) let one own VIPs"
+const noHost = "no host may own VIPs: set [ownership] enabled = true and run \"vipd owner\" (systemctl start vipd-owner)"
 
 // readVIPs calls show with the VIPs. After that it returns an error if a requested VIP has no
 // owner.
@@ -302,7 +302,7 @@ func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 		}
 	}
 	if len(without) > 0 {
-		why := "vipctl get vips -o json says why each node can't"
+		why := "vipctl get vips -o json has the reason of each node"
 		if len(weights) == 0 {
 			why = noHost
 		}

@@ -28,9 +28,9 @@ func waitVerb() *cli.Verb {
 		Example: "vipctl wait --revision 1042 --timeout 30s",
 		Values:  map[string]cli.Completer{"nodes": nodeNames},
 		Flags: []cli.Flag{
-			&cli.Int64Flag{Name: "revision", Usage: "what is to be applied, a `NUMBER`"},
+			&cli.Int64Flag{Name: "revision", Usage: "the `NUMBER` of the revision"},
 			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
-			&cli.StringFlag{Name: "nodes", Usage: "wait for these only, `NODE,...`"},
+			&cli.StringFlag{Name: "nodes", Usage: "wait only for these: `NODE,...`"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, Run: runWait,
@@ -106,7 +106,7 @@ func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
 // applied prints that the revision is applied, and names the nodes that were not awaited.
 func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.gone) > 0 {
-		c.Note("no longer waited for, because they went away: %s", strings.Join(v.gone, ", "))
+		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.gone, ", "))
 	}
 	const most = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
@@ -263,7 +263,7 @@ func (v *revisionWait) reason(n *fleet.Node) laggard {
 	case l.Connections > 0:
 		l.Why = "has " + wording.Count(l.Connections, "connection")
 	case v.drains != nil && mayOmitConnections(n.Status):
-		l.Why = fmt.Sprintf("has %d more endpoints that drain than it tells of", n.Status.DrainsOmitted)
+		l.Why = fmt.Sprintf("has %d more draining endpoints than it reports", n.Status.DrainsOmitted)
 	}
 	return l
 }

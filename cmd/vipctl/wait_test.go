@@ -93,7 +93,7 @@ func TestRevisionWait(t *testing.T) {
 // as omitted drains may have connections.
 func TestWaitOmittedDrains(t *testing.T) {
 	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
-	waits, done := "a has 7 more endpoints that drain than it tells of | done  | gone ", " | done a | gone "
+	waits, done := "a has 7 more draining endpoints than it reports | done  | gone ", " | done a | gone "
 	for name, c := range map[string]struct {
 		drains []schema.NodeDrain
 		want   string
@@ -241,7 +241,7 @@ func TestWaitForDeadNode(t *testing.T) {
 	f.waitForPoll()
 	l.ahead.Store(int64(absence))
 	l.waitForExit(cli.ExitDone)
-	if want := "vipctl: no longer waited for, because they went away: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
+	if want := "vipctl: no longer waiting for removed nodes: gw2\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
 	if want := "revision 41 is applied on 1 node\n"; l.out.String() != want {

@@ -117,9 +117,9 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f := flag.NewFlagSet("vipd", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // run prints the error once
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
-	f.StringVar(&a.mode, "mode", "", "`MODE` that wins over the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
+	f.StringVar(&a.mode, "mode", "", "use this `MODE` instead of the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
-	f.BoolVar(&a.replace, "replace", false, "take the place of the vipd that runs with this run_dir, and its connections in userspace mode")
+	f.BoolVar(&a.replace, "replace", false, "replace the vipd that runs with this run_dir, and continue its connections of userspace mode")
 	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")
@@ -140,7 +140,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, fmt.Errorf("%w; see vipd --help", err)
 	}
 	if f.NArg() > 0 {
-		return a, fmt.Errorf("unexpected argument %q: vipd takes only flags; see vipd --help", f.Arg(0))
+		return a, fmt.Errorf("unexpected argument %q: vipd accepts only flags; see vipd --help", f.Arg(0))
 	}
 	if a.mode != "" && !slices.Contains(config.ModeName("").Values(), a.mode) {
 		return a, fmt.Errorf("--mode %q is unknown; possible are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))

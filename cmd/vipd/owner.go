@@ -57,7 +57,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return exitDone
 	case err != nil || f.NArg() > 0:
-		complain(errors.Join(err, errors.New("it takes flags only; see vipd owner --help")))
+		complain(errors.Join(err, errors.New("it accepts only flags; see vipd owner --help")))
 		return exitUsage
 	}
 	log, err := queue.log(journal, a.level, a.format)

@@ -113,7 +113,7 @@ func TestUnsavedChecks(t *testing.T) {
 		t.Fatal(err)
 	}
 	two()
-	const lost = "what health checks have found does not outlive a restart: "
+	const lost = "results of health checks are lost at a restart: "
 	wait.For(t, 20*time.Second, "the problem", func() bool { return strings.Contains(n.problems(), lost) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)

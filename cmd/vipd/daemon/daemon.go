@@ -191,7 +191,7 @@ func (d *Daemon) openFiles() (err error) {
 	}
 	d.lock, err = lockfile.Take(lockfile.Path(d.config.RunDir))
 	if errors.Is(err, lockfile.ErrHeld) {
-		return fmt.Errorf("%w: stop it, or take its place with --replace; or give this one another run_dir", err)
+		return fmt.Errorf("%w: stop it, or replace it with --replace; or give this one another run_dir", err)
 	}
 	if err != nil {
 		return err

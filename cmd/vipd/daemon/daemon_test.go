@@ -293,10 +293,10 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		{api.OverrideRequest{Service: "wep", Address: "127.40.1.1", Draining: &yes}, `there is no service "wep"; did you mean web?`},
 		{
 			api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &yes},
-			"no usable endpoint would be left of service web (port 8080/tcp), so that new connections would fail: nothing was changed; --force does it anyway",
+			"no usable endpoint would be left of service web (port 8080/tcp), so new connections would fail: nothing was changed; --force changes it anyway",
 		},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "say what to change: a weight, or whether to drain"},
-		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints say where they run in their field node`},
+		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "name the change: a weight or a drain"},
+		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints name their node in the field node`},
 	} {
 		if err := drain(c.q); err == nil || err.Error() != c.want {
 			t.Errorf("got %v, want %s", err, c.want)
@@ -340,7 +340,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if err := os.Rename(state, state+".away"); err != nil {
 		t.Fatal(err)
 	}
-	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, for it could not be kept: ") {
+	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, because it could not be saved: ") {
 		t.Errorf("error of a drain without state_dir = %v, want a refusal", err)
 	}
 	if got := n.endpoints(); got != before {

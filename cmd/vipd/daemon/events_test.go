@@ -156,7 +156,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web 127.47.1.1:9002 drained by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 drains: said by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 undrained by " + asCaller(t, "ana") + ": kernel update",
-		"web 127.47.1.1:9002 drains no longer, and gets new connections",
+		"web 127.47.1.1:9002 no longer drains, and gets new connections",
 		"web 127.47.1.1 weight set to 5 for 1h0m0s by " + asCaller(t, "ana") + ": canary",
 		"web 127.47.1.1 weight 5 removed by " + asCaller(t, "ben"),
 		"reloaded: 1 service (~ web), no problems: a file has changed",
@@ -296,16 +296,16 @@ func TestRefusedCalls(t *testing.T) {
 	_, all := n.client.Kill(ctx, dataplane.ConnectionQuery{}, "")
 	_, absent := n.client.Kill(ctx, dataplane.ConnectionQuery{Service: "wep"}, "")
 	for want, err := range map[string]error{
-		"127.47.0.1:1/tcp is no TCP port of a service: --live opens connections to those alone":                           live,
-		"all connections of this node are not ended at once: say of which service, client or endpoint, or in which state": all,
-		`there is no service "wep"; did you mean web?`:                                                                    absent,
-		"vipd does not know GET /v1/nothing: vipctl and vipd may be of different versions":                                n.client.Watch(ctx, "nothing", nil),
-		`there are no events of kind "nothing"`:                                                                           n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
-		"say what to change: a weight, or whether to drain":                                                               override(func(*api.OverrideRequest) {}),
-		"weight 70000 is out of range: 0 (no new connections) to 65535":                                                   override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
-		"a time can't be negative; leave it out, or give one above zero":                                                  override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
-		"name either a service and an address or a node, not both":                                                        override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
-		"name a service and the address of one of its endpoints, or a node":                                               override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
+		"127.47.0.1:1/tcp is not a TCP port of a service: --live connects only to such ports":               live,
+		"vipd does not end all connections of this node at once: name a service, client, endpoint or state": all,
+		`there is no service "wep"; did you mean web?`:                                                      absent,
+		"vipd does not know GET /v1/nothing: vipctl and vipd may be of different versions":                  n.client.Watch(ctx, "nothing", nil),
+		`there are no events of kind "nothing"`:                                                             n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
+		"name the change: a weight or a drain":                                                              override(func(*api.OverrideRequest) {}),
+		"weight 70000 is out of range: 0 (no new connections) to 65535":                                     override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
+		"a time can't be negative; leave it out, or give one above zero":                                    override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
+		"name either a service and an address or a node, not both":                                          override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
+		"name a service and the address of one of its endpoints, or a node":                                 override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)

@@ -89,7 +89,7 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 		d.Log.Info("stopping: open connections may end by themselves; another signal ends them", "connections", open, "at_most", time.Until(until).Round(time.Second))
 		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may go on until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
 		if err != nil {
-			d.Log.Warn("vipctl can't tell that vipd is stopping", "err", err)
+			d.Log.Warn("vipctl can't show that vipd is stopping", "err", err)
 		}
 	}
 	if d.Hurry == nil {

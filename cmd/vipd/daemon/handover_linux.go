@@ -56,7 +56,7 @@ func listenHandover(socket string) (*net.UnixListener, error) {
 	_ = os.Remove(socket) // left by a killed vipd, because this process has the lock of run_dir
 	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
-		return nil, fmt.Errorf("opening the socket to hand over by: %w", err)
+		return nil, fmt.Errorf("opening the socket for the handover: %w", err)
 	}
 	l.SetUnlinkOnClose(false)
 	return l, nil

@@ -86,7 +86,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 		t.Errorf("answer after the switch = %q, want one", got)
 	}
 	for _, part := range []string{
-		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so that userspace mode is taken: not iptables: ",
+		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so userspace mode is used: not iptables: ",
 	} {
 		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
 			t.Errorf("mode events have no single %q, want it once:\n%s", part, got)
@@ -176,7 +176,7 @@ func TestChoosesBetterModeAtReload(t *testing.T) {
 	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
 	wait.For(t, 0, "what the mode before has counted", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
-iptables mode serves now, in place of userspace: the best that works here
+iptables mode serves now instead of userspace: the best that works here
 userspace mode, which served before, has ended`
 	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.eventsOf(events.Mode) == want })
 }

@@ -30,7 +30,7 @@ func (d *Daemon) claimNamespace() (err error) {
 	case !held.Holder.IsDaemon():
 		return fmt.Errorf("%w: start vipd again when it has ended", err)
 	case held.Holder.RunDir == self.RunDir:
-		return configError{fmt.Errorf("%w: stop it, or take its place with --replace", err)}
+		return configError{fmt.Errorf("%w: stop it, or replace it with --replace", err)}
 	default:
 		return configError{fmt.Errorf("%w: stop it, or start vipd with its configuration and --replace", err)}
 	}

@@ -107,8 +107,8 @@ func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
 		return nil
 	}
-	return configError{fmt.Errorf("%s is empty, and an earlier vipd has left services here, which stay as they are: restore the file; "+
-		"if it is meant to be empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
+	return configError{fmt.Errorf("%s is empty, and services of an earlier vipd stay unchanged here. Restore the file. If it is meant to be "+
+		"empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
 }
 
 type configError struct{ error }

@@ -40,7 +40,7 @@ func Urgent() (problems []error) {
 	}
 	rr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: Priority}
 	if err := unix.SchedSetAttr(0, &rr, 0); err != nil {
-		return append(problems, fmt.Errorf("taking real-time priority (LimitRTPRIO=%d, CAP_SYS_NICE, RestrictRealtime=no): %w", Priority, err))
+		return append(problems, fmt.Errorf("acquiring real-time priority (LimitRTPRIO=%d, CAP_SYS_NICE, RestrictRealtime=no): %w", Priority, err))
 	}
 	self, err := os.Executable()
 	if err == nil {
@@ -62,7 +62,7 @@ func machine() (string, error) {
 	}
 	var namespace unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {
-		return "", fmt.Errorf("looking at the network namespace: %w", err)
+		return "", fmt.Errorf("reading the network namespace: %w", err)
 	}
 	return fmt.Sprintf("%s/%s/%d", bytes.TrimSpace(id), bytes.TrimSpace(boot), namespace.Ino), nil
 }

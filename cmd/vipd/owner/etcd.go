@@ -106,7 +106,7 @@ func (d *byEtcd) run(ctx context.Context) {
 	parts.Go(func() { d.link.Run(ctx, d.heard) })
 	parts.Go(func() {
 		if err := d.store.Run(ctx); err != nil {
-			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and takes them anew: " + err.Error()})
+			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and acquires them again: " + err.Error()})
 			close(d.core.another)
 		}
 	})
@@ -194,14 +194,14 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	d.state.describe(s)
 	s.Foreign = d.link.Foreign()
 	if d.link.Intruded() {
-		s.Problems = append(s.Problems, "heartbeats come that are signed with another key, and count for nothing: another fleet has addresses of this one, or a host does not follow etcd")
+		s.Problems = append(s.Problems, "heartbeats with another key are ignored: another fleet uses addresses of this fleet, or a host does not follow etcd")
 	}
 }
 
 // obstructed returns the remedy if another machine has a session with this node's name.
 func obstructed(node string) string {
-	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s: if that one runs, give one of "+
-		"the two another name; if it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start it", node)
+	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename one of "+
+		"the two. If it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start vipd owner", node)
 }
 
 // peers returns the other nodes, for each network that this host shares with them.

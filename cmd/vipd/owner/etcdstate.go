@@ -45,7 +45,7 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 		s.refused.Store(nil)
 	case outcome == failover.Unsent && s.away.Load() == nil:
 		if before := s.refused.Swap(&setback{err, time.Now()}); before == nil {
-			s.log.Error("etcd takes no writes: VIPs stay where they are", "err", err)
+			s.log.Error("etcd accepts no writes: VIPs stay where they are", "err", err)
 		}
 	default:
 		s.log.Debug("writing to etcd", "err", err)
@@ -65,6 +65,6 @@ func (s *etcdState) describe(status *api.OwnerStatus) {
 		}
 	}
 	if r := s.refused.Load(); r != nil && time.Since(r.at) < refusalKept {
-		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd takes no writes: "+client.Advised(r.err).Error())
+		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd accepts no writes: "+client.Advised(r.err).Error())
 	}
 }

@@ -59,7 +59,7 @@ func (w *worker) restore() {
 	if len(back) == 0 {
 		return
 	}
-	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("put %v back, which had gone from their interfaces", back), VIPs: len(back)}
+	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("restored %v, which other programs removed from their interfaces", back), VIPs: len(back)}
 	w.tell(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
@@ -70,7 +70,7 @@ func (w *worker) check() {
 	}
 	why, err := w.kernel.Intact()
 	if err != nil {
-		w.failed("looking at the gate", err)
+		w.failed("reading the gate", err)
 	}
 	if why != "" && w.gate.opened.CompareAndSwap(true, false) {
 		w.failed("another program has changed the gate", errors.New(why))
@@ -139,7 +139,7 @@ func (w *worker) unbind(all unbinds) {
 	w.absent.unbound(vips)
 	if err := w.kernel.Unbind(vips); err != nil {
 		// A VIP that can't be removed must be silent before another host may have it.
-		w.failed("taking VIPs away", err)
+		w.failed("removing VIPs", err)
 		w.close()
 		w.lapse(local.StillBound)
 		return

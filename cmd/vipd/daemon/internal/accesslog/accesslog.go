@@ -119,7 +119,7 @@ func (l *Log) Run(ctx context.Context) {
 	select {
 	case <-written:
 	case <-time.After(parting):
-		l.o.Log.Warn("the access log's disk takes nothing")
+		l.o.Log.Warn("the disk of the access log accepts no writes")
 	}
 }
 
@@ -176,7 +176,7 @@ func (l *Log) follow(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		if err := l.o.Follow(ctx, l.tell, func(ends uint64) { l.lost.Add(ends) }); err != nil {
-			l.o.Log.Warn("connections can't be followed, so that the access log lacks them; trying again", "err", err)
+			l.o.Log.Warn("connections can't be followed, so the access log lacks them; trying again", "err", err)
 		}
 		wake.Sleep(ctx, again)
 	}
@@ -302,7 +302,7 @@ const silence = 5 * time.Second
 // wrong returns the reason why lines are not written, or nil. It is safe for concurrent use.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
-		return fmt.Errorf("it has taken no line for %s", silence)
+		return fmt.Errorf("it has accepted no line for %s", silence)
 	}
 	if err := f.failed.Load(); err != nil {
 		return *err

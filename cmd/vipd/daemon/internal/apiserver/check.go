@@ -113,14 +113,14 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	case !slices.ContainsFunc(place.Endpoints(named), func(e *balancer.Endpoint) bool { return !e.IsUnchecked() }):
 		return fmt.Errorf("endpoint %s of service %s has health = \"none\", so it has no check", named.Address(), service.Name)
 	case balancer.WantsUser(service):
-		return fmt.Errorf("service %s is in etcd, and what is there may run programs as %s only; a check names another user", service.Name, balancer.ExecUser)
+		return fmt.Errorf("service %s is in etcd, and services from etcd may run programs only as %s; a check names another user", service.Name, balancer.ExecUser)
 	}
 	if field, path := s.Env.RefusedFile(service); field != "" {
 		return fmt.Errorf("service %s is in etcd, and %s = %q is not in the folder that health.tls_dir allows", service.Name, field, path)
 	}
 	switch {
 	case service.RunsProgram():
-		return fmt.Errorf("service %s is in etcd, and what is there may run no programs on this host: health.allow_exec of its config allows that", service.Name)
+		return fmt.Errorf("service %s is in etcd, and services from etcd may run no programs on this host: health.allow_exec of its config allows that", service.Name)
 	}
 	return fmt.Errorf("a %s check can't be made at the ports of service %s; health.port names one that can be checked", service.Health.Type, service.Name)
 }

@@ -62,7 +62,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	out := api.Explanation{Answer: a}
 	if q.Get("live") != "" {
 		if a.Service == "" || key.Proto != balancer.TCP {
-			httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%s is no TCP port of a service: --live opens connections to those alone", key))
+			httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%s is not a TCP port of a service: --live connects only to such ports", key))
 			return
 		}
 		out.Live = srv.tryLive(ctx, key)
@@ -133,7 +133,7 @@ func why(e *api.Endpoint) string {
 	case e.State == balancer.Standby:
 		return "a backup, and others are up"
 	case e.State == balancer.Remote:
-		return "left aside by locality"
+		return "skipped by locality"
 	case e.State == balancer.Insufficient:
 		return "fewer endpoints can serve than min_usable"
 	case e.State == balancer.Removed:

@@ -73,8 +73,8 @@ type keptChecks struct {
 // if the node can't have its name in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
-		o: o, found: o.StateDir.File(checksFile, "what health checks have found does not outlive a restart", statedir.Large),
-		lease: o.StateDir.File(leaseFile, "after a crash, what this node tells the fleet of health counts for "+o.Lease.String(), statedir.Small),
+		o: o, found: o.StateDir.File(checksFile, "results of health checks are lost at a restart", statedir.Large),
+		lease: o.StateDir.File(leaseFile, "after a crash, this node's votes on health count for "+o.Lease.String(), statedir.Small),
 	}
 	var kept keptChecks
 	held := c.found.Held()

@@ -52,7 +52,7 @@ func summary(s *api.OwnerStatus) string {
 	case len(by) == 0 && len(silent) > 0:
 		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer: a failure of etcd would end it"
 	case len(by) == 0:
-		here += "; confirmed by etcd only, as no other host takes part"
+		here += "; confirmed by etcd only, because no other host takes part"
 	default:
 		here += fmt.Sprintf("; confirmed by %s (%.2fs ago); gate open", strings.Join(by, ", "), oldest)
 	}

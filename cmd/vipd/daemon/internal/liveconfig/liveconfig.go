@@ -143,9 +143,9 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 		name := current.Type().Field(i).Tag.Get("toml")
 		if c.start.NeedsRestart(name, next) {
 			current.Field(i).Set(before.Field(i))
-			text := "has changed, which takes a restart of vipd to come into effect"
+			text := "has changed: restart vipd to apply it"
 			if name == "ownership" && c.start.Ownership.Enabled { // vipd owner reads it as well
-				text = "has changed, which takes a restart of vipd and vipd owner to come into effect: systemctl restart vipd vipd-owner"
+				text = "has changed: restart vipd and vipd owner to apply it: systemctl restart vipd vipd-owner"
 			}
 			problems = append(problems, balancer.Problem{
 				Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.file}, Field: name, Kind: balancer.NeedsRestart,

@@ -44,7 +44,7 @@ func TestOwnershipNeedsTwoRestarts(t *testing.T) {
 	if len(problems) > 0 || !c.Follow(text) {
 		t.Fatal(problems)
 	}
-	const want = "has changed, which takes a restart of vipd and vipd owner to come into effect: systemctl restart vipd vipd-owner"
+	const want = "has changed: restart vipd and vipd owner to apply it: systemctl restart vipd vipd-owner"
 	if _, problems = c.Now(); len(problems) != 1 || problems[0].Text != want {
 		t.Errorf("problems = %v, want %q", problems, want)
 	}

@@ -58,7 +58,7 @@ func New(o Options) *Metrics {
 		Name: "vipd_sync_duration_seconds", Help: "Time of syncs that had work; full ones compare everything.", Buckets: buckets,
 	}, []string{"kind"})
 	m.programming = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "vipd_programming_duration_seconds", Help: "Time from seeing a change in the store to having carried it out.", Buckets: buckets,
+		Name: "vipd_programming_duration_seconds", Help: "Time from reading a change in the store to applying it.", Buckets: buckets,
 	})
 	m.checks = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "vipd_health_check_duration_seconds", Help: "Time of health checks, by type.", Buckets: buckets,
@@ -71,7 +71,7 @@ func New(o Options) *Metrics {
 	})
 	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
 	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
-	m.repairs = counter("vipd_drift_repairs_total", "Objects of vipd that others had changed or removed, mended.")
+	m.repairs = counter("vipd_drift_repairs_total", "Repaired objects of vipd that other programs had changed or removed.")
 	m.storeEvents = counter("vipd_store_events_total", "States that the store has published.")
 	m.reloadFailures = counter("vipd_config_reload_failures_total", "Reloads that found errors and kept the last good state.")
 	m.registry.MustRegister(
@@ -178,10 +178,10 @@ func (t teller) histogram(name, help string, h *api.Histogram) {
 // collect reports the node's state and counts.
 func (m *Metrics) collect(tell teller) {
 	v := m.Views.Look()
-	tell.gauge("build_info", "Always 1; the labels say which build this is.", 1, "version", m.Views.Version, "goversion", runtime.Version())
+	tell.gauge("build_info", "Always 1; the labels identify the build.", 1, "version", m.Views.Version, "goversion", runtime.Version())
 	tell.gauge("mode", "1 for the mode in use.", 1, "mode", string(v.Mode.Name))
-	tell.gauge("mode_fallback", "1 while another mode serves than the one that is wanted.", oneIf(v.Mode.Fallback))
-	tell.gauge("sync_pending_changes", "Frontends that are not yet as wanted, those in backoff included.", float64(v.Pending()+len(v.Sync.Failing)))
+	tell.gauge("mode_fallback", "1 while a fallback serves instead of the wanted mode.", oneIf(v.Mode.Fallback))
+	tell.gauge("sync_pending_changes", "Frontends that are not applied yet, including those in backoff.", float64(v.Pending()+len(v.Sync.Failing)))
 	tell.gauge("store_connected", "1 while the store can be read.", oneIf(v.State.Snapshot.Connected))
 	tell.gauge("services", "Services.", float64(v.State.Snapshot.Services.Len()))
 	tell.gauge("frontends", "Frontends: one for each address, port and protocol.", float64(v.State.Desired.Frontends.Len()))
@@ -193,7 +193,7 @@ func (m *Metrics) collect(tell teller) {
 	for key, n := range problems {
 		tell.gauge("problems", "Problems, by service and field.", n, "service", key.service, "field", key.field)
 	}
-	tell.counter("access_log_lost_total", "Connections that the access log lacks, as its disk was too slow or failed.", m.AccessLogLost())
+	tell.counter("access_log_lost_total", "Connections that the access log lacks because its disk was too slow or failed.", m.AccessLogLost())
 	retries, _ := m.Views.Counters.DialRetries()
 	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
 }
@@ -221,23 +221,23 @@ func (m *Metrics) collectOwned(tell teller) {
 
 func tellOwned(tell teller, s *api.OwnerStatus) {
 	for _, a := range s.Bound {
-		tell.gauge("vip_owner", "1 where this host owns the VIP.", 1, "vip", a.String())
+		tell.gauge("vip_owner", "1 if this host owns the VIP.", 1, "vip", a.String())
 	}
 	for _, a := range s.Unowned {
-		tell.gauge("vip_unowned", "1 where no host that lives owns the VIP.", 1, "vip", a.String())
+		tell.gauge("vip_unowned", "1 if no live host owns the VIP.", 1, "vip", a.String())
 	}
 	for _, p := range s.Peers {
-		tell.gauge("ownership_peer_up", "1 where the other host is heard on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
+		tell.gauge("ownership_peer_up", "1 if this host receives heartbeats from the other host on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
-	tell.histogram("ownership_confirmed_seconds", "For how long the session of this host is confirmed, looked at every 10 ms; below the gate's time VIPs rest.", &s.ConfirmedFor)
-	tell.histogram("ownership_takeover_seconds", "Time from the last sign of a VIP's owner until this host had taken it.", &s.TakenAfter)
+	tell.histogram("ownership_confirmed_seconds", "Time for which the session of this host is confirmed, read every 10 ms; below the gate's time VIPs rest.", &s.ConfirmedFor)
+	tell.histogram("ownership_takeover_seconds", "Time from the last sign of a VIP's owner until this host owned it.", &s.TakenAfter)
 	for _, r := range s.Rivals {
-		tell.counter("ownership_rivals_total", "How often another host said that it has a VIP of this one, at most once a second.", uint64(r.Count), "vip", r.VIP.String())
+		tell.counter("ownership_rivals_total", "Claims of other hosts to VIPs of this host, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
 	}
 	tell.counter("ownership_announcements_total", "Announcements of VIPs to neighbours, since vipd owner started.", s.Announced)
-	tell.gauge("ownership_gate_open", "1 where frames of owned VIPs may pass.", oneIf(s.Gate == "open"))
-	tell.gauge("ownership_late_seconds_max", "The longest that vipd owner had to wait for a processor.", s.Late)
-	tell.counter("ownership_foreign_heartbeats_total", "Heartbeats that were signed with another key.", uint64(s.Foreign))
+	tell.gauge("ownership_gate_open", "1 if frames of owned VIPs may pass.", oneIf(s.Gate == "open"))
+	tell.gauge("ownership_late_seconds_max", "Longest wait of vipd owner for a processor.", s.Late)
+	tell.counter("ownership_foreign_heartbeats_total", "Heartbeats signed with another key.", uint64(s.Foreign))
 	for _, c := range []struct {
 		name, help string
 		of         map[string]int

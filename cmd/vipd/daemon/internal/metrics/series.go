@@ -188,9 +188,9 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 		metric
 		*serviceCount
 	}{
-		{metric{"vipd_drains_total", "Drains of endpoints that began.", "counter"}, &m.drained},
-		{metric{"vipd_ejections_total", "Endpoints that were ejected, as connects to them failed.", "counter"}, &m.ejections},
-		{metric{"vipd_panics_total", "Panics that began: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
+		{metric{"vipd_drains_total", "Started drains of endpoints.", "counter"}, &m.drained},
+		{metric{"vipd_ejections_total", "Endpoints that were ejected because connects to them failed.", "counter"}, &m.ejections},
+		{metric{"vipd_panics_total", "Started panics: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
 		for _, x := range all {
@@ -256,7 +256,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
 		{metric{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, connects to it that failed.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.unanswered, x.counted }},
-		{metric{"vipd_endpoint_up", "0 for an endpoint that its health checks find down, else 1: also where it is not checked yet, has no checks, or can't be checked.", "gauge"},
+		{metric{"vipd_endpoint_up", "0 if health checks find the endpoint down; otherwise 1, also without a result yet, without checks, or if it can't be checked.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return uint64(oneIf(x.up)), x.known }},
 	} {
 		f.begin(out)

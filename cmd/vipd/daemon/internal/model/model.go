@@ -190,7 +190,7 @@ func (m *Model) decide(err error) request {
 	m.proposed = nil
 	if err != nil {
 		m.files.overrides.Keep(textOf(m.local)) // overwrite the rejected change, which may still reach the disk
-		p.err = fmt.Errorf("nothing was changed, for it could not be kept: %w", err)
+		p.err = fmt.Errorf("nothing was changed, because it could not be saved: %w", err)
 		return p.request
 	}
 	for _, e := range p.recorded {

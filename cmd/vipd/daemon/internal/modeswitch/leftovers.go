@@ -58,19 +58,19 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
 	if lookErr != nil { // without privileges, leftovers can neither be seen nor have been created
-		c.o.Log.Debug("looking for what another mode left", "dataplane", m.Name, "err", lookErr)
+		c.o.Log.Debug("searching for objects of another mode", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
 		return lookErr == nil
 	}
 	removed, err := m.Cleanup(ctx, c.o.Config, false)
 	if err != nil {
-		c.o.Log.Error("removing what another mode left; it is tried again, and vipctl cleanup removes it while vipd is stopped", "dataplane", m.Name, "err", err)
+		c.o.Log.Error("removing objects of another mode; vipd retries, and vipctl cleanup removes them while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
 	c.o.Engine.Resync() // as after a retired mode
 	for _, what := range removed {
-		c.o.Log.Info("removed what another mode left", "dataplane", m.Name, "what", what)
+		c.o.Log.Info("removed objects of another mode", "dataplane", m.Name, "what", what)
 	}
 	return true
 }

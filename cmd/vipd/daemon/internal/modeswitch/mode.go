@@ -77,7 +77,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 		}
 		if out.Fallback && (c.use == nil || !c.use.Fallback || c.use.Reason != out.Reason) {
 			c.Events.Record(events.Event{
-				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so that %s mode is taken", wanted, name),
+				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode is not usable here, so %s mode is used", wanted, name),
 				Cause: out.Reason,
 			})
 		}

@@ -127,7 +127,7 @@ func (c *Switch) again(ctx context.Context) {
 			return
 		case err != nil: // strict_mode prevents a start in another mode, but does not end a mode that serves
 			c.o.Events.Record(events.Event{
-				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, as the wanted one is not usable here", use.Name), Cause: err.Error(),
+				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, because the wanted mode is not usable here", use.Name), Cause: err.Error(),
 			})
 			stays := *use
 			stays.Fallback, stays.Reason = true, err.Error()
@@ -167,7 +167,7 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.serving.Store(next)
 	c.retire(use)
 	c.o.Events.Record(events.Event{
-		Kind: events.Mode, Text: fmt.Sprintf("%s mode serves now, in place of %s", next.Name, use.Name), Cause: next.Reason, Took: time.Since(started),
+		Kind: events.Mode, Text: fmt.Sprintf("%s mode serves now instead of %s", next.Name, use.Name), Cause: next.Reason, Took: time.Since(started),
 	})
 	return nil
 }
@@ -205,7 +205,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-limit.C:
-			return fmt.Errorf("it has not carried everything out within %v", moveTime)
+			return fmt.Errorf("it has not applied everything within %v", moveTime)
 		case <-look.C:
 			s := c.o.Engine.Status()
 			if failing++; !s.Moving || s.LastError == "" {
@@ -241,7 +241,7 @@ func (c *Switch) drop(next *Chosen) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	if err := next.Dataplane.Close(ctx, false); err != nil {
-		c.o.Log.Error("closing a mode that does not serve; what is left of it is removed later", "dataplane", next.Name, "err", err)
+		c.o.Log.Error("closing a mode that does not serve; its remains are removed later", "dataplane", next.Name, "err", err)
 		c.left.Send()
 	}
 }

@@ -52,7 +52,7 @@ type Options struct {
 // New reads the answers of an earlier run. Lookups start with Resolved and Run.
 func New(o Options) *Names {
 	n := &Names{
-		o: o, file: o.StateDir.File("names.json", "addresses of endpoints with a name do not outlive a restart", statedir.Large),
+		o: o, file: o.StateDir.File("names.json", "addresses of endpoints with a name are lost at a restart", statedir.Large),
 		wake: wake.New(), free: make(chan struct{}, maxSimultaneous),
 		held: map[balancer.LookupID]bool{}, refused: map[balancer.LookupID]use{},
 		lookups: map[balancer.Lookup]*lookup{}, added: map[*lookup]bool{}, answered: map[*lookup]bool{},

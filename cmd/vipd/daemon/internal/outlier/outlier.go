@@ -235,7 +235,7 @@ func (p *Detector) keepLooking(ctx context.Context, how looking) {
 			logged = true
 			p.o.Events.Record(events.Event{
 				Kind: events.Problem, Level: slog.LevelWarn, Cause: err.Error(),
-				Text: "connections without an answer can't be looked for, which is tried again; till then health checks find out who is down at their own pace",
+				Text: "connections without an answer can't be detected; vipd retries, and until then only health checks find endpoints that are down",
 			})
 		}
 		if !wake.Sleep(ctx, pause) {

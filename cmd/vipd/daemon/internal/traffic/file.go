@@ -60,7 +60,7 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
 	if err != nil {
-		log.Warn("counters begin at what the kernel has: what an earlier vipd counted can't be read", "err", err)
+		log.Warn("counters start at the kernel's values, because the counts of an earlier vipd can't be read", "err", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +177,7 @@ func (f *file) keep(now reading) {
 		err = f.replace(now)
 	}
 	if err != nil && !f.failed {
-		f.log.Warn("counters can't be kept for the next vipd, which begins at what the kernel has then (run_dir must be writable)", "err", err)
+		f.log.Warn("counters can't be saved for the next vipd (run_dir must be writable); it will start at the kernel's values", "err", err)
 	}
 	f.last, f.failed = now, err != nil
 }

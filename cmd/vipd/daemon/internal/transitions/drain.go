@@ -105,10 +105,10 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 func drainEnds(states map[balancer.Target]balancer.Backend, t balancer.Target) string {
 	switch b, there := states[t]; {
 	case !there:
-		return "is gone: its time to drain is over, and connections that it had left are cut"
+		return "was removed: its time to drain is over, and its remaining connections are cut"
 	case b.State == balancer.Active:
-		return "drains no longer, and gets new connections"
+		return "no longer drains, and gets new connections"
 	default:
-		return "drains no longer, but gets no new connections: it is " + string(b.State)
+		return "no longer drains, but gets no new connections: it is " + string(b.State)
 	}
 }

@@ -170,20 +170,20 @@ func (s *suspect) recent() (failed, total uint64) {
 
 // cause returns the likely cause, and the command that fixes it.
 func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) string {
-	listening := fmt.Sprintf("on the endpoint, look at `ss -ltn sport = :%d` and its firewall", t.Port)
+	listening := fmt.Sprintf("on the endpoint, check `ss -ltn sport = :%d` and its firewall", t.Port)
 	switch {
 	case s.err != nil:
 		return fmt.Sprintf("connects of this host fail (%v): %s", s.err, listening)
 	case w.o.Health(t) == balancer.HealthDown:
-		return fmt.Sprintf("its health check fails, too: `vipctl check-now %s %s`", t.Service, netip.AddrPortFrom(t.Addr, t.Port))
+		return fmt.Sprintf("its health check also fails: `vipctl check-now %s %s`", t.Service, netip.AddrPortFrom(t.Addr, t.Port))
 	case service.SNAT == balancer.AlwaysSNAT:
-		return "it, or a firewall on the way, drops what this host sends: " + listening
+		return "it, or a firewall on the way, drops this host's packets: " + listening
 	}
 	via := "THIS-HOST"
 	if from := w.o.Source(t.Addr); from.IsValid() {
 		via = from.String()
 	}
-	return fmt.Sprintf("its replies to clients such as %s probably do not come back through this host: run `ip route replace %s via %s` on the endpoint, "+
+	return fmt.Sprintf("its replies to clients such as %s probably miss this host: run `ip route replace %s via %s` on the endpoint, "+
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
