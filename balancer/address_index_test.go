@@ -43,7 +43,7 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 				t.Errorf("%s, %s: %d services are compiled again, want %d", c.what, what, n, c.want)
 			}
 			if d := sameDesired(compiler.Once(env, in), balancer.Compile(env, in)); d != "" {
-				t.Errorf("%s, %s: %s", c.what, what, d)
+				t.Errorf("%s, %s: compiler after steps differs from a new compiler: %s", c.what, what, d)
 			}
 		}
 	}

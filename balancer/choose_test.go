@@ -170,7 +170,7 @@ func TestCutConnections(t *testing.T) {
 		for _, f := range balancer.Compile(plainEnv(), in).Frontends.All() {
 			up, down := f.Backends[0], f.Backends[1]
 			if cut := !down.Until.IsZero() && down.Until.Before(time.Now()); down.State != balancer.Down || cut != c.cut || !up.Until.IsZero() {
-				t.Errorf("%q over %s: %+v", c.on, c.proto, f.Backends)
+				t.Errorf("%q over %s: backends = %+v, want connections of the second cut = %t", c.on, c.proto, f.Backends, c.cut)
 			}
 		}
 	}

@@ -40,7 +40,7 @@ func TestAdjustClock(t *testing.T) {
 		}
 	}
 	if drained < 100 || ramped < 100 {
-		t.Errorf("%d drains and %d ramps are too few for this test", drained, ramped)
+		t.Errorf("drains = %d and ramps = %d, want at least 100 of each", drained, ramped)
 	}
 }
 
@@ -67,7 +67,7 @@ func TestRampWithSteppedClock(t *testing.T) {
 		}
 		want(t, fmt.Sprint("after years: ", int(years)), r.after(years*365*24*time.Hour), then)
 		if ramps := r.memory.Ramps.Len(); (ramps > 0) != (years < 0) {
-			t.Errorf("%d years later there are %d ramps", years, ramps)
+			t.Errorf("after %d years: ramps = %d, want some = %t", years, ramps, years < 0)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func TestOneServiceOneKey(t *testing.T) {
 			keys = append(keys, k)
 		}
 		if len(keys) != 1 || keys[0].String() != "10.96.0.5:80/tcp" {
-			t.Errorf("%d services: a change of one service touched %v", n, keys)
+			t.Errorf("%d services: changed frontends = %v, want only 10.96.0.5:80/tcp", n, keys)
 		}
 		if before.Addresses != after.Addresses || before.Problems != after.Problems {
 			t.Errorf("%d services: addresses or problems also changed", n)

@@ -84,7 +84,7 @@ func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 		of[claim]++
 		if p.Kind != Held || of[claim] > maxRivals || c.More > 0 && of[claim] != maxRivals ||
 			strings.Contains(p.Text, fmt.Sprint(" and ", c.More, " more")) != (c.More > 0) {
-			t.Fatalf("%v has the kind %q, is number %d of its claim, and %d are unnamed", p, p.Kind, of[claim], c.More)
+			t.Fatalf("%v: kind = %q, want %q; number in its claim = %d, want at most %d; unnamed claims = %d", p, p.Kind, Held, of[claim], maxRivals, c.More)
 		}
 		named[contestText(c.Service.Name, c.Rival.Name, c.Key, c.New)]++
 		total[contestText("", "", c.Key, c.New)] += 1 + c.More

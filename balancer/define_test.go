@@ -83,10 +83,10 @@ func checkWrong(t *testing.T, cases []wrong) {
 			want[i] = severity + "service " + name + ": " + w
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("{%s} defaults %s:\n%s", c.fields, c.defaults, cmp.Diff(want, got))
+			t.Errorf("{%s} with defaults %s (-want +got):\n%s", c.fields, c.defaults, cmp.Diff(want, got))
 		}
 		if (s == nil) != bad {
-			t.Errorf("{%s}: service = %v, problems %q", c.fields, s, got)
+			t.Errorf("{%s}: service = %v, problems = %q, want a service = %t", c.fields, s, got, !bad)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestDefaults(t *testing.T) {
 	const fields = `"vips": ["auto", "10.96.0.10", "auto:blue", "fd00::1"], "ports": [{"port": 80}], "endpoints": [{"address": "10.0.0.1"}]`
 	got, problems := balancer.DecodeService("web", fromJSON(t, "{"+fields+"}"), nil, where, "")
 	if len(problems) > 0 {
-		t.Fatalf("got problems %q", problems)
+		t.Fatalf("problems = %q, want none", problems)
 	}
 	if diff := cmp.Diff(&want, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})); diff != "" {
 		t.Error(diff)
@@ -117,7 +117,7 @@ func TestDefaults(t *testing.T) {
 	}
 	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "http"}}`), nil, where, "")
 	if len(problems) > 0 {
-		t.Fatalf("got problems %q", problems)
+		t.Fatalf("problems = %q, want none", problems)
 	}
 	if diff := cmp.Diff(&checks, got.Health, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
@@ -148,10 +148,10 @@ func TestInheritedDefaults(t *testing.T) {
 	defaults := fromJSON(t, `{"scheduler": "lc", "source_ranges": ["10.0.0.0/8"], "idle_timeout": "5m", "health": {"type": "tcp", "rise": 5}}`)
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "idle_timeout": "0s", "source_ranges": null, "health": {"type": "http"}}`), defaults, nil, "")
 	if len(problems) > 0 {
-		t.Fatalf("got problems %q", problems)
+		t.Fatalf("problems = %q, want none", problems)
 	}
 	if s.Scheduler != "lc" || s.IdleTimeout == nil || *s.IdleTimeout != 0 || s.SourceRanges != nil || s.Health.Type != "http" || s.Health.Rise != 2 {
-		t.Errorf("scheduler = %s, idle timeout %v, source ranges %v, health %+v", s.Scheduler, s.IdleTimeout, s.SourceRanges, s.Health)
+		t.Errorf("scheduler = %s, want lc; idle timeout = %v, want 0; source ranges = %v, want none; health = %+v, want http with rise 2", s.Scheduler, s.IdleTimeout, s.SourceRanges, s.Health)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestCheckDefaults(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	if problems := balancer.CheckDefaults(fromJSON(t, `{"proxy_protocol": "v2", "affinity_timeout": "1h"}`), nil); len(problems) > 0 {
-		t.Errorf("got %q", lines(problems))
+		t.Errorf("problems of defaults = %q, want none", lines(problems))
 	}
 }
 
@@ -186,7 +186,7 @@ func TestUnknownFields(t *testing.T) {
 		`warning: /vipd/services/web: service web: quic: unknown field`,
 	}
 	if got := lines(problems); !slices.Equal(got, want) || s == nil || len(s.Endpoints) != 1 {
-		t.Errorf("got service %v\n%s", s, cmp.Diff(want, got))
+		t.Errorf("service = %v, want one endpoint; problems (-want +got):\n%s", s, cmp.Diff(want, got))
 	}
 }
 
@@ -207,6 +207,6 @@ func TestDecodeEndpoint(t *testing.T) {
 		`/vipd/endpoints/web/a: service web: weight: 70000 is out of range; 0 (no new connections) to 65535 are possible`,
 	}
 	if got := lines(problems); e != nil || !slices.Equal(got, lost) {
-		t.Errorf("got %+v\n%s", e, cmp.Diff(lost, got))
+		t.Errorf("endpoint = %+v, want nil; problems (-want +got):\n%s", e, cmp.Diff(lost, got))
 	}
 }

@@ -209,10 +209,10 @@ func checkEncode(t testing.TB, s *balancer.Service) {
 	for _, fields := range []map[string]any{tree, throughJSON(t, tree)} {
 		got, problems := balancer.DecodeService(s.Name, fields, nil, nil, "")
 		if got == nil {
-			t.Fatalf("Encoding of %v is refused: %q", fields, lines(problems))
+			t.Fatalf("problems of encoded %v = %q, want none", fields, lines(problems))
 		}
 		if !reflect.DeepEqual(got, s) {
-			t.Fatalf("%v:\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
+			t.Fatalf("%v after encoding and decoding (-want +got):\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestEncodeOmitsDefaults(t *testing.T) {
 	} {
 		s, problems := balancer.DecodeService("web", fromJSON(t, text), nil, nil, "")
 		if s == nil {
-			t.Fatalf("Encoding %s is refused: %q", text, lines(problems))
+			t.Fatalf("problems of encoded %s = %q, want none", text, lines(problems))
 		}
 		got, err := json.Marshal(balancer.EncodeService(s))
 		if err != nil || string(got) != text {
@@ -259,7 +259,7 @@ func FuzzDecodeService(f *testing.F) {
 		balancer.DecodeEndpoint("web", tree, nil, balancer.SeverityError)
 		for _, p := range problems {
 			if p.Text == "" || s != nil && p.Severity == balancer.SeverityError {
-				t.Fatalf("problem %+v of service %v", p, s)
+				t.Fatalf("problem of service %[2]v = %+[1]v, want none", p, s)
 			}
 		}
 		if s != nil {

@@ -68,7 +68,7 @@ func TestTooManyRegistered(t *testing.T) {
 	d := balancer.Compile(plainEnv(), in)
 	const want = "1255 endpoints behind 200 frontends exceed the limit of 250000 backends: the last 5 by key are not used. Split the service"
 	if p := found(d); len(p) != 1 || p[0].Severity != balancer.SeverityError || p[0].Field != "endpoints" || p[0].Text != want {
-		t.Errorf("problems %v", p)
+		t.Errorf("problems = %v, want one error: %s", p, want)
 	}
 	for k, f := range d.Frontends.All() {
 		if len(f.Backends) != most || f.Backends[0].Addr.Addr() != s.Endpoints[0].Address {

@@ -121,7 +121,7 @@ func TestOverrideLapses(t *testing.T) {
 	}{{time.Time{}, false}, {now.Add(1), false}, {now, true}, {now.Add(-1), true}} {
 		o := &balancer.Override{Weight: &five, Expires: c.expires}
 		if left := o.Unexpired(now); left != nil && left != o || left == nil != c.want {
-			t.Errorf("expires %v: Unexpired(%v) = %+v", c.expires, now, left)
+			t.Errorf("expires %v: Unexpired(%v) = %+v, want nil = %t", c.expires, now, left, c.want)
 		}
 	}
 }
@@ -208,12 +208,12 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 		defined := []*balancer.Endpoint{{Weight: 1}}
 		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined, false)), balancer.Override{}, defined, false))
 		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
-			t.Errorf("%s: weight signed = %v, drain signed = %v: %+v", name, weight, draining, unexpired)
+			t.Errorf("%s: weight signed = %v, want %v; drain signed = %v, want %v; override = %+v, want by ben", name, weight, c.weight, draining, c.draining, unexpired)
 		}
 		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined, false)
 		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
-			t.Errorf("%s: Unexpired() = %+v", name, *left)
+			t.Errorf("%s: signatures of %+v = %v and %v, want %v", name, *left, weight, draining, c.left)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func TestOverrideInherits(t *testing.T) {
 	for _, c := range cases {
 		got := c.node.Inherit(&c.fleet)
 		if w, d := got.Expiries(); *got != c.want {
-			t.Errorf("node's %+v over the fleet's %+v = %+v, until %v and %v", c.node, c.fleet, got, w, d)
+			t.Errorf("node's %+v over the fleet's %+v = %+v, want %+v; expiries = %v and %v", c.node, c.fleet, *got, c.want, w, d)
 		}
 	}
 	t1 := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1"), Port: 80}

@@ -20,11 +20,11 @@ func TestPortRangeText(t *testing.T) {
 		raw, err := json.Marshal(want)
 		var back PortRange
 		if err != nil || json.Unmarshal(raw, &back) != nil || back != want {
-			t.Errorf("%s as JSON = %s, read as %s", want, raw, back)
+			t.Errorf("JSON of %[1]s = %[2]s, read as %[3]s, want %[1]s", want, raw, back)
 		}
 		key := Key{netip.MustParseAddr("fd00::1"), want, TCP}
 		if got, err := ParseKey(key.String()); got != key || err != nil {
-			t.Errorf("ParseKey(%q) = %v, %v", key, got, err)
+			t.Errorf("ParseKey(%[1]q) = %[2]v, %[3]v; want %[1]v", key, got, err)
 		}
 	}
 	for _, text := range []string{"", "0", "65536", "-1", "80-", "9000-8000", "a-b", "1-2-3", "0-5"} {
@@ -199,7 +199,7 @@ func TestRangesBeyondTheMode(t *testing.T) {
 		in.Services = in.Services.Set("a", c.service)
 		d := Compile(Env{Capabilities: mode}, in)
 		if got := d.Frontends.Len() > 0; got != (c.want == "") {
-			t.Errorf("%s: served = %v", name, got)
+			t.Errorf("%s: served = %v, want %v", name, got, c.want == "")
 		}
 		if all := d.Problems.At("a"); c.want != "" && (all == nil || (*all)[0].Text != c.want) {
 			t.Errorf("%s: problems = %v, want %q", name, all, c.want)

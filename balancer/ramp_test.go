@@ -170,6 +170,6 @@ func TestRampEnds(t *testing.T) {
 		}
 	}
 	if ramped < 20 {
-		t.Errorf("%d ramps in all histories are too few for this test", ramped)
+		t.Errorf("ramps in all histories = %d, want at least 20", ramped)
 	}
 }

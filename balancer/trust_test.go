@@ -94,7 +94,7 @@ func TestTrustNodePorts(t *testing.T) {
 		}
 		problems := found(d)
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
-			t.Errorf("%+v: open on %v of %d frontends, problems %v", c, open, d.Frontends.Len(), problems)
+			t.Errorf("%+v: open on %v, want %v; problems = %v, want %d; frontends = %d", c, open, c.want, problems, c.problems, d.Frontends.Len())
 		}
 		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: below 1024, services from etcd need addresses.allowed")) {
 			t.Errorf("%+v: %v", c, problems)
@@ -122,12 +122,12 @@ func TestReservedAddresses(t *testing.T) {
 				got := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
 					strings.Contains(problems[0].Text, "it is "+r.Description) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" to addresses.allowed")
 				if served != c.want || got == c.want {
-					t.Errorf("%s, allowed %q: served %v, problems %v", r.Addr, c.allowed, served, problems)
+					t.Errorf("%s, allowed %q: served = %v, want %v; problems = %v", r.Addr, c.allowed, served, c.want, problems)
 				}
 			}
 		}
 		if served, problems := claims(env, balancer.Origin{File: "vipd.toml"}, balancer.Service{VIPs: []netip.Addr{member}}); served == (len(problems) > 0) || !served && c.allowed == "" {
-			t.Errorf("from a file, allowed %q: served %v, problems %v", c.allowed, served, problems)
+			t.Errorf("from a file, allowed %q: served = %v, want true; problems = %v, want none", c.allowed, served, problems)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func TestReservedPorts(t *testing.T) {
 			problems := found(d)
 			got := len(problems) == 1 && problems[0].Kind == balancer.PortReserved && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
 			if strings.Join(keys, " ") != c.want || got != (c.field != "") || !got && len(problems) > 0 {
-				t.Errorf("%+v: keys = %v, problems %v", c, keys, problems)
+				t.Errorf("%+v: keys = %v, want %q; problems = %v, want one of field %q", c, keys, c.want, problems, c.field)
 			}
 			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
 			want := 1
@@ -228,7 +228,7 @@ func TestUntrusted(t *testing.T) {
 				got = append(got, p.Field+":"+string(p.Severity))
 			}
 			if strings.Join(got, " ") != want {
-				t.Errorf("%+v, allocated %v: addresses = %v", c, allocated, got)
+				t.Errorf("%+v, allocated %v: addresses = %v, want %q", c, allocated, got, want)
 			}
 		}
 	}
@@ -409,7 +409,7 @@ func TestTrustNodeAddresses(t *testing.T) {
 		problems := found(d)
 		got := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
 		if served := d.Addresses.Has(vip); served != c.want || got == c.want {
-			t.Errorf("%+v: served = %v, problems = %v", c, served, problems)
+			t.Errorf("%+v: served = %v, want %v; problems = %v", c, served, c.want, problems)
 		}
 	}
 }
@@ -478,7 +478,7 @@ func TestOwnEndpoints(t *testing.T) {
 				want = ""
 			}
 			if used != (want == "") || want != "" && !strings.Contains(got, want) || want == "" && got != "" {
-				t.Errorf("%+v from %s: used = %v, problems = %q", c, from, used, got)
+				t.Errorf("%+v from %s: used = %v, want %v; problem = %q, want %q", c, from, used, want == "", got, want)
 			}
 		}
 	}
@@ -549,7 +549,7 @@ func TestCheckedByFleet(t *testing.T) {
 		s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: c.kind, From: balancer.HealthFromFleet}}
 		served, problems := claims(env, c.origin, s)
 		if !served || len(problems) > 1 || (c.want == "") != (len(problems) == 0) || len(problems) == 1 && !strings.HasSuffix(problems[0].Text, c.want) {
-			t.Errorf("%+v: served %v, problems %v", c, served, problems)
+			t.Errorf("%+v: served = %v, want true; problems = %v, want %q", c, served, problems, c.want)
 		}
 	}
 }
@@ -657,7 +657,7 @@ func TestTrustUser(t *testing.T) {
 					got = got && p.Field != "health.user"
 				}
 				if got != want {
-					t.Errorf("%v, user %q, from %s: problems %v", origin, user, from, problems)
+					t.Errorf("%v, user %q, from %s: problems = %v, want one = %t", origin, user, from, problems, want)
 				}
 			}
 		}
@@ -674,7 +674,7 @@ func TestTrustAccessLog(t *testing.T) {
 			s := balancer.Service{Origin: origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, AccessLog: &log}
 			_, problems := claims(plainEnv(), origin, s)
 			if to, ok := s.LogsTo(); ok != want || to != log && ok || ok == (lines(problems) != nil) {
-				t.Errorf("%v, %q: %q, %v, problems %q", origin, log, to, ok, lines(problems))
+				t.Errorf("%v, %q: log = %q, allowed = %v, want %v; problems = %q", origin, log, to, ok, want, lines(problems))
 			}
 		}
 	}

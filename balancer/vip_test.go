@@ -30,10 +30,10 @@ func TestDecodeVIP(t *testing.T) {
 	over, _ := balancer.DecodeVIP("fd00::1", map[string]any{"preempt": "never", "require": "node"}, nil, balancer.SeverityError)
 	in.VIPs = in.VIPs.Set(over.Addr, over)
 	if p := in.PolicyOf(over.Addr); p.Preempt != 0 || p.Require != balancer.RequireNode || p.Group != "edge" || p.Hold != balancer.HoldOne {
-		t.Errorf("settings of a table over a pool's = %+v", p)
+		t.Errorf("settings of a table over a pool's = %+v, want preempt 0, require node, group edge and one owner", p)
 	}
 	if p := in.PolicyOf(addr("fd00::2")); !reflect.DeepEqual(p, want) {
-		t.Errorf("settings of a pool's address without a table = %+v", p)
+		t.Errorf("settings of a pool's address without a table = %+v, want %+v", p, want)
 	}
 
 	for _, c := range []struct {

@@ -22,7 +22,7 @@ func TestScriptsAreShell(t *testing.T) {
 		scripts = append(scripts, found...)
 	}
 	if len(scripts) != 7 {
-		t.Errorf("found %v", scripts)
+		t.Errorf("scripts = %v, want 7", scripts)
 	}
 	for _, script := range scripts {
 		if out, err := exec.Command("sh", "-n", script).CombinedOutput(); err != nil {
@@ -88,7 +88,7 @@ func TestContents(t *testing.T) {
 	}
 	files, err := filepath.Glob("../systemd/*.d/*.conf")
 	if err != nil || len(files) < 5 {
-		t.Fatalf("%v, %v", files, err)
+		t.Fatalf("configuration files = %v, %v; want at least 5", files, err)
 	}
 	for _, file := range files {
 		if name := strings.TrimPrefix(file, "../"); !bytes.Contains(list, []byte(name)) {
@@ -97,7 +97,7 @@ func TestContents(t *testing.T) {
 	}
 	units, err := filepath.Glob("../systemd/*.service")
 	if err != nil || len(units) == 0 {
-		t.Fatalf("%v, %v", units, err)
+		t.Fatalf("units = %v, %v; want at least one", units, err)
 	}
 	for _, unit := range units {
 		if name := filepath.Base(unit); !bytes.Contains(list, []byte("@STAGE@/"+name)) {

@@ -170,11 +170,11 @@ func TestInto(t *testing.T) {
 		want.Raw, _ = tree["raw"].(map[string]any)
 		options := cmp.Options{cmp.AllowUnexported(config{}, shout{}), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})}
 		if diff := cmp.Diff(want, got, options); diff != "" {
-			t.Errorf("%s: %s", name, diff)
+			t.Errorf("%s: decoded (-want +got):\n%s", name, diff)
 		}
 		back := defaults()
 		if problems := decode.Into(back, decode.Tree(got, defaults())); len(problems) > 0 || !reflect.DeepEqual(back, got) {
-			t.Errorf("%s: problems after Tree = %q\n%s", name, lines(problems), cmp.Diff(got, back, options))
+			t.Errorf("%s: problems after Tree = %q, want none; decoded (-want +got):\n%s", name, lines(problems), cmp.Diff(got, back, options))
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestProblems(t *testing.T) {
 		}
 		target.Nets, target.Numbers, target.Items, target.Shouts = nil, nil, nil, nil // invalid elements keep their index
 		if !reflect.DeepEqual(target, defaults()) {
-			t.Errorf("%s changed the defaults to %+v", c.text, target)
+			t.Errorf("%s: defaults = %+v, want %+v", c.text, target, defaults())
 		}
 	}
 }

@@ -179,7 +179,7 @@ func TestNotes(t *testing.T) {
 	silent := []string{first.name, second.name}
 	slices.Sort(silent)
 	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
-		t.Errorf("status of the third host, when the others are silent = %+v", s)
+		t.Errorf("status of the third host, when the others are silent = %+v, want waiting %v and %s free", s, silent, vip)
 	}
 }
 

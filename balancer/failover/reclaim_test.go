@@ -62,12 +62,12 @@ func TestEtcdRefusesWrites(t *testing.T) {
 		owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 		w.run(20 * time.Second)
 		if n := w.bound - before; n > most || w.owner(vip) != owner {
-			t.Errorf("%s: the VIP was bound %d times, and its owner is %v", what, n, w.owners())
+			t.Errorf("%s: bindings of the VIP = %d, want at most %d; owners = %v, want the former owner", what, n, most, w.owners())
 		}
 		end()
 		w.run(time.Minute)
 		if w.owner(vip) == owner {
-			t.Errorf("%s: the VIP has not moved since etcd accepts writes", what)
+			t.Errorf("%s: the VIP stays at its former owner, want a move after etcd accepts writes", what)
 		}
 		w.answered(vip, what)
 	}
@@ -82,7 +82,7 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 		w.cut[[2]int{owner.index, -1}] = true
 		for i := range 600 {
 			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-				t.Fatalf("%d hosts: after %d00 ms the owner of the VIP is %v", hosts, i, w.owners())
+				t.Fatalf("%d hosts: owners after %d00 ms = %v, want only the former owner", hosts, i, w.owners())
 			}
 			if i == 300 && hosts > 2 {
 				w.hosts[(owner.index+1)%3].restart()

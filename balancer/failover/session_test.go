@@ -39,11 +39,11 @@ func TestCutOffJuror(t *testing.T) {
 		for range 100 {
 			w.run(100 * time.Millisecond)
 			if w.owner(vip) != owner {
-				t.Fatalf("%d hosts: the owner answers without etcd although %s has returned", hosts, cut.name)
+				t.Fatalf("%d hosts: the owner lost the VIP although %s has returned", hosts, cut.name)
 			}
 		}
 		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
-			t.Errorf("%d hosts: %s has returned, and confirmed the owner %s ago", hosts, cut.name, age)
+			t.Errorf("%d hosts: last confirmation by %s after its return = %s ago, want 0 to 1s", hosts, cut.name, age)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestCopiedMachine(t *testing.T) {
 	c.start()
 	w.run(time.Minute)
 	if w.dual != "" || !owner.answers(vip) {
-		t.Errorf("a copy was started: %s; owner of the VIP = %v", w.dual, w.owners())
+		t.Errorf("after the start of a copy: second owner = %q, want none; owners = %v, want the former owner", w.dual, w.owners())
 	}
 }
 

@@ -393,7 +393,7 @@ func TestTransfers(t *testing.T) {
 		states, way := visitTransfers(c.hosts, c.faults, c.most)
 		t.Logf("%d hosts, %d faults: %d states in %s", c.hosts, c.faults, states, time.Since(began).Round(time.Millisecond))
 		if way != nil {
-			t.Errorf("%d hosts: %s", c.hosts, strings.Join(way, "\n"))
+			t.Errorf("%d hosts: this way breaks a rule:\n%s", c.hosts, strings.Join(way, "\n"))
 		}
 	}
 }

@@ -254,7 +254,7 @@ func TestEjectionEndReasons(t *testing.T) {
 				}
 			}
 			if x, began := e.Failed(member(1), "refused", start, rooms); !began || x.Until.Sub(x.Since) != 30*time.Second || x.End != "" {
-				t.Fatalf("ejection of the fifth failure = %+v, %v", x, began)
+				t.Fatalf("ejection of the fifth failure = %+v, started = %v; want 30s and true", x, began)
 			}
 			after := 20 * time.Second
 			if c.why == "its time has passed" {
@@ -262,7 +262,7 @@ func TestEjectionEndReasons(t *testing.T) {
 			}
 			ended := c.end(e, start.Add(after))
 			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Ejected().Len() != 0 {
-				t.Errorf("got %+v", ended)
+				t.Errorf("ended ejections = %+v, want one after %s because %q", ended, after, c.why)
 			}
 		})
 	}

@@ -269,12 +269,12 @@ func TestChangedCheckKeepsVerdict(t *testing.T) {
 	s = s.After(rules, health.Result{Outcome: health.Failed, Began: now, Text: "connection refused"})
 	next := s.Inherit(9, now.Add(2*time.Second), time.Second)
 	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Cause != "connection refused" || next.Last != s.Last || next.Due.After(now.Add(3*time.Second)) {
-		t.Errorf("inherited state = %+v from %+v", next, s)
+		t.Errorf("inherited state = %+v, want the verdict and times of %+v, due within 1s", next, s)
 	}
 	one := next.After(rules, health.Result{Outcome: health.Passed, Began: next.Due})
 	two := one.After(rules, health.Result{Outcome: health.Passed, Began: one.Due})
 	if one.Verdict != balancer.HealthDown || two.Verdict != balancer.HealthUp {
-		t.Errorf("verdicts after one and two passed checks = %q and %q", one.Verdict, two.Verdict)
+		t.Errorf("verdicts after one and two passed checks = %q and %q, want %q and %q", one.Verdict, two.Verdict, balancer.HealthDown, balancer.HealthUp)
 	}
 }
 
@@ -314,7 +314,7 @@ func TestExpeditedChecksAreSpread(t *testing.T) {
 	}
 	for slot := range time.Duration(10) {
 		if n := slots[slot]; slot < 2 && n > 0 || slot >= 2 && n < 90 {
-			t.Errorf("%d of 1000 targets are checked again after %d00 ms", n, slot)
+			t.Errorf("checks of 1000 targets = %d after %d00 ms, want none before 200 ms and at least 90 later", n, slot)
 		}
 	}
 }

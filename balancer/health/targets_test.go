@@ -133,7 +133,7 @@ func TestEtcdExecChecks(t *testing.T) {
 	var targets health.Targets
 	for _, allowed := range []bool{false, true, false} {
 		if got := targets.Next(&balancer.Env{AllowExec: allowed}, &in).Len() == 1; got != allowed {
-			t.Errorf("exec allowed = %v: target exists = %v", allowed, got)
+			t.Errorf("target with exec allowed = %v exists = %v, want the same", allowed, got)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestEtcdExecUser(t *testing.T) {
 				var in balancer.Inputs
 				in.Services = in.Services.Set("web", s)
 				if got := new(health.Targets).Next(&balancer.Env{AllowExec: true}, &in).Len() == 1; got != want {
-					t.Errorf("user %q from %s, key %q: target exists = %v", user, from, key, got)
+					t.Errorf("user %q from %s, key %q: target exists = %v, want %v", user, from, key, got, want)
 				}
 			}
 		}
@@ -196,7 +196,7 @@ func TestFleetTargets(t *testing.T) {
 		in.Services = in.Services.Set("web", s)
 		got, checked := new(health.Targets).Next(&balancer.Env{}, &in).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
 		if checked != c.checked || got.Fleet != c.ours {
-			t.Errorf("%+v: checked = %v, by the fleet = %v", c, checked, got.Fleet)
+			t.Errorf("%+v: checked = %v, want %v; by the fleet = %v, want %v", c, checked, c.checked, got.Fleet, c.ours)
 		}
 	}
 }

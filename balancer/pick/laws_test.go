@@ -120,10 +120,10 @@ func TestPickChoosesUsableBackend(t *testing.T) {
 					}
 					i := p.Pick(flowOf(n), skipping(out))
 					if i < 0 && left > 0 || i >= 0 && left == 0 {
-						t.Fatalf("pick = %d with %d usable backends of %+v, skipping %v", i, left, backends, out)
+						t.Fatalf("pick = %d, want a backend only if one of %d is usable; backends = %+v, skipped = %v", i, left, backends, out)
 					}
 					if i >= 0 && (out[i] || backends[i].State != balancer.Active || backends[i].Weight < 1) {
-						t.Fatalf("pick = %d of %+v, skipping %v", i, backends, out)
+						t.Fatalf("pick = %d, want an active backend with a weight; backends = %+v, skipped = %v", i, backends, out)
 					}
 				}
 			}
@@ -231,7 +231,7 @@ func TestSharesByWeight(t *testing.T) {
 		}
 		follows := math.Abs(float64(loads[1])/flows-0.9) < 0.04
 		if follows != s.SharesByWeight() {
-			t.Errorf("%s: connections = %v for weights 1 and 9, and SharesByWeight is %t", s, loads, s.SharesByWeight())
+			t.Errorf("%s: connections for weights 1 and 9 = %v, want shares by weight = %t", s, loads, s.SharesByWeight())
 		}
 	}
 }

@@ -91,7 +91,7 @@ func TestLeastFollowsWeights(t *testing.T) {
 				want = 250
 			}
 			if loads[i] < want-2 || loads[i] > want+2 {
-				t.Errorf("%s: loads = %v of weights %v", s, loads, weights)
+				t.Errorf("%s: loads of weights %v = %v, want load %d = %v ± 2", s, weights, loads, i, want)
 				break
 			}
 		}

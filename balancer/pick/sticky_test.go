@@ -120,7 +120,7 @@ func checkSticky(t *testing.T, s *Sticky) {
 		ring++
 	}
 	if ring != len(s.clients) || ring+len(s.free)+1 != len(s.entries) {
-		t.Fatalf("%d entries in the ring and %d free of %d, with %d clients", ring, len(s.free), len(s.entries), len(s.clients))
+		t.Fatalf("entries in the ring = %d, want %d; free entries = %d, want the rest of %d", ring, len(s.clients), len(s.free), len(s.entries)-1)
 	}
 }
 

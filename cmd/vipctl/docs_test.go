@@ -43,7 +43,7 @@ func TestDocs(t *testing.T) {
 				output := s.out.String() + s.err.String()
 				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // the guides' files are missing here
 				if code != 0 || warnings > 0 {
-					t.Errorf("exit code of vipctl check = %d:\n%s%s", code, s.out, s.err)
+					t.Errorf("exit code of vipctl check = %d, want 0 and no warnings:\n%s%s", code, s.out, s.err)
 				}
 			})
 		}

@@ -171,7 +171,7 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("revision of text %d by %s = %d, but its writer got %d (known: %t)", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("revision of text %d by %s = %d, want %d as its writer got (known: %t)", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
@@ -228,7 +228,7 @@ func TestConcurrentEdit(t *testing.T) {
 	})
 	if code != cli.ExitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
 		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
-		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d, want api and 10.96.0.10 created, and web reported as pending:\n%s%s", code, stdout, stderr)
 	}
 	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("service =\n%s\nwant bob's edit in it", got)
@@ -239,7 +239,7 @@ func TestConcurrentEdit(t *testing.T) {
 	})
 	if code != cli.ExitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
 		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
-		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d, want a note about 1 change that was not written:\n%s%s", code, stdout, stderr)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestApplyEndsEarly(t *testing.T) {
 	text := serviceText("api", "10.96.0.11", 80) + serviceText("web", "10.96.0.10", 80) + oneHolder
 	code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", f.file(text))
 	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
-		t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d, want a failure after api was created:\n%s%s", code, stdout, stderr)
 	}
 	f.wantPolicies(t, 0)
 }
@@ -316,7 +316,7 @@ func TestParallelClaims(t *testing.T) {
 					case code == cli.ExitDone:
 						written.Add(1)
 					case code != cli.ExitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
-						t.Errorf("exit code = %d: %s%s", code, stdout, stderr)
+						t.Errorf("exit code = %d, want a failure that names the service with the address:\n%s%s", code, stdout, stderr)
 					}
 				})
 			}

@@ -229,7 +229,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.write(settings("iptables", backend), 0, 1)
 			g.start()
 			if s := g.status(); s.Mode.InUse != "iptables" || len(s.Problems) > 0 || s.Sync.Failing > 0 {
-				t.Fatalf("status %+v", s)
+				t.Fatalf("status = %+v, want iptables mode without problems and failures", s)
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {

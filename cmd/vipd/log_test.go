@@ -63,6 +63,6 @@ func TestLibrariesAreHeard(t *testing.T) {
 	}()
 	got, err := io.ReadAll(out)
 	if err != nil || !strings.HasPrefix(string(got), `<4>msg="http: panic serving `) || !strings.Contains(string(got), "oops") {
-		t.Errorf("log = %q (%v)", got, err)
+		t.Errorf("log = %q, %v; want a line of level 4 with the panic", got, err)
 	}
 }

@@ -112,7 +112,7 @@ func switching(t *testing.T, names ...string) {
 			t.Fatal(err)
 		}
 		if s := g.status(); s.Mode.InUse != name || s.Mode.Wanted != name || s.Mode.Fallback || len(s.Problems) > 0 {
-			t.Fatalf("status %+v", s)
+			t.Fatalf("status = %+v, want %s mode without fallback and problems", s, name)
 		}
 		if names[i] == "ipvs" {
 			_ = ending.(*net.TCPConn).SetLinger(0) // a reset ends the connection in seconds
@@ -156,7 +156,7 @@ func switching(t *testing.T, names ...string) {
 	g.stop()
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") {
-		t.Errorf("left:\n%s", left)
+		t.Errorf("rules after the switch, want none of vipd:\n%s", left)
 	}
 }
 
@@ -212,10 +212,10 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strings.Replace(strict, "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
 	if s := g.status(); s.Mode.InUse != "nftables" || s.Mode.Wanted != "ipvs" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "modprobe ip_vs") {
-		t.Errorf("mode %+v", s.Mode)
+		t.Errorf("mode = %+v, want nftables as a fallback of ipvs", s.Mode)
 	}
 	if got := g.servers(g.client); len(got) != 2 {
-		t.Errorf("%v answer", got)
+		t.Errorf("answering servers = %v, want 2", got)
 	}
 	g.write(strings.Replace(strict, `mode = "ipvs"`, `mode = "auto"`, 1), 0, 1)
 	wait.For(t, 20*time.Second, "the fallback to end", func() bool {

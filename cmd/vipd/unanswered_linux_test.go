@@ -50,7 +50,7 @@ endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 		return err == nil && found != nil
 	})
 	if found.Service != "web" || !strings.HasPrefix(found.Text, "10.2.2.2:8080 did not answer ") {
-		t.Errorf("problem = %s", found)
+		t.Errorf("problem = %s, want one of 10.2.2.2:8080 in service web", found)
 	}
 	for _, part := range []string{"`ip route replace 10.1.0.2 via 10.2.2.1` on the endpoint", `snat = "always" for service web`} {
 		if !strings.Contains(found.Text, part) {
@@ -88,7 +88,7 @@ func (g *gateway) countsUnanswered(healthy, silent string) {
 		g.t.Errorf("unanswered connections of %s = %v, of its service = %d, want some", silent, n, traffic.Services[0].Unanswered)
 	}
 	if n := count[healthy]; len(n) != 2 || n[0] != 0 || n[1] != 0 {
-		g.t.Errorf("unanswered connections of %s, which answers = %v", healthy, n)
+		g.t.Errorf("unanswered connections of %s, which answers = %v, want two counts of 0", healthy, n)
 	}
 	metrics, page := g.page("/metrics"), g.page("/services/web")
 	series := func(endpoint string) string {

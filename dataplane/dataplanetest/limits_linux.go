@@ -50,7 +50,7 @@ func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLi
 	resets := r.caps.ResetsOverLimit && key.Proto == balancer.TCP
 	switch {
 	case err == nil:
-		r.Errorf("%s over a limit of %s: %s answers", source, key, a.Server)
+		r.Errorf("%s over a limit of %s: answer of %s, want none", source, key, a.Server)
 	case resets && !isRefused && over == "":
 		r.Errorf("%s over a limit of %s: %v, want a reset", source, key, err)
 	case !r.caps.ResetsOverLimit && (over == balancer.RejectOver) != isRefused:

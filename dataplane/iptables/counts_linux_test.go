@@ -73,11 +73,11 @@ func TestCountsSurvive(t *testing.T) {
 		step("the loss of all rules", func() {
 			for _, program := range []string{"iptables-nft", "iptables-legacy"} {
 				if out, err := exec.Command(program, "-t", "nat", "-F").CombinedOutput(); err != nil {
-					r.Fatalf("%v: %s", err, out)
+					r.Fatalf("flushing nat: %v: %s", err, out)
 				}
 			}
 			if seen, err := r.d.Observe(context.Background()); err != nil || len(seen.Damage) == 0 {
-				r.Fatalf("%v, %v", seen, err)
+				r.Fatalf("Observe = %v, %v; want damage", seen, err)
 			}
 			r.apply(r.web(balancer.TCP, 3, 4), r.web(balancer.UDP, 3))
 		})

@@ -106,7 +106,7 @@ func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
 		if out, err := exec.Command(six, "-t", "nat", "-N", nodePrefix+"4").CombinedOutput(); err != nil {
-			r.Fatalf("%v: %s", err, out)
+			r.Fatalf("creating a chain: %v: %s", err, out)
 		}
 		r.iptables("-N", groupPrefix+"old")
 		r.iptables("-N", groupPrefix+"held")
@@ -207,7 +207,7 @@ func TestLostRoot(t *testing.T) {
 			r.Error("differences = none, want the missing root")
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("%s answers", name)
+			r.Errorf("answering server = %s, want s2", name)
 		}
 		if wrong := r.observe(all...); len(wrong) > 0 {
 			r.Errorf("differences after the repair = %v, want none", wrong)

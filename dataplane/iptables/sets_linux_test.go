@@ -106,7 +106,7 @@ func TestRenderedSets(t *testing.T) {
 		}
 	}
 	if got := settings(t); made != 2 || got != want {
-		t.Errorf("rendered:\n%s\nkernel:\n%s", got, want)
+		t.Errorf("rendered sets =\n%s\nwant 2 sets as in the kernel:\n%s", got, want)
 	}
 	r.d = r.open(xtables.NFT)
 }

@@ -103,6 +103,6 @@ func load(t testing.TB, script string) {
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("running a command: %v: %s", err, out)
 	}
 }

@@ -76,7 +76,7 @@ func TestFilesHang(t *testing.T) {
 		answer <- nil
 		time.Sleep(500 * time.Millisecond)
 		if n := looks.Load(); n > 3 {
-			t.Errorf("reads of the file system = %d", n)
+			t.Errorf("reads of the file system = %d, want at most 3", n)
 		}
 		cancel()
 		synctest.Wait()

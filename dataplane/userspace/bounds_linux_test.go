@@ -349,7 +349,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 			}
 		}
 		if used := d.budget.used.Load(); used > d.budget.limit {
-			t.Fatalf("used descriptors = %d, limit = %d", used, d.budget.limit)
+			t.Fatalf("used descriptors = %d, want at most %d", used, d.budget.limit)
 		}
 		if len(held) < listeners/3 || d.budget.room(2+d.budget.flows) {
 			return fmt.Errorf("waiting listeners = %d", len(held))

@@ -129,7 +129,7 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	})
 	for range 10 {
 		if answer, err := askOnce(good.AddrPort(), ""); err != nil || answer != "a" {
-			t.Fatalf("answer of another service = %q, %v; used descriptors = %d", answer, err, d.budget.used.Load())
+			t.Fatalf("answer of another service = %q, %v; want \"a\"; used descriptors = %d", answer, err, d.budget.used.Load())
 		}
 	}
 }

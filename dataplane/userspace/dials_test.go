@@ -122,7 +122,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	close(proceed)
 	following.Wait()
 	if received == 0 || lost == 0 || uint64(received)+lost != ends {
-		t.Errorf("of %d ends, received = %d and lost = %d", ends, received, lost)
+		t.Errorf("sent ends = %d, want the sum of received ends %d and lost ends %d, both above 0", ends, received, lost)
 	}
 }
 

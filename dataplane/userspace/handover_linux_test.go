@@ -101,12 +101,12 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		n, err := c.Read(got)
 		_, _ = want.Read(expected[:n])
 		if string(got[:n]) != string(expected[:n]) {
-			t.Errorf("the bytes before %d differ from those sent", want.at)
+			t.Errorf("the bytes before %d differ from the sent bytes", want.at)
 			return
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) || int64(want.at) != sent.Load() {
-				t.Errorf("received bytes = %d of %d, then %v", want.at, sent.Load(), err)
+				t.Errorf("received bytes = %d, want %d; then %v, want EOF", want.at, sent.Load(), err)
 			}
 			return
 		}
@@ -181,7 +181,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	close(stop)
 	running.Wait()
 	if got := lines.accepted.Load(); got < served.Load() {
-		t.Errorf("served clients = %d, counted connections = %d", served.Load(), got)
+		t.Errorf("served clients = %d, want at most the %d counted connections", served.Load(), got)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestHandOverOfFlows(t *testing.T) {
 		d = d.succeed(f)
 		for i, c := range clients {
 			if got := askPacket(t, c); got != was[i] {
-				t.Errorf("backend of client %d before = %s, now = %s", i, was[i], got)
+				t.Errorf("backend of client %d after the handover = %s, want %s", i, got, was[i])
 			}
 		}
 	}
@@ -256,7 +256,7 @@ func TestHandOverOfFlows(t *testing.T) {
 	d.succeed(draining)
 	for i, c := range clients {
 		if got := askPacket(t, c); got != was[i] {
-			t.Errorf("backend of client %d before = %s, which drains, now = %s", i, was[i], got)
+			t.Errorf("backend of client %d during the drain = %s, want %s", i, got, was[i])
 		}
 	}
 }
@@ -353,14 +353,14 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 	d.takenOver().succeed(f, g)
 	if got := c.mustAsk(t); got != was {
-		t.Errorf("backend of a connection before = %s, now = %s", was, got)
+		t.Errorf("backend of a connection after the handover = %s, want %s", got, was)
 	}
 	if got := askPacket(t, packets); got != flow {
-		t.Errorf("backend of a flow before = %s, now = %s", flow, got)
+		t.Errorf("backend of a flow after the handover = %s, want %s", got, flow)
 	}
 	for from, name := range before {
 		if got, err := askOnce(f.AddrPort(), from); got != name || err != nil {
-			t.Errorf("%s moved from %s to %s, %v", from, name, got, err)
+			t.Errorf("backend of %s after the handover = %s, %v; want %s", from, got, err, name)
 		}
 	}
 }
@@ -419,7 +419,7 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	next.apply(f)
 	for from, c := range waiting {
 		if name, err := c.ask("hello"); name != before[from] || err != nil {
-			t.Errorf("%s moved from %s to %s, %v", from, before[from], name, err)
+			t.Errorf("backend of %s after the handover = %s, %v; want %s", from, name, err, before[from])
 		}
 	}
 }

@@ -100,7 +100,7 @@ func TestPipesAreBounded(t *testing.T) {
 		t.Fatalf("memory = %d bytes, want at least 16 MiB", have)
 	}
 	if p := newPipes(newBudget(1 << 30)); uint64(p.most)*pipeSize > have/32 {
-		t.Errorf("the limit of %d pipes exceeds a 32nd of %d bytes", p.most, have)
+		t.Errorf("limit = %d pipes, want at most a 32nd of %d bytes", p.most, have)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestUrgentByteInMessage(t *testing.T) {
 				t.Fatalf("text at the backend = %q, want %q", text, want)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("%q did not arrive", want)
+			t.Fatalf("no answer arrived, want %q", want)
 		}
 	}
 	raw, err := c.SyscallConn()
@@ -310,7 +310,7 @@ func echo(t testing.TB, c *client, line string) {
 		t.Fatal(err)
 	}
 	if got != "s "+line+"\n" {
-		t.Fatalf("answer of %d bytes differs from the %d bytes sent", len(got)-len("s \n"), len(line))
+		t.Fatalf("answer of %d bytes differs from the %d sent bytes", len(got)-len("s \n"), len(line))
 	}
 }
 

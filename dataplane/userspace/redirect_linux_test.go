@@ -162,7 +162,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 	wantRefused(t, w, all...)
 	if saved := w.Host().Exec("nft", "list", "ruleset"); strings.Contains(saved, "vipd-redirect") {
-		t.Errorf("rules after Close:\n%s", saved)
+		t.Errorf("rules after Close, want none of vipd-redirect:\n%s", saved)
 	}
 }
 
@@ -263,7 +263,7 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	}
 	w.Host().Exec("nft", "flush", "ruleset")
 	if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) > 0 {
-		t.Errorf("Observe without frontends = %q, %v; nothing would repair damage", seen.Damage, err)
+		t.Errorf("damage without frontends = %q, %v; want none, because nothing would repair it", seen.Damage, err)
 	}
 	d.apply(all...)
 	wantServed(t, w, all...)
@@ -308,7 +308,7 @@ func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, da
 		})
 		for range 2 { // the first reason is lost if the other family can't be read
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
-				t.Fatalf("Observe after %s = %q, %v", damage, seen.Damage, err)
+				t.Fatalf("damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 			}
 		}
 		d.apply(all...)
@@ -334,10 +334,10 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	during := save()
 	would, err := Cleanup(t.Context(), true)
 	if err != nil || len(would) != 2 || save() != during { // a table for IPv4 and one for IPv6
-		t.Errorf("dry run = %q, %v; rules changed = %v", would, err, save() != during)
+		t.Errorf("dry run = %q, %v; want 2 actions; rules changed = %v, want false", would, err, save() != during)
 	}
 	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
-		t.Fatalf("Cleanup = %q, %v; dry run = %q", did, err, would)
+		t.Fatalf("Cleanup = %q, %v; want %q as in the dry run", did, err, would)
 	}
 	if after := save(); after != before {
 		t.Errorf("rules after Cleanup =\n%s\nwant\n%s", after, before)

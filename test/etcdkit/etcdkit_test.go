@@ -74,13 +74,13 @@ func TestWipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	if revision := c.Compact(); revision < 2 {
-		t.Errorf("revision of the compaction = %d", revision)
+		t.Errorf("revision of the compaction = %d, want at least 2", revision)
 	}
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
 	if got, err := client.Get(t.Context(), "/a"); err != nil || len(got.Kvs) != 0 {
-		t.Errorf("key after a wipe = %v, %v", got, err)
+		t.Errorf("key after a wipe = %v, %v; want none", got, err)
 	}
 }
 

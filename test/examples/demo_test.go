@@ -16,7 +16,7 @@ func TestTour(t *testing.T) {
 	tree := program.New(t)
 	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
 	if err != nil || !strings.Contains(out, "claims held") {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("bin/demo tour = %v, want \"claims held\" in the output:\n%s", err, out)
 	}
 	t.Log(out)
 }

@@ -462,7 +462,7 @@ func (e *etcdExample) testRemovedUser(t *testing.T) {
 	e.do("etcdctl get --prefix /vipd/", env...)
 	e.do("./users remove gone && ./users node away && ./users remove node-away")
 	if out, err := e.run("etcdctl get --prefix /vipd/", env...); err == nil || !strings.Contains(out, "invalid user ID or password") {
-		t.Errorf("got %v\n%s", err, out)
+		t.Errorf("etcdctl get of a removed user = %v, want an error about its password:\n%s", err, out)
 	}
 	if out := e.do("./ctl role list"); strings.Contains(out, "node-away") {
 		t.Errorf("roles = %s, want the user's role removed", out)

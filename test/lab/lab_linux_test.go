@@ -255,7 +255,7 @@ func FuzzAnswer(f *testing.F) {
 		}
 		again, err := parseAnswer((&Server{Name: a.Server}).answer(a.Client, a.Local))
 		if err != nil || again != a {
-			t.Errorf("%q is parsed as %+v, and written as %+v, %v", line, a, again, err)
+			t.Errorf("%q is parsed as %+v, and after writing as %+v, %v; want the same", line, a, again, err)
 		}
 	})
 }

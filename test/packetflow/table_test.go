@@ -213,6 +213,6 @@ func TestTables(t *testing.T) {
 		}
 	}
 	if len(verdicts) != 4 || !tos["vip"] || !tos["vip6"] || !tos["second"] || !tos["node"] || !tos["node6"] {
-		t.Errorf("verdicts of %d rows = %v, destinations = %v", rows, verdicts, tos)
+		t.Errorf("verdicts of %d rows = %v, want 4; destinations = %v, want vip, vip6, second, node and node6", rows, verdicts, tos)
 	}
 }

@@ -146,7 +146,7 @@ func (r *reader) run(t *testing.T, script string) string {
 		t.Fatalf("the script does not end:\n%s\noutput:\n%s", script, p.Output())
 	}
 	if err := p.Err(); err != nil {
-		t.Fatalf("%s\n%v", script, err)
+		t.Fatalf("running the block: %[2]v\n%[1]s", script, err)
 	}
 	return p.Output()
 }

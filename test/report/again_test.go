@@ -67,7 +67,7 @@ func TestAgain(t *testing.T) {
 			readErr, waitErr := runAll(p, s)
 			os.Unsetenv("FIRST")
 			if readErr != nil || waitErr == nil {
-				t.Fatalf("first run = %v, %v", readErr, waitErr)
+				t.Fatalf("read of the first run = %v, want nil; its end = %v, want an error", readErr, waitErr)
 			}
 			if s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
 				waitErr = nil

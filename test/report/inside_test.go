@@ -44,7 +44,7 @@ func TestInside(t *testing.T) {
 	}
 	needing, err := needingIPVS(all)
 	if err != nil || strings.Join(paths(needing), " ") != "vipd/bad vipd/good vipd/hang vipd/skip" {
-		t.Fatalf("packages that need IPVS = %q, %v", paths(needing), err)
+		t.Fatalf("packages that need IPVS = %q, %v; want bad, good, hang and skip", paths(needing), err)
 	}
 	o, err := build(t.Context(), plan{guest: needing}, t.TempDir())
 	if err != nil {
@@ -67,7 +67,7 @@ func TestInside(t *testing.T) {
 	}
 	for _, k := range needing {
 		if !s.ended(k.path, where) || s.ended(k.path, "") {
-			t.Errorf("%s ended in the guest = %t, here = %t", k.path, s.ended(k.path, where), s.ended(k.path, ""))
+			t.Errorf("%s ended in the guest = %t, want true; here = %t, want false", k.path, s.ended(k.path, where), s.ended(k.path, ""))
 		}
 	}
 	s.take(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
@@ -116,7 +116,7 @@ func TestPieces(t *testing.T) {
 	}
 	for _, name := range []string{"TestIPVSLong/a", "TestIPVSLong/b", "TestIPVSLong/c", "TestIPVSShort"} {
 		if n := strings.Count(events.String(), `"Action":"run","Package":"vipd/x","Test":"`+name+`"`); n != 1 {
-			t.Errorf("%s ran %d times", name, n)
+			t.Errorf("runs of %s = %d, want 1", name, n)
 		}
 	}
 	var out strings.Builder
@@ -159,6 +159,6 @@ func TestWhatDoesNotBuildIsNotRun(t *testing.T) {
 	t.Chdir(module(t, map[string]string{"x/x_test.go": "package x\nimport \"testing\"\nfunc TestIPVSX(t *testing.T) { undefined() }\n"}))
 	_, err := build(t.Context(), plan{guest: []pkg{{path: "vipd/x"}}}, t.TempDir())
 	if err == nil || !strings.Contains(err.Error(), "undefined: undefined") {
-		t.Errorf("build of invalid code = %v", err)
+		t.Errorf("build of invalid code = %v, want an error about an undefined name", err)
 	}
 }

@@ -43,11 +43,11 @@ func TestPlanOfThisTree(t *testing.T) {
 	t.Chdir("../..")
 	p, err := newPlan([]string{"-ipvs", "-count=1"})
 	if err != nil || !slices.Contains(p.packages, "vipd/test/lab") || slices.Contains(p.packages, "vipd/test/wait") {
-		t.Errorf("packages of -ipvs = %q, %v", p.packages, err)
+		t.Errorf("packages of -ipvs = %q, %v; want test/lab without test/wait", p.packages, err)
 	}
 	p, err = newPlan([]string{"-kernel", "./test/...", "./balancer"})
 	if err != nil || !slices.Contains(p.packages, "vipd/test/lab") || !slices.Contains(p.packages, "vipd/test/packetflow") ||
 		slices.Contains(p.packages, "vipd/balancer") || slices.Contains(p.packages, "vipd/dataplane/host") {
-		t.Errorf("packages of -kernel = %q, %v", p.packages, err)
+		t.Errorf("packages of -kernel = %q, %v; want test/lab and test/packetflow without balancer and dataplane/host", p.packages, err)
 	}
 }

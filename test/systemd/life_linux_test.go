@@ -145,7 +145,7 @@ func echoes(t *testing.T, c net.Conn) {
 	if _, err := c.Write([]byte(line)); err != nil {
 		t.Errorf("on the open connection: %v", err)
 	} else if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
-		t.Errorf("echo on the open connection = %q (%v)", got, err)
+		t.Errorf("echo on the open connection = %q, %v; want %q", got, err, line)
 	}
 }
 
@@ -341,18 +341,18 @@ func (g *gateway) reload(old, good string) {
 		t.Errorf("reload of a broken configuration = nil, want an error\n%s", out)
 	}
 	if got := g.property("ActiveState"); got != "active" {
-		t.Errorf("state of the unit with a broken configuration = %s", got)
+		t.Errorf("state of the unit with a broken configuration = %s, want active", got)
 	}
 	if out := g.journal("-p warning"); !strings.Contains(out, "10.96.0.300") {
 		t.Errorf("journalctl -p warning lacks the mistake:\n%s", out)
 	}
 	if got := g.property("StatusText"); !strings.Contains(got, "problems: ") {
-		t.Errorf("status with a problem = %q", got)
+		t.Errorf("status with a problem = %q, want the number of problems", got)
 	}
 	g.configure(good)
 	g.run("systemctl reload vipd")
 	if got := g.property("StatusText"); strings.Contains(got, "problems") || !strings.Contains(got, "services: 2") {
-		t.Errorf("status after the fix = %q", got)
+		t.Errorf("status after the fix = %q, want 2 services without problems", got)
 	}
 	g.serves("10.96.0.12")
 }

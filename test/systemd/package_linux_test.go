@@ -52,7 +52,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 	t.Helper()
 	out := g.run(install)
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("unit after the installation = %s\n%s\n%s", got, out, g.journal(""))
+		t.Fatalf("unit after the installation = %s, want active\n%s\n%s", got, out, g.journal(""))
 	}
 	g.run("getent group vipd")
 	g.version("0.0.1")
@@ -106,7 +106,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	before := g.run(owner)
 	g.run(upgrade)
 	if after := g.run(owner); after == before || strings.TrimSpace(after) == "0" {
-		t.Errorf("process of vipd-owner after the upgrade = %s, before = %s", after, before)
+		t.Errorf("process of vipd-owner after the upgrade = %s, want another one than %s", after, before)
 	}
 	g.serves(vip)
 	g.run(remove + "; systemctl stop members")

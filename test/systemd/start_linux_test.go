@@ -21,7 +21,7 @@ func (g *gateway) booted() {
 	t := g.t
 	t.Helper()
 	if got := g.property("ActiveState"); got != "active" {
-		t.Fatalf("unit after the boot = %s\n%s", got, g.journal(""))
+		t.Fatalf("unit after the boot = %s, want active\n%s", got, g.journal(""))
 	}
 	start := g.when("vipd", "ExecMainStartTimestampMonotonic")
 	for _, before := range []string{"network-slow", "nftables"} {
@@ -148,7 +148,7 @@ func (g *gateway) owns() {
 	g.serves(vip)
 	// The 41st field is the scheduling policy: 2 is SCHED_RR (proc(5)).
 	if policy := g.run("cut -d ' ' -f 41 /proc/$(systemctl show vipd-owner --value -p MainPID)/stat"); strings.TrimSpace(policy) != "2" {
-		t.Errorf("scheduling policy of the owner = %s\n%s", policy, g.run("journalctl --no-pager -u vipd-owner"))
+		t.Errorf("scheduling policy of the owner = %s, want 2 (SCHED_RR)\n%s", policy, g.run("journalctl --no-pager -u vipd-owner"))
 	}
 	g.run("systemctl stop vipd-owner")
 	if c, err := g.dialWithin(vip, wait.Scaled(300*time.Millisecond)); err == nil {

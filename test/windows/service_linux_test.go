@@ -42,7 +42,7 @@ func TestService(t *testing.T) {
 	build := exec.Command("go", "build", "-buildvcs=false", "-o", folder+"/", "vipd/cmd/vipd")
 	build.Env = append(os.Environ(), "GOOS=windows", "GOARCH=amd64", "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("building for Windows: %v\n%s", err, out)
 	}
 	t.Cleanup(func() { _ = wine(t, prefix, "end").Run() })
 	run := func(args ...string) string {
@@ -74,11 +74,11 @@ endpoints = [{ address = "127.0.0.1" }]
 	wait.For(t, wait.Patience, "the VIP answers", func() bool { return get("http://"+vip.String()) == "hello" })
 	wait.For(t, wait.Patience, "vipd is ready", func() bool { return strings.Contains(get("http://"+web.String()+"/readyz"), `"ok":true`) })
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "RUNNING") {
-		t.Errorf("state while it serves = %s", state)
+		t.Errorf("state while it serves = %s, want RUNNING", state)
 	}
 	run("net", "stop", "vipd")
 	if state := run("sc", "query", "vipd"); !strings.Contains(state, "STOPPED") || !strings.Contains(state, "WIN32_EXIT_CODE    : 0 ") {
-		t.Errorf("state after the stop = %s", state)
+		t.Errorf("state after the stop = %s, want STOPPED with exit code 0", state)
 	}
 	if get("http://"+vip.String()) != "" {
 		t.Error("the VIP answers after the stop")
@@ -86,7 +86,7 @@ endpoints = [{ address = "127.0.0.1" }]
 
 	write(t, config, "mode = \"ipvs\"\nstrict_mode = true\n")
 	if out := run(program, "--config", config); !strings.Contains(out, "not on this system") {
-		t.Errorf("output in ipvs mode = %s", out)
+		t.Errorf("output in ipvs mode = %s, want \"not on this system\"", out)
 	}
 	write(t, config, "mode = \"nonsense\"\n")
 	run("net", "start", "vipd")

@@ -144,7 +144,7 @@ func (b *bench) want(s vrrp.State) {
 		b.t.Fatalf("state = %s, want %s; notes: %s", got, s, strings.Join(b.notes, "\n"))
 	}
 	if is := b.bound[netip.MustParseAddr(vip)]; is != (s == vrrp.Active) || s == vrrp.Active && !b.open {
-		b.t.Fatalf("%s: bound = %t, gate open = %t", s, is, b.open)
+		b.t.Fatalf("%s: bound = %t, gate open = %t, want both = %t", s, is, b.open, s == vrrp.Active)
 	}
 }
 

@@ -44,7 +44,7 @@ func TestCheckersSpread(t *testing.T) {
 		for _, at := range places(targets) {
 			checkers := quorum.Checkers(at, all)
 			if len(checkers) != size || len(slices.Compact(slices.Sorted(slices.Values(checkers)))) != size {
-				t.Fatalf("%d nodes: checkers of %s = %v", n, at, checkers)
+				t.Fatalf("%d nodes: checkers of %s = %v, want %d different ones", n, at, checkers, size)
 			}
 			for _, c := range checkers {
 				load[c]++
@@ -53,7 +53,7 @@ func TestCheckersSpread(t *testing.T) {
 			rest := slices.DeleteFunc(slices.Clone(checkers), func(m balancer.NodeName) bool { return m == left })
 			after := quorum.Checkers(at, without)
 			if !slices.Equal(after[:len(rest)], rest) {
-				t.Fatalf("%d nodes: when %s leaves, the checkers %v of %s become %v", n, left, checkers, at, after)
+				t.Fatalf("%d nodes: checkers of %s after %s left = %v, want %v first", n, at, left, after, rest)
 			}
 			if len(rest) < size {
 				moved++
@@ -67,7 +67,7 @@ func TestCheckersSpread(t *testing.T) {
 			}
 		}
 		if n > 0 && moved != load[left] {
-			t.Errorf("%d nodes: %d places moved when a node with %d targets left", n, moved, load[left])
+			t.Errorf("%d nodes: moved places after a node left = %d, want its %d targets", n, moved, load[left])
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestLeftoversOfKilledWrite(t *testing.T) {
 		t.Error(err)
 	}
 	if got, err := os.ReadFile(path); err != nil || string(got) != "new" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("content = %q, %v; want \"new\"", got, err)
 	}
 	half()
 	for range 2 {

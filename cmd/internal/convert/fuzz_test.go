@@ -34,7 +34,7 @@ func FuzzConvert(f *testing.F) {
 		}
 		if err == nil {
 			for _, p := range problemsOf(result) {
-				t.Errorf("%s\n%s", p, result.TOML)
+				t.Errorf("problem = %s, want none; converted:\n%s", p, result.TOML)
 			}
 		}
 	})

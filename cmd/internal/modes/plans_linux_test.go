@@ -41,7 +41,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 			restore := exec.Command("ipvsadm", "--restore")
 			restore.Stdin = strings.NewReader(strings.Join(want, "\n") + "\n")
 			if out, err := restore.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Fatalf("%v\n%s", err, out)
+				t.Fatalf("restore = %v, want no error and no output:\n%s", err, out)
 			}
 			t.Cleanup(func() { ipvsadm(t, "--clear") })
 			for i, line := range want {

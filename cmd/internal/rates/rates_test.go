@@ -35,7 +35,7 @@ func TestRates(t *testing.T) {
 		w.Add(c.counted)
 		s, e := w.Services()[0], w.Endpoints("web")[0]
 		if s.New != c.new || s.In != c.in || e.New != c.endpoint || len(s.Past) != c.past || s.Active != 3 || s.Up != 1 || s.Of != 1 {
-			t.Errorf("at %s: rates of service = %+v, of endpoint = %+v", c.counted.At, s, e)
+			t.Errorf("at %s: rates of service = %+v, of endpoint = %+v, want %+v", c.counted.At, s, e, c)
 		}
 	}
 	for i := range 2 * Kept {

@@ -119,7 +119,7 @@ func TestFollows(t *testing.T) {
 		later(15 * time.Second)
 		same(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
 		if changes != 2 {
-			t.Errorf("reported %d times for two changes", changes)
+			t.Errorf("reports of two changes = %d, want 2", changes)
 		}
 		mu.Unlock()
 		cancel()

@@ -62,7 +62,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 			want = entry{Service: "gone", Frontend: "127.58.0.2:8080/tcp", End: "refused"}
 		}
 		if e.Time == "" || e.Seconds <= 0 || !strings.HasPrefix(e.Client, "127.") || !retried {
-			t.Errorf("%+v", e)
+			t.Errorf("access log line = %+v, want a time, a duration, a client in 127.0.0.0/8 and a retry", e)
 		}
 		if e.Time, e.Client, e.Seconds, e.Retries = "", "", 0, 0; e != want {
 			t.Errorf("got  %+v\nwant %+v", e, want)

@@ -64,7 +64,7 @@ func TestReportsUsedPorts(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "ip", "nc")
 	if out, err := exec.Command("ip", "address", "add", "10.1.0.1/24", "dev", "lo").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("ip address add = %v: %s", err, out)
 	}
 	program := exec.Command("nc", "-l", "-k", "0.0.0.0", "8022")
 	if err := program.Start(); err != nil {

@@ -100,7 +100,7 @@ func (r *rig) nft(script string) {
 	cmd := exec.Command("nft", "-f", "-")
 	cmd.Stdin = strings.NewReader(script)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		r.Fatalf("%v: %s\n%s", err, out, script)
+		r.Fatalf("running a script: %v: %s\n%s", err, out, script)
 	}
 }
 

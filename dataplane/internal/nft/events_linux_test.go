@@ -275,7 +275,7 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 	want, err := o.Rules(s.table, "")
 	if err != nil || len(want) < chains {
-		t.Fatalf("rules = %d, %v", len(want), err)
+		t.Fatalf("rules = %d, %v; want at least %d", len(want), err, chains)
 	}
 	other, ended := open(t), make(chan error)
 	ctx, stop := context.WithCancel(t.Context())

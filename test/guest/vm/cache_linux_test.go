@@ -77,7 +77,7 @@ func TestAHalfMadeKernelIsNotUsed(t *testing.T) {
 		t.Fatalf("error of a broken download = %v, want %v", err, s.broken)
 	}
 	if left := c.folders(); len(left) > 0 {
-		t.Errorf("folders after a broken download = %q", left)
+		t.Errorf("folders after a broken download = %q, want none", left)
 	}
 	killed := filepath.Join(c.dir, unfinished+"123") // as a killed process leaves it
 	if err := os.Mkdir(killed, 0o700); err != nil {

@@ -44,7 +44,7 @@ func TestSignedInEvents(t *testing.T) {
 	got := OverrideEvents(balancer.Target{Service: "web"}, nil,
 		&balancer.Override{Weight: &five, WeightBy: "ana", WeightReason: "slow", Draining: &yes, By: "ben", Reason: "kernel"}, now)
 	if len(got) != 2 || got[0].Text != "weight set to 5 by ana" || got[0].Cause != "slow" || got[1].Text != "drained by ben" || got[1].Cause != "kernel" {
-		t.Errorf("%+v", got)
+		t.Errorf("events = %+v, want a weight by ana and a drain by ben", got)
 	}
 }
 
