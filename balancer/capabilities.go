@@ -289,7 +289,9 @@ func (c *Capabilities) fit(f *Frontend) {
 		f.SNAT = AutoSNAT
 	}
 	if f.Key.Port.IsRange() && !c.RangeAffinity {
-		f.AffinityTimeout, f.AffinityScope, f.AffinityPrefix = 0, "", 0
+		f.AffinityTimeout = 0
+		f.AffinityScope = ""
+		f.AffinityPrefix = 0
 	}
 	if f.Key.Port.IsRange() {
 		f.MSS = 0

@@ -93,11 +93,12 @@ func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 		wants := s.Claims()
 		for _, key := range slices.SortedFunc(maps.Keys(wants), Key.Compare) {
 			rivals, more, isNew := holdersOf(key, holders).rivals(name)
-			for _, rival := range rivals {
-				all = append(all, ClaimConflict{Service: s, Key: key, Field: wants[key], Rival: after[rival], New: isNew})
-			}
-			if more > 0 {
-				all[len(all)-1].More = more
+			for i, rival := range rivals {
+				c := ClaimConflict{Service: s, Key: key, Field: wants[key], Rival: after[rival], New: isNew}
+				if i == len(rivals)-1 {
+					c.More = more
+				}
+				all = append(all, c)
 			}
 		}
 	}

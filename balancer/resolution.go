@@ -111,7 +111,10 @@ func (e *Endpoint) found(l Lookup, m Member) *Endpoint {
 	out := *e
 	out.Address, out.From = m.Addr, l
 	if l.Kind != HostLookup {
-		out.Name, out.Port, out.Weight, out.Backup = m.Host, m.Port, m.Weight, m.Backup
+		out.Name = m.Host
+		out.Port = m.Port
+		out.Weight = m.Weight
+		out.Backup = m.Backup
 	}
 	return &out
 }

@@ -126,7 +126,9 @@ func (r *tableReader) checkPorts(ports []Port) {
 		port  PortRange
 		proto Protocol
 	}
-	names, open, node := map[string]int{}, map[portKey]int{}, map[portKey]int{}
+	names := map[string]int{}
+	open := map[portKey]int{}
+	node := map[portKey]int{}
 	for i := range ports {
 		p := &ports[i]
 		r.checkPortName(ports, i, names)

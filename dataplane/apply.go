@@ -145,7 +145,9 @@ func (b *batches) postpone(batch []Change) {
 	due := time.Now().Add(b.pause(b.whole.tries + 1))
 	for _, c := range batch {
 		t := b.applied.retryOf(c)
-		t.err, t.due, t.held = b.failed, due, false
+		t.err = b.failed
+		t.due = due
+		t.held = false
 		b.applied.markUnknown(c.Key)
 	}
 }

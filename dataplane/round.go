@@ -52,13 +52,19 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 	if ctx.Err() != nil {
 		return
 	}
-	r.Ended, r.Steps, e.steps = time.Now(), e.steps, nil
+	r.Ended = time.Now()
+	r.Steps = e.steps
+	e.steps = nil
 	if e.Trace != nil {
 		e.Trace(r)
 	}
 	s := &e.report
 	if r.Full || r.Changes > 0 || r.Err != nil || s.LastError != "" {
-		s.LastFull, s.Last, s.LastDuration, s.LastChanges, s.LastError = r.Full, r.Ended, r.Ended.Sub(r.Began), r.Changes, ""
+		s.LastFull = r.Full
+		s.Last = r.Ended
+		s.LastDuration = r.Ended.Sub(r.Began)
+		s.LastChanges = r.Changes
+		s.LastError = ""
 		if r.Err != nil {
 			s.LastError = linesOnce(r.Err)
 			e.Log.Debug("applying the wanted state", "err", r.Err, "failing", len(e.applied.retries))
@@ -76,7 +82,9 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 		s.Applied = r.Want.Revision
 		s.Ready = s.Ready || e.applied.isReady(r.Want)
 	}
-	s.Failing, s.Done, s.Moving = e.applied.errors(), e.applied.frontends, e.moving != nil
+	s.Failing = e.applied.errors()
+	s.Done = e.applied.frontends
+	s.Moving = e.moving != nil
 	e.publish(*s)
 }
 

@@ -61,7 +61,9 @@ func (t *target) take() request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.request
-	t.compare, t.next, t.newer = false, nil, time.Time{}
+	t.compare = false
+	t.next = nil
+	t.newer = time.Time{}
 	return r
 }
 

@@ -56,7 +56,9 @@ func (e *Engine) step(ctx context.Context, name string, frontends int, do func(c
 	var w writes
 	s := Step{Name: name, Frontends: frontends, Began: time.Now()}
 	s.Err = do(context.WithValue(ctx, writesKey{}, &w))
-	s.Ended, s.Batches, s.Bytes = time.Now(), int(w.batches.Load()), int(w.bytes.Load())
+	s.Ended = time.Now()
+	s.Batches = int(w.batches.Load())
+	s.Bytes = int(w.bytes.Load())
 	e.steps = append(e.steps, s)
 	return s.Err
 }

@@ -46,7 +46,9 @@ func DidYouMean(word string, known []string) string {
 
 // distance counts the typing errors between a and b, in bytes.
 func distance(a, b string) int {
-	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	before := make([]int, len(b)+1)
+	last := make([]int, len(b)+1)
+	row := make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j
 	}

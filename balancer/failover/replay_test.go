@@ -144,7 +144,8 @@ func takenDespite(t *testing.T, c replays) {
 
 // deliverAll passes a message to all hosts.
 func (w *world) deliverAll(c capture) {
-	for c.to = range w.hosts {
+	for to := range w.hosts {
+		c.to = to
 		w.deliver(c)
 	}
 }

@@ -52,7 +52,9 @@ func Combine(states []State, need balancer.HealthNeed) Combined {
 		shown = decides
 	}
 	out := Combined{State: states[decides], Decides: decides, Shown: shown}
-	out.Due, out.Streak, out.Last = due, states[shown].Streak, states[shown].Last
+	out.Due = due
+	out.Streak = states[shown].Streak
+	out.Last = states[shown].Last
 	return out
 }
 

@@ -40,7 +40,9 @@ func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, ol
 
 // Pick implements Picker.
 func (l *leastLoaded) Pick(_ Flow, skip func(i int) bool) int {
-	best, bestCost, bestWeight := -1, int64(0), int64(1)
+	best := -1
+	bestCost := int64(0)
+	bestWeight := int64(1)
 	start := l.from(l.taken.Load())
 	for n := range l.members {
 		at := start + n

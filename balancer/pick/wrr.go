@@ -73,7 +73,9 @@ func newWeighted(members []member, backends []balancer.Backend, old Picker) *wei
 func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	first, at, highest := (*group)(nil), -1, int64(0)
+	first := (*group)(nil)
+	at := -1
+	highest := int64(0)
 	for j := range w.groups {
 		g := &w.groups[j]
 		i := g.ring[g.head]
@@ -123,7 +125,9 @@ func (w *weighted) compare(a, b int) int {
 // pickAmongLocked picks among the members that are not skipped. It visits every member. The member
 // skipped is known to be skipped.
 func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
-	best, highest, total := -1, int64(0), int64(0)
+	best := -1
+	highest := int64(0)
+	total := int64(0)
 	for _, g := range w.groups {
 		for _, i := range g.ring {
 			if w.skipped[i] = i == skipped || skip(w.members[i].index); w.skipped[i] {

@@ -148,7 +148,11 @@ func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
 		w := c.World
-		w.Stdout, w.Stderr, w.Color, w.Width, w.OutTerminal = &text, &text, false, 0, false
+		w.Stdout = &text
+		w.Stderr = &text
+		w.Color = false
+		w.Width = 0
+		w.OutTerminal = false
 		args = append(args, "--config", c.Flags.String("config"))
 		if socket := c.Flags.String("socket"); socket != "" {
 			args = append(args, "--socket", socket)

@@ -96,7 +96,9 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	for line := range strings.Lines(r.Exchange) {
 		fmt.Fprintln(&b, strings.TrimRight(table.Line(line), " "))
 	}
-	verdict, style, why := "failed", table.Bad, r.Text
+	verdict := "failed"
+	style := table.Bad
+	why := r.Text
 	switch r.Outcome {
 	case string(health.Passed):
 		verdict, style = "passed", table.Good

@@ -69,7 +69,9 @@ func examined(c *cli.Call) doctor.Host {
 		h.ConfigProblem = cli.OneLine(err.Error())
 	}
 	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
-	h.Fence, h.Elsewhere, h.Neighbours = failover.Trial, failover.Elsewhere, failover.Neighbours
+	h.Fence = failover.Trial
+	h.Elsewhere = failover.Elsewhere
+	h.Neighbours = failover.Neighbours
 	h.Owner = func() (*api.OwnerStatus, error) {
 		owner := api.NewOwnerClient(filepath.Join(h.Config.RunDir, api.OwnerSocket))
 		defer owner.Close()

@@ -64,8 +64,8 @@ func (f *testFleet) process(operator string, line ...string) (code int, stdout, 
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	cmd.Env = append(os.Environ(), "SUDO_USER="+operator, "GORACE=atexit_sleep_ms=0")
 	if err := cmd.Run(); err != nil {
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
 			f.t.Errorf("error of running %q = %v, want none", line, err)
 			return cli.ExitFailed, "", ""
 		}

@@ -120,8 +120,8 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		err = ts.Exec(args[1], args[2:]...)
 	}
 	if err != nil {
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
 			ts.Fatalf("running %q: %v", args[1:], err)
 		}
 		got = exit.ExitCode()

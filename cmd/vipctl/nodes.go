@@ -114,7 +114,10 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 	for i := range nodes {
 		n := &nodes[i]
 		s, live := cmp.Or(n.Status, &schema.NodeStatus{}), cmp.Or(n.Live, &schema.NodeLive{})
-		mode, seen, behind, drains := s.Mode, "", "", uint64(0)
+		mode := s.Mode
+		seen := ""
+		behind := ""
+		drains := uint64(0)
 		if s.Fallback {
 			mode += "!"
 		}

@@ -18,7 +18,9 @@ func (r *registration) around(command []string) error {
 	signal.Notify(signals, append(passedSignals(), os.Interrupt, syscall.SIGTERM)...)
 	defer signal.Stop(signals)
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = r.Stdout, r.Stderr, ownGroup()
+	cmd.Stdout = r.Stdout
+	cmd.Stderr = r.Stderr
+	cmd.SysProcAttr = ownGroup()
 	if f, ok := r.Stdin.(*os.File); ok && !cli.Terminal(f) { // only the foreground process group may read from a terminal
 		cmd.Stdin = f
 	}

@@ -315,7 +315,9 @@ func vipsTable(p *cli.Printer, vips []ownedVIP) *table.Table {
 	t := table.New(table.Column{Title: "VIP"}, table.Column{Title: "HOLD"}, table.Column{Title: "OWNER"}, table.Column{Title: "SINCE"},
 		table.Column{Title: "GROUP"}, table.Column{Title: "WHY"}, table.Column{Title: "READY"}, table.Column{Title: "SERVICES"})
 	for _, v := range vips {
-		owner, since, ready := "-", "", few(p, v.Ready, 3)
+		owner := "-"
+		since := ""
+		ready := few(p, v.Ready, 3)
 		if v.Owner != "" {
 			owner = v.Owner
 		}

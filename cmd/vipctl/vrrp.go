@@ -359,9 +359,13 @@ func routersTable(g *api.OwnerGroup) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PRIORITY", Right: true}, table.Column{Title: "INTERVAL", Right: true},
 		table.Column{Title: "CHECKSUM"}, table.Column{Title: "LAST ADVERT", Right: true}, table.Column{Title: "VIPS"}, table.Column{Title: "DIFFERS"})
 	for _, r := range g.Routers {
-		priority, interval, age := "", "", "never"
+		priority := ""
+		interval := ""
+		age := "never"
 		if r.Age >= 0 {
-			priority, interval, age = strconv.Itoa(int(r.Priority)), r.Interval.String(), fmt.Sprintf("%.2fs ago", r.Age.Seconds())
+			priority = strconv.Itoa(int(r.Priority))
+			interval = r.Interval.String()
+			age = fmt.Sprintf("%.2fs ago", r.Age.Seconds())
 		}
 		var vips []string
 		for _, a := range r.Addrs {

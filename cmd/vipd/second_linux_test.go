@@ -26,8 +26,8 @@ func (g *gateway) second() {
 	fails := func(code int, want []string, program string, args ...string) {
 		t.Helper()
 		out, err := exec.Command(filepath.Join(filepath.Dir(g.vipctl), program), args...).CombinedOutput()
-		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != code {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok || exit.ExitCode() != code {
 			t.Errorf("%s %v: %v, want code %d:\n%s", program, args, err, code, out)
 		}
 		for _, w := range want {

@@ -55,7 +55,8 @@ func testPortReuse(r *rig) {
 		x.before.Ports = append(x.before.Ports, balancer.Port{Name: "sctp", Port: vipPort, Protocol: balancer.SCTP, TargetPort: targetPort})
 		x.before.Ports = x.before.Ports[:len(protos)]
 		x.after = y.without(edited(x.before, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[:2]...) }), first)
-		for _, x.key = range keysOf(y.vip, protos...) {
+		for _, key := range keysOf(y.vip, protos...) {
+			x.key = key
 			all = append(all, x)
 		}
 	}

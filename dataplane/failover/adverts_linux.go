@@ -91,7 +91,9 @@ func (x *Adverts) reopen() {
 	if err != nil || x.closed {
 		return
 	}
-	before, sockets, failures := x.sockets, map[advertLink]*advertSocket{}, map[advertLink]error{}
+	before := x.sockets
+	sockets := map[advertLink]*advertSocket{}
+	failures := map[advertLink]error{}
 	for _, device := range all {
 		if !slices.Contains(x.interfaces, device.Name) {
 			continue

@@ -121,7 +121,9 @@ func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, 
 		if len(b) < minHeader || len(b) < int(b[0]&15)*4 {
 			return a, false
 		}
-		a.From, a.To, a.TTL = netip.AddrFrom4(from.Addr), netip.AddrFrom4([4]byte(b[16:20])), int(b[8])
+		a.From = netip.AddrFrom4(from.Addr)
+		a.To = netip.AddrFrom4([4]byte(b[16:20]))
+		a.TTL = int(b[8])
 		b = b[int(b[0]&15)*4:]
 	case *unix.SockaddrInet6:
 		a.From = netip.AddrFrom16(from.Addr)

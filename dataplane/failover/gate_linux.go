@@ -104,7 +104,9 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	token := new([8]byte)
 	_, _ = rand.Read(token[:]) // it never fails
 	g.token.Store(token)
-	g.devices, g.vips, g.made = slices.Clone(devices), map[netip.Addr]bool{}, 0
+	g.devices = slices.Clone(devices)
+	g.vips = map[netip.Addr]bool{}
+	g.made = 0
 	for _, a := range vips {
 		g.vips[a] = true
 	}
@@ -129,7 +131,9 @@ func (g *Gate) install() *nft.Tx {
 	} else {
 		tx.ClaimTable(x)
 	}
-	alive, vips4, vips6 := aliveSet(), vipSet(nft.IPv4), vipSet(nft.IPv6)
+	alive := aliveSet()
+	vips4 := vipSet(nft.IPv4)
+	vips6 := vipSet(nft.IPv6)
 	for _, s := range []*nft.Set{alive, vips4, vips6} {
 		tx.AddSet(x, s)
 	}

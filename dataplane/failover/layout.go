@@ -101,7 +101,10 @@ func Down(names []string) (map[string]string, error) {
 // Equal reports whether the layouts agree except for the lists of VIPs.
 func (l Layout) Equal(other Layout) bool {
 	devices := maps.Equal(l.Devices, other.Devices) // compared last because there are many
-	l.Devices, l.VIPs, other.Devices, other.VIPs = nil, nil, nil, nil
+	l.Devices = nil
+	l.VIPs = nil
+	other.Devices = nil
+	other.VIPs = nil
 	return devices && reflect.DeepEqual(l, other)
 }
 
@@ -180,7 +183,9 @@ func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, o
 // grow returns next with addresses at the same indexes as in l.
 func (l Layout) grow(next Layout) Layout {
 	out := next
-	out.At, out.On, out.Devices = slices.Clone(l.At), slices.Clone(l.On), maps.Clone(next.Devices)
+	out.At = slices.Clone(l.At)
+	out.On = slices.Clone(l.On)
+	out.Devices = maps.Clone(next.Devices)
 	for i, a := range next.At {
 		j, on := index(out.At, a.Addr), next.On[i]
 		for k := 0; j < 0 && k < len(out.At); k++ {

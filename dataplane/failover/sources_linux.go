@@ -15,7 +15,7 @@ import (
 // sources.
 func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error) {
 	link, err := netlink.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
+	if _, ok := errors.AsType[netlink.LinkNotFoundError](err); ok {
 		return nil, nil
 	}
 	if err != nil {

@@ -64,7 +64,9 @@ func DefaultOptions() Options {
 // withDefaults returns o with defaults for empty fields.
 func (o Options) withDefaults() Options {
 	d := DefaultOptions()
-	o.Interface, o.RunDir, o.Variant = cmp.Or(o.Interface, d.Interface), cmp.Or(o.RunDir, d.RunDir), cmp.Or(o.Variant, d.Variant)
+	o.Interface = cmp.Or(o.Interface, d.Interface)
+	o.RunDir = cmp.Or(o.RunDir, d.RunDir)
+	o.Variant = cmp.Or(o.Variant, d.Variant)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }

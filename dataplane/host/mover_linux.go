@@ -149,7 +149,10 @@ func (mv *mover) removeOurs(r *address) error {
 
 // remove removes an address and its route from a device. A missing address is not an error.
 func (mv *mover) remove(r *address, device string) error {
-	r.unrouted, r.arriving, r.shadowed, r.unannounced = "", false, false, false
+	r.unrouted = ""
+	r.arriving = false
+	r.shadowed = false
+	r.unannounced = false
 	if err := mv.unroute(r); err != nil {
 		return err
 	}

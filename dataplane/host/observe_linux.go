@@ -33,7 +33,10 @@ func (ob *observer) updateView() error {
 	if err != nil {
 		return err
 	}
-	ob.view, ob.device, ob.renumbered, ob.linksChanged = v, holder{}, [2]bool{true, true}, true
+	ob.view = v
+	ob.device = holder{}
+	ob.renumbered = [2]bool{true, true}
+	ob.linksChanged = true
 	ob.routeMTUs.unread = true
 	if ob.full {
 		ob.adopt()

@@ -166,7 +166,8 @@ func (rs *routes) unroute(record *address) error {
 	if a.Is4() {
 		r.Scope = unix.RT_SCOPE_HOST
 	}
-	for _, r.Protocol = range []netlink.RouteProtocol{routeProtocol, plainProtocol} {
+	for _, protocol := range []netlink.RouteProtocol{routeProtocol, plainProtocol} {
+		r.Protocol = protocol
 		if err := rs.nl.RouteDel(r); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("removing the route to %s: %w", a, err)
 		}

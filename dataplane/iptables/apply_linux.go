@@ -76,8 +76,8 @@ func (y *familyRules) apply(ctx context.Context, batch []dataplane.Change, faile
 		if err == nil {
 			break
 		}
-		var op *xtables.OpError
-		if done >= len(p.groups) || !p.owners[done].Addr.IsValid() || !errors.As(err, &op) || xtables.IsBusy(err) || len(bad) == maxRefused {
+		_, ok := errors.AsType[*xtables.OpError](err)
+		if done >= len(p.groups) || !p.owners[done].Addr.IsValid() || !ok || xtables.IsBusy(err) || len(bad) == maxRefused {
 			return err
 		}
 		bad[p.owners[done]] = err

@@ -117,7 +117,9 @@ func (y *familyRules) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]chainState{}
 	y.tree = newTree(y.is4())
-	y.unsure, y.jumps, y.hashes = true, 0, map[string]knownHash{}
+	y.unsure = true
+	y.jumps = 0
+	y.hashes = map[string]knownHash{}
 }
 
 func (y *familyRules) is4() bool { return y.name == inet.IPv4 }

@@ -185,20 +185,19 @@ func (d *Dataplane) Traits() dataplane.Traits {
 func (d *Dataplane) detail() string {
 	var parts []string
 	variants := map[string]bool{}
+	variant := ""
 	for _, name := range inet.Families() {
 		if err := d.missing[name]; err != nil {
 			parts = append(parts, fmt.Sprintf("no %s: %s", name, strings.ReplaceAll(errors.Unwrap(err).Error(), "\n", "; ")))
 			continue
 		}
 		tool := d.families[name].tool
-		variant := fmt.Sprintf("%s (%s)", tool.Variant(), tool.Why())
+		variant = fmt.Sprintf("%s (%s)", tool.Variant(), tool.Why())
 		variants[variant] = true
 		parts = append(parts, fmt.Sprintf("%s by %s", name, variant))
 	}
 	if len(variants) == 1 && len(d.missing) == 0 {
-		for variant := range variants {
-			return variant
-		}
+		return variant
 	}
 	return strings.Join(parts, "; ")
 }

@@ -86,7 +86,9 @@ func (y *familyRules) findFormer(ctx context.Context, digests map[balancer.Key]d
 			_, err = other.Saved(ctx, table, frontPrefix, func(_ string, rules []string) error {
 				if len(rules) > 0 {
 					if n, ok := readNote(rules[len(rules)-1]); ok {
-						digests[n.key], y.formerly[n.key], serves = 0, true, true
+						digests[n.key] = 0
+						y.formerly[n.key] = true
+						serves = true
 					}
 				}
 				return nil

@@ -170,8 +170,8 @@ func TestForeign(t *testing.T) {
 	ours, other := web(key(0), 1, 2), web(key(1), 1, 2)
 	for range 2 {
 		err := p.Apply(context.Background(), changes(ours, other))
-		var each dataplane.KeyErrors
-		if !errors.As(err, &each) || len(each) != 1 || each[ours.Key] == nil {
+		each, ok := errors.AsType[dataplane.KeyErrors](err)
+		if !ok || len(each) != 1 || each[ours.Key] == nil {
 			t.Fatalf("Apply = %v, want an error of only %s", err, ours.Key)
 		}
 		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {

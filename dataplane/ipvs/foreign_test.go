@@ -48,8 +48,8 @@ func TestKilledBesideForeign(t *testing.T) {
 			p.observe()
 			for range 2 {
 				err := p.Apply(context.Background(), changes(all...))
-				var each dataplane.KeyErrors
-				if !errors.As(err, &each) || len(each) != 1 || each[theirs.Key] == nil {
+				each, ok := errors.AsType[dataplane.KeyErrors](err)
+				if !ok || len(each) != 1 || each[theirs.Key] == nil {
 					t.Fatalf("Apply = %v, want an error of only %s", err, theirs.Key)
 				}
 			}

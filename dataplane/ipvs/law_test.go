@@ -163,8 +163,8 @@ func (h *history) step() {
 
 func (h *history) apply(batch []dataplane.Change) {
 	err := h.p.Apply(context.Background(), batch)
-	var each dataplane.KeyErrors
-	if err != nil && !errors.As(err, &each) {
+	each, ok := errors.AsType[dataplane.KeyErrors](err)
+	if err != nil && !ok {
 		h.Fatalf("Apply: %v", err)
 	}
 	for k, err := range each {

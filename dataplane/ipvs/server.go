@@ -126,7 +126,9 @@ func (s *server) noteDone(op ipvsnl.Op) {
 	i, there := s.find(op.Destination.Addr)
 	switch op.Verb {
 	case ipvsnl.AddService:
-		s.exists, s.virtual, s.destinations = true, op.Service, nil
+		s.exists = true
+		s.virtual = op.Service
+		s.destinations = nil
 	case ipvsnl.EditService:
 		s.virtual = op.Service
 	case ipvsnl.DeleteService:
@@ -147,7 +149,12 @@ func (s *server) noteDone(op ipvsnl.Op) {
 
 // noteGone records that the virtual server no longer exists.
 func (s *server) noteGone() {
-	s.exists, s.virtual, s.destinations, s.quiet, s.unsure, s.unanswered = false, ipvsnl.Service{}, nil, false, false, nil
+	s.exists = false
+	s.virtual = ipvsnl.Service{}
+	s.destinations = nil
+	s.quiet = false
+	s.unsure = false
+	s.unanswered = nil
 }
 
 func (s *server) hasQuiet() bool {
@@ -167,7 +174,9 @@ func (s *server) isOther(virtual ipvsnl.Service, destinations []ipvsnl.Destinati
 // noteRead records the kernel's state of the virtual server.
 func (s *server) noteRead(virtual ipvsnl.Service, destinations []ipvsnl.Destination) {
 	slices.SortFunc(destinations, func(a, b ipvsnl.Destination) int { return a.Addr.Compare(b.Addr) })
-	s.exists, s.unsure, s.unanswered = true, false, nil
+	s.exists = true
+	s.unsure = false
+	s.unanswered = nil
 	s.virtual, s.destinations = virtual, destinations
 	s.quiet = s.hasQuiet()
 }

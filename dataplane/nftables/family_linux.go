@@ -110,7 +110,9 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 
 // forget resets the state to an unknown kernel.
 func (y *familyTable) forget() {
-	y.fronts, y.chains, y.table.Shape = map[balancer.Key]*front{}, map[string]*chain{}, nil
+	y.fronts = map[balancer.Key]*front{}
+	y.chains = map[string]*chain{}
+	y.table.Shape = nil
 	y.sound, y.doubt = false, ""
 }
 

@@ -141,22 +141,20 @@ func (a *attempt) connectError(err error) error {
 
 // errno returns the system's own error that err wraps.
 func errno(err error) error {
-	var e syscall.Errno
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		return e
 	}
 	return err
 }
 
 func timedOut(err error) bool {
-	var n net.Error
-	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &n) && n.Timeout()
+	n, ok := errors.AsType[net.Error](err)
+	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || ok && n.Timeout()
 }
 
 // bare removes the operation and addresses from a network error, because the reader knows them.
 func bare(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Err != nil {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err
 	}
 	return err

@@ -116,8 +116,12 @@ func (b *batch) definition(s health.Subject) string {
 		return text
 	}
 	h := *s.Health
-	h.PanicThreshold, h.OnFailure, h.From, h.Need, h.Agent = 0, "", "", "", nil // the use of results does not change the check
-	text, err := json.Marshal(h)                                                // the keys of maps are sorted
+	h.PanicThreshold = 0
+	h.OnFailure = ""
+	h.From = ""
+	h.Need = ""
+	h.Agent = nil                // the use of results does not change the check
+	text, err := json.Marshal(h) // the keys of maps are sorted
 	if err != nil {
 		panic("probe: a health definition that JSON cannot hold: " + err.Error())
 	}

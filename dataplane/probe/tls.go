@@ -39,8 +39,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	err = secured.HandshakeContext(ctx)
 	state := secured.ConnectionState()
 	certs := state.PeerCertificates
-	var unverified *tls.CertificateVerificationError
-	if errors.As(err, &unverified) {
+	if unverified, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		certs = unverified.UnverifiedCertificates // the connection's state has only verified certificates
 	}
 	if len(certs) > 0 {
@@ -99,8 +98,8 @@ func (a *attempt) tlsError(err error, name string) error {
 
 // fromRemote reports whether err is an alert that the target sent; crypto/tls has no type for it.
 func fromRemote(err error) bool {
-	var op *net.OpError
-	return errors.As(err, &op) && op.Op == "remote error"
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
 }
 
 func refusedTLS(err error) error {

@@ -115,7 +115,9 @@ func (f *followed[T]) read(path string, parse func(*os.File) T) T {
 	} else {
 		defer func() { _ = file.Close() }() // nothing was written
 	}
-	f.content, f.known, f.info = parse(file), true, info
+	f.content = parse(file)
+	f.known = true
+	f.info = info
 	return f.content
 }
 

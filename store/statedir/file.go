@@ -226,7 +226,9 @@ func (f *File) begin(failed *job) (*job, time.Time) {
 	case <-f.newer:
 	default:
 	}
-	f.next, f.busy, f.since = nil, j != nil, time.Now()
+	f.next = nil
+	f.busy = j != nil
+	f.since = time.Now()
 	return j, f.since
 }
 

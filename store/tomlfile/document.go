@@ -73,8 +73,7 @@ func (d *Document) same(other *Document) bool {
 func syntaxProblem(file, text string, err error) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: balancer.Origin{File: file}}
 	message := err.Error()
-	var parse toml.ParseError
-	if errors.As(err, &parse) {
+	if parse, ok := errors.AsType[toml.ParseError](err); ok {
 		// If the parser fails at the end of a line, it reports the next line. Its offset is
 		// correct, but does not include a byte order mark.
 		start := min(len(bom(text))+max(0, parse.Position.Start), len(text))
@@ -250,7 +249,7 @@ func Decode(file string, text []byte, into any) error {
 	if err == nil {
 		return nil
 	}
-	if errors.As(err, new(toml.ParseError)) {
+	if _, ok := errors.AsType[toml.ParseError](err); ok {
 		return errors.New(syntaxProblem(file, string(text), err).String())
 	}
 	return fmt.Errorf("%s: %w", file, err)

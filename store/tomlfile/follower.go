@@ -47,7 +47,9 @@ func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *foll
 		f.turnDeaf("asking for notifications of changed files", err)
 		return f
 	}
-	f.watcher, f.events, f.errors = watcher, watcher.Events, watcher.Errors
+	f.watcher = watcher
+	f.events = watcher.Events
+	f.errors = watcher.Errors
 	return f
 }
 
@@ -68,7 +70,9 @@ func (f *follower) turnDeaf(doing string, err error) {
 func (f *follower) lost() {
 	f.turnDeaf("following files", errors.New("notifications have ended"))
 	f.close()
-	f.watcher, f.events, f.errors = nil, nil, nil
+	f.watcher = nil
+	f.events = nil
+	f.errors = nil
 }
 
 // begin starts a round, in which the caller must request all paths again.

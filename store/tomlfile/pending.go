@@ -185,7 +185,10 @@ func (l *loader) try(p *store.Pending, before *goodState) {
 	l.readText = func(path string) (text, error) {
 		t, err := readText(path)
 		if path == l.path {
-			t.path, t.bytes, t.writers, err = path, []byte(p.Text), noWriters, nil // even if the file is missing
+			t.path = path
+			t.bytes = []byte(p.Text)
+			t.writers = noWriters
+			err = nil // even if the file is missing
 		}
 		return t, err
 	}
@@ -198,7 +201,10 @@ func (l *loader) keep() { l.main.trial, l.readText = nil, readText }
 // their pointers.
 func (l *loader) reverted() *loader {
 	back := newLoader(l.path, "")
-	back.follow, back.check, back.grace, back.state = l.follow, l.check, l.grace, l.state
+	back.follow = l.follow
+	back.check = l.check
+	back.grace = l.grace
+	back.state = l.state
 	back.begin(l.main.trial.before)
 	values := store.Snapshot{Services: back.merge.services.values, VIPs: back.merge.vips.values}.Keeping(l.state)
 	back.merge.services.values, back.merge.vips.values = values.Services, values.VIPs

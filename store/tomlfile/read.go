@@ -87,7 +87,11 @@ func (c *contents) seen(t *text, round int) *contents {
 		out = *c
 	}
 	out.id, out.read = t.id, t.began
-	out.sum, out.round, out.err, out.unsettled, out.kept = t.sum, round, nil, false, false
+	out.sum = t.sum
+	out.round = round
+	out.err = nil
+	out.unsettled = false
+	out.kept = false
 	if out.writing {
 		out.problems, out.writing = out.problems[:len(out.problems)-1], false
 	}
@@ -231,14 +235,17 @@ func (c *contents) broken(path string, err error, problems []balancer.Problem) *
 	if c != nil {
 		out = *c
 	}
-	out.path, out.err, out.problems, out.writing, out.stale = path, err, problems, false, true
+	out.path = path
+	out.err = err
+	out.problems = problems
+	out.writing = false
+	out.stale = true
 	return &out
 }
 
 // reason returns err's text without the path, because the problem already contains it.
 func reason(err error) string {
-	var path *fs.PathError
-	if errors.As(err, &path) {
+	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		err = path.Err
 	}
 	if errors.Is(err, fs.ErrPermission) {

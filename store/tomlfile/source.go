@@ -122,7 +122,9 @@ func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 	defer f.close()
 	s.loader.follow, s.loader.check = f, s.options.Check
 	w := &watchRun{Source: s, follower: f}
-	what, asked, ok := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}, chan<- answer(nil), true
+	what := look{all: true, Reload: Reload{AllowEmpty: s.options.AllowEmpty}}
+	asked := chan<- answer(nil)
+	ok := true
 	w.begin(&what)
 	for first := true; ok; what, asked, ok = w.next(ctx) {
 		refused := w.pend(&what)

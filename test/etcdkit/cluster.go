@@ -234,8 +234,8 @@ func sure(ctx context.Context, done error, do func() error) error {
 		if done != nil && errors.Is(err, done) {
 			return nil
 		}
-		var e rpctypes.EtcdError
-		if !errors.As(err, &e) || e.Code() != codes.Unavailable || ctx.Err() != nil {
+		e, ok := errors.AsType[rpctypes.EtcdError](err)
+		if !ok || e.Code() != codes.Unavailable || ctx.Err() != nil {
 			return err
 		}
 		time.Sleep(50 * time.Millisecond) // interval of attempts

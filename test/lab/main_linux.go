@@ -130,7 +130,7 @@ func runAgain(m Tests) (int, error) {
 	err = cmd.Wait()
 	signal.Stop(signals)
 	close(signals)
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if code := exit.ExitCode(); code >= 0 {
 			return code, nil
 		}

@@ -59,8 +59,8 @@ func run(args []string) (bool, error) {
 
 // testsFailed reports whether go test ended normally, with or without failing tests.
 func testsFailed(waitErr error) bool {
-	var exit *exec.ExitError
-	return waitErr == nil || errors.As(waitErr, &exit) && exit.ExitCode() == 1
+	exit, ok := errors.AsType[*exec.ExitError](waitErr)
+	return waitErr == nil || ok && exit.ExitCode() == 1
 }
 
 // runAll runs the tests of a plan, here and in the guest at the same time. The second error is go

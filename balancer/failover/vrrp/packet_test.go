@@ -175,8 +175,8 @@ func FuzzDecode(f *testing.F) {
 		}
 		a, sum, err := vrrp.Decode(message, from, to)
 		if err != nil {
-			var drop *vrrp.DropError
-			if !errors.As(err, &drop) || a != nil {
+			_, ok := errors.AsType[*vrrp.DropError](err)
+			if !ok || a != nil {
 				t.Fatalf("Decode = %v, %v, want a DropError only", a, err)
 			}
 			return

@@ -56,7 +56,9 @@ func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 		from.named = true
 		p.named++
 	}
-	from.advert, from.sum, from.at = a, sum, now
+	from.advert = a
+	from.sum = sum
+	from.at = now
 	from.received++
 	p.owner = from
 }

@@ -154,7 +154,10 @@ func (r *router) status(now local.Time) GroupStatus {
 func (p *peer) status(now local.Time, g *Group) RouterStatus {
 	s := RouterStatus{Addr: p.addr, Received: p.received, Checksum: p.sum, Age: -1, Differs: p.differs(g), Named: p.named}
 	if a := p.advert; a != nil {
-		s.Priority, s.Interval, s.Addrs, s.Age = a.Priority, a.Interval, a.Addrs, now.Since(p.at)
+		s.Priority = a.Priority
+		s.Interval = a.Interval
+		s.Addrs = a.Addrs
+		s.Age = now.Since(p.at)
 	}
 	if p.drop != nil && p.droppedAt > p.at {
 		s.Dropped = p.drop.Reason

@@ -38,7 +38,9 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 		return f.isHelp()
 	})
 	if len(args) > 0 && args[0] == "help" {
-		args, marked, line.Help = args[1:], marked-1, true
+		args = args[1:]
+		marked = marked - 1
+		line.Help = true
 	}
 	if len(args) == 0 && slices.ContainsFunc(used, func(f usedFlag) bool { return f.name == "version" }) {
 		v, args = verbNamed(verbs, "version"), []string{"version"}

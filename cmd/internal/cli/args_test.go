@@ -144,8 +144,8 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		_, err := parse(t.Context(), testVerbs(), strings.Split(line, "\x00"))
-		var usage *usageError
-		if err != nil && !errors.As(err, &usage) {
+		usage, ok := errors.AsType[*usageError](err)
+		if err != nil && !ok {
 			t.Errorf("%q: error = %v, want a usage error", line, err)
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {

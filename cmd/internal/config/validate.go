@@ -24,7 +24,12 @@ import (
 type findings []balancer.Problem
 
 func (f *findings) add(severity balancer.Severity, field, format string, args ...any) {
-	*f = append(*f, balancer.Problem{Severity: severity, Field: field, Text: fmt.Sprintf(format, args...)})
+	f.addAt(balancer.Origin{}, severity, field, format, args...)
+}
+
+// addAt adds a problem with an origin, such as the line of a table.
+func (f *findings) addAt(at balancer.Origin, severity balancer.Severity, field, format string, args ...any) {
+	*f = append(*f, balancer.Problem{Severity: severity, Origin: at, Field: field, Text: fmt.Sprintf(format, args...)})
 }
 
 func (f *findings) wrong(field, format string, args ...any) {

@@ -296,8 +296,7 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 		}
 		name, text := groupOf(v, names)
 		if text != "" {
-			problems.wrong(fmt.Sprintf("vips.%q.group", addr), "%s", text)
-			problems[len(problems)-1].Origin = v.Origin.At("group")
+			problems.addAt(v.Origin.At("group"), balancer.SeverityError, fmt.Sprintf("vips.%q.group", addr), "%s", text)
 			continue
 		}
 		for _, s := range []struct {
@@ -305,8 +304,8 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 			set            bool
 		}{{"prefer", "priority", len(v.Prefer) > 0}, {"preempt", "preempt", v.Preempt != 0}} {
 			if s.set {
-				problems.wrong(fmt.Sprintf("vips.%q.%s", addr, s.field), "has no effect with VRRP; set %s in [ownership.vrrp.%s]", s.instead, name)
-				problems[len(problems)-1].Origin = v.Origin.At(s.field)
+				problems.addAt(v.Origin.At(s.field), balancer.SeverityError, fmt.Sprintf("vips.%q.%s", addr, s.field),
+					"has no effect with VRRP; set %s in [ownership.vrrp.%s]", s.instead, name)
 			}
 		}
 		groups[name] = append(groups[name], addr)
@@ -317,13 +316,12 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 		change(&g)
 		field, text := g.complete()
 		if text != "" {
-			problems.wrong(decode.Join("ownership.vrrp", name)+field, "%s", text)
-			problems[len(problems)-1].Origin = g.Origin
+			problems.addAt(g.Origin, balancer.SeverityError, decode.Join("ownership.vrrp", name)+field, "%s", text)
 			continue
 		}
 		if g.Checksum != AutoChecksum && g.Version == 3 && !g.Advertise[0].Is4() {
-			problems.add(balancer.SeverityWarning, decode.Join("ownership.vrrp", name)+".checksum", "has no effect with IPv6, which has one checksum")
-			problems[len(problems)-1].Origin = g.Origin
+			problems.addAt(g.Origin, balancer.SeverityWarning, decode.Join("ownership.vrrp", name)+".checksum",
+				"has no effect with IPv6, which has one checksum")
 		}
 		all = append(all, g)
 	}

@@ -32,7 +32,9 @@ func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	}
 	rules = slices.DeleteFunc(slices.Clone(rules), func(r accessRule) bool { return r.unknown })
 	line := 0
-	allowed, undecided, turns := netset(nil), everyone(), 0
+	allowed := netset(nil)
+	undecided := everyone()
+	turns := 0
 	for i := 0; i < len(rules); {
 		first, matched := rules[i], netset(nil)
 		for ; i < len(rules) && rules[i].accept == first.accept; i++ {

@@ -33,8 +33,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 
 // placed returns the line and the text of an error. If the error has no line, it returns line.
 func placed(line int, err error) (int, string) {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Line, e.Text
 	}
 	return line, err.Error()

@@ -92,8 +92,8 @@ func TestRandomDamage(t *testing.T) {
 			format := filepath.Base(filepath.Dir(file))
 			text := damaged(r, texts[i], texts[r.IntN(len(texts))])
 			result, err := Convert(format, "origin", text, options)
-			var placed *Error
-			if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
+			placed, ok := errors.AsType[*Error](err)
+			if err != nil && (!ok || placed.Line < 1 || placed.Text == "") {
 				t.Errorf("seed %d, %s: error = %v, want one with its line\n%s", seed, file, err, text)
 			}
 			if err == nil {

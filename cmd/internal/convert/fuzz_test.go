@@ -28,8 +28,8 @@ func FuzzConvert(f *testing.F) {
 			t.Skip("not a format, or a text that is too long")
 		}
 		result, err := Convert(format, "origin", text, options)
-		var placed *Error
-		if err != nil && (!errors.As(err, &placed) || placed.Line < 1 || placed.Text == "") {
+		placed, ok := errors.AsType[*Error](err)
+		if err != nil && (!ok || placed.Line < 1 || placed.Text == "") {
 			t.Fatalf("error = %v, want one with its line", err)
 		}
 		if err == nil {

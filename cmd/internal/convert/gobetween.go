@@ -53,7 +53,9 @@ func gobetweenAnswers() []answer {
 func readGobetween(d *draft) error {
 	text := strings.Join(d.lines, "\n")
 	g := &gobetween{draft: d}
-	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, gobetweenAnswers()
+	d.mode = proxyMode
+	d.modeWhy = proxyWhy
+	d.answers = gobetweenAnswers()
 	root := table{}
 	if strings.HasPrefix(strings.TrimSpace(text), "{") {
 		tree, lines, err := parseJSON(text)

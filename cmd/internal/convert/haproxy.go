@@ -59,7 +59,9 @@ const (
 
 func readHAProxy(d *draft) error {
 	h := &haproxy{draft: d, backends: map[string]*section{}, used: map[string]bool{}, chosen: map[string]bool{}}
-	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, haproxyAnswers()
+	d.mode = proxyMode
+	d.modeWhy = proxyWhy
+	d.answers = haproxyAnswers()
 	p := &haproxyParser{haproxy: h, named: map[string]*section{}}
 	for i := range d.lines {
 		p.read(i + 1)

@@ -93,7 +93,9 @@ func (h *haproxyRules) condition(words []string) (netset, bool) {
 
 // anyOf returns the clients that match a list of terms with "or" between them.
 func (h *haproxyRules) anyOf(words []string) (netset, bool) {
-	any, all, negated := netset(nil), everyone(), false
+	any := netset(nil)
+	all := everyone()
+	negated := false
 	for i := 0; i < len(words); i++ {
 		word := words[i]
 		if word == "or" || word == "||" {

@@ -269,7 +269,9 @@ func (k *keepalived) web(s *service, c *checker) {
 
 // dns reads DNS_CHECK, which by default asks port 53 of the server for the SOA record of the root.
 func (k *keepalived) dns(s *service, c *checker) {
-	name, kind, line := ".", "SOA", c.root.line
+	name := "."
+	kind := "SOA"
+	line := c.root.line
 	for _, n := range c.root.children {
 		switch n.word(0) {
 		case "name":

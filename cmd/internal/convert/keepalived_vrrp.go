@@ -231,7 +231,9 @@ func (in *instance) peers(c *statement) {
 
 // authentication reads a password. keepalived ignores it in version 3, and uses 8 bytes.
 func (in *instance) authentication(c *statement) {
-	kind, password, line := "PASS", "", c.line
+	kind := "PASS"
+	password := ""
+	line := c.line
 	for _, e := range c.children {
 		switch e.word(0) {
 		case "auth_type":

@@ -42,7 +42,9 @@ func nginxAnswers() []answer {
 // readNginx reads the stream block of nginx.conf, or an included file.
 func readNginx(d *draft) error {
 	n := &nginx{draft: d, upstreams: map[string]*statement{}, used: map[string]bool{}}
-	d.mode, d.modeWhy, d.answers = proxyMode, proxyWhy, nginxAnswers()
+	d.mode = proxyMode
+	d.modeWhy = proxyWhy
+	d.answers = nginxAnswers()
 	inside := &statement{}
 	for _, one := range d.parseBlocks(d.sourceLines(), "#", true) {
 		switch one.word(0) {

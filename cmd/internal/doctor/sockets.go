@@ -18,7 +18,9 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	if len(o.Frontends) == 0 {
 		return nil
 	}
-	owners, shared, waiting := sync.OnceValue(o.Owners), sharedVIPs(o), foreignSockets(o)
+	owners := sync.OnceValue(o.Owners)
+	shared := sharedVIPs(o)
+	waiting := foreignSockets(o)
 	for _, f := range o.Frontends {
 		for _, s := range socketsIn(waiting, f.Port) {
 			if !s.Takes(f.Key) {

@@ -69,8 +69,7 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 		return "", err
 	}
 	out, err := exec.CommandContext(ctx, path, args...).Output()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && len(exit.Stderr) > 0 {
 		return string(out), fmt.Errorf("%s: %s", program, strings.TrimSpace(string(exit.Stderr)))
 	}
 	return string(out), err

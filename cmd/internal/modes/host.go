@@ -12,7 +12,9 @@ import (
 // has the others.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
-	o.Interface, o.Bind, o.StrictARP = c.Addresses.Interface, c.Addresses.Bind, c.Addresses.StrictARP
+	o.Interface = c.Addresses.Interface
+	o.Bind = c.Addresses.Bind
+	o.StrictARP = c.Addresses.StrictARP
 	o.ManageSysctls, o.RunDir = c.Host.ManageSysctls, c.RunDir
 	o.ForeignServers = func() bool {
 		foreign, err := ipvs.HasForeign(context.Background(), c.RunDir)

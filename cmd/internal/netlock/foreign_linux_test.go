@@ -43,8 +43,8 @@ func TestForeignHolder(t *testing.T) {
 	}
 	defer func() { _ = squatter.Close() }()
 	lock, err := Take(Holder{})
-	var foreign *ForeignError
-	if !errors.As(err, &foreign) || foreign.UID != nobody || lock != nil {
+	foreign, ok := errors.AsType[*ForeignError](err)
+	if !ok || foreign.UID != nobody || lock != nil {
 		t.Errorf("Take = %v, %v, want a ForeignError of user %d", lock, err, nobody)
 	}
 }

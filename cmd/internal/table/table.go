@@ -130,7 +130,9 @@ func (t *Table) fit(widths []int, form Form) []int {
 
 // line writes one row. It delays spaces until text follows, so no line ends in spaces.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
-	pending, first, last := 0, true, t.last(form)
+	pending := 0
+	first := true
+	last := t.last(form)
 	for i, c := range t.columns {
 		if !c.shown(form) {
 			continue

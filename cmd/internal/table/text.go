@@ -67,7 +67,9 @@ func cutMiddle(text string, width int) string {
 		return text
 	}
 	runes := []rune(text)
-	from, to, left := 0, len(runes), width-1
+	from := 0
+	to := len(runes)
+	left := width - 1
 	for tail := false; ; tail = !tail {
 		next := runes[from]
 		if tail {

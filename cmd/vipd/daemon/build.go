@@ -357,7 +357,9 @@ func (d *Daemon) serving() failover.Serving {
 func (d *Daemon) examined() doctor.Host {
 	v := d.views.Look()
 	h := doctor.ThisHost()
-	h.Config, h.Modes, h.Own = v.State.Config, d.Modes, sockets.Own
+	h.Config = v.State.Config
+	h.Modes = d.Modes
+	h.Own = sockets.Own
 	h.Status = &api.Status{Mode: v.ModeStatus(), Addresses: v.Addresses()}
 	for _, f := range v.State.Desired.Frontends.All() {
 		h.Frontends = append(h.Frontends, doctor.FrontendOf(f))

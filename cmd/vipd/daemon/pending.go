@@ -57,7 +57,9 @@ func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 // pended records a step of a pending change.
 func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	e := events.Event{Kind: events.Pending, Level: slog.LevelWarn}
-	until, command, kept := p.Until.Format(time.DateTime), "vipctl reload --confirm", "the file has its text"
+	until := p.Until.Format(time.DateTime)
+	command := "vipctl reload --confirm"
+	kept := "the file has its text"
 	if p.Text == "" {
 		command, kept = "vipctl apply --confirm", "its services are written"
 	}
@@ -69,7 +71,9 @@ func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: %s", p.Place, kept)
 		e.Cause = signed("vipctl confirm", by)
 	case store.Aborted:
-		e.Level, e.Text, e.Cause = slog.LevelInfo, fmt.Sprintf("the pending change of %s is reverted", p.Place), signed("vipctl abort", by)
+		e.Level = slog.LevelInfo
+		e.Text = fmt.Sprintf("the pending change of %s is reverted", p.Place)
+		e.Cause = signed("vipctl abort", by)
 	case store.Expired:
 		e.Text, e.Cause = fmt.Sprintf("the pending change of %s is reverted", p.Place), "it was not confirmed by "+until
 	}

@@ -56,7 +56,9 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	if d.from != from {
 		d.from, d.pid = from, peer(from)
 	}
-	d.report, d.text, d.heard = report, text, time.Now()
+	d.report = report
+	d.text = text
+	d.heard = time.Now()
 	d.mu.Unlock()
 	if !same || silent {
 		d.changed.Send()

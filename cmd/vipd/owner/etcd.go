@@ -185,7 +185,10 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
 			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: a host outside the fleet has it, %s", a, n.Strangers[a]))
 		}
-		s.Gate, s.Left, s.Bound, s.Confirmed = n.Gate, n.Left.Seconds(), n.Bound, map[string]float64{}
+		s.Gate = n.Gate
+		s.Left = n.Left.Seconds()
+		s.Bound = n.Bound
+		s.Confirmed = map[string]float64{}
 		for node, age := range n.Confirmed {
 			s.Confirmed[node] = max(age.Seconds(), -1)
 		}

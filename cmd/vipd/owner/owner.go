@@ -156,7 +156,9 @@ func (o *Owner) follow(ctx context.Context) error {
 			return nil
 		case <-f.another:
 			f.stop()
-			f.another, f.last, f.doubt = nil, nil, doubtful
+			f.another = nil
+			f.last = nil
+			f.doubt = doubtful
 		case <-o.wake:
 		case <-look.C:
 		case <-watch.C:
@@ -208,7 +210,9 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	if f.last == nil || f.last != report && !reflect.DeepEqual(f.last, report) || !next.Equal(f.layout) || !maps.Equal(absent, f.absent) {
 		c.report(report, f.layout, next)
 		c.decider.can(cannot(report, next.Own, absent))
-		f.layout, f.last, f.absent = next, report, absent
+		f.layout = next
+		f.last = report
+		f.absent = absent
 	}
 	return nil
 }

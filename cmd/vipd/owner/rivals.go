@@ -96,7 +96,10 @@ func (c *core) rival(claim onhost.Rival) {
 			r = &api.OwnerRival{VIP: vip}
 			c.rivals.of[vip] = r
 		}
-		r.MAC, r.Node, r.Last, r.Count = mac, node, at, r.Count+1
+		r.MAC = mac
+		r.Node = node
+		r.Last = at
+		r.Count = r.Count + 1
 		text := c.rivals.text(r)
 		c.rivals.mu.Unlock()
 		if !news || node != "" {

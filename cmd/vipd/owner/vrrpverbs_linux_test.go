@@ -16,8 +16,8 @@ import (
 func (g *gateway) refuses(code int, words string, args ...string) {
 	g.t.Helper()
 	out, err := g.ns.Command(g.t.Context(), filepath.Join(g.bin, "vipctl"), append(args, "--config", g.config())...).CombinedOutput()
-	var exit *exec.ExitError
-	if !errors.As(err, &exit) || exit.ExitCode() != code || !strings.Contains(string(out), words) {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok || exit.ExitCode() != code || !strings.Contains(string(out), words) {
 		g.t.Errorf("vipctl %v: %v, want exit code %d\n%swant %q", args, err, code, out, words)
 	}
 }

@@ -29,7 +29,9 @@ type witness struct {
 // follow processes a layout. It returns the groups whose hosts have changed.
 func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []string) {
 	before := w.hosts
-	w.hosts, w.groups, w.withdrawn = map[string][]netip.Addr{}, map[string][]string{}, nil
+	w.hosts = map[string][]netip.Addr{}
+	w.groups = map[string][]string{}
+	w.withdrawn = nil
 	for i := range all {
 		g := &all[i]
 		var on []string

@@ -99,7 +99,9 @@ func (c *Carried) Close() error {
 	}
 	c.mu.Lock()
 	was := c.closed
-	c.some, c.closed, c.active = false, true, nil
+	c.some = false
+	c.closed = true
+	c.active = nil
 	c.mu.Unlock()
 	if was {
 		return nil

@@ -113,7 +113,9 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 		return 0, err
 	}
 	defer func() { _ = conn.Close() }() // all requests were already answered
-	wanted, keys, idle := fl.frontends(), map[balancer.Key]bool{}, idle()
+	wanted := fl.frontends()
+	keys := map[balancer.Key]bool{}
+	idle := idle()
 	for k, f := range wanted {
 		keys[k] = (q.Service == "" || q.Service == f.Service) && (q.Frontend == balancer.Key{} || q.Frontend.Covers(k) || k.Covers(q.Frontend))
 	}

@@ -100,7 +100,9 @@ func (t *traffic) look(ctx context.Context) error {
 	if started.Before(next) {
 		return nil
 	}
-	active, live, idle := map[counters.BackendKey]uint64{}, map[counters.Port]volume{}, idle()
+	active := map[counters.BackendKey]uint64{}
+	live := map[counters.Port]volume{}
+	idle := idle()
 	err := t.conn.Each(ctx, conntrack.Filter{}, func(flow *conntrack.Flow) error {
 		k, ok := t.flows.portOf(flow)
 		if !ok {
@@ -116,7 +118,9 @@ func (t *traffic) look(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err == nil {
-		t.before, t.active, t.live = before, active, live
+		t.before = before
+		t.active = active
+		t.live = live
 	}
 	t.next = counters.NextReading(started)
 	return err
@@ -141,7 +145,9 @@ const lookTime = 2 * time.Second
 func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	before, live, shown := t.before[k], t.live[k], t.shown[k]
+	before := t.before[k]
+	live := t.live[k]
+	shown := t.shown[k]
 	shown = volume{max(shown.in, before.in+live.in), max(shown.out, before.out+live.out)}
 	t.shown[k], t.asked[k] = shown, time.Now()
 	return shown, live

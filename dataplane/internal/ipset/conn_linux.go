@@ -172,8 +172,7 @@ func (c *Conn) Header(set string) (Header, error) {
 
 func execute(req *nl.NetlinkRequest) ([][]byte, error) {
 	messages, err := req.Execute(unix.NETLINK_NETFILTER, 0)
-	var errno syscall.Errno
-	if errors.As(err, &errno) && errno >= nl.IPSET_ERR_PRIVATE {
+	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno >= nl.IPSET_ERR_PRIVATE {
 		return nil, nl.IPSetError(errno)
 	}
 	return messages, err

@@ -81,8 +81,8 @@ func load(ctx context.Context, log *slog.Logger) error {
 		return nil
 	}
 	said := strings.Join(strings.Fields(string(out)), " ")
-	var ended *exec.ExitError
-	if said == "" || !errors.As(err, &ended) {
+	_, ok := errors.AsType[*exec.ExitError](err)
+	if said == "" || !ok {
 		said = strings.TrimSpace(said + " " + err.Error())
 	}
 	log.Debug("loading IPVS into the kernel failed", "module", "ip_vs", "said", said)

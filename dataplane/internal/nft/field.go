@@ -171,7 +171,9 @@ func (x Field) typeof(u *userdata, f TableFamily) {
 // set writes an expression that sets the field to the value of a register.
 func (x Field) set(m *message, reg int) {
 	s := x.spec(IPv4)
-	name, key, sreg := "meta", uint16(2), uint16(3) // NFTA_META_KEY, NFTA_META_SREG
+	name := "meta"
+	key := uint16(2)
+	sreg := uint16(3) // NFTA_META_KEY, NFTA_META_SREG
 	switch s.source {
 	case fromCt:
 		name, sreg = "ct", 4 // NFTA_CT_SREG

@@ -11,9 +11,13 @@ import (
 func (j Jhash) Sum(value []byte) uint32 {
 	word := binary.NativeEndian.Uint32
 	start := 0xdeadbeef + uint32(len(value)) + j.Seed
-	a, b, c := start, start, start
+	a := start
+	b := start
+	c := start
 	for len(value) > 12 {
-		a, b, c = a+word(value), b+word(value[4:]), c+word(value[8:])
+		a = a + word(value)
+		b = b + word(value[4:])
+		c = c + word(value[8:])
 		a, b, c = mix(a, b, c)
 		value = value[12:]
 	}

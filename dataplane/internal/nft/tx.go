@@ -191,14 +191,12 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 
 // DeleteChain removes a chain. The chain must be empty, and no rule may lead to it.
 func (t *Tx) DeleteChain(x Table, name string) {
-	t.named(x, "delete", "chain", msgDelChain, chainName, name)
-	t.ops[len(t.ops)-1].chain = name
+	t.named(x, "delete", "chain", msgDelChain, chainName, name).chain = name
 }
 
 // FlushChain removes all rules of a chain.
 func (t *Tx) FlushChain(x Table, name string) {
-	t.named(x, "flush", "chain", msgDelRule, ruleChain, name)
-	t.ops[len(t.ops)-1].chain = name
+	t.named(x, "flush", "chain", msgDelRule, ruleChain, name).chain = name
 }
 
 // AddRule appends a rule to a chain.
@@ -232,13 +230,14 @@ func (t *Tx) FlushSet(x Table, s *Set) {
 }
 
 // named adds a step that needs only the name of an object.
-func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name string) {
+func (t *Tx) named(x Table, verb, what string, kind int, attribute uint16, name string) *op {
 	t.ops = append(t.ops, op{table: x, verb: verb, what: what, text: " " + name, write: func(m *message) {
 		m.open(kind, 0, x.Family)
 		m.String(1, x.Name) // the first attribute of each type of object is the table
 		m.String(attribute, name)
 		m.End()
 	}})
+	return &t.ops[len(t.ops)-1]
 }
 
 // Add adds elements to a set. Existing elements remain, and must have the same data.

@@ -78,7 +78,9 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 		if err != nil {
 			return nil, f.unsupported(f.family.Program(), err)
 		}
-		tool.program, tool.variant, tool.why = f.family.Program(), plain, "the host's other rules are there"
+		tool.program = f.family.Program()
+		tool.variant = plain
+		tool.why = "the host's other rules are there"
 		if f.inUse(ctx, tool.program, plain) {
 			break
 		}
@@ -142,7 +144,7 @@ func (f *finder) program(b Variant) string { return f.family.Program() + "-" + s
 
 // unsupported converts err to an error with advice.
 func (f *finder) unsupported(feature string, err error) error {
-	if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+	if _, ok := errors.AsType[*UnsupportedError](err); ok {
 		return err
 	}
 	need := "this kernel lacks netfilter's tables: modprobe ip_tables ip6_tables nf_tables, or choose another mode"

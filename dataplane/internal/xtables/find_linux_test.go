@@ -99,8 +99,8 @@ func TestBusyIsNotUnsupported(t *testing.T) {
 		"Warning: Extension conntrack revision 0 not supported, missing kernel module?; COMMIT refused": false,
 	} {
 		err := f.unsupported("iptables", failure("iptables-restore", "", text, errors.New("exit status 4")))
-		var unsupported *UnsupportedError
-		if errors.As(err, &unsupported) == busy || IsBusy(err) != busy {
+		_, ok := errors.AsType[*UnsupportedError](err)
+		if ok == busy || IsBusy(err) != busy {
 			t.Errorf("%q: error = %v, busy = %t; want busy = %t", text, err, IsBusy(err), busy)
 		}
 	}

@@ -69,7 +69,9 @@ func (l *Look) probe(stamp Stamp, ours func() int, compare func() (reason string
 	}
 	reason, err = compare()
 	// The next stamp will reveal a change during the comparison.
-	l.stamp, l.sure, l.recheckAt = stamp, reason == "" && err == nil, time.Time{}
+	l.stamp = stamp
+	l.sure = reason == "" && err == nil
+	l.recheckAt = time.Time{}
 	l.charge(began, time.Now())
 	return reason, err
 }
@@ -96,7 +98,9 @@ func (l *Look) charge(began, ended time.Time) {
 // Found records that the table was read and is correct. stamp is the stamp from before the reading,
 // or the zero Stamp if it is unknown.
 func (l *Look) Found(stamp Stamp) {
-	l.stamp, l.sure, l.recheckAt = stamp, stamp != Stamp{}, time.Time{}
+	l.stamp = stamp
+	l.sure = stamp != Stamp{}
+	l.recheckAt = time.Time{}
 }
 
 // Writing must be called before vipd changes the table. The returned function must be called
@@ -109,7 +113,9 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	began := s.Commits()
 	return func() {
 		after, err := s.Stamp(table)
-		l.stamp, l.sure, l.recheckAt = after, untouched && err == nil, time.Time{}
+		l.stamp = after
+		l.sure = untouched && err == nil
+		l.recheckAt = time.Time{}
 		if after.Generation == 0 {
 			l.recheckAt = time.Now().Add(maxSeenPause)
 		} else if after.Generation-before.Generation != s.Commits()-began {

@@ -29,8 +29,8 @@ func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"
 	stderr, err := stream(ctx, r.line, program, "-t", table)
-	var exit *exec.ExitError
-	if r.err == nil && errors.As(err, &exit) && ctx.Err() == nil {
+	_, ok := errors.AsType[*exec.ExitError](err)
+	if r.err == nil && ok && ctx.Err() == nil {
 		return nil, failure(program, "", stderr, err)
 	}
 	if err == nil {

@@ -17,7 +17,7 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 		for _, family := range inet.Families() {
 			t.Run(fmt.Sprintf("%s %s", variant, family), func(t *testing.T) {
 				tool, err := Find(t.Context(), family, variant, slog.New(slog.DiscardHandler))
-				if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+				if _, ok := errors.AsType[*UnsupportedError](err); ok {
 					t.Skip(err)
 				}
 				if err != nil {
@@ -158,8 +158,8 @@ func TestRefusals(t *testing.T) {
 			{"*filter\n:VIPD-A - [0:0]\n-A VIPD-A -m set --match-set vipd-nope dst -j DROP\nCOMMIT\n", "-A VIPD-A -m set --match-set vipd-nope dst -j DROP"},
 		} {
 			err := tool.Restore(t.Context(), c.input)
-			var op *OpError
-			if !errors.As(err, &op) || op.Input != c.line {
+			op, ok := errors.AsType[*OpError](err)
+			if !ok || op.Input != c.line {
 				t.Errorf("%q: error = %v, want an error that quotes %q", c.input, err, c.line)
 			}
 			checkExists(t, tool, "VIPD-A", false)
@@ -173,7 +173,7 @@ func TestFollowsTheHost(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for _, variant := range []Variant{Legacy, NFT} {
 		host, err := Find(t.Context(), inet.IPv4, variant, log)
-		if u := (*UnsupportedError)(nil); errors.As(err, &u) {
+		if _, ok := errors.AsType[*UnsupportedError](err); ok {
 			t.Skip(err)
 		}
 		must(t, err)

@@ -124,8 +124,8 @@ func (w *writer) write(ctx context.Context, groups []Group) (int, error) {
 	if err == nil {
 		return len(groups), nil
 	}
-	var op *OpError
-	if ctx.Err() != nil || !errors.As(err, &op) || op.Line == 0 && IsBusy(err) {
+	op, ok := errors.AsType[*OpError](err)
+	if ctx.Err() != nil || !ok || op.Line == 0 && IsBusy(err) {
 		return 0, err
 	}
 	b, group := blockAt(blocks, op.Line)

@@ -229,8 +229,8 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 					}
 					groups = append(groups, Group{Write: []Chain{{"VIPD-LATER", nil}}})
 					done, err := tool.Write(t.Context(), "nat", groups)
-					var op *OpError
-					if done != at || !errors.As(err, &op) || !strings.Contains(err.Error(), c.quote) {
+					_, ok := errors.AsType[*OpError](err)
+					if done != at || !ok || !strings.Contains(err.Error(), c.quote) {
 						t.Errorf("%d groups written, %v; want %d, and an error that names %s", done, err, at, c.quote)
 					}
 					want.checkWith(t, tool, map[string]int{"VIPD-HELD": 1})

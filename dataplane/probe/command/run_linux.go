@@ -47,7 +47,7 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: who, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // a process outside the group may hold the output open
 	if err := cmd.Start(); err != nil {
-		if path := (*fs.PathError)(nil); errors.As(err, &path) {
+		if path, ok := errors.AsType[*fs.PathError](err); ok {
 			err = path.Err
 		}
 		return Result{}, fmt.Errorf("starting %s: %w", c.Args[0], err)

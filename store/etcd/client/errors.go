@@ -24,8 +24,8 @@ func (e *plainError) Unwrap() error { return e.cause }
 
 // Plain makes an error of the client readable. It preserves the cause.
 func Plain(err error) error {
-	var before *plainError
-	if err == nil || errors.As(err, &before) {
+	_, ok := errors.AsType[*plainError](err)
+	if err == nil || ok {
 		return err
 	}
 	text := err.Error()
@@ -113,8 +113,7 @@ func (c Config) ended(err error) bool {
 
 // Unwrapped returns the client's original error.
 func Unwrapped(err error) error {
-	var p *plainError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*plainError](err); ok {
 		return p.cause
 	}
 	return err

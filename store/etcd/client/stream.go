@@ -185,7 +185,9 @@ func (s *stream) checkRights(ctx context.Context) error {
 		f := &s.scopes[i] // f.next must not be read here, because another goroutine writes it
 		request := &etcdserverpb.RangeRequest{Key: []byte(f.Key)}
 		if f.denied {
-			request.RangeEnd, request.CountOnly, request.Serializable = []byte(f.End), true, true
+			request.RangeEnd = []byte(f.End)
+			request.CountOnly = true
+			request.Serializable = true
 		}
 		_, err := s.get(ctx, s.timing.Call, request)
 		if f.denied && err == nil || !f.denied && Forbidden(err) {

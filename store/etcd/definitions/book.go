@@ -70,7 +70,9 @@ func (b *book) readRest(ctx context.Context, c *client.Client) error {
 	if err != nil {
 		return err
 	}
-	b.pools, b.claimed, b.texts = pools, map[netip.Addr]int{}, map[balancer.Name][]netip.Addr{}
+	b.pools = pools
+	b.claimed = map[netip.Addr]int{}
+	b.texts = map[balancer.Name][]netip.Addr{}
 	for name, vips := range texts {
 		b.claim(name, vips)
 	}

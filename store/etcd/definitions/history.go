@@ -61,7 +61,9 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntr
 		e := HistoryEntry{N: n, Revision: kv.ModRevision}
 		var text entryText
 		if json.Unmarshal(kv.Value, &text) == nil {
-			e.At, e.By, e.Rollback = text.At, text.By, text.Rollback
+			e.At = text.At
+			e.By = text.By
+			e.Rollback = text.Rollback
 			if e.Fields, _ = schema.ParseObject(text.Fields); text.Found {
 				e.Revision = 0
 			}
@@ -133,7 +135,9 @@ func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Hist
 		}
 		text, err := json.Marshal(e)
 		key := keys.History(c.Name, n)
-		then, ifs, n = append(then, client.Put(key, text, 0)), append(ifs, client.Unchanged(key, 0)), n+1
+		then = append(then, client.Put(key, text, 0))
+		ifs = append(ifs, client.Unchanged(key, 0))
+		n = n + 1
 		size += len(text)
 		return err
 	}

@@ -81,8 +81,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 		c := s.allowed()
 		c.Checked = &p.revision
 		r, err := p.w.Apply(ctx, c)
-		var stale *StaleError
-		if !errors.As(err, &stale) {
+		if _, ok := errors.AsType[*StaleError](err); !ok {
 			if err == nil {
 				s.Revision = r.Revision
 			}

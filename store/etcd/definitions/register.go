@@ -98,7 +98,9 @@ func (r *Registrar) register(ctx context.Context) error {
 	defer cancel()
 	revision, _, err := r.lease.Client.Commit(ctx, r.lease.Key, nil, []*etcdserverpb.RequestOp{op})
 	if err == nil {
-		r.written, r.stale, r.lease.Revision = true, false, revision
+		r.written = true
+		r.stale = false
+		r.lease.Revision = revision
 	}
 	return err
 }

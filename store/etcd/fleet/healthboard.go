@@ -152,7 +152,9 @@ func (w *boardWatch) process(m client.Message) {
 		}
 		w.noteChange()
 	case m.Steady:
-		w.board.Connected, w.err, w.lost = true, nil, time.Time{}
+		w.board.Connected = true
+		w.err = nil
+		w.lost = time.Time{}
 		w.noteChange()
 	case m.Away != nil:
 		other := w.err == nil || w.err.Error() != m.Away.Error()

@@ -104,7 +104,9 @@ func (v *HealthVoter) write(ctx context.Context) error {
 	live, votes := v.live, v.votes
 	v.mu.Unlock()
 	if v.writtenUnder != v.lease.ID {
-		v.writtenUnder, v.writtenChecker, v.written = v.lease.ID, nil, snap.Map[balancer.Target, *quorum.Vote]{}
+		v.writtenUnder = v.lease.ID
+		v.writtenChecker = nil
+		v.written = snap.Map[balancer.Target, *quorum.Vote]{}
 		if v.Granted != nil {
 			v.Granted(v.lease.ID)
 		}

@@ -282,7 +282,9 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 	keeping.Go(func() { o.probe(ctx, m, wanted) })
 	look := time.NewTicker(ownershipProbe)
 	defer look.Stop()
-	heard, progressed, behind := time.Now(), false, int64(0)
+	heard := time.Now()
+	progressed := false
+	behind := int64(0)
 	for {
 		select {
 		case err := <-kept:

@@ -30,7 +30,9 @@ func (o *overlay) is(p *schema.Pending) bool {
 // pending text of each service stays until its written text is seen, because the keys are followed
 // separately.
 func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *balancer.Service], []*store.Pending) {
-	services, p, t := s.Services, s.pending, &w.trial
+	services := s.Services
+	p := s.pending
+	t := &w.trial
 	live := p != nil && p.Live(now) && p.Covers(w.options.Node, w.options.Zone())
 	w.notePending(p, live, now)
 	if live || t.is(p) && p.Confirmed && now.Before(p.Until) {

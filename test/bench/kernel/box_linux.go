@@ -105,7 +105,7 @@ func (x *box) String() string {
 func (x *box) close() error {
 	_ = x.in.Close() // closing the pipe ends the box
 	err := x.cmd.Wait()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() < 0 {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() < 0 {
 		return nil // the box was killed because ctx has ended
 	}
 	return err

@@ -59,7 +59,7 @@ func start(args []string) error {
 	cmd.Stdout = os.Stdout
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGTERM) }
 	err = cmd.Run()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) || ctx.Err() != nil {
+	if _, ok := errors.AsType[*exec.ExitError](err); ok || ctx.Err() != nil {
 		return errors.New("ended early") // the reason was printed
 	}
 	return err

@@ -146,7 +146,8 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 		case idle, disturbed:
 			q.Do, q.For = "use", e.use
 		}
-		for q.N = range times {
+		for n := range times {
+			q.N = n
 			v, err := x.ask(q)
 			if err != nil {
 				return err

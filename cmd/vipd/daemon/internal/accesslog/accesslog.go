@@ -338,7 +338,10 @@ func (f *file) Write(b []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		f.open, f.looked, f.half, f.torn = opened, time.Now(), false, false
+		f.open = opened
+		f.looked = time.Now()
+		f.half = false
+		f.torn = false
 	}
 	if f.torn {
 		if _, err := f.open.WriteString("\n"); err != nil {

@@ -176,7 +176,9 @@ func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 		found, err = dataplane.Connections(ctx, srv.Views.Modes, dataplane.ConnectionQuery{Frontend: k, Client: l.Client})
 		for _, n := range found {
 			if n.State != "connecting" {
-				l.Endpoint, l.State, l.Taken = n.Backend, n.State, time.Since(started)
+				l.Endpoint = n.Backend
+				l.State = n.State
+				l.Taken = time.Since(started)
 			}
 		}
 		if err == nil && !l.Endpoint.IsValid() {

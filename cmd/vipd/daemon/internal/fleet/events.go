@@ -17,10 +17,14 @@ func (f *Member) connection(revision int64, err error) {
 	f.mu.Lock()
 	switch now := time.Now(); {
 	case err != nil:
-		e.Level, e.Text, e.Cause = slog.LevelWarn, "etcd is unreachable; serving what it last held", err.Error()
+		e.Level = slog.LevelWarn
+		e.Text = "etcd is unreachable; serving what it last held"
+		e.Cause = err.Error()
 		f.lost = now
 	case !f.lost.IsZero():
-		e.Text, e.Was, e.Lasted = "etcd is reachable again", "away", now.Sub(f.lost)
+		e.Text = "etcd is reachable again"
+		e.Was = "away"
+		e.Lasted = now.Sub(f.lost)
 		f.lost = time.Time{}
 	}
 	f.followed = f.followed || err == nil

@@ -109,7 +109,13 @@ func New(o Options) (*Checks, error) {
 // fleet but with the verdicts of this node's own checks. If a service needs the fleet's checks
 // again, it starts with these verdicts.
 func (f *Checks) forget() {
-	f.board, f.boardKnown, f.read, f.aloneUntil, f.alone, f.unread, f.unpublished = quorum.Board{}, false, time.Time{}, time.Time{}, time.Time{}, nil, nil
+	f.board = quorum.Board{}
+	f.boardKnown = false
+	f.read = time.Time{}
+	f.aloneUntil = time.Time{}
+	f.alone = time.Time{}
+	f.unread = nil
+	f.unpublished = nil
 	f.assignments, f.votes = snap.Map[balancer.Target, bool]{}, snap.Map[balancer.Target, *quorum.Vote]{}
 	f.pending, f.cannotRun = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
@@ -320,7 +326,9 @@ func (f *Checks) publish(b quorum.Board, err error) {
 			f.aloneUntil = now.Add(f.o.Settle)
 		}
 	}
-	f.board, f.unread, f.boardKnown = b, err, true
+	f.board = b
+	f.unread = err
+	f.boardKnown = true
 	f.recordAloneLocked()
 	if f.voter != nil {
 		f.voter.SetBoard(b)

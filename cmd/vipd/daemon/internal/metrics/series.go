@@ -172,7 +172,9 @@ func (x *serviceSeries) count(index map[netip.AddrPort]int) {
 	for _, f := range x.ports {
 		for _, b := range f.Backends {
 			n := x.endpoint(b.Backend, index)
-			n.Connections, n.Active, n.Failures = n.Connections+b.Connections, n.Active+b.Active, n.Failures+b.Failures
+			n.Connections = n.Connections + b.Connections
+			n.Active = n.Active + b.Active
+			n.Failures = n.Failures + b.Failures
 			n.counted = true
 			if !x.udp[f.Port] {
 				n.unanswered += b.Failures

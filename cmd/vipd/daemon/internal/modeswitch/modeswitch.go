@@ -116,7 +116,9 @@ func (c *Switch) again(ctx context.Context) {
 	defer c.tune()
 	defer c.forsake()
 	use, among := c.Serving(), c.o.Choice
-	among.use, among.unfit, among.before = use, map[config.ModeName]error{}, c.endRetiring
+	among.use = use
+	among.unfit = map[config.ModeName]error{}
+	among.before = c.endRetiring
 	for {
 		next, err := among.Make(ctx)
 		switch {

@@ -120,7 +120,9 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 			p.checked++
 		}
 	}
-	p.services, p.rooms, p.carrier = in.Services, balancer.NewEjectionBudget(env, in), carrier
+	p.services = in.Services
+	p.rooms = balancer.NewEjectionBudget(env, in)
+	p.carrier = carrier
 	for _, x := range p.ejections.Update(time.Now(), p.rooms.Has, p.roomLocked) {
 		p.changedLocked(x)
 	}
@@ -150,7 +152,10 @@ func ejectionEvent(x health.EjectionChange) events.Event {
 		return e
 	}
 	e.At = time.Now()
-	e.Text, e.Cause, e.Was, e.Lasted = "is no longer ejected", x.End, "ejected", x.For
+	e.Text = "is no longer ejected"
+	e.Cause = x.End
+	e.Was = "ejected"
+	e.Lasted = x.For
 	return e
 }
 

@@ -62,10 +62,14 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 		c.Needed = h.Rise
 	}
 	if state.Last.Outcome != "" {
-		c.Last, c.LastOutcome, c.LastText = state.Last.Ended(), string(state.Last.Outcome), state.Last.Text
+		c.Last = state.Last.Ended()
+		c.LastOutcome = string(state.Last.Outcome)
+		c.LastText = state.Last.Text
 	}
 	if v.Watched {
-		c.Last, c.Next, c.Checking = time.Time{}, time.Time{}, false
+		c.Last = time.Time{}
+		c.Next = time.Time{}
+		c.Checking = false
 	}
 	for _, of := range status.Checks {
 		one := v.ownCheckOf(s, of)

@@ -126,7 +126,10 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
 					byAddress[b.Addr] = e
 				}
-				e.State, e.Weight, e.Until, e.Cut = b.State, b.Weight, endOf(b), b.State == balancer.Down && !b.Until.IsZero() && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
+				e.State = b.State
+				e.Weight = b.Weight
+				e.Until = endOf(b)
+				e.Cut = b.State == balancer.Down && !b.Until.IsZero() && v.State.Fell.Has(balancer.Target{Service: s.Name, Addr: b.Addr.Addr(), Port: b.Addr.Port()})
 				e.Ramp = v.ramp(f.Key, b.Addr)
 			}
 		}
@@ -266,7 +269,9 @@ func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 		out.Ports = api.UseOf(endpoints)
 		out.Up, out.Of = out.Ports.Worst()
 		for _, p := range v.ports(s, out.Ports) {
-			out.Connections, out.In, out.Out = out.Connections+p.Connections, out.In+p.In, out.Out+p.Out
+			out.Connections = out.Connections + p.Connections
+			out.In = out.In + p.In
+			out.Out = out.Out + p.Out
 		}
 		for _, e := range endpoints {
 			out.Active, out.Unanswered = out.Active+e.Active, out.Unanswered+e.Unanswered

@@ -80,7 +80,9 @@ func (t openProblem) over(now time.Time, served func(balancer.Name, string) bool
 	case e.Kind == events.Panic:
 		e.Text, e.Cause = "is out of panic", ""
 	case t.Kind == balancer.Outage:
-		e.Text, e.Cause, e.Was = "has an endpoint again at port "+t.Port, "", "none"
+		e.Text = "has an endpoint again at port " + t.Port
+		e.Cause = ""
+		e.Was = "none"
 		if !served(t.Service, t.Port) {
 			e.Text = "has no endpoint at port " + t.Port + ": those that failed their checks were removed or drained"
 		}

@@ -70,7 +70,9 @@ func reload(by string, last, s *model.State, problems []balancer.Problem, err er
 	e := events.Event{Kind: events.Reload, Cause: by, Revision: s.Snapshot.Revision}
 	switch {
 	case err != nil:
-		e.Level, e.Text, e.Cause = slog.LevelError, "a reload failed, and nothing was changed", err.Error()
+		e.Level = slog.LevelError
+		e.Text = "a reload failed, and nothing was changed"
+		e.Cause = err.Error()
 	default:
 		found := "no problems"
 		if len(problems) > 0 {
