@@ -241,8 +241,8 @@ func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 			continue // the program that manages VIPs has not added it
 		}
 		if policy.Withdraw == WithdrawNoEndpoint && env.has(vip) {
-			u.problem(SeverityWarning, u.service.vipField(i), `withdraw = "no_endpoint" has no effect on %s here, because this host has it independently of vipd: `+
-				"let only vipd add the address, or remove withdraw", vip)
+			u.problem(SeverityWarning, u.service.vipField(i), `withdraw = "no_endpoint" has no effect on %s here, because this host has it without vipd: `+
+				"let only vipd add it, or remove withdraw", vip)
 		}
 		allowed = append(allowed, vip)
 	}

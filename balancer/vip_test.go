@@ -140,7 +140,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 // frontends must stay closed while the host has them, and the problem must name the service's
 // field.
 func TestWithdrawnOwnAddress(t *testing.T) {
-	const warning = `has no effect on %s here, because another program added it to this host: let only vipd add it, or remove withdraw`
+	const warning = `has no effect on %s here, because this host has it without vipd: let only vipd add it, or remove withdraw`
 	for _, test := range []struct {
 		name, vip string
 		external  bool // addresses.bind = false

@@ -129,7 +129,7 @@ func (m *model) next(s moment, emit func(moment, string)) {
 	}
 	m.renew(s, emit)
 	m.hold(s, emit)
-	m.bury(s, emit)
+	m.revokeSession(s, emit)
 }
 
 func (m *model) tick(s moment, emit func(moment, string)) {
@@ -274,8 +274,8 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	}
 }
 
-// bury revokes the session if it has enough votes and has not changed.
-func (m *model) bury(s moment, emit func(moment, string)) {
+// revokeSession revokes the session if it has enough votes and has not changed.
+func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	if s.changed == 1 {
 		t := s
 		t.changed, t.known = 0, 0

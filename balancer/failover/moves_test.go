@@ -30,13 +30,13 @@ func (h *host) restart() {
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// gone removes a VIP from the configuration for the given time.
-func (w *world) gone(v netip.Addr, d time.Duration) {
+// removeFor removes a VIP from the configuration for the given time.
+func (w *world) removeFor(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent
 		for _, h := range w.hosts {
 			if h.node != nil {
-				h.told()
+				h.updateVIPs()
 			}
 		}
 	}
@@ -57,8 +57,8 @@ var disturbances = []disturbance{
 		w.move(v, from)
 		w.after(50*time.Millisecond, func() { w.move(v, to) })
 	}},
-	{"removed for 3 ms", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 3*time.Millisecond) }},
-	{"removed for 0.42 s", func(w *world, v netip.Addr, _, _ *host) { w.gone(v, 420*time.Millisecond) }},
+	{"removed for 3 ms", func(w *world, v netip.Addr, _, _ *host) { w.removeFor(v, 3*time.Millisecond) }},
+	{"removed for 0.42 s", func(w *world, v netip.Addr, _, _ *host) { w.removeFor(v, 420*time.Millisecond) }},
 	{"giver cut from etcd", func(w *world, _ netip.Addr, from, _ *host) { w.cutFor(from, -1) }},
 	{"giver cut from its peer", func(w *world, _ netip.Addr, from, to *host) { w.cutFor(from, to.index) }},
 	{"giver paused", func(w *world, _ netip.Addr, from, _ *host) { from.stopped = w.now.Add(1500 * time.Millisecond) }},

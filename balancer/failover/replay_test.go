@@ -98,13 +98,13 @@ func TestReplaysDelayNoTakeover(t *testing.T) {
 			return all[min(earlier+step/5, len(all)-1)] // one heartbeat per 50 ms, half the rate
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) { takenDespite(t, c) })
+		t.Run(c.name, func(t *testing.T) { wantTakeoverDespite(t, c) })
 	}
 }
 
-// takenDespite kills the second run of an owner, and waits until another host has taken over its
-// VIP.
-func takenDespite(t *testing.T, c replays) {
+// wantTakeoverDespite kills the second run of an owner, and waits until another host has taken over
+// its VIP.
+func wantTakeoverDespite(t *testing.T, c replays) {
 	w, vip, owner := owned(t, 3)
 	w.spy, owner.echoless = newSpy(), c.echoless
 	w.run(time.Second)

@@ -94,12 +94,12 @@ func (x *transfer) load(i int) {
 	h := x.hosts[i]
 	all := slices.SortedFunc(maps.Values(x.records), func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
 	h.watched = len(x.history)
-	x.take(i, h.SetPolicies(standstill, x.policies(h)))
-	x.take(i, h.Stored(standstill, all, x.revision, true))
+	x.apply(i, h.SetPolicies(standstill, x.policies(h)))
+	x.apply(i, h.Stored(standstill, all, x.revision, true))
 	for j, peer := range x.hosts {
 		if j != i {
-			x.take(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.session.id, Sent: standstill}))
-			x.take(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.session.id, Sent: standstill,
+			x.apply(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.session.id, Sent: standstill}))
+			x.apply(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.session.id, Sent: standstill,
 				Echo: Stamp{h.Member.Boot, standstill}, Ready: true, Well: 1}))
 		}
 	}
@@ -113,15 +113,15 @@ func (x *transfer) restart(i int) {
 	for _, f := range x.flights {
 		f.told = f.told || f.host == i
 	}
-	x.settle()
+	x.dropObsolete()
 	h.Member.Boot += 100
 	h.Node = New(h.Options)
 	x.commit(Write{Put: []Put{{Key{Nodes, h.Name}, encode(h.Member)}}})
 	x.load(i)
 }
 
-// rests reports whether a node waits for a timeout.
-func (h *mover) rests() bool {
+// isWaiting reports whether a node waits for a timeout.
+func (h *mover) isWaiting() bool {
 	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
@@ -129,7 +129,7 @@ func (h *mover) rests() bool {
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
 	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
-	x.take(i, h.Tick(standstill))
+	x.apply(i, h.Tick(standstill))
 }
 
 func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
@@ -144,8 +144,8 @@ func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
-// take passes a node's actions to etcd and the kernel.
-func (x *transfer) take(i int, actions []local.Action) {
+// apply passes a node's actions to etcd and the kernel.
+func (x *transfer) apply(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
 		case Write:
@@ -183,8 +183,8 @@ func (x *transfer) work(i int) {
 	}
 }
 
-// hear passes the oldest result of a kernel action to a node.
-func (x *transfer) hear(i int) {
+// deliverResult passes the oldest result of a kernel action to a node.
+func (x *transfer) deliverResult(i int) {
 	h := x.hosts[i]
 	if len(h.reports) == 0 {
 		return
@@ -193,13 +193,13 @@ func (x *transfer) hear(i int) {
 	h.reports = h.reports[1:]
 	switch t.kind {
 	case "closed":
-		x.take(i, h.Closed(standstill))
+		x.apply(i, h.Closed(standstill))
 	case "opened":
-		x.take(i, h.Opened(standstill, nil))
+		x.apply(i, h.Opened(standstill, nil))
 	case "unbound":
-		x.take(i, h.Unbound(standstill, t.id))
+		x.apply(i, h.Unbound(standstill, t.id))
 	case "probed":
-		x.take(i, h.Probed(standstill, []netip.Addr{transferred()}, nil))
+		x.apply(i, h.Probed(standstill, []netip.Addr{transferred()}, nil))
 	}
 }
 
@@ -209,7 +209,7 @@ func (x *transfer) watch(i int) {
 	part := x.history[h.watched:]
 	part = part[:slices.IndexFunc(append(slices.Clone(part), RecordChange{}), func(c RecordChange) bool { return c.Revision != part[0].Revision })]
 	h.watched += len(part)
-	x.take(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
+	x.apply(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
 // step is a possible next step and the number of faults that it uses up.
@@ -234,7 +234,7 @@ func (x *transfer) next() (all []step) {
 			add(0, func() { x.work(i) }, "%s does %T", h.Name, h.queue[0])
 		}
 		if len(h.reports) > 0 {
-			add(0, func() { x.hear(i) }, "%s receives %s", h.Name, h.reports[0].kind)
+			add(0, func() { x.deliverResult(i) }, "%s receives %s", h.Name, h.reports[0].kind)
 		}
 		if h.watched < len(x.history) {
 			add(0, func() { x.watch(i) }, "%s receives revision %d", h.Name, x.history[h.watched].Revision)
@@ -243,16 +243,16 @@ func (x *transfer) next() (all []step) {
 		if h.gone {
 			fewer = 0
 		}
-		add(fewer, func() { h.gone = !h.gone; x.take(i, h.SetPolicies(standstill, x.policies(h))) }, "users have removed the VIP at %s: %t", h.Name, !h.gone)
+		add(fewer, func() { h.gone = !h.gone; x.apply(i, h.SetPolicies(standstill, x.policies(h))) }, "users have removed the VIP at %s: %t", h.Name, !h.gone)
 		if h.Node.gate.state == open {
-			add(1, func() { x.take(i, h.Lapsed(standstill, local.Changed, 0)) }, "the gate of %s lapses", h.Name)
+			add(1, func() { x.apply(i, h.Lapsed(standstill, local.Changed, 0)) }, "the gate of %s lapses", h.Name)
 		}
 		if !h.Node.gate.stopping {
-			add(1, func() { x.take(i, h.Stop(standstill)) }, "%s stops", h.Name)
+			add(1, func() { x.apply(i, h.Stop(standstill)) }, "%s stops", h.Name)
 		}
 		add(1, func() { x.move(i) }, "a move to %s is requested", h.Name)
 		add(1, func() { x.restart(i) }, "%s is killed and restarts", h.Name)
-		if h.rests() && h.watched == len(x.history) {
+		if h.isWaiting() && h.watched == len(x.history) {
 			add(0, func() { x.pass(i) }, "%s retries", h.Name)
 		}
 	}
@@ -270,7 +270,7 @@ func (x *transfer) next() (all []step) {
 				add(1, func() { f.never = true; x.answer(f, Unsent) }, "%s's transaction %d is not sent", host, id)
 			}
 		} else if !f.carriedOut {
-			add(0, func() { f.never = true; x.settle() }, "%s's transaction %d is lost", host, id)
+			add(0, func() { f.never = true; x.dropObsolete() }, "%s's transaction %d is lost", host, id)
 		}
 	}
 	return all
@@ -283,12 +283,12 @@ func (x *transfer) answer(f *flight, o Outcome) {
 	if o != Done {
 		revision = 0
 	}
-	x.take(f.host, x.hosts[f.host].Wrote(standstill, f.ID, o, revision))
-	x.settle()
+	x.apply(f.host, x.hosts[f.host].Wrote(standstill, f.ID, o, revision))
+	x.dropObsolete()
 }
 
-// settle drops transactions that can no longer have an effect.
-func (x *transfer) settle() {
+// dropObsolete drops transactions that can no longer have an effect.
+func (x *transfer) dropObsolete() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
@@ -303,7 +303,7 @@ func (x *transfer) wrong() string {
 			gone++
 		}
 		moving += len(h.queue) + len(h.reports) + len(x.history) - h.watched
-		if h.rests() {
+		if h.isWaiting() {
 			moving++
 		}
 	}
@@ -326,7 +326,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {
 		n := h.Node
-		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.reports, h.rests(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
+		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.reports, h.isWaiting(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
 			slices.Sorted(maps.Keys(n.writer.waiting)), slices.Sorted(maps.Keys(n.holding.unbinds)), len(n.takeover.free))
 		for _, units := range []map[string]*vip{n.vips.byName, n.vips.gone} {
 			for _, u := range units {

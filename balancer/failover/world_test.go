@@ -105,13 +105,13 @@ func (e *etcd) put(k Key, value []byte) {
 func (w *world) commit(a Write) (Outcome, int64) {
 	o, revision := w.etcd.commit(a)
 	if o == Done {
-		w.spread()
+		w.deliverChanges()
 	}
 	return o, revision
 }
 
-// spread delivers changes to all watchers.
-func (w *world) spread() {
+// deliverChanges delivers changes to all watchers.
+func (w *world) deliverChanges() {
 	for _, h := range w.hosts {
 		if h.watched > 0 {
 			h.follow()
@@ -203,15 +203,15 @@ func (h *host) start() {
 		h.member.Boot = ID(h.w.Uint64() | 1)
 		h.node = New(Options{Name: h.name, Member: h.member, Timing: NewTiming(800 * time.Millisecond), Started: h.clock(),
 			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // the wall clock jumps at random
-		h.told()
+		h.updateVIPs()
 		h.register()
 		h.tick()
 		h.refresher()
 	})
 }
 
-// told passes the current VIPs to the process.
-func (h *host) told() {
+// updateVIPs passes the current VIPs to the process.
+func (h *host) updateVIPs() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
 	h.input(func(now local.Time) []local.Action {
@@ -301,13 +301,13 @@ func (h *host) register() {
 		h.later(time.Duration(w.IntN(4))*time.Millisecond, func() {
 			h.input(func(now local.Time) []local.Action { return h.node.Stored(now, all, revision, true) })
 			h.follow()
-			h.keep()
+			h.keepLease()
 		})
 	})
 }
 
-// keep renews the lease. If the lease expired or etcd was unreachable, it registers again.
-func (h *host) keep() {
+// keepLease renews the lease. If the lease expired or etcd was unreachable, it registers again.
+func (h *host) keepLease() {
 	h.later(time.Second, func() {
 		switch {
 		case !h.reaches(-1):
@@ -319,7 +319,7 @@ func (h *host) keep() {
 		default:
 			h.leased = h.w.now.Add(15 * time.Second)
 		}
-		h.keep()
+		h.keepLease()
 	})
 }
 
@@ -367,7 +367,7 @@ func (h *host) refresher() {
 					h.gate = h.w.now.Add(h.node.o.Timing.Gate)
 				}
 				h.refreshed = at
-				h.w.look()
+				h.w.checkOwners()
 			})
 		}
 		h.refresher()
@@ -402,7 +402,7 @@ func (h *host) carryOut(actions []local.Action) {
 	}
 	h.later(h.hitch(), func() {
 		h.act(actions[0])
-		h.w.look()
+		h.w.checkOwners()
 		h.carryOut(actions[1:])
 	})
 }
@@ -553,7 +553,7 @@ func (w *world) expire() {
 			if !w.etcd.down && w.etcd.records[k].Text != nil && w.now > h.leased {
 				w.etcd.revision++
 				w.etcd.put(k, nil)
-				w.spread()
+				w.deliverChanges()
 			}
 		}
 		w.expire()
@@ -566,8 +566,8 @@ func (h *host) answers(v netip.Addr) bool {
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
 }
 
-// look records whether two hosts answer for the same address.
-func (w *world) look() {
+// checkOwners records whether two hosts answer for the same address.
+func (w *world) checkOwners() {
 	for v := range w.policy {
 		n := 0
 		for _, h := range w.hosts {
@@ -709,16 +709,16 @@ func (w *world) wideFault(h *host, long time.Duration) {
 		long /= time.Duration(1 + w.IntN(40))
 		w.notef("no %s for %s", v, long)
 		w.absent[v] = true
-		w.tell()
-		w.after(long, func() { delete(w.absent, v); w.tell() })
+		w.updateVIPsLater()
+		w.after(long, func() { delete(w.absent, v); w.updateVIPsLater() })
 	}
 }
 
-// tell passes the current VIPs to all hosts after a short time.
-func (w *world) tell() {
+// updateVIPsLater passes the current VIPs to all hosts after a short time.
+func (w *world) updateVIPsLater() {
 	for _, h := range w.hosts {
 		if h.node != nil {
-			h.later(time.Duration(w.IntN(200))*time.Millisecond, h.told)
+			h.later(time.Duration(w.IntN(200))*time.Millisecond, h.updateVIPs)
 		}
 	}
 }

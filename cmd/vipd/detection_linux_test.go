@@ -71,8 +71,8 @@ func (a *audience) since(begin time.Time) []asked {
 	return all
 }
 
-// hears reports whether a server answers requests that started after a time.
-func (a *audience) hears(server string, begin time.Time) bool {
+// hasAnswerOf reports whether a server answers requests that started after a time.
+func (a *audience) hasAnswerOf(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
@@ -248,7 +248,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	if measured < len(g.audiences)/2 { // some lose nothing, by chance or because userspace mode retries another endpoint
 		g.t.Errorf("kinds of failures that clients noticed = %d, want at least half of %d", measured, len(g.audiences))
 	}
-	g.noneHealthy()
+	g.checkUnhealthyServices()
 
 	healed := time.Now()
 	for _, a := range g.audiences {
@@ -282,7 +282,7 @@ func (g *checkedGateway) meet(when string, since time.Time) {
 	g.t.Helper()
 	for _, a := range g.audiences {
 		wait.For(g.t, 20*time.Second, when+" the failure, both servers to answer clients of the one that is to be "+a.site.failure.name, func() bool {
-			return a.hears("s1", since) && a.hears("s2", since)
+			return a.hasAnswerOf("s1", since) && a.hasAnswerOf("s2", since)
 		})
 	}
 }
@@ -310,9 +310,9 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 	return lost, ""
 }
 
-// noneHealthy checks services without an endpoint that passes its check. By default clients must be
-// refused at once. With a panic threshold all endpoints must be used.
-func (g *checkedGateway) noneHealthy() {
+// checkUnhealthyServices checks services without an endpoint that passes its check. By default
+// clients must be refused at once. With a panic threshold all endpoints must be used.
+func (g *checkedGateway) checkUnhealthyServices() {
 	g.t.Helper()
 	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's timeout
 		_, err := g.doubted[0].request(g.client, quietVIP)

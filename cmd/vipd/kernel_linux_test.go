@@ -255,7 +255,7 @@ func TestIPTablesMode(t *testing.T) {
 				t.Errorf("reload = %+v, error = %v, want neither problems nor error", r, err)
 			}
 			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
-				g.settled()
+				g.waitUntilApplied()
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
 				t.Errorf("servers after the reload = %v, want s2", got)

@@ -53,8 +53,8 @@ COMMIT
 `
 )
 
-// leaveFormer adds the remains of an earlier version to the host.
-func (g *gateway) leaveFormer() {
+// addFormerRules adds the remains of an earlier version to the host.
+func (g *gateway) addFormerRules() {
 	g.t.Helper()
 	for _, c := range []struct{ program, input string }{{"ipset restore", formerSets}, {"iptables-legacy-restore --noflush", formerRules}} {
 		words := strings.Fields(c.program)
@@ -101,7 +101,7 @@ func (g *gateway) formerState() string { return g.rules() + g.Host().Exec("ipset
 func TestUpgradeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")
-	g.leaveFormer()
+	g.addFormerRules()
 	g.breakTables()
 	g.write(strings.Replace(settings("iptables", "legacy"), "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
@@ -137,7 +137,7 @@ func TestStrictModeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")
 	t.Cleanup(func() { g.Host().Exec(g.vipctl, "cleanup", "--config", g.file) })
-	g.leaveFormer()
+	g.addFormerRules()
 	g.breakTables()
 	before := g.formerState()
 	for _, mode := range []string{"iptables", "nftables"} {

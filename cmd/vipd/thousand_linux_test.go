@@ -123,13 +123,13 @@ func TestThousandDown(t *testing.T) {
 			g.start()
 			t.Cleanup(func() { g.sweep(c.mode) })
 			g.count(balancer.HealthUp, thousand+1)
-			g.settled()
+			g.waitUntilApplied()
 
 			syncs, began := g.syncs(), time.Now()
 			end()
 			wait.For(t, 30*time.Second, "a thousand endpoints to be found down", func() bool { n, _ := l.down(); return n == thousand })
 			g.count(balancer.HealthDown, thousand)
-			g.settled()
+			g.waitUntilApplied()
 			took := time.Since(began)
 			syncs = g.syncs() - syncs
 			most := g.maxSyncs(took)
@@ -197,8 +197,8 @@ func (g *gateway) manyServe(hang bool) (end func()) {
 	return closing
 }
 
-// settled waits until everything is applied.
-func (g *gateway) settled() {
+// waitUntilApplied waits until everything is applied.
+func (g *gateway) waitUntilApplied() {
 	g.t.Helper()
 	wait.For(g.t, 20*time.Second, "what is known to be carried out", func() bool {
 		s, err := g.api.Status(g.t.Context())

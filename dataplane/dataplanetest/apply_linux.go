@@ -190,7 +190,7 @@ func testClose(b *bare) {
 		r.each(func(r *rig, key balancer.Key) {
 			checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 			r.mustAsk(r.w.host, key)
-			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+			r.refused(r.w.client, keyOf(vipN(40).inFamilyOf(key.Addr), vipPort, key.Proto))
 		})
 	}
 	b.carry(want, adds(want))
@@ -209,7 +209,7 @@ func testClose(b *bare) {
 	asked()
 	checkUndisturbed(r, pulses, "closing and taking over")
 	next := b.compile(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) }))
-	b.carry(next, adds(next), gone(want, next))
+	b.carry(next, adds(next), removals(want, next))
 	b.wantState("after the next one's change", next)
 	r.each(func(r *rig, key balancer.Key) { checkMeets(r, r.w.client, key, "s1") })
 	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
@@ -222,8 +222,8 @@ func testClose(b *bare) {
 	})
 }
 
-// gone returns the changes that remove the frontends of before that are not in after.
-func gone(before, after balancer.Desired) []dataplane.Change {
+// removals returns the changes that remove the frontends of before that are not in after.
+func removals(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {
 		if !after.Frontends.Has(k) {

@@ -64,7 +64,7 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 		return from.DialFrom(ctx, "tcp", at, key.AddrPort().String())
 	}
 	if !source.IsValid() {
-		source = parseAddrs("0.0.0.0", "::").of(key.Addr)
+		source = parseAddrs("0.0.0.0", "::").inFamilyOf(key.Addr)
 	}
 	for {
 		c, err := from.DialFrom(ctx, "udp", netip.AddrPortFrom(source, r.s.ports.next()), key.AddrPort().String())
@@ -78,16 +78,16 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	switch n {
 	case r.w.host:
-		return r.w.node.of(vip)
+		return r.w.node.inFamilyOf(vip)
 	case r.w.client:
-		return r.w.clients[0].of(vip)
+		return r.w.clients[0].inFamilyOf(vip)
 	}
 	for _, s := range r.w.servers {
 		if s.ns == n {
-			return s.addr.of(vip)
+			return s.addr.inFamilyOf(vip)
 		}
 	}
-	return parseAddrs("0.0.0.0", "::").of(vip)
+	return parseAddrs("0.0.0.0", "::").inFamilyOf(vip)
 }
 
 // ask makes one connection, or sends one datagram from a new port, and returns the server that

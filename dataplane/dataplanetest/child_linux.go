@@ -153,8 +153,8 @@ func (c *child) awaitReady() {
 	c.t.Fatalf("the child ended before it was ready, want it to be killed; output:\n%s", strings.Join(said, "\n"))
 }
 
-// goOn makes the child start its changes.
-func (c *child) goOn() {
+// start makes the child start its changes.
+func (c *child) start() {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, "\n"); err != nil {
 		c.t.Fatal(err)

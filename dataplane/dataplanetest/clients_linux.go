@@ -43,7 +43,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	r.Helper()
 	left := serverOf(r, lab.Answer{Server: before[0]})
 	if y.down {
-		r.judge(balancer.HealthDown, balancer.Target{Service: web.Name, Addr: left.addr.of(key.Addr), Port: targetPort})
+		r.judge(balancer.HealthDown, balancer.Target{Service: web.Name, Addr: left.addr.inFamilyOf(key.Addr), Port: targetPort})
 	}
 	r.apply(y.without(web, left))
 	moved := askFromAll(r, key)
@@ -125,10 +125,10 @@ func testSourceRanges(r *rig) {
 	}
 	check := func(r *rig, n int) {
 		r.each(func(r *rig, key balancer.Key) {
-			atNode := keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)
+			atNode := keyOf(r.w.node.inFamilyOf(key.Addr), nodePort, key.Proto)
 			for _, k := range []balancer.Key{key, atNode} {
 				for i, c := range r.w.clients[:2] {
-					if a := c.of(key.Addr); i >= n {
+					if a := c.inFamilyOf(key.Addr); i >= n {
 						checkShutOut(r, a, k)
 					} else if _, err := r.askFrom(r.w.client, a, k, atOnce); err != nil {
 						r.Errorf("error of client %s within source_ranges at %s = %v, want none", a, k, err)
@@ -178,7 +178,7 @@ func testHeldVIP(r *rig) {
 		for _, from := range []*lab.NS{r.w.client, r.w.host} {
 			r.mustAsk(from, key)
 			r.refused(from, keyOf(key.Addr, 81, key.Proto))
-			if got := r.mustAsk(from, keyOf(r.w.node.of(key.Addr), 81, key.Proto)).Server; got != "host" {
+			if got := r.mustAsk(from, keyOf(r.w.node.inFamilyOf(key.Addr), 81, key.Proto)).Server; got != "host" {
 				r.Errorf("answer at the host's own port = %s, want host", got)
 			}
 			from.Exec("ping", "-c", "1", "-W", "60", key.Addr.String())

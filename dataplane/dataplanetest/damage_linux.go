@@ -85,7 +85,7 @@ func awaitService(r *rig) {
 				return err
 			})
 			lab.Eventually(r, settleTime, what, func() error {
-				return r.refusal(from, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto), silence)
+				return r.refusal(from, keyOf(vipN(40).inFamilyOf(key.Addr), vipPort, key.Proto), silence)
 			})
 		}
 	}
@@ -150,7 +150,7 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 		}
 		r.mustAsk(r.w.client, key)
 		r.mustAsk(r.w.host, key)
-		r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+		r.refused(r.w.client, keyOf(vipN(40).inFamilyOf(key.Addr), vipPort, key.Proto))
 	}
 }
 

@@ -30,7 +30,7 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 	}
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
 	idle := edited(full, func(s *balancer.Service) { // the first has weight 0, the second drains
-		s.Endpoints = weighted(r.w.servers[:2], []int{0, 1})
+		s.Endpoints = weightedEndpoints(r.w.servers[:2], []int{0, 1})
 		for i := range s.Endpoints {
 			s.Endpoints[i].Draining = s.Endpoints[i].Weight > 0
 		}
@@ -56,7 +56,7 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 // forVIPAndNodePort calls f for the VIP and the node port of key's address family, from a forwarded
 // client and from the host.
 func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
-	for _, k := range []balancer.Key{key, keyOf(r.w.node.of(key.Addr), nodePort, key.Proto)} {
+	for _, k := range []balancer.Key{key, keyOf(r.w.node.inFamilyOf(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)
 		f(r.w.host, k)
 	}

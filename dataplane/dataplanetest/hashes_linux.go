@@ -75,7 +75,7 @@ func testHashes(r *rig) {
 }
 
 func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sinks [2]*sink) {
-	s, first := sinks[0], manyAddrs(0).of(key.Addr)
+	s, first := sinks[0], manyAddrs(0).inFamilyOf(key.Addr)
 	if key.Addr.Is6() {
 		s = sinks[1]
 	}
@@ -152,7 +152,7 @@ func crowd(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
 	for i := range all {
-		all[i] = parseAddrs(fmt.Sprintf("10.50.%d.%d", random.IntN(256), random.IntN(256)), fmt.Sprintf("fd50::%x:%x", random.IntN(1<<16), random.IntN(1<<16))).of(vip)
+		all[i] = parseAddrs(fmt.Sprintf("10.50.%d.%d", random.IntN(256), random.IntN(256)), fmt.Sprintf("fd50::%x:%x", random.IntN(1<<16), random.IntN(1<<16))).inFamilyOf(vip)
 	}
 	return all
 }
@@ -171,7 +171,7 @@ func differing(a, b []netip.Addr) (n int) {
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
-		weights[manyAddrs(i).of(vip)] = 1 + i%3
+		weights[manyAddrs(i).inFamilyOf(vip)] = 1 + i%3
 	}
 	return fair(countOf(met), weights, byChance)
 }

@@ -44,7 +44,7 @@ func testKills(t *testing.T, s *Subject) {
 		}
 		c.awaitReady()
 		checkTakeover(r, w.vip, vipN(120+i), w.servers[i%len(w.servers)].name, i)
-		c.goOn()
+		c.start()
 		r.pause(time.Duration(random.Int64N(int64(wait.Scaled(100 * time.Millisecond)))))
 		c.kill()
 		if i%9 == 0 {

@@ -140,7 +140,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 	c := startChild(t, strings.TrimSuffix(t.Name(), "/drains"), e)
 	c.awaitReady()
 	all := admitGuests(r)
-	c.goOn()
+	c.start()
 	c.awaitReady()
 	checkGuests(r, all, "when the server leaves")
 	c.kill()
@@ -188,7 +188,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {
 		if got == name {
-			return r.w.clients[i].of(key.Addr)
+			return r.w.clients[i].inFamilyOf(key.Addr)
 		}
 	}
 	r.Fatalf("%s: clients that stay with %s = none, want some", key, name)

@@ -68,7 +68,7 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	const rate = 4
 	web, key := limited(balancer.Limits{SourceRate: balancer.Rate{N: rate, Per: time.Hour}})
 	r.apply(web)
-	flooding, other := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
+	flooding, other := r.w.clients[0].inFamilyOf(key.Addr), r.w.clients[1].inFamilyOf(key.Addr)
 	for range rate {
 		if _, err := r.askFrom(r.w.client, flooding, key, atOnce); err != nil {
 			r.Fatalf("%s within the rate of %s: %v", flooding, key, err)
@@ -91,7 +91,7 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 	const most = 2
 	web, key := limited(balancer.Limits{SourceConnections: most})
 	r.apply(web)
-	flooding, other := r.w.clients[0].of(key.Addr), r.w.clients[1].of(key.Addr)
+	flooding, other := r.w.clients[0].inFamilyOf(key.Addr), r.w.clients[1].inFamilyOf(key.Addr)
 	for range most {
 		r.mustOpen(r.w.client, flooding, key)
 	}
@@ -117,16 +117,16 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	web, key := limited(balancer.Limits{Connections: 2})
 	r.apply(web)
-	r.mustOpen(r.w.client, r.w.clients[0].of(key.Addr), key)
-	r.mustOpen(r.w.client, r.w.clients[1].of(key.Addr), key)
-	checkOver(r, r.w.clients[2].of(key.Addr), key, over)
+	r.mustOpen(r.w.client, r.w.clients[0].inFamilyOf(key.Addr), key)
+	r.mustOpen(r.w.client, r.w.clients[1].inFamilyOf(key.Addr), key)
+	checkOver(r, r.w.clients[2].inFamilyOf(key.Addr), key, over)
 	r.apply(edited(web, func(s *balancer.Service) {
 		s.Limits = &balancer.Limits{Connections: 2, SourceConnections: 9, Over: over, SourcePrefix: []int{24, 64}}
 	}))
-	checkOver(r, r.w.clients[3].of(key.Addr), key, over)
+	checkOver(r, r.w.clients[3].inFamilyOf(key.Addr), key, over)
 	r.mustAsk(r.w.host, key)
 	r.apply(edited(web, func(s *balancer.Service) { s.Limits = nil }))
-	r.mustOpen(r.w.client, r.w.clients[3].of(key.Addr), key)
+	r.mustOpen(r.w.client, r.w.clients[3].inFamilyOf(key.Addr), key)
 }
 
 // eventuallyOpens opens a connection once an earlier one has ended.

@@ -105,7 +105,7 @@ func checkEveryClientKind(r *rig, lay layout) {
 // right address.
 func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = balancer.PortRange(kind.port); key.Port == nodePort {
-		key.Addr = r.w.node.of(key.Addr)
+		key.Addr = r.w.node.inFamilyOf(key.Addr)
 	}
 	for _, from := range kind.from(r.w) {
 		met := map[string]int{}
@@ -139,8 +139,8 @@ func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key b
 
 // hasAddress reports whether a client's or server's namespace has the address a.
 func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
-	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.of(a) == a }) ||
-		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.of(a) == a })
+	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(a) == a }) ||
+		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.inFamilyOf(a) == a })
 }
 
 // testPorts defines services with several VIPs and ports, two of them on one VIP. Each port must
@@ -163,7 +163,7 @@ func testPorts(r *rig) {
 	r.each(func(r *rig, key balancer.Key) {
 		expect := func(vip addrs, port uint16, want string) {
 			r.Helper()
-			k := keyOf(vip.of(key.Addr), port, key.Proto)
+			k := keyOf(vip.inFamilyOf(key.Addr), port, key.Proto)
 			if got := r.mustAsk(r.w.client, k).Server; got != want {
 				r.Errorf("%s is answered by %s, want %s", k, got, want)
 			}
@@ -176,7 +176,7 @@ func testPorts(r *rig) {
 		if key.Proto == balancer.TCP {
 			expect(vipN(22), 80, "s3")
 		} else {
-			r.refused(r.w.client, keyOf(vipN(22).of(key.Addr), 80, key.Proto))
+			r.refused(r.w.client, keyOf(vipN(22).inFamilyOf(key.Addr), 80, key.Proto))
 		}
 	})
 }

@@ -53,8 +53,8 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	s1 := r.w.servers[0].addr
 	others := func(check func(r *rig, key balancer.Key)) {
 		r.each(func(r *rig, key balancer.Key) {
-			check(r, keyOf(s1.of(key.Addr), targetPort, key.Proto))
-			check(r, keyOf(r.w.node.of(key.Addr), 81, key.Proto))
+			check(r, keyOf(s1.inFamilyOf(key.Addr), targetPort, key.Proto))
+			check(r, keyOf(r.w.node.inFamilyOf(key.Addr), 81, key.Proto))
 		})
 	}
 	r.step("before", func(r *rig) { others(func(r *rig, key balancer.Key) { r.mustAsk(r.w.client, key) }) })
@@ -64,7 +64,7 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	checkEveryClientKind(r, lay)
 	r.step("no-endpoints", func(r *rig) {
 		r.each(func(r *rig, key balancer.Key) {
-			r.refused(r.w.client, keyOf(vipN(40).of(key.Addr), vipPort, key.Proto))
+			r.refused(r.w.client, keyOf(vipN(40).inFamilyOf(key.Addr), vipPort, key.Proto))
 		})
 	})
 	r.step("others", func(r *rig) {

@@ -81,8 +81,8 @@ func serveFromFirst(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// leaveFirst makes the first server leave all services.
-func leaveFirst(r *rig, all []exit) {
+// removeFirstServer makes the first server leave all services.
+func removeFirstServer(r *rig, all []exit) {
 	r.Helper()
 	var services []*balancer.Service
 	var down []balancer.Target
@@ -108,7 +108,7 @@ func muteServer(r *rig, s *server) (unmute func()) {
 func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(atOnce))
 	defer cancel()
-	at := netip.AddrPortFrom(r.w.clients[0].of(key.Addr), port)
+	at := netip.AddrPortFrom(r.w.clients[0].inFamilyOf(key.Addr), port)
 	return r.w.client.DialFrom(ctx, string(key.Proto), at, key.AddrPort().String())
 }
 
@@ -162,7 +162,7 @@ func reuseUnanswered(r *rig, all []exit) {
 	for _, x := range all {
 		checks = append(checks, unansweredClient(r, x))
 	}
-	leaveFirst(r, all)
+	removeFirstServer(r, all)
 	for _, check := range checks {
 		check()
 	}
@@ -235,7 +235,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 	if mute {
 		defer muteServer(r, r.w.servers[0])()
 	}
-	leaveFirst(r, all)
+	removeFirstServer(r, all)
 	var running sync.WaitGroup
 	defer running.Wait()
 	for i, x := range all {
@@ -273,14 +273,14 @@ func reuseForged(r *rig, all []exit) {
 			associate(r, x, ports[i])
 		}
 	}
-	leaveFirst(r, all)
+	removeFirstServer(r, all)
 	const enough = 2 * silence // time in which a wrong reaction would end them
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error
 			switch x.key.Proto {
 			case balancer.TCP:
-				if err = r.w.client.SendSYN(netip.AddrPortFrom(r.w.clients[0].of(x.key.Addr), ports[i]), x.key.AddrPort()); err == nil {
+				if err = r.w.client.SendSYN(netip.AddrPortFrom(r.w.clients[0].inFamilyOf(x.key.Addr), ports[i]), x.key.AddrPort()); err == nil {
 					err = alive(conns[i], atOnce)
 				}
 			case balancer.SCTP:

@@ -162,9 +162,9 @@ func testAffinityPrefix(r *rig) {
 	r.each(func(r *rig, key balancer.Key) {
 		ask := func(c addrs) string {
 			r.Helper()
-			a, err := r.askFrom(r.w.client, c.of(key.Addr), key, atOnce)
+			a, err := r.askFrom(r.w.client, c.inFamilyOf(key.Addr), key, atOnce)
 			if err != nil {
-				r.Fatalf("error of client %s at %s = %v, want none", c.of(key.Addr), key, err)
+				r.Fatalf("error of client %s at %s = %v, want none", c.inFamilyOf(key.Addr), key, err)
 			}
 			return a.Server
 		}

@@ -153,7 +153,7 @@ func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, erro
 // askSCTP sends a packet and returns the cookie of its answer, the name of a server.
 func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
 	r.Helper()
-	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").of(key.Addr))
+	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").inFamilyOf(key.Addr))
 	defer func() { _ = c.Close() }()
 	if err := c.SetDeadline(time.Now().Add(patience(within))); err != nil {
 		return "", err

@@ -44,8 +44,8 @@ func endpoints(servers ...*server) []balancer.Endpoint {
 	return all
 }
 
-// weighted are the servers in both families, with these weights.
-func weighted(servers []*server, weights []int) []balancer.Endpoint {
+// weightedEndpoints are the servers in both families, with these weights.
+func weightedEndpoints(servers []*server, weights []int) []balancer.Endpoint {
 	all := endpoints(servers...)
 	for i := range all {
 		all[i].Weight = weights[i/2]

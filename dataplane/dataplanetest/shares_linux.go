@@ -39,7 +39,7 @@ func shares() []share {
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {
-		web := newService(balancer.Name(fmt.Sprint("share", i)), vipN(70+i), weighted(r.w.servers, sh.weights)...)
+		web := newService(balancer.Name(fmt.Sprint("share", i)), vipN(70+i), weightedEndpoints(r.w.servers, sh.weights)...)
 		web.Scheduler = sh.scheduler
 		services = append(services, web)
 	}
@@ -50,7 +50,7 @@ func testShares(r *rig) {
 				r.Skipf("%s does %s instead of %s", r.caps.Mode, instead, sh.scheduler)
 			}
 			hands := func(r *rig, key balancer.Key) {
-				key.Addr = vipN(70 + i).of(key.Addr)
+				key.Addr = vipN(70 + i).inFamilyOf(key.Addr)
 				checkShare(r, sh, key)
 			}
 			r.eachOf(balancer.TCP, hands)
@@ -176,9 +176,9 @@ func askFromAll(r *rig, key balancer.Key) []string {
 	r.Helper()
 	var names []string
 	for _, c := range r.w.clients {
-		a, err := r.askFrom(r.w.client, c.of(key.Addr), key, atOnce)
+		a, err := r.askFrom(r.w.client, c.inFamilyOf(key.Addr), key, atOnce)
 		if err != nil {
-			r.Fatalf("error of client %s at %s = %v, want none", c.of(key.Addr), key, err)
+			r.Fatalf("error of client %s at %s = %v, want none", c.inFamilyOf(key.Addr), key, err)
 		}
 		names = append(names, a.Server)
 	}

@@ -128,7 +128,7 @@ func makeLocal(r *rig, n *lab.NS, network string) {
 func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	weights, sum := map[netip.Addr]int{}, 0
 	for i := range c.n {
-		weights[manyAddrs(i).of(vip)] = c.weight(i)
+		weights[manyAddrs(i).inFamilyOf(vip)] = c.weight(i)
 		sum += c.weight(i)
 	}
 	n, slack := cmp.Or(r.s.Connections, wait.Load(min(10_000, 400*c.n))), float64(byChance)
@@ -161,7 +161,7 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	run := s.begin()
 	var sources []net.PacketConn
 	for _, c := range r.w.clients {
-		sources = append(sources, rawUDP(r, c.of(vip)))
+		sources = append(sources, rawUDP(r, c.inFamilyOf(vip)))
 	}
 	to := &net.IPAddr{IP: vip.AsSlice()}
 	packet := make([]byte, 16) // source port, destination port, length, checksum, payload

@@ -106,7 +106,7 @@ func testConnections(r *rig) {
 	web := newService("web", vip, endpoints(r.w.servers...)...)
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
-		key.Addr = vip.of(key.Addr)
+		key.Addr = vip.inFamilyOf(key.Addr)
 		before := counted(r.dp, key.Proto)
 		c, a := r.mustOpen(r.w.client, netip.Addr{}, key)
 		checkListed(r, key, c.LocalAddr().String(), a)

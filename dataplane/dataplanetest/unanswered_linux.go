@@ -26,7 +26,7 @@ func testUnanswered(r *rig) {
 		rule := []string{"OUTPUT", "-p", "tcp", "--sport", fmt.Sprint(targetPort), "-j", "DROP"}
 		silent.ns.Exec(tool, append([]string{"-I"}, rule...)...)
 		defer silent.ns.Exec(tool, append([]string{"-D"}, rule...)...)
-		at := netip.AddrPortFrom(silent.addr.of(key.Addr), targetPort)
+		at := netip.AddrPortFrom(silent.addr.inFamilyOf(key.Addr), targetPort)
 		lab.Eventually(r, settleTime, "connections without an answer to count", func() error {
 			for range len(r.w.servers) {
 				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some clients get no answer
@@ -37,7 +37,7 @@ func testUnanswered(r *rig) {
 			return nil
 		})
 		for _, s := range r.w.servers[1:] {
-			n := countAt(r, netip.AddrPortFrom(s.addr.of(key.Addr), targetPort))
+			n := countAt(r, netip.AddrPortFrom(s.addr.inFamilyOf(key.Addr), targetPort))
 			if n.Failures != 0 || n.Connections == 0 {
 				r.Errorf("%s, which answers, has %d failures of %d connections, want none of some", s.name, n.Failures, n.Connections)
 			}

@@ -126,7 +126,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 		}
 		c := startChild(t, root, e)
 		c.awaitReady()
-		c.goOn()
+		c.start()
 		(&rig{T: t}).pause(100 * time.Millisecond)
 		c.kill()
 		sameServers(t, "after a kill", before)

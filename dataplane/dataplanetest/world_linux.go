@@ -25,8 +25,8 @@ type addrs [2]netip.Addr
 
 func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
 
-// of returns the address of the same family as a.
-func (p addrs) of(a netip.Addr) netip.Addr {
+// inFamilyOf returns the address of the same family as a.
+func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return p[0]
 	}
@@ -217,7 +217,7 @@ func (w *world) noWayBack(s *server) {
 		if a.Is6() {
 			bits = 64
 		}
-		if link := netip.PrefixFrom(s.addr.of(a), bits); !link.Masked().Contains(a) {
+		if link := netip.PrefixFrom(s.addr.inFamilyOf(a), bits); !link.Masked().Contains(a) {
 			s.ns.Unreachable(netip.PrefixFrom(a, a.BitLen()).String())
 		}
 	}

@@ -121,14 +121,15 @@ func (c *claims) distinct() int {
 	return len(c.all)
 }
 
-func (c *claims) of(a netip.Addr) net.HardwareAddr {
+func (c *claims) macOf(a netip.Addr) net.HardwareAddr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.all[a]
 }
 
-// hear listens on a namespace's LAN for announcements of addresses that belong to no node.
-func hear(t *testing.T, at *lab.NS) *claims {
+// listenForClaims listens on a namespace's LAN for announcements of addresses that belong to no
+// node.
+func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -171,7 +172,7 @@ func TestRivalAnnouncements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rivals := hear(t, l.Host())
+	rivals := listenForClaims(t, l.Host())
 	var theirs net.HardwareAddr
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
@@ -189,7 +190,7 @@ func TestRivalAnnouncements(t *testing.T) {
 			t.Fatal(err)
 		}
 		lab.Eventually(t, 10*time.Second, "a rival", func() error {
-			if got := rivals.of(vip); got.String() != theirs.String() {
+			if got := rivals.macOf(vip); got.String() != theirs.String() {
 				return errNotYet(got)
 			}
 			return nil
@@ -209,7 +210,7 @@ func TestLateReader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier := hear(t, l.Host()) // the kernel delivers frames to the first listener last
+	earlier := listenForClaims(t, l.Host()) // the kernel delivers frames to the first listener last
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -224,7 +225,7 @@ func TestLateReader(t *testing.T) {
 			}); err != nil {
 				t.Error(err)
 			}
-			wait.For(t, 0, "the announcement", func() bool { return earlier.of(vip) != nil })
+			wait.For(t, 0, "the announcement", func() bool { return earlier.macOf(vip) != nil })
 			cancel()
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
@@ -238,13 +239,13 @@ func TestLateReader(t *testing.T) {
 // even if no repeat is due.
 func TestChangedMAC(t *testing.T) {
 	l, client := world(t)
-	heard := hear(t, client)
+	heard := listenForClaims(t, client)
 	owner(t, l, vip4, vip6)
 	announced := func(mac string) {
 		t.Helper()
 		for _, text := range []string{vip4, vip6} {
 			vip := netip.MustParseAddr(text)
-			wait.For(t, wait.Patience, text+" to be announced with "+mac, func() bool { return heard.of(vip).String() == mac })
+			wait.For(t, wait.Patience, text+" to be announced with "+mac, func() bool { return heard.macOf(vip).String() == mac })
 		}
 	}
 	device, err := net.InterfaceByName("lan")

@@ -373,7 +373,7 @@ func TestThousandVIPs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	heard := hear(t, client)
+	heard := listenForClaims(t, client)
 	began := time.Now()
 	if err := g.Install([]string{"lan"}, vips); err != nil {
 		t.Fatal(err)

@@ -226,8 +226,9 @@ func (y *history) round() {
 	}
 }
 
-// settle performs rounds until nothing is left to do. The kernel reports new IPv6 addresses late.
-func (y *history) settle(h *Host) {
+// syncUntilDone performs rounds until nothing is left to do. The kernel reports new IPv6 addresses
+// late.
+func (y *history) syncUntilDone(h *Host) {
 	y.t.Helper()
 	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
 		reason, err := h.Intact(y.t.Context())
@@ -261,7 +262,7 @@ func (y *history) heal() {
 	} {
 		y.run(args)
 	}
-	y.settle(y.h)
+	y.syncUntilDone(y.h)
 }
 
 // compare compares the holders of the VIPs with the request.
@@ -297,13 +298,13 @@ func (y *history) compare(h *Host) error {
 func (y *history) checkFresh() {
 	y.t.Helper()
 	y.h.Resync(true) // as the engine does every minute, to choose the source again
-	y.settle(y.h)
+	y.syncUntilDone(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())
 	_, err := Cleanup(y.t.Context(), y.o, false)
 	must(y.t, err)
 	h := newHost(y.t, y.o)
-	y.settle(h)
+	y.syncUntilDone(h)
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
@@ -319,7 +320,7 @@ func (y *history) checkFresh() {
 		return
 	}
 	y.want = balancer.Desired{}
-	y.settle(h)
+	y.syncUntilDone(h)
 	if routes := append(h.ourRoutes(routeProtocol), h.ourRoutes(plainProtocol)...); len(routes) > 0 {
 		y.t.Errorf("routes = %v, want none", routes)
 	}

@@ -56,7 +56,7 @@ func newForeignEditor(t *testing.T, backend xtables.Variant, seed uint64) *forei
 	for range 3 {
 		v.change()
 	}
-	v.settle()
+	v.repairUntilIntact()
 	v.history = nil
 	return v
 }
@@ -75,7 +75,7 @@ func (v *foreignEditor) run(rounds int) {
 		}
 		var wrong string
 		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // slow checks run less often, so several may be needed
-			v.settle()
+			v.repairUntilIntact()
 			if wrong = v.wrong(); wrong == "" {
 				break
 			}
@@ -189,8 +189,8 @@ func (v *foreignEditor) save(program string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// settle checks and repairs until nothing is reported, like the engine.
-func (v *foreignEditor) settle() {
+// repairUntilIntact checks and repairs until nothing is reported, like the engine.
+func (v *foreignEditor) repairUntilIntact() {
 	v.Helper()
 	for range 4 {
 		reason, err := v.d.Intact(context.Background())

@@ -68,18 +68,18 @@ func TestMessagesOfOneChange(t *testing.T) {
 			f := frontends[all/2]
 			p.k.connect(t, f, 2, 1, 0)
 			ops := p.sent(func() { p.apply(c.change(f)) })
-			if got := short(ops); got != c.want {
+			if got := describeOps(ops); got != c.want {
 				t.Errorf("sent messages = %q, want %q", got, c.want)
 			}
 			if again := p.sent(func() { p.apply(c.change(f)) }); len(again) > 0 {
-				t.Errorf("messages of an unchanged Apply = %q, want none", short(again))
+				t.Errorf("messages of an unchanged Apply = %q, want none", describeOps(again))
 			}
 		})
 	}
 }
 
-// short describes the ops on endpoints of web.
-func short(ops []ipvsnl.Op) string {
+// describeOps describes the ops on endpoints of web.
+func describeOps(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
 		i := op.Destination.Addr.Addr().AsSlice()

@@ -28,9 +28,9 @@ func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	})
 }
 
-// holds checks the weights of the destinations 1, 2, 3 of f; -1 means that the destination is
+// wantWeights checks the weights of the destinations 1, 2, 3 of f; -1 means that the destination is
 // missing.
-func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
+func (p *process) wantWeights(when string, f *balancer.Frontend, want ...int) {
 	p.Helper()
 	synctest.Wait()
 	states, _ := p.k.Destinations(context.Background(), f.Key)
@@ -50,11 +50,11 @@ func (p *process) holds(when string, f *balancer.Frontend, want ...int) {
 func TestDrainEndsInTime(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
-		p.holds("at once", f, 1, 0, 1)
+		p.wantWeights("at once", f, 1, 0, 1)
 		time.Sleep(time.Minute - time.Second)
-		p.holds("before its time", f, 1, 0, 1)
+		p.wantWeights("before its time", f, 1, 0, 1)
 		time.Sleep(time.Second)
-		p.holds("after its time", f, 1, -1, 1)
+		p.wantWeights("after its time", f, 1, -1, 1)
 	})
 }
 
@@ -63,13 +63,13 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 		inTime(t, func(p *process, f *balancer.Frontend) {
 			p.apply(drained(f, 2, state, time.Time{}))
 			time.Sleep(time.Hour)
-			p.holds("an hour later", f, 1, 0, 1)
+			p.wantWeights("an hour later", f, 1, 0, 1)
 			p.k.connect(p, f, 2, 0, 1)
 			time.Sleep(5 * time.Second)
-			p.holds("with a connection that closes", f, 1, 0, 1)
+			p.wantWeights("with a connection that closes", f, 1, 0, 1)
 			p.k.connect(p, f, 2, 0, 0)
 			time.Sleep(2 * time.Second)
-			p.holds("without connections", f, 1, -1, 1)
+			p.wantWeights("without connections", f, 1, -1, 1)
 		})
 	}
 }
@@ -80,11 +80,11 @@ func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
 		time.Sleep(30 * time.Second)
-		if got := short(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
+		if got := describeOps(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
 			t.Errorf("messages of the restored endpoint = %q, want edit 2 to 1", got)
 		}
 		time.Sleep(time.Hour)
-		p.holds("an hour later", f, 1, 1, 1)
+		p.wantWeights("an hour later", f, 1, 1, 1)
 	})
 }
 
@@ -94,7 +94,7 @@ func TestFrontendLeaves(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		inTime(t, func(p *process, f *balancer.Frontend) {
 			p.remove(f)
-			p.holds("at once", f, -1, 0, -1)
+			p.wantWeights("at once", f, -1, 0, -1)
 			if seen := p.observe(); len(seen.Digests) > 0 {
 				t.Errorf("Observe = %v, want nothing because drains end automatically", seen.Digests)
 			}
@@ -130,11 +130,11 @@ func TestFrontendReturns(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		g := web(f.Key, 3, 4)
 		p.apply(g)
-		p.holds("when another came", g, -1, 0, 1)
+		p.wantWeights("when another came", g, -1, 0, 1)
 		time.Sleep(39 * time.Second)
-		p.holds("before its time", g, -1, 0, 1)
+		p.wantWeights("before its time", g, -1, 0, 1)
 		time.Sleep(time.Second)
-		p.holds("after its time", g, -1, -1, 1)
+		p.wantWeights("after its time", g, -1, -1, 1)
 	})
 }
 
@@ -145,11 +145,11 @@ func TestGoneMeanwhile(t *testing.T) {
 		p.observe()
 		g := web(f.Key, 1, 3)
 		p.apply(g)
-		p.holds("at once", f, 1, 0, 1)
+		p.wantWeights("at once", f, 1, 0, 1)
 		time.Sleep(59 * time.Second)
-		p.holds("before its time", f, 1, 0, 1)
+		p.wantWeights("before its time", f, 1, 0, 1)
 		time.Sleep(time.Second)
-		p.holds("after its time", f, 1, -1, 1)
+		p.wantWeights("after its time", f, 1, -1, 1)
 	})
 }
 
@@ -165,9 +165,9 @@ func TestOrphanLeaves(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(59 * time.Second)
-		p.holds("before its time", f, -1, 0, -1)
+		p.wantWeights("before its time", f, -1, 0, -1)
 		time.Sleep(time.Second)
-		p.holds("after its time", f, -1, -1, -1)
+		p.wantWeights("after its time", f, -1, -1, -1)
 	})
 }
 
@@ -249,11 +249,11 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	f := web(key(1), 1, 2, 3)
 	p.apply(f)
 	p.k.connect(t, f, 2, 0, 5)
-	if got := short(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
+	if got := describeOps(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
 		t.Errorf("messages of the removal of an endpoint = %q, want delete 2", got)
 	}
 	p.k.connect(t, f, 1, 0, 5)
-	if got := short(p.sent(func() { p.remove(f) })); got != "delete all" {
+	if got := describeOps(p.sent(func() { p.remove(f) })); got != "delete all" {
 		t.Errorf("messages of the removal of the frontend = %q, want delete all", got)
 	}
 }
@@ -265,10 +265,10 @@ func TestDestinationHashFailsOver(t *testing.T) {
 		g := *f
 		g.Scheduler = balancer.DestinationHash
 		p.apply(&g)
-		if got := short(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
+		if got := describeOps(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
 			t.Errorf("messages of a drain = %q, want scheduler fo, edit 2 to 0", got)
 		}
-		got := short(p.sent(func() {
+		got := describeOps(p.sent(func() {
 			p.k.connect(p, f, 2, 0, 0)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()

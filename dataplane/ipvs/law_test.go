@@ -57,7 +57,7 @@ func TestHistories(t *testing.T) {
 					synctest.Wait()
 					h.othersAreWhole()
 				}
-				h.settle()
+				h.endDisturbances()
 				h.mu.Lock()
 				clear(h.want)
 				h.mu.Unlock()
@@ -273,8 +273,8 @@ func (h *history) traffic() {
 	}
 }
 
-// settle ends all disturbances, and compares the state with the desired state.
-func (h *history) settle() {
+// endDisturbances ends all disturbances, and compares the state with the desired state.
+func (h *history) endDisturbances() {
 	h.Helper()
 	h.mu.Lock()
 	h.lossy = false

@@ -18,8 +18,8 @@ import (
 
 // All tests of this file run on synctest's clock: each time.Sleep advances it without delay.
 
-// spread returns n targets of one service, at the given number of addresses.
-func spread(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
+// targetsAt returns n targets of one service, at the given number of addresses.
+func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {
 		where := netip.AddrPortFrom(at(i%addresses).Addr(), uint16(1000+i/addresses))
 		m = m.Set(balancer.Target{Service: "web", Addr: where.Addr(), Port: where.Port()}, health.Subject{At: where, Proto: balancer.TCP, Health: h})
@@ -76,7 +76,7 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 				w := newWorld(t)
 				r, stop := w.start(probe.Options{Seed: uint64(seed)})
 				defer stop()
-				m, all := spread(1000, addresses, usual(nil))
+				m, all := targetsAt(1000, addresses, usual(nil))
 				r.Set(m)
 				time.Sleep(10*time.Second + time.Duration(seed)*700*time.Millisecond)
 				w.reported()
@@ -123,7 +123,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 		most              float64 // maximum ratio to the checks without flappers
 	}{{1000, 1, 1.2}, {50, 10, 2}} {
 		synctest.Test(t, func(t *testing.T) {
-			m, all := spread(c.targets, 1, usual(nil))
+			m, all := targetsAt(c.targets, 1, usual(nil))
 			w := newWorld(t)
 			var flaps [10]int // checks of each flapper, which never overlap
 			r := probe.NewRunner(probe.Options{Report: w.report, Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
@@ -168,7 +168,7 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{InFlight: 20})
 		defer stop()
-		m, all := spread(100, 1, usual(func(h *balancer.Health) { h.Interval, h.FastInterval = 10*time.Minute, 2*time.Minute }))
+		m, all := targetsAt(100, 1, usual(func(h *balancer.Health) { h.Interval, h.FastInterval = 10*time.Minute, 2*time.Minute }))
 		r.Set(m)
 		time.Sleep(5 * time.Minute)
 		w.become(all, true, time.Second)
@@ -201,7 +201,7 @@ func storm(t *testing.T, seed uint64) {
 	h := usual(func(h *balancer.Health) {
 		h.FastInterval = []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, h.Interval}[rng.IntN(3)]
 	})
-	m, all := spread(200, 1+rng.IntN(20), h)
+	m, all := targetsAt(200, 1+rng.IntN(20), h)
 	room := []int{80, 2 * len(all)}[seed%2]
 	r, stop := w.start(probe.Options{Seed: seed, InFlight: room})
 	r.Set(m)

@@ -104,11 +104,11 @@ func TestGRPC(t *testing.T) {
 		{"slow", serveGRPC(t, slow), nil, health.Failed, "no answer to the call within 300ms"},
 		{"half-open", serve(t, stuck), nil, health.Failed, "connected, but no data arrived within 300ms"},
 		{"hangs up", serve(t, func(net.Conn) {}), nil, health.Failed, "closed the connection without sending data"},
-		{"not gRPC", serve(t, says("220 mail ready, say something\r\n")), nil, health.Failed, `does not speak gRPC: answered "220 mail ready, say something"`},
-		{"HTTP/1", serve(t, says("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
-		{"HTTP/1 without a close", serve(t, func(c net.Conn) { says("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
+		{"not gRPC", serve(t, answerWith("220 mail ready, say something\r\n")), nil, health.Failed, `does not speak gRPC: answered "220 mail ready, say something"`},
+		{"HTTP/1", serve(t, answerWith("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
+		{"HTTP/1 without a close", serve(t, func(c net.Conn) { answerWith("HTTP/1.1 400 Bad Request\r\n\r\n")(c); stuck(c) }), nil, health.Failed, `does not speak gRPC: answered "HTTP/1.1 400 Bad Request"`},
 		{"web server with HTTP/2", servePages(t), nil, health.Failed, "does not speak gRPC: answered HTTP status 404 (Not Found)"},
-		{"closed after the settings", serve(t, func(c net.Conn) { says("\x00\x00\x00\x04\x00\x00\x00\x00\x00")(c) }), nil, health.Failed, "closed the connection without an answer to the call"},
+		{"closed after the settings", serve(t, func(c net.Conn) { answerWith("\x00\x00\x00\x04\x00\x00\x00\x00\x00")(c) }), nil, health.Failed, "closed the connection without an answer to the call"},
 		{"refused", closedPort(t), nil, health.Failed, "connection refused"},
 		{"TLS", serveGRPC(t, serving(up, nil), secured), named, health.Passed, "answered SERVING"},
 		{"TLS, not verified", serveGRPC(t, serving(up, nil), secured), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered SERVING"},
@@ -266,12 +266,12 @@ func TestDNS(t *testing.T) {
 // long answers cut.
 func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
-	at := serve(t, says("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
+	at := serve(t, answerWith("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
 		h.Timeout = wait.Patience // the timeout is longer than any check here
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
-	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, says("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
+	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answerWith("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
 		t.Errorf("result = %q, want it without the secret header", r.Text)
 	}
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
@@ -288,7 +288,7 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 
 	for name, answer := range map[string]func(net.Conn){
-		"in a binary answer": says("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
+		"in a binary answer": answerWith("HTTP/1.1 200 OK\r\n\r\n\x00\x01hunter2hunter2\xff"),
 		"split at the limit": endless("HTTP/1.1 200 OK\r\n\r\n"+strings.Repeat("x", 8<<10-19-5)+"hunter2hunter2", "more "),
 	} {
 		if _, text = newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answer)); strings.Contains(text, "hunte") || !strings.Contains(text, "(hidden)") {
@@ -307,7 +307,7 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 
 	ca := newAuthority(t)
-	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	secure := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, answerWith(ok)))
 	named := func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Bound(0)
 	}
@@ -315,7 +315,7 @@ func TestExchangeTranscript(t *testing.T) {
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
 		t.Errorf("transcript = %s, want the TLS version, the certificate and the answer", text)
 	}
-	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, says(ok)))
+	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, answerWith(ok)))
 	for _, c := range []struct {
 		at     netip.AddrPort
 		change func(*balancer.Health)

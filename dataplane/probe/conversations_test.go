@@ -35,12 +35,12 @@ func TestTCP(t *testing.T) {
 	}{
 		{"connected", stuck, nil, health.Passed, "connected"},
 		{"sent only", stuck, func(h *balancer.Health) { h.Send = "QUIT" }, health.Passed, "connected, and sent 4 bytes"},
-		{"expected", says("+PONG\r\n"), expect, health.Passed, "answered as expected"},
+		{"expected", answerWith("+PONG\r\n"), expect, health.Passed, "answered as expected"},
 		{"greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready") }, func(h *balancer.Health) { h.Expect = "220 " }, health.Passed, "answered as expected"},
-		{"unexpected", func(c net.Conn) { says("-ERR no\r\n")(c); stuck(c) }, expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG" within 300ms`},
-		{"unexpected and closed", says("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
+		{"unexpected", func(c net.Conn) { answerWith("-ERR no\r\n")(c); stuck(c) }, expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG" within 300ms`},
+		{"unexpected and closed", answerWith("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
 		{"half-open", stuck, expect, health.Failed, "connected, but no data arrived within 300ms"},
-		{"hangs up", says(""), expect, health.Failed, "closed the connection without sending data"},
+		{"hangs up", answerWith(""), expect, health.Failed, "closed the connection without sending data"},
 		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it continues`},
 		{"answers and resets", answersUnread("+PONG"), expect, health.Passed, "answered as expected"},
 		{"across reads", func(c net.Conn) {
@@ -114,7 +114,7 @@ func TestTCPSteps(t *testing.T) {
 		{"primary, coalesced", redis("master", 3, 1000), batch, health.Passed, "passed all 5 steps"},
 		{"replica", redis("slave", 1, 3), []balancer.HealthStep{auth, ping, info}, health.Failed, `step 3 of 3: answered "\r\n$29\r\n# Replication\r\nrole:slave\r\n", without a match of "role:(master|primary)\\r" within 300ms`},
 		{"no password", redis("master", 1, 1000), []balancer.HealthStep{ping, info}, health.Failed, `step 1 of 2: answered "-NOAUTH Authentication required.\r\n", without the expected "+PONG" within 300ms`},
-		{"closed in between", says("+OK\r\n"), []balancer.HealthStep{{Send: "\r\n\r\n", Expect: "+OK\r\n"}, ping}, health.Failed, "step 2 of 2: c"},
+		{"closed in between", answerWith("+OK\r\n"), []balancer.HealthStep{{Send: "\r\n\r\n", Expect: "+OK\r\n"}, ping}, health.Failed, "step 2 of 2: c"},
 		{"wrong order", redis("master", 1, 1000), []balancer.HealthStep{auth, info, {Expect: "+PONG"}}, health.Failed, `step 3 of 3: answered "\n", without the expected "+PONG" within 300ms`},
 		{"one step", redis("master", 1, 1000), []balancer.HealthStep{auth}, health.Passed, "answered as expected"},
 	} {
@@ -183,25 +183,25 @@ func TestHTTP(t *testing.T) {
 		want   health.Outcome
 		text   string
 	}{
-		{"ok", says(ok), nil, health.Passed, "answered 200 OK"},
-		{"ok, without a length", says("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
-		{"ok, in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n0\r\n\r\n"), expect, health.Passed, "answered 200 OK"},
-		{"100 Continue first", says("HTTP/1.1 100 Continue\r\n\r\n" + ok), nil, health.Passed, "answered 200 OK"},
-		{"no content", says("HTTP/1.1 204 No Content\r\n\r\n"), nil, health.Passed, "answered 204 No Content"},
-		{"redirect", says("HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"), nil, health.Passed, "answered 302 Found"},
-		{"wrong status", says("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"), nil, health.Failed, "answered 503 Service Unavailable, not 200-399"},
-		{"listed status", says("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
-		{"expected", says(ok), expect, health.Passed, "answered 200 OK"},
-		{"unexpected", says("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
+		{"ok", answerWith(ok), nil, health.Passed, "answered 200 OK"},
+		{"ok, without a length", answerWith("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
+		{"ok, in chunks", answerWith("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nrea\r\n2\r\ndy\r\n0\r\n\r\n"), expect, health.Passed, "answered 200 OK"},
+		{"100 Continue first", answerWith("HTTP/1.1 100 Continue\r\n\r\n" + ok), nil, health.Passed, "answered 200 OK"},
+		{"no content", answerWith("HTTP/1.1 204 No Content\r\n\r\n"), nil, health.Passed, "answered 204 No Content"},
+		{"redirect", answerWith("HTTP/1.1 302 Found\r\nLocation: /login\r\nContent-Length: 0\r\n\r\n"), nil, health.Passed, "answered 302 Found"},
+		{"wrong status", answerWith("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"), nil, health.Failed, "answered 503 Service Unavailable, not 200-399"},
+		{"listed status", answerWith("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"), func(h *balancer.Health) { h.Status = "200-204, 404" }, health.Passed, "answered 404 Not Found"},
+		{"expected", answerWith(ok), expect, health.Passed, "answered 200 OK"},
+		{"unexpected", answerWith("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},
 		{"half-open", stuck, nil, health.Failed, "connected, but no data arrived within 300ms"},
-		{"slow from the first byte", func(c net.Conn) { says("HT")(c); stuck(c) }, nil, health.Failed, "the answer was not complete within 300ms: only 2 bytes"},
+		{"slow from the first byte", func(c net.Conn) { answerWith("HT")(c); stuck(c) }, nil, health.Failed, "the answer was not complete within 300ms: only 2 bytes"},
 		{"slow headers", drip("HTTP/1.1 200 OK\r\nX: "), nil, health.Failed, "the answer was not complete within 300ms: only "},
 		{"slow body", drip("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"), nil, health.Failed, "answered 200 OK, but the body was not complete within 300ms: only "},
-		{"hangs up", says(""), nil, health.Failed, "closed the connection without sending data"},
-		{"truncated after a byte", says("H"), nil, health.Failed, "the answer is truncated: the connection was closed after 1 byte"},
-		{"truncated headers", says("HTTP/1.1 200 OK\r\nConte"), nil, health.Failed, "the answer is truncated: the connection was closed after 22 bytes"},
-		{"truncated body", says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
-		{"truncated body in chunks", says("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
+		{"hangs up", answerWith(""), nil, health.Failed, "closed the connection without sending data"},
+		{"truncated after a byte", answerWith("H"), nil, health.Failed, "the answer is truncated: the connection was closed after 1 byte"},
+		{"truncated headers", answerWith("HTTP/1.1 200 OK\r\nConte"), nil, health.Failed, "the answer is truncated: the connection was closed after 22 bytes"},
+		{"truncated body", answerWith("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
+		{"truncated body in chunks", answerWith("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body is truncated: the connection was closed after 5 bytes"},
 		{"endless headers", endless("HTTP/1.1 200 OK\r\n", "X: y\r\n"), nil, health.Failed, "the answer's headers do not end within 64 KiB"},
 		{"endless body", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), nil, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
@@ -217,7 +217,7 @@ func TestHTTP(t *testing.T) {
 		{"reset in a body with a length", answersUnread("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready"), nil, health.Failed, "answered 200 OK, but the body ended after 5 bytes"},
 		{"reset before the last chunk", answersUnread("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nready\r\n"), nil, health.Failed, "answered 200 OK, but the body ended after 5 bytes"},
 		{"reset in the headers", answersUnread("HTTP/1.0 200 OK\r\nConte"), nil, health.Failed, "connection reset after 22 bytes"},
-		{"not HTTP", says("SSH-2.0-OpenSSH_9.2\r\n"), nil, health.Failed, `answered "SSH-2.0-OpenSSH_9.2\r\n", which is not HTTP`},
+		{"not HTTP", answerWith("SSH-2.0-OpenSSH_9.2\r\n"), nil, health.Failed, `answered "SSH-2.0-OpenSSH_9.2\r\n", which is not HTTP`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			check(t, define(balancer.HTTPHealth, c.change), serve(t, c.handle), c.want, c.text)
@@ -268,30 +268,30 @@ func TestHTTPS(t *testing.T) {
 		want   health.Outcome
 		text   string
 	}{
-		{"ok", overTLS(config(good), says(ok)), named, health.Passed, "answered 200 OK"},
-		{"port in host", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host += ":8443" }, health.Passed, "answered 200 OK"},
-		{"wrong status", overTLS(config(good), says("HTTP/1.1 500 Oops\r\n\r\n")), named, health.Failed, "answered 500 Internal Server Error, not 200-399"},
-		{"expired", overTLS(config(ca.issue("shop.example", -2*time.Hour, -time.Hour)), says(ok)), named, health.Failed, "certificate expired on 20"},
-		{"not yet valid", overTLS(config(ca.issue("shop.example", time.Hour, 2*time.Hour)), says(ok)), named, health.Failed, "certificate is not valid before 20"},
-		{"wrong name", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host = "other.example" }, health.Failed, "certificate is for shop.example, not for other.example"},
-		{"no name", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.Host = "" }, health.Failed, "certificate is for shop.example, not for 127.0.0.1"},
-		{"unknown authority", overTLS(config(good), says(ok)), func(h *balancer.Health) { h.Host, h.Timeout = "shop.example", wait.Patience }, health.Failed, "certificate is by an authority that is not trusted here"},
-		{"not verified", overTLS(config(good), says(ok)), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered 200 OK"},
-		{"client certificate", overTLS(mutual, says(ok)), func(h *balancer.Health) {
+		{"ok", overTLS(config(good), answerWith(ok)), named, health.Passed, "answered 200 OK"},
+		{"port in host", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.Host += ":8443" }, health.Passed, "answered 200 OK"},
+		{"wrong status", overTLS(config(good), answerWith("HTTP/1.1 500 Oops\r\n\r\n")), named, health.Failed, "answered 500 Internal Server Error, not 200-399"},
+		{"expired", overTLS(config(ca.issue("shop.example", -2*time.Hour, -time.Hour)), answerWith(ok)), named, health.Failed, "certificate expired on 20"},
+		{"not yet valid", overTLS(config(ca.issue("shop.example", time.Hour, 2*time.Hour)), answerWith(ok)), named, health.Failed, "certificate is not valid before 20"},
+		{"wrong name", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.Host = "other.example" }, health.Failed, "certificate is for shop.example, not for other.example"},
+		{"no name", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.Host = "" }, health.Failed, "certificate is for shop.example, not for 127.0.0.1"},
+		{"unknown authority", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { h.Host, h.Timeout = "shop.example", wait.Patience }, health.Failed, "certificate is by an authority that is not trusted here"},
+		{"not verified", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered 200 OK"},
+		{"client certificate", overTLS(mutual, answerWith(ok)), func(h *balancer.Health) {
 			named(h)
 			h.CertFile, h.KeyFile = ca.file("client.pem"), ca.file("client.key")
 		}, health.Passed, "answered 200 OK"},
-		{"client certificate missing", overTLS(mutual, says(ok)), named, health.Failed, "refused TLS: "},
-		{"not TLS", says(ok), named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
+		{"client certificate missing", overTLS(mutual, answerWith(ok)), named, health.Failed, "refused TLS: "},
+		{"not TLS", answerWith(ok), named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"not TLS, with a greeting", func(c net.Conn) { _, _ = io.WriteString(c, "220 mail ready\r\n"); stuck(c) }, named, health.Failed, `answered "220 m", which is not TLS`},
 		{"half-open", stuck, named, health.Failed, "connected, but the TLS handshake did not finish within 300ms"},
 		{"hangs up", func(net.Conn) {}, named, health.Failed, "closed the connection in the TLS handshake"},
-		{"truncated", overTLS(config(good), says("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
-		{"missing file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/nowhere/ca.pem", wait.Patience }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
-		{"file without certificate", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/proc/version", wait.Patience }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
-		{"device file", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/dev/zero", wait.Patience }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
-		{"FIFO without writer", overTLS(config(good), says(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = fifo, wait.Patience }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
-		{"too large", overTLS(config(good), says(ok)), func(h *balancer.Health) {
+		{"truncated", overTLS(config(good), answerWith("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nready")), named, health.Failed, "answered 200 OK, but the body is truncated"},
+		{"missing file", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/nowhere/ca.pem", wait.Patience }, health.NotRun, "not run: checking a certificate file: stat /nowhere/ca.pem"},
+		{"file without certificate", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/proc/version", wait.Patience }, health.NotRun, "not run: reading ca_file: /proc/version contains no certificate"},
+		{"device file", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = "/dev/zero", wait.Patience }, health.NotRun, "not run: reading ca_file: /dev/zero is not a regular file"},
+		{"FIFO without writer", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.CAFile, h.Timeout = fifo, wait.Patience }, health.NotRun, "not run: reading ca_file: " + fifo + " is not a regular file"},
+		{"too large", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) {
 			named(h)
 			h.CertFile, h.KeyFile, h.Timeout = ca.file("ca.pem"), large, wait.Patience
 		}, health.NotRun, "not run: reading cert_file and key_file: " + large + " has more than 1048576 bytes"},
@@ -308,15 +308,15 @@ func TestForeignTextPrintable(t *testing.T) {
 	quiet(t)
 	const evil = "\x1b[31m\u202e\u009b2J\u200b"
 	ca := newAuthority(t)
-	named := overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("x\x1b[31m"+strings.Repeat("x", 100), -time.Hour, time.Hour)}}, says(ok))
+	named := overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("x\x1b[31m"+strings.Repeat("x", 100), -time.Hour, time.Hour)}}, answerWith(ok))
 	for _, c := range []struct {
 		kind   balancer.HealthType
 		change func(*balancer.Health)
 		handle func(net.Conn)
 	}{
 		{balancer.TCPHealth, func(h *balancer.Health) { h.Expect = "ready" }, func(c net.Conn) { _, _ = io.WriteString(c, evil+strings.Repeat("x", 9000)) }},
-		{balancer.HTTPHealth, nil, says(evil + strings.Repeat("x", 9000) + "\r\n\r\n")},
-		{balancer.HTTPHealth, nil, says("HTTP/1.1 999 " + evil + "\r\n\r\n")},
+		{balancer.HTTPHealth, nil, answerWith(evil + strings.Repeat("x", 9000) + "\r\n\r\n")},
+		{balancer.HTTPHealth, nil, answerWith("HTTP/1.1 999 " + evil + "\r\n\r\n")},
 		{balancer.HTTPSHealth, func(h *balancer.Health) { h.Host, h.CAFile = "shop.example", ca.file("ca.pem") }, named},
 	} {
 		h := define(c.kind, c.change)
@@ -336,7 +336,7 @@ func TestForeignTextPrintable(t *testing.T) {
 func TestChangedCertificateFiles(t *testing.T) {
 	quiet(t)
 	ca, other := newAuthority(t), newAuthority(t)
-	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, answerWith(ok)))
 	file := t.TempDir() + "/ca.pem"
 	h := define(balancer.HTTPSHealth, func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", file, wait.Patience
@@ -373,7 +373,7 @@ func TestSystemAuthorityChange(t *testing.T) {
 	file, folder := t.TempDir()+"/bundle.crt", t.TempDir()
 	t.Setenv("SSL_CERT_FILE", file)
 	t.Setenv("SSL_CERT_DIR", folder)
-	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, says(ok)))
+	at := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -time.Hour, time.Hour)}}, answerWith(ok)))
 	subject := health.Subject{At: at, Proto: balancer.TCP, Health: define(balancer.HTTPSHealth, func(h *balancer.Health) {
 		h.Host, h.Timeout = "shop.example", wait.Patience
 	})}

@@ -132,8 +132,8 @@ func answersUnread(text string) func(net.Conn) {
 	}
 }
 
-// says returns a handler that answers a request with a fixed text.
-func says(text string) func(net.Conn) {
+// answerWith returns a handler that answers a request with a fixed text.
+func answerWith(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) == nil {
 			_, _ = io.WriteString(c, text)

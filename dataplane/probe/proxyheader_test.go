@@ -53,9 +53,9 @@ func TestProxyHeader(t *testing.T) {
 		handle func(net.Conn)
 		change func(*balancer.Health)
 	}{
-		{balancer.TCPHealth, says("PONG"), func(h *balancer.Health) { h.Send, h.Expect = "PING\r\n\r\n", "PONG" }},
-		{balancer.HTTPHealth, says(ok), nil},
-		{balancer.HTTPSHealth, overTLS(secure, says(ok)), func(h *balancer.Health) { h.Host, h.CAFile = "web.example", ca.file("ca.pem") }},
+		{balancer.TCPHealth, answerWith("PONG"), func(h *balancer.Health) { h.Send, h.Expect = "PING\r\n\r\n", "PONG" }},
+		{balancer.HTTPHealth, answerWith(ok), nil},
+		{balancer.HTTPSHealth, overTLS(secure, answerWith(ok)), func(h *balancer.Health) { h.Host, h.CAFile = "web.example", ca.file("ca.pem") }},
 		{balancer.DNSHealth, resolveOverTCP, func(h *balancer.Health) { h.Query = "ok.example" }},
 		{balancer.GRPCHealth, forward(t, serveGRPC(t, func(s *grpc.Server) {
 			grpc_health_v1.RegisterHealthServer(s, &healthServer{answer: func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error) {

@@ -123,8 +123,8 @@ func target(service string, i int) balancer.Target {
 	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
 }
 
-// wants returns n targets of one service with the same check.
-func wants(n int, h *balancer.Health) snap.Map[balancer.Target, health.Subject] {
+// equalTargets returns n targets of one service with the same check.
+func equalTargets(n int, h *balancer.Health) snap.Map[balancer.Target, health.Subject] {
 	var m snap.Map[balancer.Target, health.Subject]
 	for i := range n {
 		m = m.Set(target("web", i), health.Subject{At: at(i), Proto: balancer.TCP, Health: h})
@@ -150,7 +150,7 @@ func TestHangingChecksDelayNoOther(t *testing.T) {
 			w.takes[at(i)], w.broken[at(i)] = time.Second, true
 		}
 		r, stop := w.start(probe.Options{})
-		r.Set(wants(1001, usual(nil)))
+		r.Set(equalTargets(1001, usual(nil)))
 		time.Sleep(time.Minute)
 		stop()
 		begins := w.begins[at(0)]
@@ -189,7 +189,7 @@ func TestConcurrencyLimits(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { r.Run(ctx); close(ended) }()
-		m := wants(200, usual(nil))
+		m := equalTargets(200, usual(nil))
 		h := usual(func(h *balancer.Health) { h.Type, h.Command = balancer.ExecHealth, []string{"/bin/true"} })
 		for i := range 20 {
 			m = m.Set(target("exec", i), health.Subject{At: netip.AddrPortFrom(at(i).Addr(), 81), Proto: balancer.TCP, Health: h})
@@ -227,7 +227,7 @@ func TestLatePrograms(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			m := wants(c.programs, usual(func(h *balancer.Health) {
+			m := equalTargets(c.programs, usual(func(h *balancer.Health) {
 				h.Type, h.Command, h.Interval, h.FastInterval = balancer.ExecHealth, []string{"/bin/true"}, c.interval, c.interval/4
 			}))
 			for i := range c.programs {
@@ -297,7 +297,7 @@ func TestSimultaneousChangesShareReport(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
 		defer stop()
-		m := wants(1000, usual(func(h *balancer.Health) { h.Fall, h.Interval = 1, time.Minute }))
+		m := equalTargets(1000, usual(func(h *balancer.Health) { h.Fall, h.Interval = 1, time.Minute }))
 		r.Set(m)
 		time.Sleep(10 * time.Second)
 		w.reported()
@@ -323,7 +323,7 @@ func TestDetectionTime(t *testing.T) {
 		w := newWorld(t)
 		r, stop := w.start(probe.Options{})
 		defer stop()
-		r.Set(wants(1000, usual(nil)))
+		r.Set(equalTargets(1000, usual(nil)))
 		time.Sleep(10 * time.Second)
 		w.reported()
 		w.set(1000, true, time.Second) // the checks hang
@@ -346,7 +346,7 @@ func TestReloadKeepsState(t *testing.T) {
 		r, stop := w.start(probe.Options{})
 		defer stop()
 		h := usual(func(h *balancer.Health) { h.Fall = 5 })
-		r.Set(wants(1, h))
+		r.Set(equalTargets(1, h))
 		time.Sleep(5 * time.Second)
 		w.set(1, true, 0)
 		before, _ := r.Status(target("web", 0))
@@ -355,14 +355,14 @@ func TestReloadKeepsState(t *testing.T) {
 			before, _ = r.Status(target("web", 0))
 		}
 		again := *h // an equal copy, as after a reload
-		r.Set(wants(2, &again))
+		r.Set(equalTargets(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {
 			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
 		}
 		changed := *h
 		changed.Send = "x"
-		r.Set(wants(2, &changed))
+		r.Set(equalTargets(2, &changed))
 		after, _ = r.Status(target("web", 0))
 		if after.State.Verdict != balancer.HealthUp || after.State.Streak != before.State.Streak || !after.State.Since.Equal(before.State.Since) {
 			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
@@ -387,7 +387,7 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		w := newWorld(t)
 		w.broken[at(1)] = true
 		r, stop := w.start(probe.Options{})
-		m := wants(3, usual(nil))
+		m := equalTargets(3, usual(nil))
 		r.Set(m)
 		time.Sleep(5 * time.Second)
 		stop()
@@ -441,7 +441,7 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 				w.broken[at(0)] = true
 				r, stop := w.start(probe.Options{})
 				defer stop()
-				r.Set(wants(1, h))
+				r.Set(equalTargets(1, h))
 				time.Sleep(5 * time.Second)
 				var next snap.Map[balancer.Target, health.Subject]
 				if got := r.Set(next.Set(c.target, c.wants)); got.Len() != 1 || got.At(c.target) != balancer.HealthDown {
@@ -465,10 +465,10 @@ func TestAssumedVerdicts(t *testing.T) {
 		defer stop()
 		w.set(2, true, 0)
 		h := usual(nil)
-		only := wants(1, h)
+		only := equalTargets(1, h)
 		r.Set(only)
 		time.Sleep(3 * time.Second)
-		both := wants(2, h)
+		both := equalTargets(2, h)
 		var known snap.Map[balancer.Target, balancer.Verdict]
 		for target := range both.Keys() {
 			known = known.Set(target, balancer.HealthUp)
@@ -498,7 +498,7 @@ func TestAssumedVerdicts(t *testing.T) {
 func TestNow(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
-	where := serve(t, says(ok))
+	where := serve(t, answerWith(ok))
 	name := balancer.Target{Service: "web", Addr: where.Addr(), Port: 80}
 	var m snap.Map[balancer.Target, health.Subject]
 	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience })}))

@@ -50,7 +50,7 @@ func TestUnverifiedTLS(t *testing.T) {
 		"negative serial":  {Certificates: []tls.Certificate{negative}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			target := serve(t, overTLS(server, says(ok)))
+			target := serve(t, overTLS(server, answerWith(ok)))
 			check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.Verify, h.Timeout = false, wait.Patience }), target, health.Passed, "answered 200 OK")
 			check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) { h.CAFile, h.Timeout = ca.file("ca.pem"), wait.Patience }), target, health.Failed, "")
 		})
@@ -75,5 +75,5 @@ func TestCertificateWithoutNames(t *testing.T) {
 	check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Patience
 	}),
-		serve(t, overTLS(server, says(ok))), health.Failed, `certificate has only the common name "shop.example", which is not checked`)
+		serve(t, overTLS(server, answerWith(ok))), health.Failed, `certificate has only the common name "shop.example", which is not checked`)
 }

@@ -157,7 +157,7 @@ func TestListExchange(t *testing.T) {
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
 	h := define(balancer.TCPHealth, func(h *balancer.Health) { h.Expect = "pong" })
 	next := health.Subject{At: closedPort(t), Proto: balancer.TCP, Health: h}
-	all, err := r.Exchange(t.Context(), health.Subject{At: serve(t, says("pong")), Proto: balancer.TCP, Health: define(balancer.TCPHealth, nil), Next: &next})
+	all, err := r.Exchange(t.Context(), health.Subject{At: serve(t, answerWith("pong")), Proto: balancer.TCP, Health: define(balancer.TCPHealth, nil), Next: &next})
 	if err != nil || len(all) != 2 || all[0].Outcome != health.Passed || all[1].Outcome != health.Failed || all[1].At != next.At {
 		t.Errorf("Exchange() = %+v, %v, want a passed and a failed check", all, err)
 	}

@@ -241,7 +241,7 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	d := redirecting(t)
 	all := w.frontendsAt(t, 80)
 	d.apply(all...)
-	w.wantMended(t, d, all, []string{
+	w.wantRepaired(t, d, all, []string{
 		"nft flush ruleset",
 		"nft delete table ip vipd-redirect",
 		"nft flush chain ip6 vipd-redirect output",
@@ -290,9 +290,9 @@ func TestATrialLeavesRedirects(t *testing.T) {
 	}
 }
 
-// wantMended damages the redirects of applied frontends. Each damage is noticed, and repaired by
+// wantRepaired damages the redirects of applied frontends. Each damage is noticed, and repaired by
 // the engine's steps.
-func (w *twoHosts) wantMended(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
+func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {

@@ -30,7 +30,7 @@ func TestFaults(t *testing.T) {
 	for seed := range uint64(wait.Soak(1, 3)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			w := newWorld(t, seed)
-			f := keep(t, watch.Options{Config: w.through()}, t.TempDir())
+			f := followWithState(t, watch.Options{Config: w.through()}, t.TempDir())
 			for range 8 {
 				w.fault()
 				for range 1 + w.IntN(10) {

@@ -56,9 +56,9 @@ func follow(t testing.TB, source *watch.Source) *follower {
 	return f
 }
 
-// keep follows with a source that saves its state in a directory. The state is saved when stop
-// returns.
-func keep(t testing.TB, o watch.Options, path string) *follower {
+// followWithState follows with a source that saves its state in a directory. The state is saved
+// when stop returns.
+func followWithState(t testing.TB, o watch.Options, path string) *follower {
 	t.Helper()
 	o.StateDir = statedir.New(path, func() {})
 	f := follow(t, newSource(t, o))
@@ -125,14 +125,14 @@ func (f *follower) last() store.Snapshot {
 // wait waits for a snapshot that satisfies a condition, and returns it.
 func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
 	f.t.Helper()
-	defer f.tells()
+	defer f.logSnapshots()
 	var last store.Snapshot
 	wait.For(f.t, within, what, func() bool { last = f.last(); return f.count() > 0 && is(last) })
 	return last
 }
 
-// tells logs the last snapshots if the test has failed.
-func (f *follower) tells() {
+// logSnapshots logs the last snapshots if the test has failed.
+func (f *follower) logSnapshots() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.t.Failed() {
@@ -149,16 +149,17 @@ func (f *follower) tells() {
 // snapshot, because otherwise the snapshot could be older.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
-	defer f.tells()
+	defer f.logSnapshots()
 	seen := func() bool { return f.Source.Position().Seen >= revision }
 	wait.For(f.t, within, fmt.Sprintf("revision %d", revision), func() bool { return seen() && f.last().Connected })
 	return f.last()
 }
 
-// sees waits until everything up to a revision was seen, even if the source is not connected.
-func (f *follower) sees(revision int64) {
+// waitForRevision waits until everything up to a revision was seen, even if the source is not
+// connected.
+func (f *follower) waitForRevision(revision int64) {
 	f.t.Helper()
-	defer f.tells()
+	defer f.logSnapshots()
 	wait.For(f.t, within, fmt.Sprintf("revision %d to be seen", revision), func() bool { return f.Source.Position().Seen >= revision })
 }
 

@@ -172,8 +172,8 @@ func TestProxyStuck(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config}))
 	f.wait("the first state", connected)
 	proxy.stuck.Store(true)
-	f.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
-	f.sees(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
+	f.waitForRevision(p.put("/endpoints/web/a", `{"address":"192.168.1.13"}`))
+	f.waitForRevision(p.put("/endpoints/web/b", `{"address":"192.168.1.14"}`))
 	proxy.stuck.Store(false)
 	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
 }

@@ -78,8 +78,8 @@ type reader struct {
 	also func(quorum.Board) // receives each board, unless it is nil
 }
 
-// tell passes the current board, and the board after each change, to also.
-func (r *reader) tell(also func(quorum.Board)) {
+// passBoards passes the current board, and the board after each change, to also.
+func (r *reader) passBoards(also func(quorum.Board)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.also = also
@@ -228,14 +228,14 @@ func TestHealthVotesRestored(t *testing.T) {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.tell(n.SetBoard) // called late, so the voter receives all changes together
+	b.passBoards(n.SetBoard) // called late, so the voter receives all changes together
 	b.wait("the restored votes", has("n1", all))
-	b.tell(func(quorum.Board) {})
+	b.passBoards(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
 	b.wait("no votes", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
-	b.tell(n.SetBoard)
+	b.passBoards(n.SetBoard)
 	b.wait("the restored votes", has("n1", all))
 	time.Sleep(life) // an unnecessary write would happen within this time
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
@@ -252,7 +252,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	b := readBoard(t, fleet.BoardOptions{Config: p.config})
 	var gone atomic.Int64
-	b.tell(func(now quorum.Board) {
+	b.passBoards(func(now quorum.Board) {
 		if now.Connected && !now.Nodes.Has("n1") {
 			gone.Add(1)
 		}

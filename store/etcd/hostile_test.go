@@ -84,7 +84,7 @@ func TestHostileKeys(t *testing.T) {
 	for key, hostile := range hostileKeys() {
 		p.put(key, hostile.text)
 		after := f.wait("the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) > 0 })
-		if wrong := hostile.told(config.Prefix+key, after.Problems); wrong != "" {
+		if wrong := hostile.describe(config.Prefix+key, after.Problems); wrong != "" {
 			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
@@ -95,8 +95,8 @@ func TestHostileKeys(t *testing.T) {
 	}
 }
 
-// told describes a mistake in the problems of a key, or returns "".
-func (h hostile) told(key string, problems []balancer.Problem) string {
+// describe describes a mistake in the problems of a key, or returns "".
+func (h hostile) describe(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {
 			continue
@@ -152,7 +152,7 @@ func TestHostileStart(t *testing.T) {
 		t.Errorf("state of following and reading: %v", err)
 	}
 	for key, hostile := range hostileKeys() {
-		if wrong := hostile.told(p.config.Prefix+key, followed.Problems); wrong != "" {
+		if wrong := hostile.describe(p.config.Prefix+key, followed.Problems); wrong != "" {
 			t.Error(wrong)
 		}
 	}
@@ -268,7 +268,7 @@ func TestLeases(t *testing.T) {
 		return lease.ID
 	}
 	a, b := register("a", `{"address":"10.0.0.1"}`), register("b", `{"address":"10.0.0.2"}`)
-	f := keep(t, watch.Options{Config: p.config}, t.TempDir())
+	f := followWithState(t, watch.Options{Config: p.config}, t.TempDir())
 	before := f.wait("the first state", connected)
 	if before.Endpoints.Len() != 2 {
 		t.Fatalf("endpoints = %d, want 2", before.Endpoints.Len())

@@ -59,7 +59,7 @@ func TestNodeConfig(t *testing.T) {
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
 	var c told
 	options, dir := watch.Options{Config: p.config, Node: "n1", Patience: within, Configured: c.add}, t.TempDir()
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	f.wait("the first state", connected)
 	ipvs, both := schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Mode: "auto", Zone: "z1"}
 	c.wait(t, ipvs)
@@ -90,7 +90,7 @@ func TestNodeConfig(t *testing.T) {
 
 	var kept told
 	options.Configured, options.Patience = kept.add, time.Millisecond
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
 	kept.wait(t, both)
 	relay.Heal()
@@ -103,7 +103,7 @@ func TestNodeConfig(t *testing.T) {
 
 	var other told // the host has another name now, so the configuration of the old name does not apply
 	options.Node, options.Configured = "n2", other.add
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
 	other.wait(t, schema.NodeConfig{})
 }
@@ -162,7 +162,7 @@ func TestRole(t *testing.T) {
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
 	var told told
-	f := keep(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
+	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Tell(schema.NodeStatus{Revision: 1})

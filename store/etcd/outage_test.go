@@ -138,14 +138,14 @@ func TestRestart(t *testing.T) {
 	_, relay, p := single(t, etcdkit.Options{})
 	dir := t.TempDir()
 	options := watch.Options{Config: p.config, Patience: time.Millisecond}
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	before := f.wait("the first state", connected)
 	p.put("/services/web", `{"vips":`)
 	f.wait("the problem of web", func(s store.Snapshot) bool { return len(s.Problems) == 1 })
 	relay.Cut()
 	f.stop()
 
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	kept := f.wait("what was kept", func(store.Snapshot) bool { return true })
 	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
 		t.Errorf("connected = %t, error = %v; want the folder of the saved state", kept.Connected, kept.Err)
@@ -169,7 +169,7 @@ func TestRestart(t *testing.T) {
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
-	f = keep(t, other, dir)
+	f = followWithState(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
 		t.Error("services of another prefix = some, want none")
 	}
@@ -181,7 +181,7 @@ func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
 	options, dir = watch.Options{Config: p.config, Patience: time.Millisecond}, t.TempDir()
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	f.wait("the first state", connected)
 	f.stop()
 	relay.Cut()
@@ -205,7 +205,7 @@ func TestDamagedState(t *testing.T) {
 		if err := os.WriteFile(path, damage, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		f := keep(t, options, dir)
+		f := followWithState(t, options, dir)
 		s := f.wait("the start", func(store.Snapshot) bool { return true })
 		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
 			t.Errorf("%s: %d services of revision %d, connected = %t, %v, want none with an error", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
@@ -226,7 +226,7 @@ func TestUnreadableState(t *testing.T) {
 		t.Fatal(err)
 	}
 	var log lockedText
-	f := keep(t, watch.Options{
+	f := followWithState(t, watch.Options{
 		Config:   client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipda"},
 		Patience: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil)),
 	}, dir)
@@ -249,7 +249,7 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	serves := func(prefix string) {
 		t.Helper()
 		options.Prefix = prefix
-		f := keep(t, options, dir)
+		f := followWithState(t, options, dir)
 		if s := f.wait("the start", func(store.Snapshot) bool { return true }); s.Services.Len() != 1 {
 			t.Errorf("services with prefix %s = %d, want 1", prefix, s.Services.Len())
 		}

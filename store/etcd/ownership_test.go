@@ -107,8 +107,8 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
-// takePart makes a host take part, and returns when the host has read all records.
-func takePart(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
+// startOwnership makes a host take part, and returns when the host has read all records.
+func startOwnership(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
 	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestRekey(t *testing.T) {
 	defer w.Close()
 	var mu sync.Mutex
 	var reported [][][]byte
-	takePart(t, p.config, func(o *owners.Ownership) {
+	startOwnership(t, p.config, func(o *owners.Ownership) {
 		o.Secrets = func(keys [][]byte) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -173,7 +173,7 @@ func TestRekey(t *testing.T) {
 func TestReadOwnershipWithoutKey(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
-	takePart(t, p.config)
+	startOwnership(t, p.config)
 	var folders []string
 	for _, folder := range []string{"nodes", "sessions", "vips", "moves", "fenced", "policy"} {
 		folders = append(folders, "/vipda/ownership/"+folder+"/")
@@ -212,7 +212,7 @@ func TestOwnershipTokens(t *testing.T) {
 	if err := os.WriteFile(config.PasswordFile, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	o := takePart(t, config, func(o *owners.Ownership) { o.WriteLimit = wait.Bound(0) })
+	o := startOwnership(t, config, func(o *owners.Ownership) { o.WriteLimit = wait.Bound(0) })
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	write := func() {
 		w := failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
@@ -235,7 +235,7 @@ func TestOwnershipTokens(t *testing.T) {
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
-	o := takePart(t, p.config)
+	o := startOwnership(t, p.config)
 	key := failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}
 	put, revision := []failover.Put{{Key: key, Text: []byte("{}")}}, int64(0)
 	wait.For(t, wait.Patience, "the host to be connected: a full etcd lets none take part again", func() bool {

@@ -53,8 +53,8 @@ func (r *reports) troubles() (n int) {
 	return n
 }
 
-// heard reports whether a report contains a word.
-func (r *reports) heard(word string) bool {
+// contains reports whether a report contains a word.
+func (r *reports) contains(word string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Contains(strings.Join(r.all, "\n"), word)
@@ -106,10 +106,11 @@ func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 	return found
 }
 
-func gone(n *fleet.Node) bool { return n == nil }
+func isGone(n *fleet.Node) bool { return n == nil }
 
-// says returns a condition that is true if a node is live and has a status with the given revision.
-func says(revision int64) func(*fleet.Node) bool {
+// hasRevision returns a condition that is true if a node is live and has a status with the given
+// revision.
+func hasRevision(revision int64) func(*fleet.Node) bool {
 	return func(n *fleet.Node) bool {
 		return n != nil && n.Live != nil && n.Status != nil && n.Status.Revision == revision
 	}
@@ -127,7 +128,7 @@ func TestPresence(t *testing.T) {
 		t.Errorf("node = %+v, want version 1.0 without a status", live.Live)
 	}
 	n.Tell(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
-	status := p.node("n1", "its status", says(7)).Status
+	status := p.node("n1", "its status", hasRevision(7)).Status
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
 		t.Errorf("status = %+v, want the mode and the drain", status)
 	}
@@ -136,23 +137,23 @@ func TestPresence(t *testing.T) {
 		many.Drains[i] = schema.NodeDrain{Service: balancer.Name(strings.Repeat("s", 63)), Address: fmt.Sprintf("[fd00:1111:2222:3333:4444:5555:6666:%x]:8080", i), Active: uint64(i)}
 	}
 	n.Tell(many)
-	status = p.node("n1", "more drains than etcd takes", says(8)).Status
+	status = p.node("n1", "more drains than etcd takes", hasRevision(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
 		t.Errorf("status has %d drains and omits %d; the first is %+v; want the maximum and the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
 	n.Tell(schema.NodeStatus{Revision: 7})
-	p.node("n1", "few again", says(7))
+	p.node("n1", "few again", hasRevision(7))
 	p.remove("/nodes/n1/live")
-	p.node("n1", "the lost key again", says(7))
+	p.node("n1", "the lost key again", hasRevision(7))
 	p.remove("/nodes/n1/status")
-	p.node("n1", "the lost status again", says(7))
+	p.node("n1", "the lost status again", hasRevision(7))
 	p.revoke()
-	p.node("n1", "both again after the lease ended", says(7))
+	p.node("n1", "both again after the lease ended", hasRevision(7))
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
 	p.client = c.Client()
-	p.node("n1", "both in a new etcd", says(7))
+	p.node("n1", "both in a new etcd", hasRevision(7))
 	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
 	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late, because the end waits only two seconds for etcd
 		began := time.Now()
@@ -208,12 +209,12 @@ func TestReissued(t *testing.T) {
 	p := &place{t: t, config: overTLS(c)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	n.Tell(schema.NodeStatus{Revision: 7})
-	p.node("n1", "its status", says(7))
+	p.node("n1", "its status", hasRevision(7))
 	c.Kill()
 	c.Reissue()
 	c.Start()
 	n.Tell(schema.NodeStatus{Revision: 8})
-	p.node("n1", "its next status", says(8))
+	p.node("n1", "its next status", hasRevision(8))
 }
 
 // TestStatusRate changes the status often. The newest status must be written soon, at most once a
@@ -224,7 +225,7 @@ func TestStatusRate(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, because a late renewal writes the status again
 	n.Tell(schema.NodeStatus{Revision: 1, At: time.Now()})
-	p.node("n1", "its status", says(1))
+	p.node("n1", "its status", hasRevision(1))
 	writes := func() int64 {
 		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/n1/status")
 		if err != nil {
@@ -237,7 +238,7 @@ func TestStatusRate(t *testing.T) {
 		n.Tell(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
 		time.Sleep(10 * time.Millisecond) // 100 changes a second
 	}
-	p.node("n1", "the last status", says(251))
+	p.node("n1", "the last status", hasRevision(251))
 	if took, n := time.Since(began), writes()-before; n > int64(took/time.Second)+1 {
 		t.Errorf("writes in %s = %d, want at most one a second", took, n)
 	}
@@ -259,17 +260,17 @@ func TestNodeNameTwice(t *testing.T) {
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	first := appear(t, newWriter(t, p.config), "n1", "first", life)
 	first.Tell(schema.NodeStatus{Revision: 1})
-	p.node("n1", "the first", says(1))
+	p.node("n1", "the first", hasRevision(1))
 	second := appear(t, newWriter(t, p.config), "n1", "second", client.MinTTL)
 	second.Tell(schema.NodeStatus{Revision: 2})
 	wait.For(t, within, "the second to say so", func() bool {
 		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
 	})
-	p.node("n1", "the first undisturbed", func(n *fleet.Node) bool { return says(1)(n) && n.Live.Version == "first" })
+	p.node("n1", "the first undisturbed", func(n *fleet.Node) bool { return hasRevision(1)(n) && n.Live.Version == "first" })
 	first.stop()
-	p.node("n1", "the second", func(n *fleet.Node) bool { return says(2)(n) && n.Live.Version == "second" })
+	p.node("n1", "the second", func(n *fleet.Node) bool { return hasRevision(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
-	if first.heard("held") {
+	if first.contains("held") {
 		t.Errorf("reports of the first = %s, want none about its key", first.all)
 	}
 	second.stop()
@@ -294,7 +295,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 	n := appear(t, newWriter(t, p.config), "n1", "next", life)
 	p.node("n1", "the next run", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
-	if n.heard("held") {
+	if n.contains("held") {
 		t.Errorf("reports, want none about the key:\n%s", n.all)
 	}
 }
@@ -310,7 +311,7 @@ func TestPresenceThroughOutages(t *testing.T) {
 	for name, fault := range map[string]func(){"refused": relay.Cut, "swallowed": relay.Freeze, "killed": c.Members[0].Kill} {
 		revision++
 		n.Tell(schema.NodeStatus{Revision: revision})
-		direct.node("n1", "the node before "+name, says(revision))
+		direct.node("n1", "the node before "+name, hasRevision(revision))
 		fault()
 		wait.For(t, within, "the trouble", func() bool { return strings.Contains(n.last(), "etcd at http") })
 		revision++
@@ -320,13 +321,13 @@ func TestPresenceThroughOutages(t *testing.T) {
 			t.Errorf("%s: Tell took %s, want at most 10 s", name, took)
 		}
 		if name != "killed" {
-			direct.node("n1", "it to end with its lease", gone)
+			direct.node("n1", "it to end with its lease", isGone)
 		} else {
 			c.Members[0].Start()
 		}
 		c.Compact()
 		relay.Heal()
-		direct.node("n1", "the node after "+name, says(revision))
+		direct.node("n1", "the node after "+name, hasRevision(revision))
 		wait.For(t, within, "the end of the trouble", func() bool { return n.last() == "<nil>" })
 	}
 	relay.Freeze()

@@ -137,7 +137,7 @@ func TestProxyTokens(t *testing.T) {
 	c.Members[0].Kill()
 	c.Members[0].Start()
 	p.client = c.Client()
-	second.sees(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
+	second.waitForRevision(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
 // TestProxyRegistrar keeps a lease through the proxy. The lease must last as long as its registrar,
@@ -197,7 +197,7 @@ func TestProxyFaults(t *testing.T) {
 	proxy := w.cluster.StartProxy(w.through().Endpoints...)
 	config := w.config
 	config.Endpoints = []string{w.cluster.URL(proxy.Addr())}
-	f := keep(t, watch.Options{Config: config}, t.TempDir())
+	f := followWithState(t, watch.Options{Config: config}, t.TempDir())
 	for range 8 {
 		w.fault()
 		for range 1 + w.IntN(10) {

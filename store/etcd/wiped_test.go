@@ -24,7 +24,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	before := f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Len() == 2 })
 	held := func(s store.Snapshot) bool {
 		return s.Connected && len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text, "etcd was wiped, or restored from a backup, and lacks services: ")
@@ -46,7 +46,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 	expect(f.wait("the wiped services", held))
 	f.stop()
 
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	expect(f.wait("the wiped services, after a restart", held))
 	p.put("/services/new", `{"vips":["10.96.0.13"],"ports":[{"port":80}]}`)
 	p.put("/services/web", web)
@@ -100,7 +100,7 @@ func TestRestoredEtcdKeepsServices(t *testing.T) {
 	m.Start()
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Has("api") })
 	f.stop()
 	m.Stop()
@@ -109,7 +109,7 @@ func TestRestoredEtcdKeepsServices(t *testing.T) {
 	for range 20 {
 		p.put("/elsewhere", "x")
 	}
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	s := f.wait("etcd", func(s store.Snapshot) bool { return s.Connected })
 	if !s.Services.Has("api") || len(s.Problems) != 1 {
 		t.Errorf("services = %d, want api among them; problems = %v, want one", s.Services.Len(), s.Problems)
@@ -124,11 +124,11 @@ func TestRestartAfterInvalidText(t *testing.T) {
 	_, _, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}],"unknown":{"owner":"M`+"\xfc"+`ller"}}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
-	f := keep(t, options, dir)
+	f := followWithState(t, options, dir)
 	f.wait("the first state", func(s store.Snapshot) bool { return connected(s) && s.Services.Has("api") && s.Services.Has("web") })
 	f.stop()
 	p.remove("/services/web")
-	f = keep(t, options, dir)
+	f = followWithState(t, options, dir)
 	s := f.wait("etcd", func(s store.Snapshot) bool { return s.Connected })
 	if s.Services.Has("web") || !s.Services.Has("api") {
 		t.Errorf("services = %d, want api alone; problems = %v", s.Services.Len(), s.Problems)

@@ -26,9 +26,9 @@ func has(t *testing.T, f *File, want string) {
 	}
 }
 
-// told checks that the folder's only problem starts with want. If want is "", the folder must have
-// no problem.
-func told(t *testing.T, d *Dir, want string) {
+// wantProblem checks that the folder's only problem starts with want. If want is "", the folder
+// must have no problem.
+func wantProblem(t *testing.T, d *Dir, want string) {
 	t.Helper()
 	p := d.Problems()
 	if want == "" && len(p) > 0 || want != "" && (len(p) != 1 || p[0].Field != "state_dir" || !strings.HasPrefix(p[0].Text, want)) {
@@ -50,7 +50,7 @@ func TestFilesOutlive(t *testing.T) {
 	if f.Read(&got) {
 		t.Errorf("Read of a missing file = true with %+v, want false", got)
 	}
-	told(t, d, "")
+	wantProblem(t, d, "")
 	write := func(s string) {
 		t.Helper()
 		if err := <-f.Write(Text(note{Version, s})); err != nil {
@@ -59,7 +59,7 @@ func TestFilesOutlive(t *testing.T) {
 		if !f.Read(&got) || got.Text != s {
 			t.Errorf("Read = %+v, want %s", got, s)
 		}
-		told(t, d, "")
+		wantProblem(t, d, "")
 	}
 	write("first")
 	for name, text := range map[string]string{"torn": "{", "of the future": fmt.Sprintf(`{"version": %d}`, Version+1)} {
@@ -72,7 +72,7 @@ func TestFilesOutlive(t *testing.T) {
 		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
 			t.Errorf("%s: file set aside = %q, %v, want %q", name, kept, err, text)
 		}
-		told(t, d, "reading what an earlier run kept: ")
+		wantProblem(t, d, "reading what an earlier run kept: ")
 	}
 	write("second")
 	if err := d.Close(); err != nil {
@@ -103,11 +103,11 @@ func TestDiskHangs(t *testing.T) {
 		f.Keep(text("two"))
 		time.Sleep(Small.patience() - 1)
 		synctest.Wait()
-		told(t, d, "")
+		wantProblem(t, d, "")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
-		told(t, d, silent)
+		wantProblem(t, d, silent)
 		began := time.Now()
 		for range 3 { // Write must not wait again each time
 			if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != 0 {
@@ -127,7 +127,7 @@ func TestDiskHangs(t *testing.T) {
 		close(answers)
 		synctest.Wait()
 		has(t, f, "three")
-		told(t, d, "")
+		wantProblem(t, d, "")
 		if changes != 2 {
 			t.Errorf("reports = %d, want one when it hung and one when it recovered", changes)
 		}
@@ -150,13 +150,13 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
 			t.Errorf("Check after %s = %v, want nil without another wait", time.Since(began), err)
 		}
-		told(t, d, "reading what an earlier run kept: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
+		wantProblem(t, d, "reading what an earlier run kept: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
 		close(answers)
 		synctest.Wait()
 		if err := <-f.Write(Text(note{Version, "first"})); err != nil || !f.Read(&note{}) {
 			t.Errorf("Write and Read once the disk answers: %v, want success", err)
 		}
-		told(t, d, "")
+		wantProblem(t, d, "")
 	})
 }
 
@@ -172,7 +172,7 @@ func TestTriesAgain(t *testing.T) {
 		f.Confirm() // a missing state can't be confirmed
 		f.Keep(text("two"))
 		synctest.Wait()
-		told(t, d, "it is lost: keeping a.json in state_dir: open ")
+		wantProblem(t, d, "it is lost: keeping a.json in state_dir: open ")
 		folder := func(do func(string) error) {
 			if err := do(path); err != nil {
 				t.Fatal(err)
@@ -182,7 +182,7 @@ func TestTriesAgain(t *testing.T) {
 		time.Sleep(pause)
 		synctest.Wait()
 		has(t, f, "two")
-		told(t, d, "")
+		wantProblem(t, d, "")
 		folder(os.RemoveAll)
 		f.Keep(text("three"))
 		synctest.Wait()

@@ -54,7 +54,7 @@ func testHistories(t *testing.T, f Factory) {
 				for range h.IntN(8) {
 					h.step()
 				}
-				h.settle(r)
+				h.waitForModel(r)
 			}
 		})
 	}
@@ -94,8 +94,8 @@ func (h *history) step() {
 	m.seen = append(m.seen, m.now)
 }
 
-// settle waits until the source has the state of the model.
-func (h *history) settle(r *record) {
+// waitForModel waits until the source has the state of the model.
+func (h *history) waitForModel(r *record) {
 	h.t.Helper()
 	last := r.wait("what was written", func(s store.Snapshot) bool {
 		bad := map[balancer.Name]bool{}
@@ -113,7 +113,7 @@ func (h *history) settle(r *record) {
 				may = m.seen
 			}
 			if bad[name] != m.bad || !slices.ContainsFunc(may, func(fields map[string]any) bool {
-				return h.is(s.Services.At(name), name, fields)
+				return h.matches(s.Services.At(name), name, fields)
 			}) {
 				return false
 			}
@@ -122,7 +122,7 @@ func (h *history) settle(r *record) {
 	})
 	for _, name := range slices.Sorted(maps.Keys(h.services)) {
 		m := h.services[name]
-		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.is(last.Services.At(name), name, fields) })
+		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.matches(last.Services.At(name), name, fields) })
 		if slices.Contains(last.Vanished, name) {
 			m.seen = append(m.seen, nil) // the service is removed once the error is fixed
 		}
@@ -141,9 +141,9 @@ func (m *model) possible(paused bool) []map[string]any {
 	return []map[string]any{m.now}
 }
 
-func (h *history) is(got *balancer.Service, name balancer.Name, fields map[string]any) bool {
+func (h *history) matches(got *balancer.Service, name balancer.Name, fields map[string]any) bool {
 	if fields == nil {
 		return got == nil
 	}
-	return got != nil && like(got, service(h.t, name, fields))
+	return got != nil && equalServices(got, service(h.t, name, fields))
 }

@@ -171,8 +171,8 @@ func (r *record) wait(what string, satisfied func(store.Snapshot) bool) store.Sn
 	return last
 }
 
-// hold makes the next publish wait until release is called.
-func (r *record) hold() (release func()) {
+// blockPublish makes the next publish wait until release is called.
+func (r *record) blockPublish() (release func()) {
 	r.gate.Lock()
 	release = sync.OnceFunc(r.gate.Unlock)
 	r.t.Cleanup(release)

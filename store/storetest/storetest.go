@@ -76,8 +76,8 @@ func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.
 	return s
 }
 
-// like reports whether got equals want, regardless of the place from which got was read.
-func like(got, want *balancer.Service) bool {
+// equalServices reports whether got equals want, regardless of the place from which got was read.
+func equalServices(got, want *balancer.Service) bool {
 	if got == nil || want == nil {
 		return got == want
 	}
@@ -108,7 +108,7 @@ func testFirst(t *testing.T, p Place) {
 			first.Services.Len(), first.Connected, first.Err, first.Problems, first.Revision, n)
 	}
 	for i := range n {
-		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !like(got, want) {
+		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !equalServices(got, want) {
 			t.Errorf("service %s:\n got %+v\nwant %+v", name(i), got, want)
 		} else if got.Origin.File == "" && got.Origin.Key == "" {
 			t.Errorf("place of service %s is empty, want a file or a key", name(i))
@@ -123,7 +123,7 @@ func testChanges(t *testing.T, p Place) {
 	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
 	has := func(n int) func(store.Snapshot) bool {
 		want := service(t, "web", definition(n))
-		return func(s store.Snapshot) bool { return like(s.Services.At("web"), want) }
+		return func(s store.Snapshot) bool { return equalServices(s.Services.At("web"), want) }
 	}
 	p.Write("web", definition(1))
 	r.wait("a new service", has(1))
@@ -146,7 +146,7 @@ func testBurst(t *testing.T, p Place) {
 	const n = 100
 	r := watch(t, p.Source())
 	r.wait("the first snapshot", func(store.Snapshot) bool { return true })
-	release := r.hold()
+	release := r.blockPublish()
 	p.Write(name(0), definition(0))
 	wait.For(t, within, "the first change to be published", r.held)
 	for i := range n {
@@ -168,7 +168,7 @@ func testIdentity(t *testing.T, p Place) {
 	for n := 30; ; n++ {
 		p.Write(name(3), definition(n))
 		want := service(t, name(3), definition(n))
-		after := r.wait("the change", func(s store.Snapshot) bool { return like(s.Services.At(name(3)), want) })
+		after := r.wait("the change", func(s store.Snapshot) bool { return equalServices(s.Services.At(name(3)), want) })
 		var wrong []int
 		for i := range 10 {
 			if same := before.Services.At(name(i)) == after.Services.At(name(i)); same == (i == 3) {
@@ -218,7 +218,7 @@ func testBad(t *testing.T, p Place) {
 	p.Delete("new")
 	want := service(t, "web", definition(4))
 	r.wait("the mended definition, without problems", func(s store.Snapshot) bool {
-		return len(s.Problems) == 0 && like(s.Services.At("web"), want)
+		return len(s.Problems) == 0 && equalServices(s.Services.At("web"), want)
 	})
 }
 

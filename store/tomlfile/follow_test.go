@@ -33,7 +33,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 			}
 			w.write(name, steps[0]+service("a", 1)+service("b", 1))
 			w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
-			w.is("the first state", "a=1 b=1 o=1")
+			w.waitFor("the first state", "a=1 b=1 o=1")
 			file, err := os.Create(w.path(name)) // truncates the file
 			w.do(err)
 			for i, text := range steps {
@@ -46,7 +46,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
 			}
 			w.do(file.Close())
-			w.is("the whole file", fmt.Sprint("a=2 b=2 o=", 9+len(steps)))
+			w.waitFor("the whole file", fmt.Sprint("a=2 b=2 o=", 9+len(steps)))
 		})
 	}
 }
@@ -58,7 +58,7 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
 	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
-	w.is("the first state", "a=1 b=1 o=1")
+	w.waitFor("the first state", "a=1 b=1 o=1")
 	text := ""
 	for i, line := range []string{head, service("a", 2), endpoints, service("b", 2)} {
 		last := i == 3
@@ -72,13 +72,13 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 			}
 		}
 	}
-	w.is("the whole file", "a=2 b=2 o=12")
+	w.waitFor("the whole file", "a=2 b=2 o=12")
 	w.write("other", head+service("a", 3))
 	w.do(os.Rename(w.path("other"), w.path("vipd.toml")))
-	w.is("another file in its place", "a=3 o=12")
+	w.waitFor("another file in its place", "a=3 o=12")
 	w.write("vipd.toml", head)
 	w.reload()
-	w.is("what vipd was told to read", "o=12")
+	w.waitFor("what vipd was told to read", "o=12")
 }
 
 // TestAWriterThatHangs keeps a file open for writing. The source must not wait longer than the
@@ -91,7 +91,7 @@ func TestAWriterThatHangs(t *testing.T) {
 	defer func() { _ = file.Close() }()
 	_, err = file.WriteString(service("a", 2))
 	w.do(err)
-	w.is("what there is", "a=2")
+	w.waitFor("what there is", "a=2")
 }
 
 // TestAnEmptyMainFile empties the main file, with or without comments. Nothing may change without a
@@ -102,40 +102,40 @@ func TestAnEmptyMainFile(t *testing.T) {
 	const problem = "a=1 | DIR/vipd.toml: is empty, so what it said before stays in use; if it is meant to be empty: vipctl reload --allow-empty"
 	for _, text := range []string{"", "# nothing\n"} {
 		w.write("vipd.toml", text)
-		w.is("a problem", problem)
+		w.waitFor("a problem", problem)
 		if problems := w.reload(); len(problems) != 1 {
 			t.Errorf("problems of the reload = %v, want 1", problems)
 		}
-		if s := w.is("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
+		if s := w.waitFor("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
 			t.Error("settings after a rejected reload are missing, want the previous settings")
 		}
 	}
 	if problems := w.reloadAs(tomlfile.Reload{AllowEmpty: true}); len(problems) != 0 {
 		t.Errorf("problems of a reload with AllowEmpty = %v, want none", problems)
 	}
-	if s := w.is("nothing", ""); len(s.Settings.Tree()) != 0 {
+	if s := w.waitFor("nothing", ""); len(s.Settings.Tree()) != 0 {
 		t.Errorf("settings of an empty file = %v, want none", s.Settings.Tree())
 	}
 	w.write("vipd.toml", service("a", 1))
-	w.is("a service again", "a=1")
+	w.waitFor("a service again", "a=1")
 	w.write("vipd.toml", "")
-	w.is("that permission was for one reload", problem)
+	w.waitFor("that permission was for one reload", problem)
 }
 
 func TestReplacedFiles(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 	w.follow()
-	w.is("the first state", "a=1")
+	w.waitFor("the first state", "a=1")
 	for range 3 {
 		replaceFile(t, w.path("services.d/a.toml"), []byte(service("a", 2)))
-		w.is("a renamed file", "a=2")
+		w.waitFor("a renamed file", "a=2")
 		w.do(os.Rename(w.path("services.d/a.toml"), w.path("services.d/a.toml~"))) // vim with backupcopy=no
 		w.write("services.d/a.toml", service("a", 3))
-		w.is("a file that was moved away and written anew", "a=3")
+		w.waitFor("a file that was moved away and written anew", "a=3")
 		replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"+service("web", 4)))
-		w.is("the main file, replaced", "a=3 web=4")
+		w.waitFor("the main file, replaced", "a=3 web=4")
 		replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"))
-		w.is("the main file, replaced again", "a=3")
+		w.waitFor("the main file, replaced again", "a=3")
 	}
 }
 
@@ -156,74 +156,74 @@ func TestLinksAreSwapped(t *testing.T) {
 	w.do(os.Symlink("conf/vipd.toml", w.path("etc/vipd.toml")))
 	w.followWith(tomlfile.Options{Main: w.path("etc/vipd.toml")}, nil)
 	for range 3 {
-		w.is("release 1", "a=1 web=1")
+		w.waitFor("release 1", "a=1 web=1")
 		w.link("current", w.path("releases/2"))
-		w.is("release 2", "a=2 b=2 web=2")
+		w.waitFor("release 2", "a=2 b=2 web=2")
 		w.write("releases/2/services/b.toml", service("b", 9))
-		w.is("a change behind the links", "a=2 b=9 web=2")
+		w.waitFor("a change behind the links", "a=2 b=9 web=2")
 		w.write("releases/2/services/b.toml", service("b", 2))
 		w.link("current", "releases/1")
 	}
-	w.is("release 1", "a=1 web=1")
+	w.waitFor("release 1", "a=1 web=1")
 	w.write("releases/2/services/b.toml", service("b", 9))
-	w.stays("a change in the release that is not current", 100*time.Millisecond)
+	w.wantUnchanged("a change in the release that is not current", 100*time.Millisecond)
 
 	w.do(os.Symlink("..v1", w.path("map/..data")))
 	w.do(os.Symlink("..data/x.toml", w.path("map/x.toml")))
 	w.write("releases/1/vipd.toml", "store.path = \""+w.path("map")+"\"\n")
-	w.is("a folder without the services of the former one", "x=1")
+	w.waitFor("a folder without the services of the former one", "x=1")
 	w.do(os.Symlink("/nowhere/y.toml", w.path("map/y.toml")))
 	dangling := " | DIR/map/y.toml: can't be read: no such file or directory"
-	w.is("a folder of links", "x=1"+dangling)
+	w.waitFor("a folder of links", "x=1"+dangling)
 	for range 3 {
 		w.link("map/..data", "..v2")
-		w.is("the other version", "x=2"+dangling)
+		w.waitFor("the other version", "x=2"+dangling)
 		w.link("map/..data", "..v1")
-		w.is("the first version", "x=1"+dangling)
+		w.waitFor("the first version", "x=1"+dangling)
 	}
 	w.write("map/..v1/x.toml", service("x", 3))
-	w.is("a change in a linked file", "x=3"+dangling)
+	w.waitFor("a change in a linked file", "x=3"+dangling)
 	w.do(os.Remove(w.path("map/y.toml")))
-	w.is("the removal of the link that leads nowhere", "x=3")
+	w.waitFor("the removal of the link that leads nowhere", "x=3")
 }
 
 func TestAFolderAppearsLater(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"deep/er/services.d\"\n" + service("web", 1)})
 	w.follow()
 	missing := " disconnected | DIR/vipd.toml:1: store.path: DIR/deep/er/services.d can't be read: no such file or directory"
-	w.is("what is there", "web=1"+missing)
+	w.waitFor("what is there", "web=1"+missing)
 	w.write("deep/other", "")
 	w.write("deep/er/services.d/a.toml", service("a", 2))
-	w.is("the folder", "a=2 web=1")
+	w.waitFor("the folder", "a=2 web=1")
 	w.do(os.Rename(w.path("deep/er/services.d"), w.path("deep/er/away")))
-	w.is("the last good state of a folder that is gone", "a=2 web=1"+missing)
+	w.waitFor("the last good state of a folder that is gone", "a=2 web=1"+missing)
 	w.write("deep/er/services.d/b.toml", service("b", 3))
-	w.is("another folder of that name", "b=3 web=1")
+	w.waitFor("another folder of that name", "b=3 web=1")
 	w.write("deep/er/services.d/b.toml", service("b", 4))
-	w.is("a change there", "b=4 web=1")
+	w.waitFor("a change there", "b=4 web=1")
 	w.write("deep/er/away/a.toml", service("a", 5))
-	w.stays("a change in the folder that was moved away", 100*time.Millisecond)
+	w.wantUnchanged("a change in the folder that was moved away", 100*time.Millisecond)
 	w.do(os.RemoveAll(w.path("deep/er/services.d")))
 	w.until("the removal of the folder", func(s snapshot) bool { return !s.Connected && s.Err != nil })
 	w.do(os.Rename(w.path("deep/er/away"), w.path("deep/er/services.d")))
-	w.is("the first folder again", "a=5 web=1")
+	w.waitFor("the first folder again", "a=5 web=1")
 	w.write("deep/new/services.d/c.toml", service("c", 6))
 	w.do(os.Rename(w.path("deep/er"), w.path("deep/old")))
 	w.do(os.Rename(w.path("deep/new"), w.path("deep/er")))
-	w.is("another parent", "c=6 web=1")
+	w.waitFor("another parent", "c=6 web=1")
 }
 
 func TestTheMainFileAppearsLater(t *testing.T) {
 	w := newWorld(t, nil)
 	w.follow()
 	missing := "disconnected | DIR/vipd.toml: can't be read: no such file or directory"
-	w.is("nothing", missing)
+	w.waitFor("nothing", missing)
 	w.write("vipd.toml", service("web", 1))
-	w.is("the file", "web=1")
+	w.waitFor("the file", "web=1")
 	w.do(os.Remove(w.path("vipd.toml")))
-	w.is("the last good state", "web=1 "+missing)
+	w.waitFor("the last good state", "web=1 "+missing)
 	w.write("vipd.toml", service("web", 1))
-	w.is("the file again", "web=1")
+	w.waitFor("the file again", "web=1")
 }
 
 // TestWithoutNotifications loses notifications in several ways. The source must find changes by
@@ -252,7 +252,7 @@ func TestWithoutNotifications(t *testing.T) {
 					return watcher, err
 				})
 			})
-			w.is("the first state", "a=1")
+			w.waitFor("the first state", "a=1")
 			if lose != nil {
 				lose(w, watcher)
 			}
@@ -264,14 +264,14 @@ func TestWithoutNotifications(t *testing.T) {
 			w.write("services.d/a.toml", service("a", 2))
 			w.write("services.d/b.toml", service("b", 3))
 			tell()
-			w.is("the change", "a=2 b=3")
+			w.waitFor("the change", "a=2 b=3")
 			if name == "they are lost" {
 				w.write("services.d/b.toml", service("b", 4))
-				w.is("that notifications are back", "a=2 b=4")
+				w.waitFor("that notifications are back", "a=2 b=4")
 				return
 			}
 			w.do(os.Remove(w.path("services.d/a.toml")))
-			w.is("the removal", "b=3")
+			w.waitFor("the removal", "b=3")
 		})
 	}
 }

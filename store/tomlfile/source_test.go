@@ -18,7 +18,7 @@ func TestMainAndFolderTogether(t *testing.T) {
 		"services.d/a.toml": service("a", 4),
 	})
 	w.follow()
-	s := w.is("all services", "a=4 b1=2 b2=3 web=1")
+	s := w.waitFor("all services", "a=4 b1=2 b2=3 web=1")
 	for name, want := range map[balancer.Name]balancer.Origin{
 		"web": {File: w.path("vipd.toml"), Line: 5}, "a": {File: w.path("services.d/a.toml"), Line: 1},
 		"b2": {File: w.path("services.d/b.toml"), Line: 4},
@@ -28,31 +28,31 @@ func TestMainAndFolderTogether(t *testing.T) {
 		}
 	}
 	w.do(os.Remove(w.path("services.d/b.toml")))
-	w.is("the removal of b.toml", "a=4 web=1")
+	w.waitFor("the removal of b.toml", "a=4 web=1")
 	w.write("services.d/c.toml", service("b1", 5))
-	w.is("c.toml", "a=4 b1=5 web=1")
+	w.waitFor("c.toml", "a=4 b1=5 web=1")
 	w.write("vipd.toml", "store.path = \"services.d/c.toml\"\n")
-	w.is("the one file c.toml", "b1=5")
+	w.waitFor("the one file c.toml", "b1=5")
 	w.write("services.d/c.toml", service("b1", 6))
-	w.is("a change of the one file", "b1=6")
+	w.waitFor("a change of the one file", "b1=6")
 	w.write("vipd.toml", service("web", 7))
-	w.is("services of the main file alone", "web=7")
+	w.waitFor("services of the main file alone", "web=7")
 }
 
 func TestEditorsDroppingsAreNotRead(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \".\"\n" + service("web", 1)})
 	w.write("dir.toml/x.toml", service("x", 2))
 	w.follow()
-	w.is("the first state", "web=1")
+	w.waitFor("the first state", "web=1")
 	for i, name := range []string{".#x.toml", "x.toml~", "4913", ".x.toml", ".x.toml.swp", "x.toml.tmp", "#x.toml#", "dir.toml/y.toml"} {
 		w.write(name, service(fmt.Sprint("x", i), 2))
 	}
-	w.stays("droppings", 200*time.Millisecond)
+	w.wantUnchanged("droppings", 200*time.Millisecond)
 	if problems := w.reload(); len(problems) > 0 {
 		t.Errorf("problems of leftover files = %v, want none", problems)
 	}
 	w.write("x.toml", service("x", 3))
-	w.is("a real file", "web=1 x=3")
+	w.waitFor("a real file", "web=1 x=3")
 }
 
 func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
@@ -61,10 +61,10 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 		"services.d/a.toml": service("a", 2), "services.d/b.toml": service("b", 3),
 	})
 	w.follow()
-	before := w.is("the first state", "a=2 b=3 web=1")
+	before := w.waitFor("the first state", "a=2 b=3 web=1")
 	w.write("services.d/a.toml", service("a", 4)+"[services.a2\n")
 	w.write("services.d/b.toml", service("b", 5))
-	after := w.is("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
+	after := w.waitFor("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
 	if before.Services.At("a") != after.Services.At("a") {
 		t.Error("pointer of a changed, want the same pointer")
 	}
@@ -75,7 +75,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	})
 	w.write("vipd.toml", "store.path = \"services.d\"\n")
 	w.write("services.d/a.toml", service("a", 2)+service("a2", 7))
-	mended := w.is("all mended", "a=2 a2=7 b=6")
+	mended := w.waitFor("all mended", "a=2 a2=7 b=6")
 	if before.Services.At("a") != mended.Services.At("a") {
 		t.Error("pointer of the restored a changed, want the same pointer")
 	}
@@ -84,7 +84,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 func TestABadServiceIsAlone(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 2)})
 	w.follow()
-	before := w.is("the first state", "a=1 b=2")
+	before := w.waitFor("the first state", "a=1 b=2")
 	w.write("vipd.toml", service("a", 3)+"weight = 1\n"+service("b", 4)+"\n[[services.c]]\n")
 	after := w.until("b, and the problem of a and c", func(s snapshot) bool { return s.Services.At("b") != before.Services.At("b") })
 	if after.Services.At("a") != before.Services.At("a") || len(after.Problems) != 2 {
@@ -104,14 +104,14 @@ func TestABadServiceIsAlone(t *testing.T) {
 func TestMovedLinesAreANewOrigin(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 2)})
 	w.follow()
-	before := w.is("the first state", "a=1 b=2")
+	before := w.waitFor("the first state", "a=1 b=2")
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2))
 	after := w.until("the moved line", func(s snapshot) bool { return s.Services.At("b").Origin.Line == 5 })
 	if before.Services.At("a") != after.Services.At("a") {
 		t.Error("pointer of a changed although a did not move, want the same pointer")
 	}
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2)+"# a comment\n")
-	w.stays("a comment at the end", 200*time.Millisecond)
+	w.wantUnchanged("a comment at the end", 200*time.Millisecond)
 }
 
 func TestDefaults(t *testing.T) {
@@ -150,15 +150,15 @@ func TestOneServiceInTwoFiles(t *testing.T) {
 		"vipd.toml": "store.path = \"services.d\"\n", "services.d/b.toml": service("web", 2), "services.d/c.toml": service("web", 3),
 	})
 	w.follow()
-	w.is("the first in order", "web=2 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/b.toml:1, which is used; rename or remove one of the two")
+	w.waitFor("the first in order", "web=2 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/b.toml:1, which is used; rename or remove one of the two")
 	w.write("services.d/a.toml", "\n"+service("web", 1))
 	w.until("another claim", func(s snapshot) bool { return len(s.Problems) == 2 })
 	w.write("services.d/b.toml", service("web", 4))
 	w.until("the holder's change", func(s snapshot) bool { return strings.HasPrefix(describe(s), "web=4 |") })
 	w.do(os.Remove(w.path("services.d/b.toml")))
-	w.is("the next in order", "web=1 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/a.toml:2, which is used; rename or remove one of the two")
+	w.waitFor("the next in order", "web=1 | DIR/services.d/c.toml:1: service web: is also defined at DIR/services.d/a.toml:2, which is used; rename or remove one of the two")
 	w.write("services.d/c.toml", service("dns", 3))
-	w.is("peace", "dns=3 web=1")
+	w.waitFor("peace", "dns=3 web=1")
 }
 
 func TestOnlyServicesBelongInTheFolder(t *testing.T) {
@@ -169,7 +169,7 @@ func TestOnlyServicesBelongInTheFolder(t *testing.T) {
 	})
 	w.follow()
 	const only = "only [services.NAME] and [vips.\"ADDRESS\"] tables belong in this file; "
-	w.is("five problems", "a=1 | DIR/services.d/a.toml:1: mode: "+only+"everything else belongs in DIR/vipd.toml"+
+	w.waitFor("five problems", "a=1 | DIR/services.d/a.toml:1: mode: "+only+"everything else belongs in DIR/vipd.toml"+
 		` | DIR/services.d/a.toml:2: service: `+only+`did you mean "services"?`+
 		` | DIR/services.d/a.toml:3: dns: `+only+`did you mean [services.dns]?`+
 		` | DIR/services.d/b.toml:1: services: needs a table for each service, such as [services.web] | DIR/services.d/b.toml:2: vip: `+only+`did you mean "vips"?`)
@@ -189,7 +189,7 @@ func TestReloadReadsEverything(t *testing.T) {
 			t.Fatalf("state after reload %d = %s, want a=%d", i, describe(s), 10+i)
 		}
 	}
-	w.stays("nothing is left to be told", 100*time.Millisecond)
+	w.wantUnchanged("nothing is left to be told", 100*time.Millisecond)
 	if _, after := w.now(); after != before+20 {
 		t.Errorf("snapshots of 20 reloads = %d, want 20", after-before)
 	}
@@ -240,10 +240,10 @@ func TestMainFileAmongTheOthers(t *testing.T) {
 	main := "[store]\npath = \".\"\n"
 	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetPoll(time.Hour) })
-	w.is("both", "a=1 b=1")
+	w.waitFor("both", "a=1 b=1")
 	w.write("vipd.toml", main+service("a", 2))
-	w.is("another text in its place", "a=2 b=1")
+	w.waitFor("another text in its place", "a=2 b=1")
 	w.write("vipd.toml.new", main+service("a", 3))
 	w.do(os.Rename(w.path("vipd.toml.new"), w.path("vipd.toml")))
-	w.is("another file in its place", "a=3 b=1")
+	w.waitFor("another file in its place", "a=3 b=1")
 }

@@ -33,20 +33,20 @@ func TestFilesThatTurnIntoSomethingElse(t *testing.T) {
 		"services.d/a.toml": service("a", 2), "services.d/b.toml": service("b", 3), "services.d/c.toml": service("c", 4),
 	})
 	w.follow()
-	w.is("the first state", "a=2 b=3 c=4 web=1")
+	w.waitFor("the first state", "a=2 b=3 c=4 web=1")
 	w.pipe("services.d/a.toml")
 	w.link("services.d/b.toml", os.DevNull)
 	w.huge("services.d/c.toml")
 	const all = "a=2 b=3 c=4 web=1 "
 	const folder = "| DIR/services.d/a.toml: " + irregular + " | DIR/services.d/b.toml: " + irregular + " | DIR/services.d/c.toml: " + tooLarge
-	w.is("a pipe, a device and a huge file", all+folder)
+	w.waitFor("a pipe, a device and a huge file", all+folder)
 	w.pipe("vipd.toml")
-	w.is("a pipe for the main file", all+"disconnected | DIR/vipd.toml: "+irregular+" "+folder)
+	w.waitFor("a pipe for the main file", all+"disconnected | DIR/vipd.toml: "+irregular+" "+folder)
 	replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"))
 	for _, name := range []string{"a", "b", "c"} {
 		replaceFile(t, w.path("services.d/"+name+".toml"), []byte(service(name, 5)))
 	}
-	w.is("files again", "a=5 b=5 c=5")
+	w.waitFor("files again", "a=5 b=5 c=5")
 }
 
 // TestUnreadableFromTheStart starts with unreadable files. The first snapshot must report whether

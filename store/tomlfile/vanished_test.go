@@ -170,5 +170,5 @@ func TestEmptiedBeforeTheStart(t *testing.T) {
 		t.Errorf("state after a restart = %s, want c=1 and a problem of the empty file", got)
 	}
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), AllowEmpty: true}, nil)
-	w.is("nothing", "")
+	w.waitFor("nothing", "")
 }

@@ -116,16 +116,16 @@ func (w *world) until(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// is waits until describe of the snapshot equals want.
-func (w *world) is(what, want string) store.Snapshot {
+// waitFor waits until describe of the snapshot equals want.
+func (w *world) waitFor(what, want string) store.Snapshot {
 	w.Helper()
 	want = strings.ReplaceAll(want, "DIR", w.dir)
 	w.Log("waiting for ", what, ": ", want)
 	return w.until(what, func(s store.Snapshot) bool { return describe(s) == want })
 }
 
-// stays fails the test if the snapshot changes within the given time.
-func (w *world) stays(what string, while time.Duration) {
+// wantUnchanged fails the test if the snapshot changes within the given time.
+func (w *world) wantUnchanged(what string, while time.Duration) {
 	w.Helper()
 	before, n := w.now()
 	end := time.Now().Add(while)

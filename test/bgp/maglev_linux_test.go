@@ -119,7 +119,7 @@ func maglev(t *testing.T, mode string) {
 			}
 			return err
 		})
-		g.same(fmt.Sprintf("through gw%d alone", i), want, 1)
+		g.wantEndpoints(fmt.Sprintf("through gw%d alone", i), want, 1)
 	}
 	served := map[string]bool{}
 	for _, server := range want {
@@ -129,14 +129,14 @@ func maglev(t *testing.T, mode string) {
 		t.Errorf("endpoints of %d clients = %d, want at least 2", len(g.clients), len(served))
 	}
 	g.lead(0, 1, 2)
-	g.same("by ECMP", want, 2)
+	g.wantEndpoints("by ECMP", want, 2)
 	g.lead(0, 2)
-	g.same("without gw1", want, 2)
+	g.wantEndpoints("without gw1", want, 2)
 }
 
-// same checks that each client reaches the wanted endpoint, and that at least a number of gateways
-// are used.
-func (g *gateways) same(when string, want map[netip.AddrPort]string, least int) {
+// wantEndpoints checks that each client reaches the wanted endpoint, and that at least a number of
+// gateways are used.
+func (g *gateways) wantEndpoints(when string, want map[netip.AddrPort]string, least int) {
 	g.t.Helper()
 	var got map[netip.AddrPort]string
 	var by int

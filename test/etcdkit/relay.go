@@ -113,8 +113,8 @@ func (r *Relay) accept() {
 	}
 }
 
-// keep records a connection, so that Cut can end it. It returns false if connections are cut.
-func (r *Relay) keep(conn net.Conn) bool {
+// track records a connection, so that Cut can end it. It returns false if connections are cut.
+func (r *Relay) track(conn net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.cut || r.closed {
@@ -126,11 +126,11 @@ func (r *Relay) keep(conn net.Conn) bool {
 }
 
 func (r *Relay) serve(client net.Conn) {
-	if !r.keep(client) {
+	if !r.track(client) {
 		return
 	}
 	server, err := net.Dial("tcp", r.target)
-	if err != nil || !r.keep(server) {
+	if err != nil || !r.track(server) {
 		_ = client.Close()
 		return
 	}

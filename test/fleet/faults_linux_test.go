@@ -95,14 +95,14 @@ func (w *world) survives(f fault, l *loop) {
 			before[n] = n.written()
 		})
 		w.during(f, l, func() {})
-		w.settled(w.touch())
+		w.waitForRevision(w.touch())
 		w.unwritten(before, f.name)
 	}
 	if f.busy {
 		var last int64
 		var to int
 		w.during(f, l, func() { last, to = w.change() })
-		w.settled(last)
+		w.waitForRevision(last)
 		w.each(func(n *node) { n.meets(fmt.Sprint("e", to), time.Now()) })
 		w.equal(f.name)
 	}
@@ -175,8 +175,8 @@ func (w *world) change() (revision int64, to int) {
 	return w.endpoint("move", "a", to), to
 }
 
-// settled waits until the state of etcd at a revision is in effect on every node.
-func (w *world) settled(revision int64) {
+// waitForRevision waits until the state of etcd at a revision is in effect on every node.
+func (w *world) waitForRevision(revision int64) {
 	w.t.Helper()
 	w.each(func(n *node) { n.applies(revision) })
 }
@@ -260,9 +260,9 @@ func uncounted(v any) any {
 	return v
 }
 
-// restarts restarts every vipd while etcd is down. Each must serve the last state of etcd, and
+// restartAll restarts every vipd while etcd is down. Each must serve the last state of etcd, and
 // write nothing to the kernel when etcd returns. In iptables mode traffic must never stop.
-func (w *world) restarts(mode string, l *loop) {
+func (w *world) restartAll(mode string, l *loop) {
 	w.t.Helper()
 	w.etcd.Kill()
 	revisions, rules, before := map[*node]int64{}, map[*node]string{}, map[*node]written{}
@@ -292,7 +292,7 @@ func (w *world) restarts(mode string, l *loop) {
 	}
 	l.waitForMore(20)
 	w.etcd.Start()
-	w.settled(w.touch())
+	w.waitForRevision(w.touch())
 	w.unwritten(before, "etcd came back after a restart")
 	w.equal("a restart without etcd")
 	l.stop()

@@ -28,15 +28,15 @@ func TestFleet(t *testing.T) {
 			w.foreignAddresses()
 			_, last := w.moves(20, 200*time.Millisecond)
 			t.Logf("time from a put to its effect at every node = %s", last)
-			holds(t, "95 of 100 changes are in effect", kernelWithin, last.at(0.95))
+			wantWithin(t, "95 of 100 changes are in effect", kernelWithin, last.at(0.95))
 			l := w.clients()
 			if mode == "iptables" { // the way to the mode is the same
-				w.keepsUp(l)
+				w.changeFast(l)
 				for _, f := range w.faults(3*time.Second, false) {
 					w.survives(f, l)
 				}
 			}
-			w.restarts(mode, l)
+			w.restartAll(mode, l)
 			w.keepsSecret()
 		})
 	}
@@ -113,8 +113,8 @@ func (w *world) foreignPorts() {
 	}
 }
 
-// keepsUp makes 200 changes per second for a short time. No node may lag behind.
-func (w *world) keepsUp(l *loop) {
+// changeFast makes 200 changes per second for a short time. No node may lag behind.
+func (w *world) changeFast(l *loop) {
 	w.t.Helper()
 	const services, endpoints = 5, 10
 	fill(w.t, w.client, services, endpoints)
@@ -122,7 +122,7 @@ func (w *world) keepsUp(l *loop) {
 	var during spread
 	changes, end := w.stream(200, services, endpoints, func() { _, during = w.moves(10, 100*time.Millisecond) })
 	w.t.Logf("while there are 200 changes a second, %d in all, one is in effect at every node after %s; the last after %s", changes, during, end)
-	holds(w.t, "9 of 10 changes are in effect", 2*kernelWithin, during.at(0.9))
+	wantWithin(w.t, "9 of 10 changes are in effect", 2*kernelWithin, during.at(0.9))
 	l.waitForMore(20)
 }
 
@@ -150,7 +150,7 @@ func BenchmarkFleet(b *testing.B) {
 					w.survives(f, l)
 				}
 				b.ReportMetric(float64(l.total()), "connections")
-				w.restarts(mode, l)
+				w.restartAll(mode, l)
 			}
 		})
 	}

@@ -108,8 +108,8 @@ func (f *follower) heap() (bytes int64) {
 	return bytes
 }
 
-// seen returns the time from each put until each source received it.
-func (f *follower) seen(puts *puts) (all spread) {
+// delays returns the time from each put until each source received it.
+func (f *follower) delays(puts *puts) (all spread) {
 	f.t.Helper()
 	f.ask("samples")
 	var n int

@@ -78,7 +78,7 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	close(done)
 	streaming.Wait()
 	began := time.Now()
-	w.settled(last.Load())
+	w.waitForRevision(last.Load())
 	return changes, time.Since(began)
 }
 

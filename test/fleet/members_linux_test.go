@@ -149,7 +149,7 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
-	f.seen(t)
+	f.waitForAll(t)
 	before := f.registered(t)
 	m.CutPeers(loss)
 	heal := sync.OnceFunc(m.HealPeers)
@@ -172,7 +172,7 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	for n := 0; n < 10 || time.Since(began) < ttl+ttl/2; n++ {
 		run(service(81+n), "apply", "-f", "-")
 		run("", "get", "services")
-		f.seen(t)
+		f.waitForAll(t)
 		time.Sleep(500 * time.Millisecond) // the cut must last longer than a lease
 	}
 	gap := w.gap(began)
@@ -246,8 +246,8 @@ func (w *witness) gap(since time.Time) (longest time.Duration) {
 	return longest
 }
 
-// seen waits until all sources have received the last change.
-func (f *cutFleet) seen(t *testing.T) {
+// waitForAll waits until all sources have received the last change.
+func (f *cutFleet) waitForAll(t *testing.T) {
 	var revision int64
 	wait.For(t, wait.Patience, "the revision of the last change", func() bool {
 		w, err := etcd.NewStore(client.Config{Endpoints: f.etcd.Endpoints(), Prefix: prefix})

@@ -31,7 +31,7 @@ func TestSources(t *testing.T) {
 	t.Run("many sources", func(t *testing.T) {
 		w := watchers{sources: 500, changes: 50, pace: 100 * time.Millisecond}.measure(t, binary)
 		t.Logf("time of 500 sources until the first state = %s, for a change = %s (the put itself %s)", w.first, w.seen, w.put)
-		holds(t, "99 of 100 see a change", seenWithin, w.seen.at(0.99))
+		wantWithin(t, "99 of 100 see a change", seenWithin, w.seen.at(0.99))
 	})
 	t.Run("many services", func(t *testing.T) {
 		l := large{services: 10_000, endpoints: 10, rate: 200, stream: 3 * time.Second}.measure(t, binary)
@@ -46,8 +46,8 @@ func TestSources(t *testing.T) {
 		if l.heapMore > l.heap/10 {
 			t.Errorf("growth of memory from %d bytes by changes = %d bytes, want less", l.heap, l.heapMore)
 		}
-		holds(t, "the first state", firstWithin, l.first)
-		holds(t, "publishing a change", lagWithin, l.lag.at(0.99))
+		wantWithin(t, "the first state", firstWithin, l.first)
+		wantWithin(t, "publishing a change", lagWithin, l.lag.at(0.99))
 	})
 }
 
@@ -132,7 +132,7 @@ func (w watchers) measure(t testing.TB, binary string) (r watcherFigures) {
 	})
 	f.reach(puts.last)
 	r.changeCPU = (cpu(t, member.Pid()) - used) / time.Duration(w.changes*w.sources)
-	r.seen, r.put = f.seen(puts), puts.took
+	r.seen, r.put = f.delays(puts), puts.took
 	after, _ := memory(t, member.Pid())
 	r.sourceMemory = (after - before) / int64(w.sources)
 	now, _ := memory(t, f.pid)
@@ -180,7 +180,7 @@ func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	r.first, r.firstBytes = f.first, relay.Bytes()
 	_, r.memory = memory(t, f.pid)
 	r.heap = f.heap()
-	_ = f.seen(&puts{}) // the first
+	_ = f.delays(&puts{}) // the first
 	before, _ := memory(t, f.pid)
 	used, bytes := cpu(t, f.pid), relay.Bytes()
 	puts := change(t, client, l.rate*int(l.stream/time.Second), time.Second/time.Duration(l.rate), func(i int) (string, string) {
@@ -192,7 +192,7 @@ func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	r.end = time.Since(began)
 	r.changeCPU = (cpu(t, f.pid) - used) / time.Duration(len(puts.began))
 	r.changeBytes = (relay.Bytes() - bytes) / int64(len(puts.began))
-	r.lag = f.seen(puts)
+	r.lag = f.delays(puts)
 	after, _ := memory(t, f.pid)
 	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
 	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data that is being written to the disk is in use until then

@@ -72,9 +72,9 @@ func (s spread) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s, at most %s of %d", round(s.at(0.5)), round(s.at(0.99)), round(s.at(1)), len(s))
 }
 
-// holds checks that a time is at most five times its target. The limit only detects hangs;
+// wantWithin checks that a time is at most five times its target. The limit only detects hangs;
 // benchmarks measure the figures.
-func holds(t testing.TB, what string, aim, got time.Duration) {
+func wantWithin(t testing.TB, what string, aim, got time.Duration) {
 	t.Helper()
 	if bound := wait.Bound(5 * aim); got > bound {
 		t.Errorf("%s = %s, want at most %s", what, got, bound)

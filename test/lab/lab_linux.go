@@ -49,7 +49,7 @@ func (l *Lab) Add(name string) *NS {
 		l.t.Fatalf("making namespace %s: %v", name, err)
 	}
 	n := l.adopt(name, fd)
-	if err := n.Do(settle); err != nil {
+	if err := n.Do(configureNamespace); err != nil {
 		l.t.Fatalf("setting up namespace %s: %v", name, err)
 	}
 	n.linkUp("lo")
@@ -67,10 +67,10 @@ func (l *Lab) adopt(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, lab: l, fd: fd, netlink: h}
 }
 
-// settle gives the calling thread's namespace the same settings on each machine: addresses are
-// usable at once, nothing is configured automatically, no path is filtered, and no ICMP error is
-// delayed.
-func settle() error {
+// configureNamespace gives the calling thread's namespace the same settings on each machine:
+// addresses are usable at once, nothing is configured automatically, no path is filtered, and no
+// ICMP error is delayed.
+func configureNamespace() error {
 	settings := map[string]string{
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",
 		"net.ipv4.conf.all.arp_ignore": "0", "net.ipv4.conf.all.arp_announce": "0",

@@ -96,7 +96,7 @@ func furnish() error {
 			return fmt.Errorf("mounting %s in a fresh mount namespace: %w", m.at, err)
 		}
 	}
-	return settle()
+	return configureNamespace()
 }
 
 // runAgain starts this test binary in fresh namespaces with the same arguments, and returns its

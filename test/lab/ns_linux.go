@@ -35,15 +35,16 @@ func openNS() (netns.NsHandle, error) {
 
 // newNS creates a network namespace that exists while fd is open, or anything is in it.
 func newNS() (fd netns.NsHandle, err error) {
-	err = away(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
+	err = onOtherThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		fd, err = openNS()
 		return err
 	})
 	return fd, err
 }
 
-// away calls enter and then f on a separate thread, and returns the thread to its namespace.
-func away(enter, f func() error) (err error) {
+// onOtherThread calls enter and then f on a separate thread, and returns the thread to its
+// namespace.
+func onOtherThread(enter, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := openNS()
 	if err != nil {
@@ -81,7 +82,7 @@ func (n *NS) For(t testing.TB) *NS {
 // Sockets that f opens and processes that it starts belong to the namespace; goroutines that it
 // starts do not.
 func (n *NS) Do(f func() error) error {
-	return away(func() error { return unix.Setns(int(n.fd), unix.CLONE_NEWNET) }, f)
+	return onOtherThread(func() error { return unix.Setns(int(n.fd), unix.CLONE_NEWNET) }, f)
 }
 
 // Sysctl sets a sysctl such as net.ipv4.ip_forward in the namespace until the test ends. '.' is the

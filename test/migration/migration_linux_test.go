@@ -109,7 +109,7 @@ func TestHAProxySpread(t *testing.T) {
 	origin := file(t, "haproxy.cfg", haproxy)
 
 	stop := start(t, n, "haproxy", "-db", "-f", origin)
-	want := spread(t, n)
+	want := connectionsByServer(t, n)
 	stop()
 
 	dir := t.TempDir()
@@ -117,15 +117,15 @@ func TestHAProxySpread(t *testing.T) {
 	behind := fmt.Sprintf("[userspace]\nintercept = \"bind\"\n[api]\nsocket = \"%s/vipd.sock\"\nhttp = \"\"\n", dir)
 	config := file(t, "vipd.toml", before+vipctl(t, "convert", "--from", "haproxy", origin)+behind)
 	start(t, n, filepath.Join(program.Bin(t), "vipd"), "--config", config)
-	if d := cmp.Diff(want, spread(t, n)); d != "" {
+	if d := cmp.Diff(want, connectionsByServer(t, n)); d != "" {
 		t.Errorf("connections by service and server (-HAProxy +vipd):\n%s", d)
 	}
 }
 
-// spread returns the connections of each server in a round, once two rounds are equal, because
-// failed servers must first be detected. For the sticky service it returns the number of servers
-// that each client reached.
-func spread(t *testing.T, n *lab.NS) map[string]map[string]int {
+// connectionsByServer returns the connections of each server in a round, once two rounds are equal,
+// because failed servers must first be detected. For the sticky service it returns the number of
+// servers that each client reached.
+func connectionsByServer(t *testing.T, n *lab.NS) map[string]map[string]int {
 	t.Helper()
 	all := map[string]map[string]int{"web": {}, "sticky": {}, "spare": {}}
 	lab.Eventually(t, 30*time.Second, "each answers as in its rest", func() error {

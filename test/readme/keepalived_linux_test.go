@@ -117,14 +117,14 @@ func (p *pair) moves(begin fault) {
 	p.wait("check-vipd to have renewed the addresses", m.renewed) // until then, for a second, they don't expire
 	before, began := m.waited(), time.Now()
 	end := begin(p, m)
-	p.wait("the addresses to leave", func() bool { return !m.holds(moved[0]) && !m.holds(moved[1]) })
+	p.wait("the addresses to leave", func() bool { return !m.hasAddress(moved[0]) && !m.hasAddress(moved[1]) })
 	left := time.Since(began)
 	p.wait("them to be back", func() bool { return p.held(1) })
 	p.t.Logf("the addresses left after %.1f s, and were back after %.1f s", left.Seconds(), time.Since(began).Seconds())
-	p.settled()
+	p.waitForOneHolder()
 	end()
 	p.wait("the host to be ready again", func() bool { return m.waited() > before })
-	p.settled()
+	p.waitForOneHolder()
 	if two() {
 		p.t.Error("for a moment two hosts had an address")
 	}
@@ -139,6 +139,6 @@ func (p *pair) splits(begin fault) {
 	p.wait("both to answer ARP", func() bool { return p.answers() == 2 })
 	began = time.Now()
 	end()
-	p.settled()
+	p.waitForOneHolder()
 	p.t.Logf("one held them again after %.1f s", time.Since(began).Seconds())
 }

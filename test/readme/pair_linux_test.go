@@ -97,7 +97,7 @@ func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 			p.wait("the only host to take the addresses", func() bool { return p.held(1) })
 		}
 	}
-	p.settled()
+	p.waitForOneHolder()
 }
 
 func (p *pair) wait(what string, cond func() bool) {
@@ -105,9 +105,9 @@ func (p *pair) wait(what string, cond func() bool) {
 	wait.For(p.t, time.Minute, what, cond)
 }
 
-// settled waits until one host holds both addresses and is the only one to answer ARP for the VIP,
-// and a client is served.
-func (p *pair) settled() {
+// waitForOneHolder waits until one host holds both addresses and is the only one to answer ARP for
+// the VIP, and a client is served.
+func (p *pair) waitForOneHolder() {
 	p.t.Helper()
 	p.wait("one host to hold the addresses, and to serve", func() bool { return p.held(1) && p.answers() == 1 && p.served() })
 }
@@ -117,7 +117,7 @@ func (p *pair) held(hosts int) bool {
 	for _, address := range moved {
 		n := 0
 		for _, m := range p.hosts {
-			if m.holds(address) {
+			if m.hasAddress(address) {
 				n++
 			}
 		}
@@ -133,7 +133,7 @@ func (p *pair) holder() (m *member) {
 	p.t.Helper()
 	p.wait("a host to hold the addresses", func() bool {
 		for _, m = range p.hosts {
-			if m.holds(moved[0]) {
+			if m.hasAddress(moved[0]) {
 				return true
 			}
 		}
@@ -164,7 +164,7 @@ func (p *pair) watch() (two func() bool) {
 		defer close(done)
 		for {
 			for _, a := range moved {
-				both = both || p.hosts[0].holds(a) && p.hosts[1].holds(a) && p.hosts[0].holds(a)
+				both = both || p.hosts[0].hasAddress(a) && p.hosts[1].hasAddress(a) && p.hosts[0].hasAddress(a)
 			}
 			longest, last = max(longest, time.Since(last)), time.Now()
 			select {
@@ -281,8 +281,8 @@ func (m *member) await(p *process.Process, text string) {
 	}
 }
 
-// holds reports whether the host has an address.
-func (m *member) holds(address string) (yes bool) {
+// hasAddress reports whether the host has an address.
+func (m *member) hasAddress(address string) (yes bool) {
 	err := m.Do(func() error {
 		all, err := net.InterfaceAddrs()
 		yes = slices.ContainsFunc(all, func(a net.Addr) bool { return a.String() == address })

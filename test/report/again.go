@@ -12,9 +12,9 @@ import (
 // with its output. It does not fail the run.
 const fewFailing, timesAgain = 3, 3
 
-// again returns a plan for each failing test. It returns none if too much failed, or if a second
-// run can't excuse the failure.
-func (s *summary) again(p plan) map[test]plan {
+// failingTests returns a plan for each failing test. It returns none if too much failed, or if a
+// second run can't excuse the failure.
+func (s *summary) failingTests(p plan) map[test]plan {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := map[test]plan{}
@@ -83,9 +83,10 @@ func (p plan) only(t test) plan {
 	return plan{flags: flags, packages: []string{t.pkg}, guest: guest}
 }
 
-// settle runs the failing tests again, and reports whether they only failed because of the load.
-func (s *summary) settle(p plan, run func(plan, *summary) error) bool {
-	all := s.again(p)
+// rerunFailing runs the failing tests again, and reports whether they only failed because of the
+// load.
+func (s *summary) rerunFailing(p plan, run func(plan, *summary) error) bool {
+	all := s.failingTests(p)
 	for t, only := range all {
 		_, _ = fmt.Fprintf(s.out, "again, alone: %s\n", t)
 		alone := newSummary(s.out)

@@ -69,7 +69,7 @@ func TestAgain(t *testing.T) {
 			if readErr != nil || waitErr == nil {
 				t.Fatalf("read of the first run = %v, want nil; its end = %v, want an error", readErr, waitErr)
 			}
-			if s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
+			if s.rerunFailing(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
 				waitErr = nil
 			}
 			s.print(waitErr)

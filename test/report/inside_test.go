@@ -70,8 +70,8 @@ func TestInside(t *testing.T) {
 			t.Errorf("%s ended in the guest = %t, want true; here = %t, want false", k.path, s.ended(k.path, where), s.ended(k.path, ""))
 		}
 	}
-	s.take(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
-	s.take(event{Action: "pass", Package: "vipd/good"}, "")
+	s.add(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
+	s.add(event{Action: "pass", Package: "vipd/good"}, "")
 	s.broke("all", "and one more")
 	s.print(nil)
 	has(t, out.String(), "ok    vipd/good", "in the guest\n", "FAIL  vipd/bad",

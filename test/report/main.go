@@ -50,7 +50,7 @@ func run(args []string) (bool, error) {
 	}
 	s := newSummary(os.Stdout)
 	readErr, waitErr := runAll(p, s)
-	if p.again && readErr == nil && testsFailed(waitErr) && s.settle(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
+	if p.again && readErr == nil && testsFailed(waitErr) && s.rerunFailing(p, func(only plan, alone *summary) error { return errors.Join(runAll(only, alone)) }) {
 		waitErr = nil
 	}
 	s.print(waitErr)

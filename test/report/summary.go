@@ -79,7 +79,7 @@ func (s *summary) read(events io.Reader, where string) error {
 			s.mu.Unlock()
 			continue
 		}
-		s.take(e, where)
+		s.add(e, where)
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("reading what go test prints: %w", err)
@@ -87,7 +87,7 @@ func (s *summary) read(events io.Reader, where string) error {
 	return nil
 }
 
-func (s *summary) take(e event, where string) {
+func (s *summary) add(e event, where string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	t := test{e.Package, e.Test, where}

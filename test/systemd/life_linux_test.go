@@ -173,16 +173,16 @@ func TestUnitLife(t *testing.T) {
 		{name: "legacy", mode: "iptables", settings: "[iptables]\nbackend = \"legacy\"", keeps: true},
 		{name: "userspace", mode: "userspace", settings: "[defaults]\nconnect_timeout = \"30s\"\n[hooks]\non_mode = [\"/usr/local/bin/told\"]\n[userspace]\naccess_log = \"/var/log/vipd/access.log\"", hooked: true},
 	} {
-		t.Run(l.name, func(t *testing.T) { g.of(t).live(l) })
+		t.Run(l.name, func(t *testing.T) { g.inSubtest(t).live(l) })
 	}
-	t.Run("broken", func(t *testing.T) { g.of(t).broken() })
-	t.Run("strict", func(t *testing.T) { g.of(t).strict() })
-	t.Run("watchdog", func(t *testing.T) { g.of(t).watchdog() })
-	t.Run("etcd", func(t *testing.T) { g.of(t).etcd() })
+	t.Run("broken", func(t *testing.T) { g.inSubtest(t).broken() })
+	t.Run("strict", func(t *testing.T) { g.inSubtest(t).strict() })
+	t.Run("watchdog", func(t *testing.T) { g.inSubtest(t).watchdog() })
+	t.Run("etcd", func(t *testing.T) { g.inSubtest(t).etcd() })
 }
 
-// of returns the gateway for a subtest, in which its failures are reported.
-func (g *gateway) of(t *testing.T) *gateway {
+// inSubtest returns the gateway for a subtest, in which its failures are reported.
+func (g *gateway) inSubtest(t *testing.T) *gateway {
 	m := *g.machine
 	m.t = t
 	return &gateway{&m, g.client}
@@ -265,7 +265,7 @@ func (g *gateway) live(l life) {
 	defer func() { _ = open.Close() }()
 	stop := g.clients("10.96.0.10")
 	g.reload(config(settings, web), config(settings, web, service("more", 12, "")))
-	g.restarts(open)
+	g.restartUnderLoad(open)
 	if !l.keeps {
 		if n := stop(); n < 20 {
 			t.Errorf("served clients = %d, want more", n)
@@ -294,8 +294,9 @@ func (g *gateway) live(l life) {
 	g.cleanedUp()
 }
 
-// restarts restarts the unit under connections and streams. None may notice, and open must survive.
-func (g *gateway) restarts(open net.Conn) {
+// restartUnderLoad restarts the unit under connections and streams. None may notice, and open must
+// survive.
+func (g *gateway) restartUnderLoad(open net.Conn) {
 	g.t.Helper()
 	perSecond := wait.Soak(20, 500)
 	load := g.client.For(g.t).Load("10.96.0.12:80", perSecond, wait.Soak(5, 200))

@@ -47,7 +47,7 @@ func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string),
 	}
 	install(t, filepath.Join(folder, "install"))
 	for name, text := range files {
-		put(t, filepath.Join(folder, "install", name), text)
+		writeFile(t, filepath.Join(folder, "install", name), text)
 	}
 	group := newGroup(t)
 	cmd := exec.Command("sh", "testdata/boot", folder, group)
@@ -107,8 +107,9 @@ func fromTree(t *testing.T, to string) {
 	}
 }
 
-// put writes a file. It is executable if it starts like a program, and a link if it is "-> TARGET".
-func put(t *testing.T, path, text string) {
+// writeFile writes a file. It is executable if it starts like a program, and a link if it is "->
+// TARGET".
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)

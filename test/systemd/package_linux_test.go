@@ -25,7 +25,7 @@ func TestPackages(t *testing.T) {
 		}
 	}, map[string]string{"usr/sbin/policy-rc.d": "#!/bin/sh\nexit 0\n"}) // images of containers don't let packages start services
 	t.Run("deb", func(t *testing.T) {
-		g := g.of(t)
+		g := g.inSubtest(t)
 		const dpkg = "dpkg --no-triggers " // otherwise triggers index the manual pages of other packages each time
 		for _, mode := range []string{"nftables", "iptables", "userspace"} {
 			g.packaged(mode, dpkg+"-i /packages/old/*_amd64.deb", dpkg+"-i /packages/new/*_amd64.deb", dpkg+"-r vipd")
@@ -36,7 +36,7 @@ func TestPackages(t *testing.T) {
 	})
 	t.Run("rpm", func(t *testing.T) {
 		lab.Need(t, "rpm")
-		g := g.of(t)
+		g := g.inSubtest(t)
 		if out, err := g.try("test -e /usr/bin/vipd || test -e /etc/vipd || test -e /var/lib/vipd || ls -d /etc/systemd/system/*/vipd.service"); err == nil {
 			t.Fatalf("files after dpkg -P:\n%s", out)
 		}

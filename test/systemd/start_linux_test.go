@@ -90,7 +90,7 @@ func (g *gateway) strict() {
 func (g *gateway) dropIn(text string) (back func()) {
 	g.t.Helper()
 	folder := "/run/systemd/system/vipd.service.d"
-	put(g.t, g.path(folder+"/test.conf"), text)
+	writeFile(g.t, g.path(folder+"/test.conf"), text)
 	g.run("systemctl daemon-reload; systemctl reset-failed vipd")
 	return func() { g.run("rm -r " + folder + "; systemctl daemon-reload; systemctl reset-failed vipd") }
 }
@@ -125,7 +125,7 @@ func (g *gateway) etcd() {
 	lab.Need(t, "etcd")
 	g.configure("mode = \"userspace\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n")
 	g.run("systemctl stop vipd; systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
-	put(t, g.path("/root/services.toml"), "[services.far]\nvips = [\"10.96.0.20\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
+	writeFile(t, g.path("/root/services.toml"), "[services.far]\nvips = [\"10.96.0.20\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
 		"endpoints = [{ address = \"10.2.0.2\" }]\n")
 	g.run("vipctl apply -f /root/services.toml; systemctl start vipd")
 	g.serves("10.96.0.20")
@@ -142,7 +142,7 @@ func (g *gateway) owns() {
 	lab.Need(t, "nft")
 	const vip = "10.1.0.100"
 	g.configure("mode = \"userspace\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\n[vips.\"" + vip + "\"]\nhold = \"one\"\n")
-	put(t, g.path("/root/owned.toml"), "[services.owned]\nvips = [\""+vip+"\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
+	writeFile(t, g.path("/root/owned.toml"), "[services.owned]\nvips = [\""+vip+"\"]\nports = [{ port = 80, target_port = 8080 }]\n"+
 		"endpoints = [{ address = \"10.2.0.2\" }]\n")
 	g.run("vipctl apply -f /root/owned.toml; systemctl restart vipd; systemctl start vipd-owner")
 	g.serves(vip)

@@ -105,9 +105,9 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// hear delivers an advert of another router. The advert equals the group's own except for its
+// receive delivers an advert of another router. The advert equals the group's own except for its
 // priority and the changes.
-func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
+func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
 	if g.Version == 2 && g.Password != "" {
@@ -123,10 +123,10 @@ func (b *bench) hear(from string, priority uint8, change ...func(a *vrrp.Advert,
 	b.do(b.node.Heard(b.now, d))
 }
 
-// hearFor delivers an advert each interval for a time.
-func (b *bench) hearFor(d time.Duration, from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
+// receiveFor delivers an advert each interval for a time.
+func (b *bench) receiveFor(d time.Duration, from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	for ; d > 0; d -= interval {
-		b.hear(from, priority, change...)
+		b.receive(from, priority, change...)
 		b.run(interval)
 	}
 }

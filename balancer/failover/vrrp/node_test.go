@@ -33,7 +33,7 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	}
 
 	b = newBench(t, mainGroup())
-	b.hearFor(time.Second, high, 150)
+	b.receiveFor(time.Second, high, 150)
 	b.run(down - interval - 5*ms)
 	b.want(vrrp.Backup)
 	b.run(40 * ms)
@@ -62,13 +62,13 @@ func TestOwnerHears(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, mainGroup())
 			b.active()
-			b.hear(c.from, c.priority)
+			b.receive(c.from, c.priority)
 			b.want(c.want)
 			if got := b.priorities(); len(got) != c.replies {
 				t.Errorf("adverts = %v, want %d", got, c.replies)
 			}
 			for range 100 {
-				b.hear(c.from, c.priority)
+				b.receive(c.from, c.priority)
 			}
 			if got := b.priorities(); len(got) > 0 {
 				t.Errorf("replies to 100 more adverts at once = %d, want none", len(got))
@@ -101,7 +101,7 @@ func TestBackupHears(t *testing.T) {
 			took := time.Duration(0)
 			for d := time.Duration(0); d < 2*time.Second && b.state() == vrrp.Backup; d += 5 * ms {
 				if d%interval == 0 {
-					b.hear(low, c.priority)
+					b.receive(low, c.priority)
 				}
 				b.run(5 * ms)
 				took = d
@@ -120,7 +120,7 @@ func TestBackupHears(t *testing.T) {
 // must wait for 3 of them.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
-	b.hear(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
+	b.receive(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
 	b.run(1000 * ms)
 	b.want(vrrp.Backup)
 	b.run(150 * ms)
@@ -156,7 +156,7 @@ func TestDroppedPackets(t *testing.T) {
 				change = func(*vrrp.Advert, *vrrp.Datagram) {}
 			}
 			for range 20 {
-				b.hear(high, 200, change)
+				b.receive(high, 200, change)
 				b.run(g.Interval / 5)
 				if b.state() == vrrp.Active {
 					break
@@ -192,7 +192,7 @@ func TestStrangerWithTheSameRouterID(t *testing.T) {
 		b := newBench(t, g)
 		b.run(4 * time.Second)
 		b.want(vrrp.Active)
-		b.hearFor(10*time.Second, high, 200, func(a *vrrp.Advert, _ *vrrp.Datagram) {
+		b.receiveFor(10*time.Second, high, 200, func(a *vrrp.Advert, _ *vrrp.Datagram) {
 			a.Addrs = addrs("10.9.0.200")
 			change(a)
 		})
@@ -208,7 +208,7 @@ func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Secon
 // be the owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
-	b.hearFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
+	b.receiveFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
 	b.want(vrrp.Backup)
 	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it lists 10.9.0.101 as well" {
 		t.Errorf("status = %+v, want the owner and the difference", s)
@@ -224,7 +224,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	b := newBench(t, mainGroup())
 	for _, c := range []vrrp.Checksum{vrrp.Pseudo, vrrp.Plain, vrrp.Pseudo} {
 		if c == vrrp.Plain || b.state() == vrrp.Active {
-			b.hear(low, 50, sum(c))
+			b.receive(low, 50, sum(c))
 		}
 		b.run(500 * ms)
 		if got := b.sums[len(b.sums)-1]; got != c {
@@ -272,16 +272,16 @@ func TestYield(t *testing.T) {
 				b.active()
 			}
 			for b.state() != vrrp.Active {
-				b.hearFor(interval, low, 50, c.change)
+				b.receiveFor(interval, low, 50, c.change)
 			}
 			if c.distant {
-				if b.hearFor(interval, low, 50, c.change); b.probes == 0 {
+				if b.receiveFor(interval, low, 50, c.change); b.probes == 0 {
 					t.Error("the VIP was not probed")
 				}
 			}
 			var since time.Duration
 			for ; b.state() == vrrp.Active && since < time.Second; since += interval {
-				b.hearFor(interval, low, 50, c.change)
+				b.receiveFor(interval, low, 50, c.change)
 			}
 			if stays := c.late || c.distant; stays {
 				b.want(vrrp.Active)
@@ -293,7 +293,7 @@ func TestYield(t *testing.T) {
 			if since > 5*interval {
 				t.Errorf("both were Active for %s, want at most 5 intervals", since)
 			}
-			b.hearFor(2*time.Second, low, 50, c.change)
+			b.receiveFor(2*time.Second, low, 50, c.change)
 			b.want(vrrp.Backup)
 			if s := b.group(); len(s.Problems) != 1 {
 				t.Errorf("problems = %q, want one", s.Problems)
@@ -339,7 +339,7 @@ func TestYieldToANewcomer(t *testing.T) {
 			}
 			for i := range 5 {
 				if i < c.adverts {
-					b.hear(low, 50, c.change)
+					b.receive(low, 50, c.change)
 				}
 				b.run(interval)
 			}
@@ -352,7 +352,7 @@ func TestYieldToANewcomer(t *testing.T) {
 				b.want(vrrp.Active)
 				return
 			}
-			b.hearFor(time.Second, low, 50, c.change)
+			b.receiveFor(time.Second, low, 50, c.change)
 			b.want(vrrp.Backup)
 			b.repair()
 		})
@@ -360,7 +360,7 @@ func TestYieldToANewcomer(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
 	b.found[netip.MustParseAddr(vip)] = "02:00:00:00:00:01"
-	b.hearFor(5*interval, low, 50)
+	b.receiveFor(5*interval, low, 50)
 	b.want(vrrp.Backup)
 	b.do(b.node.Standby(b.now, false))
 	b.repair()
@@ -371,7 +371,7 @@ func (b *bench) repair() {
 	b.t.Helper()
 	delete(b.found, netip.MustParseAddr(vip))
 	for i := 0; b.state() == vrrp.Backup && i < 5; i++ {
-		b.hearFor(interval, low, 50)
+		b.receiveFor(interval, low, 50)
 	}
 	b.run(25 * ms)
 	b.want(vrrp.Active)
@@ -385,7 +385,7 @@ func TestSlowRival(t *testing.T) {
 	var owned int
 	for i := range 200 {
 		if i%10 == 0 {
-			b.hear(low, 50, slow)
+			b.receive(low, 50, slow)
 		}
 		b.run(interval)
 		if b.state() == vrrp.Active {
@@ -405,8 +405,8 @@ func TestManyStrangers(t *testing.T) {
 	b.active()
 	b.notes = nil
 	for i := range 200 {
-		b.hear(fmt.Sprintf("10.9.1.%d", i+1), 50)
-		b.hear(fmt.Sprintf("10.9.2.%d", i+1), 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 64 })
+		b.receive(fmt.Sprintf("10.9.1.%d", i+1), 50)
+		b.receive(fmt.Sprintf("10.9.2.%d", i+1), 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 64 })
 	}
 	if n := len(b.notes); n == 0 || n > 10 {
 		t.Errorf("%d notes, want 1 to 10", n)
@@ -426,11 +426,11 @@ func TestUnyieldingOwner(t *testing.T) {
 	b := newBench(t, g)
 	b.active()
 	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
-	b.hear(low, 50, more)
+	b.receive(low, 50, more)
 	if !b.noted("10.9.0.1 is Active in main at the same time as this host") {
 		t.Errorf("notes = %q, want the rival", b.notes)
 	}
-	b.hearFor(2*time.Second, low, 50, more)
+	b.receiveFor(2*time.Second, low, 50, more)
 	b.want(vrrp.Active)
 	want := "main is Active, but 10.9.0.1 is Active as well and ignores the adverts of this host: it lists 10.9.0.101 as well"
 	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
@@ -457,7 +457,7 @@ func TestYieldToAnAnswer(t *testing.T) {
 			b.found[netip.MustParseAddr(vip)] = "02:00:00:00:00:01"
 			for b.state() != vrrp.Active && b.now < local.Time(time.Hour+time.Second) {
 				if c.lower {
-					b.hear(low, 50)
+					b.receive(low, 50)
 				}
 				b.run(50 * ms)
 			}
@@ -482,10 +482,10 @@ func TestReadiness(t *testing.T) {
 	}
 	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
 	b.want(vrrp.Active)
-	b.hear(low, 2)
+	b.receive(low, 2)
 	b.want(vrrp.Backup)
 	b.do(b.node.Ready(b.now, "main", ""))
-	b.hearFor(400*ms, low, 2)
+	b.receiveFor(400*ms, low, 2)
 	b.run(25 * ms)
 	b.want(vrrp.Active)
 }
@@ -528,10 +528,10 @@ func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
 	b.do(b.node.Resign(b.now, "main"))
-	b.hearFor(2*time.Second, low, 50)
+	b.receiveFor(2*time.Second, low, 50)
 	b.want(vrrp.Backup)
 	b.do(b.node.Standby(b.now, false))
-	b.hearFor(400*ms, low, 50)
+	b.receiveFor(400*ms, low, 50)
 	b.run(25 * ms)
 	b.want(vrrp.Active)
 	b.do(b.node.Resign(b.now, "main"))
@@ -569,11 +569,11 @@ func TestLapse(t *testing.T) {
 		if reported {
 			b.do(b.node.Lapsed(b.now, local.NotRefreshed, time.Second))
 		} else {
-			b.hear(low, 50)
+			b.receive(low, 50)
 		}
-		b.hear(low, 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
-		b.hear(low, 0, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
-		b.hear(low, 50)
+		b.receive(low, 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
+		b.receive(low, 0, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.At = queued })
+		b.receive(low, 50)
 		b.want(vrrp.Backup)
 		b.run(300 * ms)
 		if got := b.priorities(); len(got) > 0 || b.state() != vrrp.Backup {
@@ -613,10 +613,10 @@ func TestSlowGate(t *testing.T) {
 // owner whose adverts are queued.
 func TestPausedBackup(t *testing.T) {
 	b := newBench(t, mainGroup())
-	b.hearFor(time.Second, high, 150)
+	b.receiveFor(time.Second, high, 150)
 	b.now = b.now.Add(5 * time.Second)
 	b.do(b.node.Tick(b.now))
-	b.hearFor(time.Second, high, 150)
+	b.receiveFor(time.Second, high, 150)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
 		t.Errorf("adverts = %v, want none", got)
@@ -680,8 +680,8 @@ func TestWitness(t *testing.T) {
 	}
 	b.run(1900 * ms)
 	b.want(vrrp.Backup) // it is cut off
-	b.hear(low, 50)
-	b.hear(low, 0)
+	b.receive(low, 50)
+	b.receive(low, 0)
 	b.run(150 * ms)
 	b.want(vrrp.Active) // the other router resigned
 	b.run(3 * time.Second)
@@ -702,13 +702,13 @@ func TestSilentWitness(t *testing.T) {
 				t.Errorf("witness %q, %s: unwitnessed %q", kind, when, got)
 			}
 		}
-		b.hearFor(1900*ms, high, 200)
+		b.receiveFor(1900*ms, high, 200)
 		reports("after 1.9 s", false)
-		b.hearFor(300*ms, high, 200)
+		b.receiveFor(300*ms, high, 200)
 		reports("after 2.2 s", true)
 		b.do(b.node.Reached(b.now, "main"))
 		reports("after an answer", false)
-		b.hearFor(2200*ms, high, 200)
+		b.receiveFor(2200*ms, high, 200)
 		reports("2.2 s after an answer", true)
 		b.do(b.node.Reaching(b.now, "main"))
 		reports("with another host", false)
@@ -756,7 +756,7 @@ func TestHealedPartition(t *testing.T) {
 					b.do(b.node.Reached(b.now, "main"))
 				}
 				if b.state() == vrrp.Backup {
-					b.hear(low, 50)
+					b.receive(low, 50)
 				}
 				b.run(interval)
 			}
@@ -781,7 +781,7 @@ func TestOwnerThatWasCutOff(t *testing.T) {
 			b.do(b.node.Reached(b.now, "main"))
 			want = vrrp.Active
 		}
-		b.hear(low, 50)
+		b.receive(low, 50)
 		b.want(want)
 	}
 }
@@ -840,7 +840,7 @@ func TestIPv6(t *testing.T) {
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
 	b := newBench(t, g)
 	hear := func(priority uint8) {
-		b.hear("fe80::9", priority, func(a *vrrp.Advert, d *vrrp.Datagram) {
+		b.receive("fe80::9", priority, func(a *vrrp.Advert, d *vrrp.Datagram) {
 			d.To = vrrp.MulticastGroup(false)
 			d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
 			d.From = d.From.WithZone("eth0")
@@ -875,7 +875,7 @@ func TestNext(t *testing.T) {
 // TestStatus reads the status. It must have the owner, the routers and the last changes.
 func TestStatus(t *testing.T) {
 	b := newBench(t, mainGroup())
-	b.hear(high, 150)
+	b.receive(high, 150)
 	b.run(50 * ms)
 	s := b.group()
 	if s.Owner.String() != high || s.Routers[0].Age != 50*ms || s.Routers[0].Priority != 150 || s.Advertised != -1 {
@@ -883,7 +883,7 @@ func TestStatus(t *testing.T) {
 	}
 	b.active()
 	for range 20 {
-		b.hear(high, 150)
+		b.receive(high, 150)
 		b.active()
 	}
 	s = b.group()

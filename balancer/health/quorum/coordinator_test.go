@@ -219,8 +219,8 @@ func (a *assembly) join(n balancer.NodeName) {
 	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
 }
 
-// leave removes a node with everything under its lease.
-func (a *assembly) leave(n balancer.NodeName) {
+// removeNode removes a node with everything under its lease.
+func (a *assembly) removeNode(n balancer.NodeName) {
 	delete(a.hosts, n)
 	a.board.Nodes = a.board.Nodes.Delete(n)
 	for ballot := range a.board.Votes.Keys() {
@@ -230,8 +230,8 @@ func (a *assembly) leave(n balancer.NodeName) {
 	}
 }
 
-// look makes a host read the board, and returns its wanted writes and its verdicts.
-func (a *assembly) look(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
+// readBoard makes a host read the board, and returns its wanted writes and its verdicts.
+func (a *assembly) readBoard(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
 	all = c.Judge(verdicts{})
@@ -262,13 +262,13 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// settle makes all hosts write in random order until nothing is left to write. Each receives the
-// verdicts of all hosts.
-func (a *assembly) settle(each func(balancer.NodeName, verdicts)) {
+// writeUntilStable makes all hosts write in random order until nothing is left to write. Each
+// receives the verdicts of all hosts.
+func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
 		for n := range a.hosts {
-			w, all := a.look(n)
+			w, all := a.readBoard(n)
 			each(n, all)
 			writes = append(writes, w...)
 		}
@@ -295,7 +295,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			a.join(n)
 		}
 		for range 12 {
-			a.settle(func(n balancer.NodeName, all verdicts) {
+			a.writeUntilStable(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
 						t.Fatalf("seed %d: %s regards %s as down although it is up; votes: %s", seed, n, target, said(a.board, target))
@@ -303,7 +303,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 				}
 			})
 			for n := range a.hosts {
-				_, all := a.look(n)
+				_, all := a.readBoard(n)
 				for target, truth := range a.truth {
 					if all.At(target) != truth {
 						t.Fatalf("seed %d: %s regards %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, said(a.board, target))
@@ -325,7 +325,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			case a.hosts[n] == nil:
 				a.join(n)
 			case len(a.hosts) > 3:
-				a.leave(n)
+				a.removeNode(n)
 			}
 		}
 	}

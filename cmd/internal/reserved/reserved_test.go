@@ -37,7 +37,7 @@ func written(f *reserved.Follower) (all []string) {
 	return all
 }
 
-func same(t *testing.T, f *reserved.Follower, want ...string) {
+func wantReserved(t *testing.T, f *reserved.Follower, want ...string) {
 	t.Helper()
 	if got := written(f); !slices.Equal(got, want) {
 		t.Errorf("reserved = %q, want %q", got, want)
@@ -65,11 +65,11 @@ func TestWritten(t *testing.T) {
 			return addrs("192.168.1.1", "fe80::1%eth0", "10.1.0.1")
 		},
 	})
-	same(t, f, "10.1.0.1"+ofEtcd, "192.168.1.1"+gateway, "fd00::1"+ofEtcd, "fe80::1"+gateway)
+	wantReserved(t, f, "10.1.0.1"+ofEtcd, "192.168.1.1"+gateway, "fd00::1"+ofEtcd, "fe80::1"+gateway)
 	if want := addrs("10.1.0.1", "fd00::1", "198.51.100.1", "2001:db8::1"); !slices.Equal(listed, want) {
 		t.Errorf("routes looked up = %v, want %v", listed, want)
 	}
-	same(t, nil)
+	wantReserved(t, nil)
 }
 
 // TestFollows resolves names. A name without an answer must be retried and keep its addresses. A
@@ -103,21 +103,21 @@ func TestFollows(t *testing.T) {
 		later := func(d time.Duration) { mu.Unlock(); time.Sleep(d); synctest.Wait(); mu.Lock() }
 		mu.Lock()
 		later(time.Minute)
-		same(t, f, "192.168.1.1"+gateway, "192.168.1.53"+nameServer)
+		wantReserved(t, f, "192.168.1.1"+gateway, "192.168.1.53"+nameServer)
 		answer = addrs("10.1.0.1", "::ffff:10.1.0.2")
 		later(15 * time.Second)
 		known := []string{"10.1.0.1" + ofEtcd, "10.1.0.2" + ofEtcd, "192.168.1.1" + gateway, "192.168.1.53" + nameServer}
-		same(t, f, known...)
+		wantReserved(t, f, known...)
 		before := lookups
 		answer = nil
 		later(time.Hour)
-		same(t, f, known...)
+		wantReserved(t, f, known...)
 		if n := lookups - before; changes != 1 || n < 11 || n > 13 {
 			t.Errorf("reported %d times, want once; %d lookups in an hour, want 12", changes, n)
 		}
 		way = "192.168.1.2"
 		later(15 * time.Second)
-		same(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
+		wantReserved(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
 		if changes != 2 {
 			t.Errorf("reports of two changes = %d, want 2", changes)
 		}

@@ -95,9 +95,9 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	}
 }
 
-// weighted returns a node in a mode, with a service of two silent endpoints. weigh writes other
-// weights for each i.
-func weighted(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
+// newWeightedNode returns a node in a mode, with a service of two silent endpoints. weigh writes
+// other weights for each i.
+func newWeightedNode(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
 	mode, _ := modes.Find(name)
@@ -132,7 +132,7 @@ func TestCountsOverRestarts(t *testing.T) {
 }
 
 func countsOverRestarts(t *testing.T, name config.ModeName) {
-	n, weigh := weighted(t, name)
+	n, weigh := newWeightedNode(t, name)
 	changes := 0
 	change := func(times int) {
 		for i := range times {
@@ -244,7 +244,7 @@ func TestCountsWhileServicesChange(t *testing.T) {
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {
-	n, weigh := weighted(t, name)
+	n, weigh := newWeightedNode(t, name)
 	weigh(0)
 	n.start()
 	t.Cleanup(func() { n.stop() })

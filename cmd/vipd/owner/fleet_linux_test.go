@@ -231,8 +231,8 @@ func (g *gateway) move(what string, more ...string) {
 	g.vipctl(append([]string{"vip", "move", what, "--timeout", wait.Patience.String()}, more...)...)
 }
 
-// holds waits until the host has the routed VIP (if want is true) or no longer has it.
-func (g *gateway) holds(want bool) {
+// waitForVIP waits until the host has the routed VIP (if want is true) or no longer has it.
+func (g *gateway) waitForVIP(want bool) {
 	g.t.Helper()
 	wait.For(g.t, wait.Patience, fmt.Sprintf("%s to hold %s: %t", g.ns.Name, routed, want), func() bool {
 		return strings.Contains(g.ns.Exec("ip", "-o", "addr"), " "+routed.String()+"/") == want
@@ -324,8 +324,8 @@ func (f *fleet) took() (n int) {
 	return n
 }
 
-// settled waits until a host owns the VIP and the other two could own it.
-func (f *fleet) settled() (owner *gateway) {
+// waitForOwner waits until a host owns the VIP and the other two could own it.
+func (f *fleet) waitForOwner() (owner *gateway) {
 	f.t.Helper()
 	wait.For(f.t, wait.Patience, "an owner, and two more that could be", func() bool {
 		open := 0

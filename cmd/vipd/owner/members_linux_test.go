@@ -28,7 +28,7 @@ func TestOwnerWhileMemberIsCut(t *testing.T) {
 				continue
 			}
 			t.Run(fmt.Sprintf("member %d %s", i, loss), func(t *testing.T) {
-				f.settled()
+				f.waitForOwner()
 				m.CutPeers(loss)
 				defer m.HealPeers()
 				f.cutOff(m, loss)

@@ -28,7 +28,7 @@ import (
 // be answered again, and two hosts must never answer at the same time.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	g := f.settled()
+	g := f.waitForOwner()
 	if !strings.Contains(g.vipctl("get", "vips"), g.ns.Name) {
 		t.Errorf("vipctl get vips = %s, want the owner %s", g.vipctl("get", "vips"), g.ns.Name)
 	}
@@ -55,7 +55,7 @@ func TestOneOwner(t *testing.T) {
 		f.etcdFrozen(0),
 		planned,
 		cutOff,
-		{"node standby", func(g *gateway) { f.standsBy(g) }, func(g *gateway) { g.vipctl("node", "resume", g.ns.Name); g.holds(true) }, true},
+		{"node standby", func(g *gateway) { f.standsBy(g) }, func(g *gateway) { g.vipctl("node", "resume", g.ns.Name); g.waitForVIP(true) }, true},
 		killed,
 		{"SIGTERM", signal(syscall.SIGTERM), (*gateway).start, true},
 		stopped,
@@ -63,29 +63,29 @@ func TestOneOwner(t *testing.T) {
 		f.meets(c)
 	}
 
-	g = f.settled()
+	g = f.waitForOwner()
 	f.flaps(g)
-	f.settled()
+	f.waitForOwner()
 	f.answers(vip, vip6)
 
 	// No host may add an address of another machine until the address is free. A foreign host with
 	// a VIP must be reported.
 	wait.For(t, wait.Patience, taken.String()+" to remain at the client", func() bool {
-		g := f.settled()
+		g := f.waitForOwner()
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
 		t.Errorf("a host has %s, want none", taken)
 	}
 	// Hosts must use a new key without a pause.
-	foreign := f.settled().answer().Foreign
+	foreign := f.waitForOwner().answer().Foreign
 	p := f.probe()
 	f.hosts[0].vipctl("ownership", "rekey")
 	f.hosts[0].vipctl("ownership", "rekey")
 	if gap := f.judge(p, "new key"); gap > wait.Bound(200*time.Millisecond) {
 		t.Errorf("time without an answer while the key was replaced = %s, want at most 200ms", gap)
 	}
-	if s := f.settled().answer(); s.Foreign != foreign {
+	if s := f.waitForOwner().answer(); s.Foreign != foreign {
 		t.Errorf("heartbeats refused while the key was replaced = %d, want 0", s.Foreign-foreign)
 	}
 	f.client.DelAddr("lan", taken.String()+"/32")
@@ -109,12 +109,12 @@ func (f *fleet) flaps(g *gateway) {
 // standsBy puts a host on standby. When vipctl returns, the VIPs must have moved. Then the host
 // must also release the VIPs that only it can have.
 func (f *fleet) standsBy(g *gateway) {
-	g.holds(true)
+	g.waitForVIP(true)
 	g.vipctl("node", "standby", g.ns.Name, "--wait", "--reason", "kernel")
 	if all := g.bound(); len(all) > 0 {
 		f.t.Errorf("VIPs of %s after vipctl node standby --wait = %v, want none", g.ns.Name, all)
 	}
-	g.holds(false)
+	g.waitForVIP(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
 		f.t.Errorf("events of %s = none with the reason for the standby, want one", g.ns.Name)
 	}
@@ -168,7 +168,7 @@ const tooLate = 100 * time.Millisecond
 // never answer at the same time.
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
-	g := f.settled()
+	g := f.waitForOwner()
 	talk, took := f.talk(), f.took()
 	p := f.probe()
 	c.fault(g)
@@ -181,7 +181,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 		}
 	}
 	c.mend(g)
-	back := f.settled() == g // on a busy machine, a stopped host may own the VIP again
+	back := f.waitForOwner() == g // on a busy machine, a stopped host may own the VIP again
 	f.answers(vip, vip6)
 	// The kernel resets the connections of a killed program. A short move of the VIP may leave them
 	// open. On a busy machine, a VIP may move for a moment even if it should stay.
@@ -213,7 +213,7 @@ func (f *fleet) judge(p probers, what string) time.Duration {
 // both again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
-	g := f.settled()
+	g := f.waitForOwner()
 	p := f.probe()
 	_ = g.daemon.Process.Kill()
 	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
@@ -263,14 +263,14 @@ func TestOwnerDiesWithEtcd(t *testing.T) {
 	if len(gaps) == 0 {
 		t.Skip("every run was skipped; its log has the reason")
 	}
-	tell(t, "kill -9 of the owner and the leader of etcd", gaps)
+	logGaps(t, "kill -9 of the owner and the leader of etcd", gaps)
 }
 
 func diesWithEtcd(t *testing.T) (gap time.Duration) {
 	// These are the times in examples/etcd. With etcd's defaults of 100 and 1,000 ms, VIPs were
 	// unanswered for up to 2.33 s.
 	f := newFleet(t, "nftables", etcdkit.Options{Members: 3, Flags: []string{"--heartbeat-interval", "50", "--election-timeout", "500"}})
-	f.settled()
+	f.waitForOwner()
 	leader, client := -1, f.etcd.Client()
 	wait.For(t, wait.Patience, "the leader of etcd", func() bool {
 		leader = slices.IndexFunc(f.etcd.Endpoints(), func(endpoint string) bool {
@@ -297,7 +297,7 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 // they must not answer for VIPs of others, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	f.settled()
+	f.waitForOwner()
 	second, third := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
 	third.EnableAuth(etcdkit.User{Name: "half", Password: "secret", Read: []string{"/vipd/"}})
 	password := filepath.Join(t.TempDir(), "password")
@@ -361,7 +361,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 // each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
-	dead := f.settled()
+	dead := f.waitForOwner()
 	alarm := func(action etcdserverpb.AlarmRequest_AlarmAction) {
 		f.t.Helper()
 		r := &etcdserverpb.AlarmRequest{Action: action, Alarm: etcdserverpb.AlarmType_NOSPACE}
@@ -388,7 +388,7 @@ func (f *fleet) full() {
 func (f *fleet) devices() {
 	f.t.Helper()
 	first := netip.MustParseAddr("10.7.0.100")
-	g := f.settled()
+	g := f.waitForOwner()
 	p, sessions := f.probe(), f.sessions()
 	for _, h := range f.hosts {
 		h.configure(func(text string) string { return text + fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", first) })
@@ -412,7 +412,7 @@ func (f *fleet) devices() {
 	if now := f.sessions(); !slices.Equal(now, sessions) {
 		f.t.Errorf("sessions after a device was replaced = %v, want %v", now, sessions)
 	}
-	if o := f.settled(); o != g {
+	if o := f.waitForOwner(); o != g {
 		f.t.Errorf("owner of another device's VIP = %s, want %s", o.ns.Name, g.ns.Name)
 	}
 	if gap := f.judge(p, "device replaced"); gap > wait.Bound(300*time.Millisecond) {
@@ -457,7 +457,7 @@ func (f *fleet) many() {
 				strings.Join(manyVIPs(n), `", "`), probePort, ownPort, 11+i)
 		})
 	}
-	f.settled()
+	f.waitForOwner()
 	if now := f.sessions(); !slices.Equal(now, sessions) {
 		f.t.Errorf("sessions after VIPs were added and removed = %v, want %v", now, sessions)
 	}
@@ -465,10 +465,10 @@ func (f *fleet) many() {
 	others := slices.DeleteFunc(slices.Clone(f.hosts), func(o *gateway) bool { return o == g })
 	all, share := manyVIPs(n), g.answer().Bound
 	lost := slices.DeleteFunc(slices.Clone(share), func(a netip.Addr) bool { return !slices.Contains(all, a.String()) })
-	f.asks(lost, g.ns.Name+" to answer for its share", func(host string) bool { return host == g.ns.Name })
+	f.queryVIPs(lost, g.ns.Name+" to answer for its share", func(host string) bool { return host == g.ns.Name })
 	began := time.Now()
 	_ = g.cmd.Process.Kill()
-	f.asks(lost, "others to answer for the killed host's VIPs", func(host string) bool { return host != g.ns.Name })
+	f.queryVIPs(lost, "others to answer for the killed host's VIPs", func(host string) bool { return host != g.ns.Name })
 	f.t.Logf("%d VIPs on 3 hosts: others answered a client for the %d VIPs of a killed host after %s", n, len(lost), time.Since(began).Round(time.Millisecond))
 	wait.For(f.t, wait.Patience, "other owners of the killed host's VIPs", func() bool { return bound(others) == want })
 	f.t.Logf("all %d VIPs had other owners after at most %s", len(share), time.Since(began).Round(time.Millisecond))
@@ -549,7 +549,7 @@ func TestStoppedDaemon(t *testing.T) {
 // accept an operator's fence of that host. The fenced host must not own its VIPs again.
 func TestFenceByOperator(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	g := f.settled()
+	g := f.waitForOwner()
 	i := slices.Index(f.hosts, g)
 	second, last := f.hosts[(i+1)%3], f.hosts[(i+2)%3]
 	vipctl := func(args ...string) (string, error) {
@@ -575,7 +575,7 @@ func TestFenceByOperator(t *testing.T) {
 	for _, h := range []*gateway{g, second} {
 		powerOff.mend(h)
 	}
-	if o := f.settled(); o != last {
+	if o := f.waitForOwner(); o != last {
 		t.Errorf("owner after %s returned = %s, want %s", g.ns.Name, o.ns.Name, last.ns.Name)
 	}
 	f.answers(vip, vip6)
@@ -591,7 +591,7 @@ func TestVIPThatKernelRefuses(t *testing.T) {
 	}
 	v := netip.MustParseAddr("fd09::101") // without a group, so it has not moved before
 	f := newFleet(t, "nftables", etcdkit.Options{}, "", fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", v))
-	f.settled()
+	f.waitForOwner()
 	var g *gateway
 	has := func(h *gateway) bool { return slices.Contains(h.bound(), v) }
 	wait.For(t, wait.Patience, "an owner", func() bool {

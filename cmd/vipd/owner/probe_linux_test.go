@@ -289,7 +289,7 @@ func (p *prober) listen(frames *os.File) {
 			return
 		}
 		if err == nil {
-			p.hear(b[:n])
+			p.receive(b[:n])
 		}
 	}
 }
@@ -298,9 +298,9 @@ func (p *prober) listen(frames *os.File) {
 // prove when its host had the VIP, because a busy machine may pause between the frames of a query.
 const instant = 5 * time.Millisecond
 
-// hear processes a frame that may be an answer. A reset shows that a host that should be silent has
-// answered, but does not count as an answer to the client's queries.
-func (p *prober) hear(frame []byte) {
+// receive processes a frame that may be an answer. A reset shows that a host that should be silent
+// has answered, but does not count as an answer to the client's queries.
+func (p *prober) receive(frame []byte) {
 	const ethernet, shortest = 14, 14
 	kind, from, size := 9, 12, 20 // offsets of the protocol and source address in an IPv4 header, and its size
 	if p.vip.Is6() {
@@ -395,9 +395,9 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// asks queries VIPs by UDP as a client would. It repeats unanswered queries until a wanted host has
-// answered for each VIP.
-func (f *fleet) asks(vips []netip.Addr, what string, wanted func(host string) bool) {
+// queryVIPs queries VIPs by UDP as a client would. It repeats unanswered queries until a wanted
+// host has answered for each VIP.
+func (f *fleet) queryVIPs(vips []netip.Addr, what string, wanted func(host string) bool) {
 	f.t.Helper()
 	pc, err := f.client.ListenPacket("udp4", ":0")
 	if err != nil {

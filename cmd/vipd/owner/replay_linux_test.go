@@ -20,7 +20,7 @@ import (
 // the other hosts. One of them must nevertheless take over the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	dead := f.settled()
+	dead := f.waitForOwner()
 	p := f.probe()
 	last := f.record(dead)
 	time.Sleep(200 * time.Millisecond) // wait for a few heartbeats

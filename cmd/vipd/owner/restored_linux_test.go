@@ -16,7 +16,7 @@ import (
 func TestEtcdDataReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	m := f.etcd.Members[0]
-	first := f.settled()
+	first := f.waitForOwner()
 	m.Stop()
 	backup := m.Backup()
 	m.Start()
@@ -39,7 +39,7 @@ func TestEtcdDataReplaced(t *testing.T) {
 // others.
 func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	f.t.Helper()
-	f.settled()
+	f.waitForOwner()
 	m, before, p := f.etcd.Members[0], f.sessions(), f.probe()
 	renewed := func() (n int) {
 		for i, s := range f.sessions() {
@@ -64,7 +64,7 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	for _, g := range f.hosts {
 		g.event("etcd was wiped, or restored from a backup")
 	}
-	owner := f.settled()
+	owner := f.waitForOwner()
 	f.answers(vip, vip6)
 	f.judge(p, "etcd "+what)
 	p = f.probe()

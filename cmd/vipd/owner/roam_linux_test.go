@@ -78,8 +78,8 @@ func connectionsGoOn(t *testing.T, mode string) {
 		f.client.AddAddr("lan", fmt.Sprintf("fd09::%d/64", 60+i))
 	}
 	f.client.Route("10.96.0.2/32", "10.9.0.101")
-	f.goesOn(planned)
-	f.goesOn(killed)
+	f.wantConnectionsContinue(planned)
+	f.wantConnectionsContinue(killed)
 }
 
 // line is an open connection.
@@ -136,10 +136,10 @@ func (f *fleet) lines() (all []*line) {
 	return all
 }
 
-// goesOn injects a fault into the owner. Open connections must continue.
-func (f *fleet) goesOn(c fault) {
+// wantConnectionsContinue injects a fault into the owner. Open connections must continue.
+func (f *fleet) wantConnectionsContinue(c fault) {
 	f.t.Helper()
-	f.settled()
+	f.waitForOwner()
 	has := func() (owner *gateway) {
 		for _, g := range f.hosts {
 			if all := g.bound(); !slices.ContainsFunc(roaming, func(v netip.Addr) bool { return !slices.Contains(all, v) }) {

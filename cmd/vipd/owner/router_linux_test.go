@@ -20,9 +20,9 @@ func TestRouterReplaced(t *testing.T) {
 		g.configure(func(text string) string { return strings.Replace(text, "reach = [\"10.9.0.50\"]\n", "", 1) })
 		signal(syscall.SIGTERM)(g)
 		g.start()
-		f.settled()
+		f.waitForOwner()
 	}
-	g, took, p := f.settled(), f.took(), f.probe()
+	g, took, p := f.waitForOwner(), f.took(), f.probe()
 	for _, h := range f.hosts {
 		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
 	}

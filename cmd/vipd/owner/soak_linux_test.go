@@ -48,12 +48,12 @@ func (f *fleet) worst(c fault, n int) {
 		}
 		gaps = append(gaps, f.meets(c))
 	}
-	tell(f.t, c.name, gaps)
+	logGaps(f.t, c.name, gaps)
 	f.t.Logf("an owner waited %s for a processor at worst", f.late().Round(time.Millisecond))
 }
 
-// tell logs the times without an answer.
-func tell(t *testing.T, what string, gaps []time.Duration) {
+// logGaps logs the times without an answer.
+func logGaps(t *testing.T, what string, gaps []time.Duration) {
 	t.Helper()
 	slices.Sort(gaps)
 	n := len(gaps)
@@ -68,11 +68,11 @@ func TestCostAtRest(t *testing.T) {
 		t.Skip("needs to measure for minutes, which only make soak does")
 	}
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	f.settled()
+	f.waitForOwner()
 	began := time.Now()
 	f.more(n)
 	t.Logf("%d VIPs have owners after %s", n, time.Since(began).Round(time.Second))
-	f.settled()
+	f.waitForOwner()
 	// The first announcements are complete when each VIP was announced four times, at 500 frames a
 	// second.
 	const least, span = 4, 30 * time.Second

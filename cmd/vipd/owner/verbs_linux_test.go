@@ -45,7 +45,7 @@ hold = "one"
 // Balancing must distribute the VIPs of a loaded host.
 func TestMovesByVipctl(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
-	f.settled()
+	f.waitForOwner()
 	file := filepath.Join(t.TempDir(), "verbs.toml")
 	if err := os.WriteFile(file, []byte(verbs), 0o600); err != nil {
 		t.Fatal(err)

@@ -22,8 +22,8 @@ func (g *gateway) refuses(code int, words string, args ...string) {
 	}
 }
 
-// says runs vipctl. Its output must contain these words.
-func (g *gateway) says(words string, args ...string) {
+// wantOutput runs vipctl. Its output must contain these words.
+func (g *gateway) wantOutput(words string, args ...string) {
 	g.t.Helper()
 	if out := g.vipctl(args...); !strings.Contains(out, words) {
 		g.t.Errorf("vipctl %v:\n%swant %q", args, out, words)
@@ -58,7 +58,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	wait.For(t, wait.Patience, "gw2 to follow gw1", p.b.follows)
 
 	p.a.refuses(2, "--to gw2 is not an address", "vip", "move", "10.9.0.100", "--to", "gw2")
-	p.a.says("10.9.0.100: this host is already its owner", "vip", "move", "10.9.0.100", "--to", "10.9.0.11")
+	p.a.wantOutput("10.9.0.100: this host is already its owner", "vip", "move", "10.9.0.100", "--to", "10.9.0.11")
 	if n := strings.Count(p.a.vipctl("events"), "resigned"); n > 0 {
 		t.Errorf("resignations of the owner without a move = %d, want 0", n)
 	}
@@ -76,7 +76,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	})
 
 	began := time.Now()
-	p.a.says("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
+	p.a.wantOutput("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
 	p.owns(t, p.b)
 	silent := p.probe.gap(p.a.mac, p.b.mac, began)
 	t.Logf("silent for %s", silent.Round(time.Millisecond))
@@ -84,11 +84,11 @@ endpoints = [{ address = "10.9.0.50" }]
 		t.Errorf("the VIP was silent for %s, want at most %s", silent, bound)
 	}
 	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command on it", "vip", "move", "10.9.0.100")
-	p.a.says("10.9.0.12", "get", "vips")
-	p.a.says("priority 100 over 150", "get", "vips")
-	p.b.says("gw2; others: not known", "get", "vips")
-	p.a.says("resigned", "events")
-	p.a.says("this host gives 10.9.0.100 to another host: by root: \"new kernel\"", "events")
+	p.a.wantOutput("10.9.0.12", "get", "vips")
+	p.a.wantOutput("priority 100 over 150", "get", "vips")
+	p.b.wantOutput("gw2; others: not known", "get", "vips")
+	p.a.wantOutput("resigned", "events")
+	p.a.wantOutput("this host gives 10.9.0.100 to another host: by root: \"new kernel\"", "events")
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
 	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "an operator moves it"} {
 		if !strings.Contains(text, want) {
@@ -97,7 +97,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	}
 
 	p.b.refuses(2, "this host is gw2, and with VRRP a host can only put itself on standby: run it on gw1", "node", "standby", "gw1")
-	p.b.says("node gw2: on standby until \"vipctl node resume\"; 10.9.0.11 owns main", "node", "standby", "--reason", "disk")
+	p.b.wantOutput("node gw2: on standby until \"vipctl node resume\"; 10.9.0.11 owns main", "node", "standby", "--reason", "disk")
 	p.owns(t, p.a)
 	if n := p.probe.twice(began); n > 0 {
 		t.Errorf("requests that both hosts answered = %d, want 0", n)
@@ -116,13 +116,13 @@ endpoints = [{ address = "10.9.0.50" }]
 	if p.probe.only(p.b.mac) {
 		t.Error("a host on standby owns the VIP after a restart, want the other host")
 	}
-	p.b.says("node gw2: it may own VIPs again", "node", "resume")
+	p.b.wantOutput("node gw2: it may own VIPs again", "node", "resume")
 	p.owns(t, p.b)
 
 	p.b.refuses(1, "no other host took main, so this host took it back", "vip", "move", "@main")
 	p.b.refuses(1, "gw2 is not on standby: no other host took main", "node", "standby", "gw2")
 	p.owns(t, p.b)
-	p.b.says("node gw2: on standby", "node", "standby", "gw2", "--force")
+	p.b.wantOutput("node gw2: on standby", "node", "standby", "gw2", "--force")
 	wait.For(t, wait.Patience, "nobody to answer", func() bool { return !p.probe.only(p.b.mac) })
 }
 

@@ -20,9 +20,9 @@ import (
 // answer writes a fake kernel's answer to the message with the given sequence number.
 type answer func(w *writer, seq uint32)
 
-// against connects to a fake kernel that gives these answers, one for each message. The last answer
-// repeats.
-func against(t *testing.T, answers ...answer) *Conn {
+// connectToFake connects to a fake kernel that gives these answers, one for each message. The last
+// answer repeats.
+func connectToFake(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
 	open := func() *nlsock.Socket {
@@ -131,7 +131,7 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			visits := 0
-			err := against(t, c.kernel...).Each(t.Context(), c.filter, func(*Flow) error { visits++; return nil })
+			err := connectToFake(t, c.kernel...).Each(t.Context(), c.filter, func(*Flow) error { visits++; return nil })
 			if visits != c.visits || !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 				t.Errorf("%d visits, %v; want %d, %v", visits, err, c.visits, c.err)
 			}
@@ -144,7 +144,7 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
-	c := against(t, half, func(w *writer, seq uint32) { lists(0, one)(w, seq-1); lists(0, two)(w, seq) })
+	c := connectToFake(t, half, func(w *writer, seq uint32) { lists(0, one)(w, seq-1); lists(0, two)(w, seq) })
 	c.lists.Patience = 50 * time.Millisecond
 	if err := c.Each(t.Context(), Filter{}, func(*Flow) error { return nil }); err == nil || !strings.Contains(err.Error(), "has not answered") {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 		"a short number": {stats(5, 0, ctaStatsEntries, 0, 7, 0, 0, 0), nlsock.ErrMalformed},
 		"garbage":        {func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }, nlsock.ErrMalformed},
 	} {
-		n, err := against(t, c.kernel).count()
+		n, err := connectToFake(t, c.kernel).count()
 		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || err == nil && n != 258 {
 			t.Errorf("%s: %d, %v; want 258 or %v", name, n, err, c.err)
 		}
@@ -210,14 +210,14 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 		"garbage":         {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, 0, "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n, err := against(t, c.kernel...).deleteAll(flows)
+			n, err := connectToFake(t, c.kernel...).deleteAll(flows)
 			if n != c.deleted || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 				t.Errorf("deleted = %d, %v; want %d, %q", n, err, c.deleted, c.err)
 			}
 		})
 	}
 	// Late answers from before an error must not be mistaken for later answers.
-	c := against(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
+	c := connectToFake(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
 		t.Error("deleting without privilege = nil, want an error")
 	}

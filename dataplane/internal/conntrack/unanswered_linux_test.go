@@ -22,7 +22,7 @@ type suspects struct {
 	counted map[balancer.Target]int
 }
 
-func (s *suspects) tell(x Suspect) {
+func (s *suspects) add(x Suspect) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x.Counted {
@@ -38,7 +38,7 @@ func (s *suspects) countOf(t balancer.Target) int {
 	return s.counted[t]
 }
 
-func (s *suspects) of(t balancer.Target) int {
+func (s *suspects) count(t balancer.Target) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.told[t]
@@ -59,7 +59,7 @@ func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)
 	s := &suspects{told: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
 	var u *Unanswered
 	err := tab.ns.Do(func() (err error) {
-		u, err = NewUnanswered(true, of, s.tell)
+		u, err = NewUnanswered(true, of, s.add)
 		return err
 	})
 	if err != nil {
@@ -99,16 +99,16 @@ func TestUnansweredIsTold(t *testing.T) {
 		if err := try(wait.Patience); err == nil {
 			t.Fatal("error without a listener = nil, want a refusal")
 		}
-		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.of(target) == 1 })
+		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.count(target) == 1 })
 
 		c.server.Exec(a.tool, "-I", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		if err := try(time.Second); err == nil {
 			t.Fatal("error while all packets are dropped = nil, want a timeout")
 		}
-		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.of(target) == 2 })
+		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.count(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
 		time.Sleep(2 * lookPause) // the kernel keeps each flow for two minutes, but it must be reported and counted once
-		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
+		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
 			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
 		}
 
@@ -120,7 +120,7 @@ func TestUnansweredIsTold(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * lookPause) // no further report may arrive
-		if told, counted := s.of(target), s.countOf(target); told != 2 || counted != 1 {
+		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
 			t.Errorf("further reports = %d, counted = %d; want none because it answers", told-2, counted-1)
 		}
 	}
@@ -143,10 +143,10 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	s := suspectAll(t, tab, func(f *Flow) (balancer.Target, bool) {
 		return balancer.Target{Addr: f.Orig.Src.Addr(), Port: f.Orig.Src.Port()}, true
 	})
-	wait.For(t, time.Minute, "the old flow to be told", func() bool { return s.of(oldTarget) == 1 })
+	wait.For(t, time.Minute, "the old flow to be told", func() bool { return s.count(oldTarget) == 1 })
 	tab.create(t, whole, tcp, sctp, udp)
 	wait.For(t, time.Minute, "the new flows to count", func() bool { return s.countOf(tcpTarget) == 1 && s.countOf(sctpTarget) == 1 })
-	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.of(udpTarget); old != 0 || udp != 0 {
+	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.count(udpTarget); old != 0 || udp != 0 {
 		t.Errorf("counted old flows = %d, UDP flows = %d; want 0", old, udp)
 	}
 	tab.flush(t) // has the effect of a timeout or of the removal of an endpoint

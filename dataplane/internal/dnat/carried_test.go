@@ -46,12 +46,12 @@ func carry(t *testing.T, table *readTable) *Carried {
 			t.Error(err)
 		}
 	})
-	comes(c, 0)
+	applyFrontend(c, 0)
 	return c
 }
 
-// comes applies the n-th frontend.
-func comes(c *Carried, n int) {
+// applyFrontend applies the n-th frontend.
+func applyFrontend(c *Carried, n int) {
 	c.Applied([]dataplane.Change{{Key: key(n), New: web(key(n), 1)}}, nil)
 }
 
@@ -66,7 +66,7 @@ func TestChangesDoNotWaitForReadings(t *testing.T) {
 	both.Go(func() { c.Counters(t.Context()) })
 	<-began
 	applied := make(chan bool)
-	both.Go(func() { comes(c, 2); c.Again(); close(applied) })
+	both.Go(func() { applyFrontend(c, 2); c.Again(); close(applied) })
 	select {
 	case <-applied:
 	case <-time.After(wait.Patience):
@@ -85,7 +85,7 @@ func TestReadingsAreFew(t *testing.T) {
 		table := &readTable{}
 		c := carry(t, table)
 		for range 10 {
-			comes(c, 0)
+			applyFrontend(c, 0)
 			c.Counters(t.Context())
 		}
 		if table.reads != 1 {

@@ -197,8 +197,8 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// lookAgain makes the tracker read conntrack once, at once.
-func (r *rig) lookAgain() {
+// readConntrack makes the tracker read conntrack once, at once.
+func (r *rig) readConntrack() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()
 	r.tracker.traffic.next = time.Time{}
@@ -211,7 +211,7 @@ func (r *rig) lookAgain() {
 // counted returns the counts of the service, which has a single backend.
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
-	r.lookAgain()
+	r.readConntrack()
 	k := counters.BackendKey{Port: counters.Port{Service: "web", Name: "http"}, Addr: netip.AddrPortFrom(r.address(2), 8080)}
 	all := r.tracker.Counters(context.Background(), map[counters.BackendKey]counters.Count{k: {All: 1}})
 	if len(all) != 1 || len(all[0].Backends) != 1 {

@@ -99,7 +99,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			r.remove(f) // the frontend has a drain timeout of 0
 			at := counters.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
-				r.lookAgain()
+				r.readConntrack()
 				all, _ := r.tracker.traffic.bytes(at)
 				return all
 			}

@@ -4,6 +4,6 @@ package ipvsnl
 var (
 	NewKernel = kernel
 	Empty     = empty
-	Look      = look
+	Look      = readServers
 	Addresses = addresses
 )

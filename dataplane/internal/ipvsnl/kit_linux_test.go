@@ -71,7 +71,7 @@ type seen struct {
 	Services4    int
 }
 
-func look(t *testing.T, c Conn) (s seen) {
+func readServers(t *testing.T, c Conn) (s seen) {
 	t.Helper()
 	var err error
 	if s.Services, err = c.Services(t.Context()); err != nil {

@@ -31,9 +31,9 @@ func refusal(errno syscall.Errno) answer {
 	}
 }
 
-// against returns a Client that uses fake kernels: the first socket connects to the first kernel,
-// and so on. No kernel uses the real number of the IPVS family.
-func against(t *testing.T, limit time.Duration, kernels ...answer) *Client {
+// clientOfFakes returns a Client that uses fake kernels: the first socket connects to the first
+// kernel, and so on. No kernel uses the real number of the IPVS family.
+func clientOfFakes(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
 		if len(kernels) == 0 {
@@ -87,7 +87,7 @@ func serve(peer *socket, a answer) {
 // TestNoAnswer sends requests to a silent kernel. The call must end with an error that names the
 // request, and the next call must reach another kernel.
 func TestNoAnswer(t *testing.T) {
-	k := against(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
+	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
 	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel does not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
 		t.Fatalf("got %v, want %s", err, want)
@@ -101,7 +101,7 @@ func TestNoAnswer(t *testing.T) {
 // TestNoAnswerToABatch sends batches to a silent kernel. The client must stop after the first
 // batch, and every change must return its known outcome.
 func TestNoAnswerToABatch(t *testing.T) {
-	k := against(t, 50*time.Millisecond, nil, refusal(0))
+	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) {
@@ -121,7 +121,7 @@ func TestNoAnswerToABatch(t *testing.T) {
 // TestContextEnds ends the caller's context. A call must stop waiting for an answer and for other
 // calls.
 func TestContextEnds(t *testing.T) {
-	k := against(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
+	k := clientOfFakes(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error)
 	go func() {
@@ -145,7 +145,7 @@ func TestContextEnds(t *testing.T) {
 
 // TestClosed calls methods after Close. Each call must fail.
 func TestClosed(t *testing.T) {
-	k := against(t, time.Hour)
+	k := clientOfFakes(t, time.Hour)
 	if err := errors.Join(k.Close(), k.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestClosed(t *testing.T) {
 
 // TestUnloaded unloads IPVS. The error must differ from the error of a missing destination.
 func TestUnloaded(t *testing.T) {
-	k := against(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
+	k := clientOfFakes(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
 	if err := errors.Join(k.Do(t.Context(), []Op{op})...); err == nil || errors.Is(err, ErrNoDestination) {
 		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
@@ -172,7 +172,7 @@ func TestMalformed(t *testing.T) {
 		b[0] = 200 // exceeds the length of the message
 		return b
 	}
-	k := against(t, time.Hour, garbage, garbage, refusal(0))
+	k := clientOfFakes(t, time.Hour, garbage, garbage, refusal(0))
 	if _, err := k.Services(t.Context()); !errors.Is(err, nlsock.ErrMalformed) {
 		t.Fatalf("got %v, want %v", err, nlsock.ErrMalformed)
 	}

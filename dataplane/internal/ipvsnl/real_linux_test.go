@@ -152,7 +152,7 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(2, 2)...)
-	silent := against(t, time.Hour, nil)
+	silent := clientOfFakes(t, time.Hour, nil)
 	mute, err := silent.acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestIPVSServices4(t *testing.T) {
 // return an error, because it can't answer without a virtual server.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
-	before := look(t, k)
+	before := readServers(t, k)
 	for _, name := range []string{"wrr", "nosuch"} {
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil || has != (name == "wrr") {
@@ -205,7 +205,7 @@ func TestIPVSHasScheduler(t *testing.T) {
 	if has, err := k.foundScheduler(syscall.EAFNOSUPPORT); err != nil || !has {
 		t.Errorf("HasScheduler without IPv6 = %v, %v, want true", has, err)
 	}
-	if diff := cmp.Diff(before, look(t, k), addresses); diff != "" {
+	if diff := cmp.Diff(before, readServers(t, k), addresses); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -220,7 +220,7 @@ func TestIPVSMarks(t *testing.T) {
 	t.Cleanup(func() { host.Exec("ipvsadm", "-D", "-f", "7") })
 	host.Exec("ipvsadm", "-a", "-f", "7", "-r", "10.2.0.9:80", "-m")
 	do(t, k, fleet(1, 1)...)
-	if got := look(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
+	if got := readServers(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
 		t.Errorf("virtual servers = %+v, want only the one with a key, and 2 with IPv4", got)
 	}
 }

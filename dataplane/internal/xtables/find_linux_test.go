@@ -13,7 +13,7 @@ import (
 // installed.
 type script map[string]string
 
-func (s script) look(program string) (string, error) {
+func (s script) lookPath(program string) (string, error) {
 	for k := range s {
 		if strings.HasPrefix(k+" ", program+" ") {
 			return "/usr/sbin/" + program, nil
@@ -74,7 +74,7 @@ func TestFindVariant(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := finder{
-				family: inet.IPv4, run: c.host.run, look: c.host.look, privileged: func() bool { return true },
+				family: inet.IPv4, run: c.host.run, look: c.host.lookPath, privileged: func() bool { return true },
 				loaded: func(inet.Family) []string { return c.loaded },
 			}
 			got, err := f.find(t.Context(), c.ask)
@@ -124,7 +124,7 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := finder{
-				family: inet.IPv4, run: c.host.run, look: c.host.look, loaded: func(inet.Family) []string { return nil },
+				family: inet.IPv4, run: c.host.run, look: c.host.lookPath, loaded: func(inet.Family) []string { return nil },
 				privileged: func() bool { return c.privileged },
 			}
 			tool, err := f.find(t.Context(), c.ask)

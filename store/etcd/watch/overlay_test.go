@@ -66,8 +66,8 @@ func (f *follower) write(key, text string) *mvccpb.KeyValue {
 	return kv
 }
 
-// sees delivers values in an order, with a publication after each.
-func (f *follower) sees(t *testing.T, when, want string, values ...*mvccpb.KeyValue) {
+// wantInAnyOrder delivers values in an order, with a publication after each.
+func (f *follower) wantInAnyOrder(t *testing.T, when, want string, values ...*mvccpb.KeyValue) {
 	t.Helper()
 	for _, kv := range values {
 		f.put(kv)
@@ -114,10 +114,10 @@ func TestPendingOfZone(t *testing.T) {
 func TestPendingAbortByAnotherClock(t *testing.T) {
 	f := newFollower(t)
 	p := &schema.Pending{By: "ana", Since: f.now.Add(time.Hour), Until: f.now.Add(2 * time.Hour)}
-	f.sees(t, "the first state", "1", f.write("services/web", numbered(1)))
-	f.sees(t, "a change", "2", f.write("pending", pendingText(p, 2, 1)))
+	f.wantInAnyOrder(t, "the first state", "1", f.write("services/web", numbered(1)))
+	f.wantInAnyOrder(t, "a change", "2", f.write("pending", pendingText(p, 2, 1)))
 	p.Until, p.Ended = p.Since, "bob"
-	f.sees(t, "an abort", "1", f.write("pending", pendingText(p, 2, 1)))
+	f.wantInAnyOrder(t, "an abort", "1", f.write("pending", pendingText(p, 2, 1)))
 	if f.outcomes[store.Aborted] != 1 {
 		t.Errorf("outcomes = %v, want an abort", f.outcomes)
 	}
@@ -133,7 +133,7 @@ func TestPendingChecks(t *testing.T) {
 		f := newFollower(t)
 		fields, _ := schema.ParseObject([]byte(`{"vips":["10.96.0.2"],"ports":[{"port":80}],"health":[{"type":"tcp","from":"fleet"},{"type":"http"}]}`))
 		text, _ := schema.Encode(&schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute), On: test.on, Services: map[balancer.Name]*schema.PendingService{"web": {Fields: fields}}})
-		f.sees(t, "a change", "2", f.write("pending", string(text)))
+		f.wantInAnyOrder(t, "a change", "2", f.write("pending", string(text)))
 		s := f.last.Services.At("web")
 		for _, h := range append([]*balancer.Health{s.Health}, s.MoreHealth...) {
 			if h.From != test.want {
@@ -169,7 +169,7 @@ func TestPendingHistories(t *testing.T) {
 			}
 			return fmt.Sprint(stored)
 		}
-		f.sees(t, "the first state", "1", f.write("services/web", numbered(stored)))
+		f.wantInAnyOrder(t, "the first state", "1", f.write("services/web", numbered(stored)))
 		for step := range 40 {
 			when := fmt.Sprintf("seed %d, step %d", seed, step)
 			if !f.now.Before(p.Until) {
@@ -179,7 +179,7 @@ func TestPendingHistories(t *testing.T) {
 			case 0:
 				stored = next
 				kv := f.write("services/web", numbered(stored))
-				f.sees(t, when+", a write", served(), kv)
+				f.wantInAnyOrder(t, when+", a write", served(), kv)
 			case 1:
 				if pending > 0 {
 					continue // it would be refused
@@ -189,7 +189,7 @@ func TestPendingHistories(t *testing.T) {
 				if random.IntN(4) == 0 {
 					p.On, pending = []string{"n2", "zone=z"}, 0
 				}
-				f.sees(t, when+", a change", served(), f.write("pending", pendingText(p, next, base)))
+				f.wantInAnyOrder(t, when+", a change", served(), f.write("pending", pendingText(p, next, base)))
 			case 2:
 				if pending == 0 || base != web() {
 					continue
@@ -198,7 +198,7 @@ func TestPendingHistories(t *testing.T) {
 				values := []*mvccpb.KeyValue{f.write("services/web", numbered(stored)), f.write("pending", pendingText(p, pending, base))}
 				random.Shuffle(2, func(i, j int) { values[i], values[j] = values[j], values[i] })
 				pending = 0
-				f.sees(t, when+", a confirmation", served(), values...)
+				f.wantInAnyOrder(t, when+", a confirmation", served(), values...)
 			case 3:
 				if pending == 0 {
 					continue
@@ -206,7 +206,7 @@ func TestPendingHistories(t *testing.T) {
 				p.Until, p.Ended = p.Since, "bob"
 				kv := f.write("pending", pendingText(p, pending, base))
 				pending = 0
-				f.sees(t, when+", an abort", served(), kv)
+				f.wantInAnyOrder(t, when+", an abort", served(), kv)
 			case 4:
 				f.now = f.now.Add(time.Duration(random.IntN(50)) * time.Second)
 				f.expect(t, when+", later", served())

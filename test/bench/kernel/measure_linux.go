@@ -242,7 +242,7 @@ func prove(x *box, f *flood) error {
 // The value of a round is the lower quartile of its turns, because other work on the machine only
 // adds time. Turns are short, so other work affects all paths alike.
 func flow(ctx context.Context, paths []*path, e effort, out samples) error {
-	home, err := settle()
+	home, err := pinToCore()
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 			}
 		}
 		for name, values := range turns {
-			low, _, _ := spread(values)
+			low, _, _ := quartiles(values)
 			out[name] = append(out[name], low)
 		}
 	}
@@ -287,9 +287,9 @@ func (p *path) shoot() (float64, error) {
 	return float64(took.Nanoseconds()) / float64(p.packets) / 1e3, err
 }
 
-// settle binds the calling goroutine to one core, and gives it priority over other work there,
+// pinToCore binds the calling goroutine to one core, and gives it priority over other work there,
 // until home is called.
-func settle() (home func(), err error) {
+func pinToCore() (home func(), err error) {
 	runtime.LockOSThread()
 	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {

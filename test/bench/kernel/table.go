@@ -36,7 +36,7 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 		}
 		unit, _ := r.what.unit()
 		f := figure{Row: r.name, Backend: b, Unit: unit, Limit: r.limits[slices.Index(backends(), b)]}
-		f.Low, f.Value, f.High = spread(values)
+		f.Low, f.Value, f.High = quartiles(values)
 		judged := f.Value
 		if base := all[r.against]; len(base) == len(values) {
 			ratios := make([]float64, len(values))
@@ -44,7 +44,7 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 				ratios[i] = values[i] / base[i]
 			}
 			f.Against = r.against
-			f.RatioLow, f.Ratio, f.RatioHigh = spread(ratios)
+			f.RatioLow, f.Ratio, f.RatioHigh = quartiles(ratios)
 			judged = f.Ratio
 		}
 		f.Within = f.Limit == 0 || judged <= f.Limit
@@ -53,8 +53,8 @@ func figures(rows []row, b backend, all samples) (out []figure) {
 	return out
 }
 
-// spread returns the quartiles and the median of a non-empty list. It does not change the list.
-func spread(values []float64) (low, middle, high float64) {
+// quartiles returns the quartiles and the median of a non-empty list. It does not change the list.
+func quartiles(values []float64) (low, middle, high float64) {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[len(sorted)/4], sorted[len(sorted)/2], sorted[len(sorted)*3/4]
 }

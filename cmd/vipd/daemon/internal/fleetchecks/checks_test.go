@@ -47,7 +47,7 @@ func TestFleetOutvotes(t *testing.T) {
 	for i := range 3 {
 		w.join(fmt.Sprintf("host%d", i+1))
 	}
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	w.mu.Lock()
 	w.liars["host2"] = true
 	w.mu.Unlock()
@@ -61,7 +61,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.turn(true, w.targets[3])
 	everywhere(t, w.hosts, w.targets[3], balancer.HealthDown)
 	w.turn(false, w.targets[3])
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	for _, h := range w.hosts {
 		events, _ := h.events.Read(0, 0)
 		var said []string
@@ -88,7 +88,7 @@ func TestFleetOutvotes(t *testing.T) {
 	w.hosts[0].stop()
 	w.join("host4")
 	rest := w.hosts[1:]
-	w.settled(rest, balancer.HealthUp)
+	w.waitUntilStable(rest, balancer.HealthUp)
 	w.turn(true, w.targets[5])
 	everywhere(t, rest, w.targets[5], balancer.HealthDown)
 	if s, _ := rest[0].checks.Standing(w.targets[5]); s.Votes["host4"].Verdict != balancer.HealthUnknown || s.Votes["host4"].Cause != "no such certificate file" {
@@ -116,7 +116,7 @@ func TestFleetOverTCP(t *testing.T) {
 	for i := range 3 {
 		w.join(fmt.Sprintf("host%d", i+1))
 	}
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	if err := listeners[w.targets[1]].Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -148,10 +148,10 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	for i := range 4 {
 		w.join(fmt.Sprintf("host%d", i+2))
 	}
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	never(t, w.hosts, balancer.HealthDown)
 	lost.relay.Cut()
-	w.settled(w.hosts[1:], balancer.HealthUp)
+	w.waitUntilStable(w.hosts[1:], balancer.HealthUp)
 	wait.For(t, 30*time.Second, "the lost host to check everything itself", func() bool { return lost.checking() == len(w.targets) })
 	never(t, w.hosts, balancer.HealthDown)
 	w.turn(true, w.targets[7])
@@ -163,7 +163,7 @@ func TestFleetReplacesCheckers(t *testing.T) {
 	for _, h := range w.hosts {
 		h.ever("")
 	}
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	never(t, w.hosts, balancer.HealthDown)
 }
 
@@ -177,14 +177,14 @@ func TestFleetAfterCrash(t *testing.T) {
 	var kept atomic.Int64
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	former.relay.Cut() // so it can't report its end
 	former.stop()
 	w.hosts = nil
 	w.turn(true, w.targets...)
 	before := kept.Load()
 	w.join("host1", keeps, func(_ *simulated, o *Options) { o.Former = before })
-	w.settled(w.hosts, balancer.HealthDown)
+	w.waitUntilStable(w.hosts, balancer.HealthDown)
 	wait.For(t, 30*time.Second, "all to be under the new run's lease", func() bool {
 		answer, err := w.client.Get(t.Context(), "/vipd/health/host1/", clientv3.WithPrefix())
 		if err != nil {
@@ -206,7 +206,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		w.join(fmt.Sprintf("host%d", i+1))
 	}
 	down := w.targets[4]
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	w.cluster.Kill()
 	for _, h := range w.hosts {
 		wait.For(t, 30*time.Second, h.name+" to check everything", func() bool { return h.checking() == len(w.targets) })
@@ -245,7 +245,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 		h.seen.Unlock()
 	}
 	w.turn(false, down)
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
 // TestFleetBeginsWithoutEtcd starts a host without etcd. It must check everything itself.
@@ -262,7 +262,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	w.turn(false, w.targets[0])
 	w.cluster.Start()
 	w.client = w.cluster.Client()
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	wait.For(t, 30*time.Second, "the problems to be over", func() bool { return len(h.checks.Problems(true)) == 0 })
 }
 
@@ -331,5 +331,5 @@ func TestFleetOnlyWhereAsked(t *testing.T) {
 	want(own, 0)
 	wait.For(t, 30*time.Second, "the host to check for itself", func() bool { return h.checking() == 3 && h.verdict(w.targets[0]) == balancer.HealthUp })
 	want(all, 4)
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }

@@ -34,9 +34,9 @@ func TestCloggedLogOfAChecker(t *testing.T) {
 	defer writing.Wait()
 	defer end()
 	defer close(log)
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	w.turn(true, w.targets...)
-	w.settled(w.hosts, balancer.HealthDown)
+	w.waitUntilStable(w.hosts, balancer.HealthDown)
 	w.turn(false, w.targets...)
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }

@@ -243,9 +243,9 @@ func (w *world) turn(down bool, targets ...balancer.Target) {
 	}
 }
 
-// settled waits until each target has equal votes, every host has received them, and no host checks
-// more than necessary.
-func (w *world) settled(hosts []*simulated, want balancer.Verdict) {
+// waitUntilStable waits until each target has equal votes, every host has received them, and no
+// host checks more than necessary.
+func (w *world) waitUntilStable(hosts []*simulated, want balancer.Verdict) {
 	w.t.Helper()
 	size := min(len(hosts), quorum.Size)
 	wait.For(w.t, 5*time.Minute, fmt.Sprintf("%d hosts to have shared the checks of %d targets", len(hosts), len(w.targets)), func() bool {

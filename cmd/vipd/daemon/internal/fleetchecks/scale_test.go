@@ -23,7 +23,7 @@ func TestFleetSharesChecks(t *testing.T) {
 			w.join(fmt.Sprintf("host%d", len(w.hosts)+1))
 		}
 		began := time.Now()
-		w.settled(w.hosts, balancer.HealthUp)
+		w.waitUntilStable(w.hosts, balancer.HealthUp)
 		settled := time.Since(began)
 		rate := 0.0
 		wait.For(t, time.Minute, "an end of writes, and three probes of each target an interval", func() bool { // votes may still move between hosts
@@ -47,7 +47,7 @@ func TestFleetSharesChecks(t *testing.T) {
 		t.Logf("%d hosts: settled after %s, %.2f probes of each target an interval, fair share %.1f targets a host, at most %d", n, settled, rate, mean, most)
 	}
 	w.flips(t)
-	w.leaves(t)
+	w.removeHost(t)
 }
 
 // flips makes a target fail, and counts the writes.
@@ -81,12 +81,12 @@ func (w *world) flips(t *testing.T) {
 	}
 	t.Logf("a target goes down: all %d hosts know after %s, %d writes of %d bytes at most, key and value", len(w.hosts), heard, writes, size)
 	w.turn(false, w.targets[0])
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// leaves removes a host. Only its targets may move, and no host may use the verdicts down or
+// removeHost removes a host. Only its targets may move, and no host may use the verdicts down or
 // unknown during the move.
-func (w *world) leaves(t *testing.T) {
+func (w *world) removeHost(t *testing.T) {
 	t.Helper()
 	last := w.hosts[len(w.hosts)-1]
 	rest := w.hosts[:len(w.hosts)-1]
@@ -97,7 +97,7 @@ func (w *world) leaves(t *testing.T) {
 	}
 	revision := w.revision()
 	last.stop()
-	w.settled(rest, balancer.HealthUp)
+	w.waitUntilStable(rest, balancer.HealthUp)
 	moved := 0
 	for _, h := range rest {
 		if h.checking() < before[h] {

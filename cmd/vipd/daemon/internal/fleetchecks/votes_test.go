@@ -31,7 +31,7 @@ func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
 	w.join("host2")
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	limp := func(is bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -49,7 +49,7 @@ func TestFleetWithdraws(t *testing.T) {
 		return s.Votes["host2"].Verdict == balancer.HealthDown
 	})
 	w.turn(false, w.targets[0])
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
 // TestFleetNeedsRights removes a host's right to read votes. It must decide alone, the others must
@@ -102,7 +102,7 @@ func TestFleetNeedsRights(t *testing.T) {
 	if _, err := w.client.RoleGrantPermission(t.Context(), "host3", "/vipd/health/host3/", "/vipd/health/host30", clientv3.PermissionType(clientv3.PermReadWrite)); err != nil {
 		t.Fatal(err)
 	}
-	w.settled(w.hosts, balancer.HealthUp)
+	w.waitUntilStable(w.hosts, balancer.HealthUp)
 	// On a busy machine a late etcd causes the same events.
 	for _, c := range []struct {
 		host          int
@@ -179,7 +179,7 @@ func TestFleetLeavesToNodes(t *testing.T) {
 		w.join(fmt.Sprintf("host%d", i+1))
 	}
 	w.turn(true, w.targets...)
-	w.settled(w.hosts, balancer.HealthDown)
+	w.waitUntilStable(w.hosts, balancer.HealthDown)
 	for _, h := range w.hosts {
 		h.ever("")
 	}
@@ -200,7 +200,7 @@ func TestFleetLeavesToNodes(t *testing.T) {
 	}
 	never(t, w.hosts, balancer.HealthUnknown)
 	hand(true)
-	w.settled(w.hosts, balancer.HealthDown)
+	w.waitUntilStable(w.hosts, balancer.HealthDown)
 	never(t, w.hosts, balancer.HealthUnknown)
 	for _, h := range w.hosts {
 		if told := h.eventsWith("is "); len(told) > len(w.targets) {

@@ -90,8 +90,8 @@ func (w *world) stop(stays bool) {
 	w.live = w.live[1:]
 }
 
-// look returns the sum of counted bytes.
-func (w *world) look() uint64 {
+// countedBytes returns the sum of counted bytes.
+func (w *world) countedBytes() uint64 {
 	for _, c := range w.live {
 		c.fresh = w.slow && w.r.IntN(2) == 0
 	}
@@ -110,7 +110,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 8)), slow: seed%2 == 1, flows: map[int]uint64{}}
 		dir := t.TempDir()
 		check := func() {
-			got := w.look()
+			got := w.countedBytes()
 			if exact := !w.slow && w.reads(); got > w.sent || got < w.shown || exact && got != w.sent {
 				t.Fatalf("seed %d: counted bytes = %d, want at most %d and at least the earlier %d", seed, got, w.sent, w.shown)
 			}
