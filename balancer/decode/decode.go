@@ -221,7 +221,7 @@ func (d *decoder) unknown(t reflect.Type, plan []field, tree map[string]any) {
 // topLevel reports whether key is a setting at the top of vipd.toml. Below a heading, it would
 // belong to the heading's table.
 func topLevel(key string) bool {
-	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "clamp_mss", "state_dir", "run_dir"}, key)
+	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "clamp_mss", "fast_path", "fast_path_hardware", "state_dir", "run_dir"}, key)
 }
 
 // tableWith returns the first field of t that is a table, or a list of tables, with the key.

@@ -77,8 +77,8 @@ func (y *familyGuard) close() {
 	}
 }
 
-// markStale makes the next prepare write the chains and the pairs of interfaces.
-func (y *familyGuard) markStale() { y.stale, y.pairs = true, true }
+// markStale makes the next prepare write the chains, the pairs of interfaces and the fast path.
+func (y *familyGuard) markStale() { y.stale, y.pairs, y.fast.due = true, true, true }
 
 // prepare adds restrictions, and closes ports that are no longer open.
 func (y *familyGuard) prepare(ctx context.Context) error {
@@ -134,7 +134,7 @@ func (y *familyGuard) noteOutcome(err error) error {
 }
 
 func (y *familyGuard) forget() {
-	y.tx, y.ready, y.formerChecked, y.table.Shape = nft.Tx{}, false, false, nil
+	y.tx, y.ready, y.formerChecked, y.table.Shape, y.fast.due = nft.Tx{}, false, false, nil, true
 }
 
 // establish creates the table, and adds restrictions. It tries again if another program changes the
@@ -188,6 +188,9 @@ func (y *familyGuard) tryEstablish(ctx context.Context) error {
 	}
 	y.written, y.ready, y.stale, y.pairs = with, true, false, false
 	y.dead(with.dead)
+	if err := y.syncFastPath(); err != nil {
+		return err
+	}
 	if !y.formerChecked {
 		if err := removeFormer(ctx, y.family, y.log); err != nil {
 			return err
@@ -370,6 +373,9 @@ func (y *familyGuard) compare() (string, error) {
 	} else if !maps.Equal(places, y.limits.places) {
 		return "elements of the maps of limits were changed", nil
 	}
+	if reason, err := y.fastPathChanged(); reason != "" || err != nil {
+		return reason, err
+	}
 	pairs, err := y.table.Elements(y.layout.table, y.layout.oneArm.Name)
 	if err == nil && len(pairs) != len(oneArmPairs(y.mode, y.interfaces)) && !y.pairs {
 		return fmt.Sprintf("elements of set %s were changed", y.layout.oneArm.Name), nil
@@ -395,7 +401,7 @@ func (y *familyGuard) problems() []balancer.Problem {
 	if y.failed != nil {
 		return y.lost(y.failed)
 	}
-	all := y.lostLimits()
+	all := append(y.lostLimits(), y.fastPathProblems()...)
 	if y.accept.fault != nil && y.needed() {
 		all = append(all, y.problem(balancer.SeverityWarning, "services do not work if the policy of FORWARD or INPUT is DROP", y.accept.fault))
 	}
@@ -404,7 +410,7 @@ func (y *familyGuard) problems() []balancer.Problem {
 
 // resync makes the next prepare and finish compare everything, and retry unavailable parts.
 func (y *familyGuard) resync() {
-	y.failed, y.table.Next = nil, time.Time{}
+	y.failed, y.fast.fault, y.table.Next = nil, nil, time.Time{}
 	y.limits.tried = y.limits.tried && y.limits.fault == nil
 	y.accept.resync()
 	y.forget()

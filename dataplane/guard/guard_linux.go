@@ -91,6 +91,14 @@ func (g *Guard) SetInterfaces(interfaces []Interface, routeMTU bool) {
 	g.markStale()
 }
 
+// SetFastPathDevices sets the devices that exist and that the fast path may use. The caller must
+// call SetInterfaces afterwards.
+func (g *Guard) SetFastPathDevices(names []string) {
+	for _, y := range g.families {
+		y.fast.present = names
+	}
+}
+
 func (g *Guard) markStale() {
 	for _, y := range g.families {
 		y.markStale()
@@ -159,7 +167,7 @@ func (g *Guard) Problems() (all []balancer.Problem) {
 	for _, y := range g.families {
 		all = append(all, y.problems()...)
 	}
-	return all
+	return append(all, g.families[0].fast.problems(g.families[0].mode)...)
 }
 
 // Resync makes the next Prepare and Finish compare everything with the kernel.

@@ -18,6 +18,11 @@ type Options struct {
 	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
 	// limited only while links or routes have different MTUs (see [Interface]).
 	ClampMSS bool
+	// FastPath holds the names of the devices between which established connections skip netfilter
+	// and routing, or only FastPathAuto. FastPathHardware passes these connections to the hardware
+	// of the devices.
+	FastPath         []string
+	FastPathHardware bool
 	// Variant is the iptables variant whose filters must accept our connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug.

@@ -38,6 +38,12 @@ func (w *wanted) render(b *strings.Builder) {
 	w.ranges.write(&tx, l)
 	w.limits.write(&tx, l, w.bits, with.limited)
 	tx.Add(l.table, l.oneArm, oneArmPairs(w.mode, w.interfaces)...)
+	if w.fast.serves(w.mode) {
+		for _, i := range w.interfaces {
+			w.fast.present = append(w.fast.present, i.Name)
+		}
+		l.writeFastPath(&tx, w.bits, &w.fast, w.fast.devices()...)
+	}
 	b.WriteString("# nft -f -\n" + tx.Text())
 }
 

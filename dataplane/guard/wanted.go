@@ -26,6 +26,7 @@ type wanted struct {
 	members []*members
 	ranges  openRanges
 	limits  limits
+	fast    fastPath
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
@@ -61,7 +62,7 @@ func (w *wanted) clampsToLinks() bool {
 func newWanted(family inet.Family, o Options) *wanted {
 	w := &wanted{
 		family: family, log: o.Log, bits: newMarkBits(o.MasqueradeBit), mode: o.Mode, alwaysClamp: o.ClampMSS,
-		unknown: map[setEntry]int{},
+		unknown: map[setEntry]int{}, fast: fastPath{names: o.FastPath, hardware: o.FastPathHardware, due: true},
 	}
 	for _, def := range setDefs() {
 		m := newMembers(def)

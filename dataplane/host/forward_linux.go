@@ -53,6 +53,16 @@ func (tn *tuning) forwarding() (err error) {
 	return err
 }
 
+// countPackets makes conntrack count packets for the fast path. The guard's rule has the same
+// effect, so the old value must be in the ledger before the rule exists.
+func (tn *tuning) countPackets() error {
+	if _, err := tn.sys.Read(accounting); len(tn.opts.FastPath) == 0 || !tn.opts.ManageSysctls || !tn.mode.Load().Resets || err != nil {
+		return nil
+	}
+	_, err := raise(tn.sys, tn.ledger, "", []minimum{{name: accounting, value: 1}}, tn.noteRepair)
+	return err
+}
+
 // forwards6 reports whether the kernel forwards IPv6 packets from at least one device.
 func (tn *tuning) forwards6() bool {
 	if text, err := tn.sys.Read(forward6); err != nil || text != "0" {

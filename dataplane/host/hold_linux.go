@@ -46,6 +46,7 @@ func (h *Host) holdWanted(ctx context.Context) error {
 		all = append(all, h.postpone(fresh, err))
 		fresh = nil
 	}
+	all = append(all, h.countPackets())
 	h.publish()
 	for family, err := range h.guard.Prepare(ctx) {
 		if err != nil {

@@ -43,6 +43,11 @@ type Options struct {
 	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
 	// limited only while links or routes have different MTUs.
 	ClampMSS bool
+	// FastPath holds the names of the devices between which established connections skip netfilter
+	// and routing, or only [guard.FastPathAuto]. FastPathHardware passes these connections to the
+	// hardware of the devices.
+	FastPath         []string
+	FastPathHardware bool
 	// Variant is the iptables variant whose filters must accept our connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug. If nil, nothing is logged.
@@ -51,7 +56,10 @@ type Options struct {
 
 // Guard returns the options of the guard.
 func (o Options) Guard() guard.Options {
-	return guard.Options{Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, ClampMSS: o.ClampMSS, Variant: o.Variant, Log: o.Log}
+	return guard.Options{
+		Mode: o.Mode, MasqueradeBit: o.MasqueradeBit, ClampMSS: o.ClampMSS, FastPath: o.FastPath, FastPathHardware: o.FastPathHardware,
+		Variant: o.Variant, Log: o.Log,
+	}
 }
 
 // DefaultOptions returns the defaults of the configuration.

@@ -35,6 +35,7 @@ func (h *Host) passInterfaces() {
 		}
 		h.routeMTUs = routeMTUs{some: some || err != nil, unread: err != nil}
 	}
+	h.guard.SetFastPathDevices(h.view.fastPathDevices(h.opts.FastPath))
 	h.guard.SetInterfaces(h.view.interfaces(), h.routeMTUs.some)
 	h.linksChanged = false
 }

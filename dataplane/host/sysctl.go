@@ -98,6 +98,9 @@ const (
 	// connections for which conntrack has missed more than a window. For example, a connection may
 	// return to a host that still has an entry for it. The endpoints check the window anyway.
 	liberal = "net.netfilter.nf_conntrack_tcp_be_liberal"
+	// accounting makes conntrack count the packets and bytes of new connections. The kernel enables
+	// it itself with the first rule that reads these counts.
+	accounting = "net.netfilter.nf_conntrack_acct"
 )
 
 // virtualServers returns the sysctls of the kernel's virtual servers. All of these sysctls also

@@ -179,3 +179,16 @@ func (v *view) interfaces() []guard.Interface {
 	slices.SortFunc(all, func(a, b guard.Interface) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
+
+// fastPathDevices returns the names of the devices that fast_path names and that exist, sorted.
+// With "auto", these are all devices that are up and send packets.
+func (v *view) fastPathDevices(names []string) (all []string) {
+	auto := slices.Contains(names, guard.FastPathAuto)
+	for _, d := range v.devices {
+		if auto && d.up && !d.loopback && d.mtu != 0 || slices.Contains(names, d.name) {
+			all = append(all, d.name)
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -35,6 +35,11 @@ type Config struct {
 	// ClampMSS selects the connections whose segment size is limited to the MTU of their path, in
 	// modes that forward packets.
 	ClampMSS ClampMSS `toml:"clamp_mss"`
+	// FastPath lists devices between which established connections skip netfilter and routing.
+	// "auto" stands for all of them. FastPathHardware passes these connections to the devices'
+	// hardware.
+	FastPath         []string `toml:"fast_path"`
+	FastPathHardware bool     `toml:"fast_path_hardware"`
 	// StateDir holds files that must survive a reboot. RunDir holds all other files.
 	StateDir  string         `toml:"state_dir"`
 	RunDir    string         `toml:"run_dir"`

@@ -99,6 +99,20 @@ func (c *Config) checkInterfaces(f *findings) {
 	if !isInterface(c.Addresses.Interface) {
 		f.wrong("addresses.interface", notInterface, c.Addresses.Interface)
 	}
+	for i, name := range c.FastPath {
+		field := fmt.Sprintf("fast_path[%d]", i)
+		switch {
+		case !isInterface(name):
+			f.wrong(field, notInterface, name)
+		case name == "lo":
+			f.wrong(field, "is lo, which carries no packets to other hosts: name the devices of clients and endpoints")
+		case name == "auto" && len(c.FastPath) > 1:
+			f.wrong(field, `"auto" stands for all devices, so it must be the only name`)
+		}
+	}
+	if c.FastPathHardware && len(c.FastPath) == 0 {
+		f.add(balancer.SeverityWarning, "fast_path_hardware", "has no effect without fast_path")
+	}
 	for i, name := range c.Ownership.Interfaces {
 		if !isInterface(name) {
 			f.wrong(fmt.Sprintf("ownership.interfaces[%d]", i), notInterface, name)

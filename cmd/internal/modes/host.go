@@ -22,5 +22,6 @@ func HostOptions(c config.Config) host.Options {
 	}
 	o.Variant, o.MasqueradeBit = host.Variant(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	o.ClampMSS = c.ClampMSS == config.AlwaysClampMSS
+	o.FastPath, o.FastPathHardware = c.FastPath, c.FastPathHardware
 	return o
 }

@@ -20,7 +20,8 @@ type Flow struct {
 	// "established", "syn-sent" or "time-wait", or "" if it is unknown. For UDP it is "unreplied",
 	// "replied", or "assured" after several replies.
 	State string
-	// Left is the time until the kernel drops the flow if no packet arrives, in whole seconds.
+	// Left is the time until the kernel drops the flow if no packet arrives, in whole seconds. It
+	// is 0 for an offloaded flow, whose packets have no such timeout.
 	Left time.Duration
 	// Start is the start of the flow. It is zero unless the sysctl
 	// net.netfilter.nf_conntrack_timestamp was enabled at that time.
@@ -100,6 +101,9 @@ const (
 	Assured Status = 1 << 2
 	// DstNAT means that the destination is translated.
 	DstNAT Status = 1 << 5
+	// Offloaded means that a flowtable forwards the flow's packets. The kernel then reports neither
+	// the flow's state nor its timeout. A TCP flow is established.
+	Offloaded Status = 1 << 14
 )
 
 // Has reports whether all of bits are set.

@@ -136,6 +136,9 @@ func (f *Flow) read(message []byte) (bool, error) {
 }
 
 func (f *Flow) readState(info *attributes) (state string) {
+	if f.Status.Has(Offloaded) && f.Proto == balancer.TCP {
+		state = "established" // the kernel offloads no other TCP flow
+	}
 	for info.Next() {
 		switch {
 		case info.Kind == ctaProtoInfoTCP && f.Proto == balancer.TCP:

@@ -128,7 +128,8 @@ func (fl *Flows) kill(ctx context.Context, open func() (Conn, error), q dataplan
 // idle returns a function that reports whether a UDP flow has had no packet for
 // dataplane.IdleAfter. The function compares the remaining time with the timeout that each packet
 // sets (net.netfilter.nf_conntrack_udp_timeout, or nf_conntrack_udp_timeout_stream for assured
-// flows).
+// flows). An offloaded flow is not idle, because it leaves the flowtable after a time without
+// packets.
 func idle() func(*conntrack.Flow) bool {
 	read := func(name string) time.Duration {
 		text, _ := os.ReadFile("/proc/sys/net/netfilter/" + name)
@@ -141,7 +142,7 @@ func idle() func(*conntrack.Flow) bool {
 		if f.Status.Has(conntrack.Assured) {
 			whole = long
 		}
-		return f.Proto == balancer.UDP && whole-f.Left >= dataplane.IdleAfter
+		return f.Proto == balancer.UDP && !f.Status.Has(conntrack.Offloaded) && whole-f.Left >= dataplane.IdleAfter
 	}
 }
 

@@ -33,11 +33,8 @@ func Open(log *slog.Logger) (*Tracker, error) {
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	t := &Tracker{flows: NewFlows(own, log)}
-	if t.traffic, err = newTraffic(t.flows, other); err != nil {
-		log.Warn("bytes are not counted", "err", err)
-	}
-	return t, nil
+	flows := NewFlows(own, log)
+	return &Tracker{flows: flows, traffic: newTraffic(flows, other)}, nil
 }
 
 // Close ends the tracker's work. Its counts can still be read.

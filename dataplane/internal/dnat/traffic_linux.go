@@ -22,7 +22,8 @@ type traffic struct {
 	flows *Flows
 	// conn is a separate connection, because changes must not wait while all flows are listed.
 	conn *conntrack.Conn
-	// ends is nil if conntrack does not count bytes.
+	// started reports whether start was called. ends is nil if conntrack does not count bytes.
+	started bool
 	ends    *conntrack.Ends
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -42,21 +43,24 @@ type traffic struct {
 	next  time.Time
 }
 
-// newTraffic subscribes to the ends of flows if the sysctl net.netfilter.nf_conntrack_acct is
-// enabled.
-func newTraffic(fl *Flows, conn *conntrack.Conn) (*traffic, error) {
-	t := &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
-	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
-	if err != nil || strings.TrimSpace(string(text)) != "1" {
-		return t, nil
-	}
-	t.ends, err = conntrack.Subscribe()
-	return t, err
+func newTraffic(fl *Flows, conn *conntrack.Conn) *traffic {
+	return &traffic{flows: fl, conn: conn, ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 }
 
-// start starts the goroutine that reads the ends of flows.
+// start subscribes to the ends of flows, and starts the goroutine that reads them, if the sysctl
+// net.netfilter.nf_conntrack_acct is enabled. The host may have enabled it for the fast path, after
+// newTraffic.
 func (t *traffic) start() {
-	if t.ends == nil || t.stop != nil {
+	if t.started {
+		return
+	}
+	t.started = true
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_acct")
+	if err != nil || strings.TrimSpace(string(text)) != "1" {
+		return
+	}
+	if t.ends, err = conntrack.Subscribe(); err != nil {
+		t.flows.log.Warn("bytes are not counted", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -27,6 +27,17 @@ const (
 	msgNewGen     = 15
 	msgGetGen     = 16
 
+	msgNewFlowtable = 22
+	msgGetFlowtable = 23
+	msgDelFlowtable = 24
+
+	// These are the attributes of flowtables.
+	flowtableTable   = 1
+	flowtableName    = 2
+	flowtableHook    = 3
+	flowtableFlags   = 7
+	flowtableDevices = 3 // NFTA_FLOWTABLE_HOOK_DEVS
+
 	// These are the flags of messages (linux/netlink.h).
 	flagRequest = 0x1
 	flagAck     = 0x4

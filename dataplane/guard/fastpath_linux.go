@@ -1,0 +1,117 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/dataplane/internal/nft"
+)
+
+// syncFastPath makes the kernel's flowtable match the mode and the devices. A running connection
+// continues during each change: its packets pass through netfilter while they miss the flowtable.
+func (y *familyGuard) syncFastPath() error {
+	p := &y.fast
+	if !p.due {
+		return nil
+	}
+	on := p.serves(y.mode)
+	if _, exists := y.table.Shape[fastChain]; !exists && (!on || p.fault != nil) { // resync tries again
+		p.due, p.refused = false, nil
+		return nil
+	}
+	found, err := y.table.Flowtable(y.layout.table, fastTable)
+	if err != nil {
+		return err
+	}
+	if found != nil && (!on || found.Hardware != p.hardware) {
+		var tx nft.Tx
+		y.layout.deleteFastPath(&tx)
+		if err := y.table.Commit(&tx); err != nil {
+			return err
+		}
+		found = nil
+	}
+	p.due, p.fault, p.refused = false, nil, nil
+	if !on {
+		return nil
+	}
+	var tx nft.Tx
+	y.layout.writeFastPath(&tx, y.bits, p)
+	if err := y.table.Commit(&tx); err != nil {
+		return y.noFastPath(err)
+	}
+	if found == nil {
+		found = &nft.Flowtable{}
+	}
+	return y.syncFastDevices(found.Devices)
+}
+
+// noFastPath records the kernel's refusal of the flowtable. It returns other errors.
+func (y *familyGuard) noFastPath(err error) error {
+	var refused *nft.Error
+	if !errors.As(err, &refused) || errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	if y.fast.fault = err; errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
+		y.fast.fault = fmt.Errorf("%w: %w", errNoFlowtables, err)
+	}
+	return nil
+}
+
+// syncFastDevices adds the missing devices to the flowtable, and removes the others. Each device is
+// a transaction, because the kernel refuses a device that has disappeared or whose driver can't
+// offload connections. The next event about devices repeats it.
+func (y *familyGuard) syncFastDevices(have []string) error {
+	want := y.fast.devices()
+	for _, name := range have {
+		if slices.Contains(want, name) {
+			continue
+		}
+		var tx nft.Tx
+		tx.DeleteFlowtable(y.layout.table, y.fast.flowtable(name))
+		if err := y.table.Commit(&tx); err != nil && !errors.Is(err, unix.ENOENT) {
+			return err
+		}
+	}
+	for _, name := range want {
+		if slices.Contains(have, name) {
+			continue
+		}
+		var tx nft.Tx
+		tx.AddFlowtable(y.layout.table, y.fast.flowtable(name))
+		err := y.table.Commit(&tx)
+		var refused *nft.Error
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT):
+		case !errors.As(err, &refused) || errors.Is(err, fs.ErrPermission):
+			return err
+		default:
+			if y.fast.refused == nil {
+				y.fast.refused = map[string]error{}
+			}
+			y.fast.refused[name] = err
+		}
+	}
+	return nil
+}
+
+// fastPathChanged describes a change of the flowtable by another program, or returns "".
+func (y *familyGuard) fastPathChanged() (string, error) {
+	if !y.fast.serves(y.mode) || y.fast.due || y.fast.fault != nil {
+		return "", nil
+	}
+	found, err := y.table.Flowtable(y.layout.table, fastTable)
+	if err != nil {
+		return "", err
+	}
+	for _, name := range y.fast.devices() {
+		if found == nil || y.fast.refused[name] == nil && !slices.Contains(found.Devices, name) {
+			return fmt.Sprintf("devices of flowtable %s were removed", fastTable), nil
+		}
+	}
+	return "", nil
+}
