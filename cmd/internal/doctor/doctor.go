@@ -49,6 +49,7 @@ func checks() []check {
 		{"firewall", checkRules, false},
 		{"firewall", checkOutput, false},
 		{"firewall", checkForeignChains, false},
+		{"firewall", checkFastPath, false},
 		{"firewall", checkTranslations, false},
 		{"firewall", checkTracking, false},
 		{"firewall", checkMarks, false},

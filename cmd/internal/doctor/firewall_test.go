@@ -46,6 +46,15 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
 		}},
+		{name: "the fast path bypasses rules", change: func(m *fakeHost) {
+			m.Config.FastPath = []string{"auto"}
+			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-FORWARD - [0:0]\n-A FORWARD -j VIPD-FORWARD\n-A FORWARD -i eth7 -j ACCEPT\nCOMMIT\n"
+			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "ip", "table": "vipd-guard", "name": "fast-path", "type": "filter", "hook": "forward", "policy": "accept"}},
+				{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
+			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
+		}, want: []string{
+			"firewall: note: rules of other programs see only the first packets of connections in fast_path: FORWARD of iptables-nft, the nft chain inet fw f",
+		}},
 		{name: "rules that name an endpoint", change: func(m *fakeHost) {
 			m.Frontends = []Frontend{{Service: "web", Key: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP},
 				Backends: []netip.AddrPort{netip.MustParseAddrPort("192.0.2.2:8080"), netip.MustParseAddrPort("192.0.2.4:8080"), netip.MustParseAddrPort("192.0.2.5:8080")}}}

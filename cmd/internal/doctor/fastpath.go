@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"vipd/cmd/internal/config"
+)
+
+// checkFastPath lists the filters of forwarded packets that miss the packets of fast_path. Their
+// counters and later rules don't affect established connections.
+func checkFastPath(ctx context.Context, o *observed) []Finding {
+	name := o.mode().Name
+	if len(o.Config.FastPath) == 0 || name != config.IPTablesMode && name != config.NFTablesMode {
+		return nil
+	}
+	var places []string
+	for _, b := range o.backends {
+		rules := slices.DeleteFunc(slices.Clone(b.chainOf("filter", "FORWARD").rules), func(rule string) bool {
+			return strings.HasPrefix(target(rule), "VIPD-")
+		})
+		if len(rules) > 0 {
+			places = append(places, "FORWARD of "+b.program)
+		}
+	}
+	if o.Root && o.has("nft") {
+		objects, _ := o.nft(ctx, "list", "chains") // checkForeignChains reports the error
+		for _, object := range objects {
+			if c := object.Chain; c != nil && c.Hook == "forward" && !c.fromTables() && !strings.HasPrefix(c.Table, "vipd") {
+				places = append(places, "the nft chain "+c.place())
+			}
+		}
+	}
+	if places == nil {
+		return []Finding{fine("fast_path bypasses no rules of other programs for forwarded packets")}
+	}
+	return []Finding{note(fmt.Sprintf("rules of other programs see only the first packets of connections in fast_path: %s", list(places)),
+		"their counters stop there, and a drop that is added later does not end open connections; see docs/modes.md, the fast path", "")}
+}
