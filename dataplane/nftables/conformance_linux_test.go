@@ -14,13 +14,30 @@ import (
 	"vipd/dataplane/host"
 	"vipd/dataplane/internal/xtables"
 	"vipd/test/lab"
+	"vipd/test/wait"
 )
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // TestConformance runs the conformance suite with real traffic.
-func TestConformance(t *testing.T) {
-	dataplanetest.Run(t, dataplanetest.Subject{
+func TestConformance(t *testing.T) { dataplanetest.Run(t, subject(options())) }
+
+// TestIPVSFastPathConformance runs a case of the conformance suite with a fast path. make soak runs
+// all cases.
+func TestIPVSFastPathConformance(t *testing.T) {
+	lab.NeedIPVS(t) // the guest also has flowtables
+	o := options()
+	o.FastPath = []string{guard.FastPathAuto}
+	var cases []string
+	if !wait.Soaking() {
+		cases = []string{"drains"}
+	}
+	dataplanetest.Run(t, subject(o), cases...)
+}
+
+// subject returns the mode with a host that has these options.
+func subject(o host.Options) dataplanetest.Subject {
+	return dataplanetest.Subject{
 		Name:     "nftables",
 		Backend:  string(xtables.NFT),
 		Keeps:    true,
@@ -32,11 +49,11 @@ func TestConformance(t *testing.T) {
 			}
 			return d
 		},
-		Host:      guarded,
+		Host:      func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, o) },
 		Cleanup:   cleanup,
 		Damage:    damages(),
 		Scratches: dataplanetest.Scratches(),
-	})
+	}
 }
 
 // options returns the options of the host in this mode.
@@ -44,11 +61,6 @@ func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = xtables.NFT, Needs()
 	return o
-}
-
-func guarded(t testing.TB) dataplane.Host {
-	t.Helper()
-	return dataplanetest.GuardedHost(t, options())
 }
 
 func cleanup(t testing.TB) {
