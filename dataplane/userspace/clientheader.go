@@ -26,7 +26,8 @@ const (
 // source_ranges.
 var errNoHeader = errors.New("no valid PROXY header")
 
-// headerSize returns the size of the PROXY header at the start of data, or 0 if it is not known yet.
+// headerSize returns the size of the PROXY header at the start of data, or 0 if it is not known
+// yet.
 func headerSize(data []byte) (int, error) {
 	startsLike := func(signature string) bool {
 		n := min(len(data), len(signature))

@@ -73,8 +73,8 @@ func TestAnswersOutliveRestart(t *testing.T) {
 	}
 }
 
-// restarts returns a function that starts with the answers of the run before, and returns a function
-// that saves them.
+// restarts returns a function that starts with the answers of the run before, and returns a
+// function that saves them.
 func restarts(t *testing.T) func() (*Agents, func()) {
 	path := t.TempDir()
 	return func() (*Agents, func()) {
@@ -88,8 +88,8 @@ func restarts(t *testing.T) func() (*Agents, func()) {
 }
 
 // TestOldAnswersAfterRestart restarts after answers of different ages, once after a stop and once
-// after further answers without a change. An answer must count only if it is at most three questions
-// and the interval of saves old.
+// after further answers without a change. An answer must count only if it is at most three
+// questions and the interval of saves old.
 func TestOldAnswersAfterRestart(t *testing.T) {
 	in, target := served()
 	for _, c := range []struct {
