@@ -135,9 +135,10 @@ func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	return netip.PrefixFrom(client, f.AffinityPrefix).Masked().Addr()
 }
 
-// AffinityEndpoint returns the form in which the memories of f hold the backend at an address. It
-// is that address and port, or beyond PortScope the address and the backend's rank among the
-// backends with that address, because an endpoint has other ports at other frontends.
+// AffinityEndpoint returns the form in which the memories of f hold the backend at an address. With
+// PortScope, it is the backend's address and port. With a wider scope, it is the address and the
+// backend's rank among the backends with the address, because an endpoint has other ports at other
+// frontends.
 func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	if !f.AffinityScope.beyondPort() {
 		return at

@@ -44,7 +44,7 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 }
 
 // TestAffinityMemoriesOfScopes compares the memories of two services on one VIP. They must share
-// memories as their scope says, if their prefixes are equal.
+// memories according to their scope if their prefixes are equal.
 func TestAffinityMemoriesOfScopes(t *testing.T) {
 	for _, c := range []struct {
 		scope           AffinityScope

@@ -81,7 +81,7 @@ func (Forward) Values() []string { return []string{"nat", "dr", "tunnel"} }
 // connection passes this node.
 func (f Forward) Direct() bool { return f == DRForward || f == TunnelForward }
 
-// EndpointHealth says whether the checks of a service apply to an endpoint.
+// EndpointHealth selects whether the checks of a service apply to an endpoint.
 type EndpointHealth string
 
 // NoEndpointHealth excludes an endpoint from checks. The zero value includes it.

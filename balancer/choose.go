@@ -20,7 +20,7 @@ type candidate struct {
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
 	agentDrain bool // only its agent drains it
-	agentDown  bool // its agent says that it is down
+	agentDown  bool // its agent reports it as down
 	from       Lookup
 	former     bool // see Endpoint.Former
 	unproven   bool // see markUnproven
@@ -122,8 +122,8 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// markUnproven marks the candidates of a lookup that are not up while former ones of the same
-// lookup serve for them. They get no connections, and don't count.
+// markUnproven marks the candidates of a lookup that are not up while former endpoints of the same
+// lookup serve instead. They get no connections, and don't count.
 func markUnproven(candidates []candidate) {
 	var serving []Lookup
 	for i := range candidates {
@@ -181,9 +181,9 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 }
 
 // activateAll makes all candidates that may serve here active, even if their checks fail. With so
-// few healthy endpoints, either the checks are probably wrong or the healthy ones would be
-// overloaded. An endpoint whose agent says that it is down stays down, because it does not depend
-// on a check.
+// few healthy endpoints, either the checks are probably wrong, or the healthy endpoints would be
+// overloaded. An endpoint that its agent reports as down stays down, because it does not depend on
+// a check.
 func activateAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]
@@ -345,10 +345,10 @@ func addDrains(f *Frontend, in *Inputs) *Frontend {
 	return &g
 }
 
-// EndpointsOf returns the endpoints of the service's definition, those registered separately, and
-// those that it has discovered, in the order of their priority if several have the same address and
-// ports: registered, defined, discovered, and last those of former answers. A name is replaced by
-// the endpoints at its addresses.
+// EndpointsOf returns the defined, registered and discovered endpoints of a service. If several
+// have the same address and ports, the first has priority: registered endpoints precede defined and
+// discovered endpoints, and endpoints of former answers are last. A name is replaced by the
+// endpoints at its addresses.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	all, _ := listEndpoints(s, in)
 	return all
@@ -379,8 +379,8 @@ func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	return append(all, former...), registered
 }
 
-// definedEndpoints returns the registered endpoints, and then those of the service's definition,
-// with their names.
+// definedEndpoints returns the registered endpoints, and then the endpoints of the service's
+// definition, with their names.
 func definedEndpoints(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
 	for _, e := range in.Endpoints.While(EndpointID{Service: s.Name}, func(id EndpointID) bool { return id.Service == s.Name }) {

@@ -102,8 +102,8 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
-// endpoints may be unused, including failing ones. A reused budget must return the same as a new
-// budget.
+// endpoints may be unused, including failing endpoints. A reused budget must return the same as a
+// new budget.
 func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {

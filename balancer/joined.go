@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// These are the limits of one service. A user who may write one key in etcd must not exhaust the
-// hosts that read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each
+// These are the limits of one service. A user with access to a single key in etcd must not exhaust
+// the hosts that read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each
 // endpoint of each port costs memory, kernel objects and checks.
 const (
 	// maxFrontends is the maximum of ports times VIPs.

@@ -24,12 +24,12 @@ const (
 	ProgramLookup LookupKind = "exec"
 )
 
-// Lookup is a lookup of endpoints' addresses. The zero value is no lookup.
+// Lookup is a lookup of endpoints' addresses. The zero value is not a lookup.
 type Lookup struct {
 	Kind LookupKind `json:"kind"`
 	// Name is a DNS name in lower case, or a program and its arguments (see Args).
 	Name string `json:"name"`
-	// V4 and V6 say which addresses of hosts are needed.
+	// V4 and V6 report which addresses of hosts are needed.
 	V4 bool `json:"v4,omitempty"`
 	V6 bool `json:"v6,omitempty"`
 }

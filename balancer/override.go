@@ -78,8 +78,8 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent 
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of who removed old and why. It is nil if o is unsigned or there
-// was nothing to remove. An earlier note is kept.
+// Note returns a temporary record of the author and the reason of old's removal. It is nil if o is
+// unsigned or there was nothing to remove. An earlier note is kept.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {

@@ -6,8 +6,8 @@ import (
 )
 
 // After returns the next state of lookup l of service s, given the state before and the answer r.
-// Members that the answer lacks stay in Former until they are replaced, so that an answer with
-// wrong addresses is not an outage. Without an answer, all stay. Otherwise only members that pass
+// Members that the answer lacks stay in Former until they are replaced, so an answer with wrong
+// addresses does not cause an outage. Without an answer, all stay. Otherwise only members that pass
 // their checks stay, until all checks of a new member pass. If none passes and none is former,
 // members without a verdict stay, because after a restart none has one. Without checks, the new
 // members replace them at once. So do members without a verdict if uncheckable reports that their
@@ -39,8 +39,8 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup,
 // target returns the address and port of m, which may be 0.
 func (m Member) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
 
-// replaces reports whether the members of r that can serve replace the former ones of a family. A
-// family is replaced by its own new members. A complete answer without members of the family ends
+// replaces reports whether the records of r that can serve replace the former records of a family.
+// A family is replaced by its own new members. A complete answer without members of the family ends
 // its use.
 func (r *Resolution) replaces(v4 bool, canServe func(Member) bool) bool {
 	own := func(m Member) bool { return m.Addr.Is4() == v4 }
@@ -119,8 +119,8 @@ func (e *Endpoint) found(l Lookup, m Member) *Endpoint {
 	return &out
 }
 
-// endpoints returns the endpoints that a lookup has found for e: those of the answer, up to a
-// limit, and the former ones.
+// endpoints returns the endpoints that a lookup has found for e: the endpoints of the answer, up to
+// a limit, and of former answers.
 func (r *Resolution) endpoints(l Lookup, e *Endpoint, limit int) (present, former []*Endpoint) {
 	if r == nil {
 		return nil, nil

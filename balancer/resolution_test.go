@@ -19,7 +19,7 @@ func membersAt(addresses string) (all []balancer.Member) {
 }
 
 // TestReplacedAnswers replaces the answer of a lookup. Former members must stay until all checks of
-// a new one pass, and without checks until there is an answer.
+// a new member pass, and without checks until there is an answer.
 func TestReplacedAnswers(t *testing.T) {
 	const old, new1, new2, old6, new6 = "192.0.2.1", "192.0.2.11", "192.0.2.12", "2001:db8::1", "2001:db8::11"
 	for name, c := range map[string]struct {
@@ -84,7 +84,7 @@ func TestReplacedAnswers(t *testing.T) {
 }
 
 // TestFormerEndpointsServe compiles an answer with former members. They must get all connections
-// until a new one passes its check, and new ones must not count for panic_threshold.
+// until a new member passes its check, and new members must not count for panic_threshold.
 func TestFormerEndpointsServe(t *testing.T) {
 	const health = `, "health": {"type": "tcp", "panic_threshold": 60}`
 	l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
@@ -135,7 +135,7 @@ func TestFormerEndpointsServe(t *testing.T) {
 }
 
 // TestFormerServeTheirOwnLookup defines an address in addition to a name with a former member. All
-// checks but those of the former member fail, so panic_threshold must make the address serve.
+// checks except the former member's fail, so panic_threshold must make the address serve.
 func TestFormerServeTheirOwnLookup(t *testing.T) {
 	s := decodeByName(t, `, "health": {"type": "tcp", "panic_threshold": 60}`, "")
 	s.Endpoints = append(s.Endpoints[:1:1], balancer.Endpoint{Address: netip.MustParseAddr("192.0.2.9"), Weight: 1})

@@ -144,7 +144,7 @@ type Endpoint struct {
 	MaxConnections int `toml:"max_connections"`
 	// HealthPort is the port to check. 0 means Health.Port of the service.
 	HealthPort uint16 `toml:"health_port"`
-	// Health says whether the checks of the service apply. Default: they do.
+	// Health selects whether the checks of the service apply. Default: they do.
 	Health EndpointHealth `toml:"health"`
 }
 

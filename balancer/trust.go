@@ -224,9 +224,9 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 	return ""
 }
 
-// refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Whoever
-// controls the name could otherwise lead clients to local programs. The name localhost, and
-// addresses in AllowedEndpoints, are meant.
+// refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Otherwise
+// the owner of the name could lead clients to local programs. The name localhost, and addresses in
+// AllowedEndpoints, are meant.
 func (env *Env) refusesAnswer(e *Endpoint) bool {
 	switch e.From.Kind {
 	case HostLookup:

@@ -11,7 +11,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestDecodeVIP decodes valid and invalid settings of addresses, and encodes the valid ones again.
+// TestDecodeVIP decodes valid and invalid settings of addresses, and encodes the valid settings
+// again.
 func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)

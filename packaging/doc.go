@@ -1,5 +1,5 @@
-// Package packaging holds what makes the .deb and .rpm packages: "make package" builds them into
-// build/packages.
+// Package packaging contains the scripts for the .deb and .rpm packages, which "make package"
+// builds into build/packages.
 //
 //	version     the version of the tree, from its tags, and how packages write it
 //	build       compiles, writes manual pages and completions, and calls nfpm, whose version test/nfpm.mod pins

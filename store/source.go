@@ -34,7 +34,8 @@ type Snapshot struct {
 	// missing in the maps or keep their last good state.
 	Problems []balancer.Problem
 	// Retained lists the names of services that keep their last good state because of an error.
-	// Vanished lists those of them that have no definition. The error may hide their definitions.
+	// Vanished lists the services among them that have no definition. The error may hide their
+	// definitions.
 	Retained, Vanished []balancer.Name
 	// Revision increases with each change of the state. A store with its own revisions uses them.
 	Revision int64

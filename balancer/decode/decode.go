@@ -21,7 +21,7 @@ type Problem struct {
 	// Misplaced reports whether a heading before the value may be missing, so it belongs elsewhere.
 	// The field is unknown, or has an unexpected table or list.
 	Misplaced bool
-	// Text explains the problem, and says which values are possible.
+	// Text explains the problem, and lists the possible values.
 	Text string
 }
 

@@ -85,8 +85,8 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	return m.value.Lacks(v.addr, force)
 }
 
-// despiteWeight reports whether a node may hold a VIP although its weight is 0: the VIP prefers the
-// node or is to be moved there, or its group is there.
+// despiteWeight reports whether a node may hold a VIP although its weight is 0. The reason is a
+// preference or a move of the VIP to the node, or its group on the node.
 func (r *ranking) despiteWeight(name string, v *vip) bool {
 	together := r.vips.together(v)
 	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }

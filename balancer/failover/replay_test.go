@@ -38,7 +38,7 @@ func (s *spy) withholds(c capture) bool {
 	return s.withhold != nil && s.withhold(c)
 }
 
-// replay repeats captured messages forever, mostly recent ones.
+// replay repeats captured messages forever, mostly recent messages.
 func (s *spy) replay(w *world) {
 	if s == nil {
 		return

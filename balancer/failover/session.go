@@ -60,10 +60,11 @@ func (s *session) begin() {
 	s.put(w, s.chooseJury())
 }
 
-// replaces reports whether this node may replace a session with its name: a session of this machine
-// with the same gate, of an earlier boot of it, or of a machine that a person reports to be off. An
-// earlier boot renews nothing. A machine with the same ID and name, of which this machine may be a
-// copy, keeps its session: its peers have the addresses of this machine, and no longer confirm it.
+// replaces reports whether this node may replace a session with its name. The session must belong
+// to this machine with the same gate, to an earlier boot of it, or to a machine that an operator
+// has reported to be off. An earlier boot renews nothing. This machine may be a copy of a machine
+// with the same ID and name. The original keeps its session, because the peers of the copy no
+// longer confirm it.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)

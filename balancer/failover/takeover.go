@@ -152,8 +152,8 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 	t.stale = true
 }
 
-// claim writes that this session owns VIPs, on the condition that their owner has not changed and
-// that the session is live. since is the time of the last sign of their last owner, from, or 0 if
+// claim writes that this session owns VIPs. The write fails if their owner has changed or the
+// session is not live. since is the time of the last sign of their last owner, from; 0 means that
 // they never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
@@ -218,8 +218,9 @@ func (t *takeover) strangers() map[netip.Addr]string {
 	return all
 }
 
-// waiting returns the nodes whose VIPs pause until an operator reports that they are off, each with
-// the silent members of its jury, and those VIPs. An unconfirmed node can't determine them.
+// waiting returns the nodes whose VIPs pause until an operator reports that they are off. The
+// result has the silent members of each node's jury, and these VIPs. An unconfirmed node can't
+// determine them.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

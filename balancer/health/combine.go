@@ -4,17 +4,17 @@ import "vipd/balancer"
 
 // Combined is the state of a target with several checks.
 type Combined struct {
-	// State is the verdict of all checks together. Its cause and time are those of the check that
-	// decides, its results are those of Shown, and Due is the time of the next check.
+	// State is the verdict of all checks together. Its cause and time belong to the check that
+	// decides, and its results to Shown. Due is the time of the next check.
 	State
-	// Decides is the index of the check that decides, and Shown is the index of the check whose
-	// results contradict the verdict, or else of the check that decides.
+	// Decides is the index of the check that decides. Shown is the index of the check whose results
+	// contradict the verdict; if no check does, it equals Decides.
 	Decides, Shown int
 }
 
 // Combine returns the state of a target from the states of its checks. It is up if all checks have
-// found it up, or any check if need says so. One check that finds it down, or up with any, decides
-// alone.
+// found it up, or with need = "any", if a single check has. One check that finds it down, or up
+// with any, decides alone.
 func Combine(states []State, need balancer.HealthNeed) Combined {
 	alone, together := balancer.HealthDown, balancer.HealthUp
 	if need == balancer.NeedAnyHealth {

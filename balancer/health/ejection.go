@@ -105,7 +105,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		return EjectionChange{}, false
 	}
 	e.forgive(r, now)
-	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to be forgiven
+	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only last longer
 		r.count++
 	}
 	r.began = now

@@ -15,7 +15,7 @@ const DefaultStickyLimit = 1 << 20
 // new connection. It is safe for concurrent use.
 //
 // It identifies backends by their address, without a zone, and survives changes of the backends. If
-// a client's backend is not usable, the caller picks another one and stores it. The client then
+// a client's backend is not usable, the caller picks and stores another backend. The client then
 // stays there, even if the first backend returns. A client that did not connect in the meantime
 // finds its first backend again.
 //
@@ -125,7 +125,7 @@ func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.
 }
 
 // SetTimeout replaces the timeout, also for remembered clients: a longer timeout may restore
-// clients that had exceeded the old one. A timeout of 0 or less drops everything.
+// clients that had exceeded the old timeout. A timeout of 0 or less drops everything.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

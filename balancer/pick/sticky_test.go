@@ -216,7 +216,7 @@ func TestStickyConcurrentUse(t *testing.T) {
 	}
 }
 
-// ExampleSticky shows what a caller does for a new connection.
+// ExampleSticky shows the steps of a caller for a new connection.
 func ExampleSticky() {
 	backends := even(3)
 	sticky, picker := NewSticky(3*time.Hour, 0), New(balancer.RoundRobin, backends, nil)

@@ -10,9 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// weighted is smooth weighted round robin: each pick adds to every member's credit its weight,
-// chooses the member with the most credit (the first of equals), and charges it the sum of all
-// weights.
+// weighted is smooth weighted round robin. Each pick adds to every member's credit its weight, and
+// chooses the first member with the most credit. That member pays the sum of all weights.
 //
 // Members with the same weight gain the same, so only payments change their order: a chosen member
 // usually moves to the end. A pick compares the first member of each weight.
@@ -179,10 +178,10 @@ func (w *weighted) shares() []share {
 }
 
 // inherit gives addresses their former credit. Credit is carried over in turns, because a change of
-// weights changes the cost of a turn, and relative to the mean of all known addresses, so that a
-// new address is neither ahead nor behind. The credit of unusable backends is kept in away: a
-// backend that repeatedly fails and recovers would never get enough credit if it started from zero
-// each time. If there are no members, all credit is kept.
+// weights changes the cost of a turn. It is relative to the mean of all known addresses, so a new
+// address is neither ahead nor behind. The credit of unusable backends is kept in away: a backend
+// that repeatedly fails and recovers would never get enough credit if it started from zero each
+// time. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.absent = past

@@ -46,7 +46,7 @@ func (d *daemonOverride) await() error {
 	return printOutcome(d.Call, err, d.targets, left, "", "")
 }
 
-// printOutcome prints the outcome of the wait for a drain; err is nil if the drain is complete.
+// printOutcome prints the outcome of the wait for a drain. err is nil if the drain is complete.
 // left is the last number of connections, stillOn names the nodes that have them, and doneOn is the
 // number of nodes without connections.
 func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {

@@ -263,12 +263,12 @@ type overrider interface {
 	undrained(api.OverrideTarget) string
 	// schedulers returns the schedulers of the targets' services, if they are known.
 	schedulers() map[balancer.Name]balancer.Scheduler
-	// await returns when the targets have no connections and get no new ones.
+	// await returns when the targets have no connections and get no new connections.
 	await() error
 }
 
 // newOverrider chooses where to write the override. It chooses the daemon if no etcd is named, and
-// either the socket is named or the service is defined in files; otherwise it chooses etcd.
+// the socket is named or the service is defined in files. Otherwise it chooses etcd.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {

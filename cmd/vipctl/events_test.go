@@ -88,8 +88,8 @@ func TestEventsFollow(t *testing.T) {
 	}
 }
 
-// TestMissedEvents loses events of a filtered list. The message must say that missed events may be
-// of other kinds or services.
+// TestMissedEvents loses events of a filtered list. The message must mention that missed events may
+// be of other kinds or services.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
 		{}:               "7 events were lost before they could be shown",

@@ -397,8 +397,8 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 }
 
-// TestFleetDrainOfTheLastHealthy drains an endpoint while the other one is down. The drain must be
-// refused, like a drain of the last endpoint.
+// TestFleetDrainOfTheLastHealthy drains an endpoint while the other endpoint is down. The drain
+// must be refused, like a drain of the last endpoint.
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")

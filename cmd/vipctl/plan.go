@@ -79,7 +79,7 @@ func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 }
 
 // planned returns the mode with a name. For auto it returns the mode that vipd would probably
-// choose here, and a note that says so.
+// choose here, and a note about this.
 func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {
 		return mode, ""

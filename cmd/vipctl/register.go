@@ -218,8 +218,8 @@ func (r *registration) leave() error {
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// First the endpoint drains. If its lease expired meanwhile, it drains again, because hosts may
-	// have kept the endpoint and must learn that it left on purpose.
+	// First the endpoint drains. If its lease expired in the meantime, it drains again: hosts may
+	// have kept the endpoint, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
 		return nil
@@ -233,7 +233,7 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left returns an error that says how long an endpoint that could not be removed remains. If err is
+// left returns an error with the remaining time of an endpoint that could not be removed. If err is
 // nil, the endpoint was removed, and left returns nil.
 func (r *registration) left(err error) error {
 	if err == nil {

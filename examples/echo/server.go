@@ -173,6 +173,6 @@ func (s *server) serveUDP() error {
 		}
 		s.counts.add(&s.counts.udp)
 		answer := append([]byte(s.name+" "), buffer[:n]...)
-		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // an error means that the client has gone
+		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // an error means that the client has disconnected
 	}
 }

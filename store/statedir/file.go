@@ -91,9 +91,9 @@ func (f *File) Refuse(err error) {
 	f.noteLocked(fmt.Errorf("reading what an earlier run kept: %w", err))
 }
 
-// Load passes the content that an earlier process has saved to decode. If decode fails, Load sets
-// the file aside as NAME.broken, and returns an error that says so. A file that can't be read
-// remains until the next write.
+// Load passes the content that an earlier process has saved to decode. If decode fails, Load
+// renames the file to NAME.broken, and reports this in its error. A file that can't be read remains
+// until the next write.
 func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil

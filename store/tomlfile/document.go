@@ -22,7 +22,7 @@ type Document struct {
 	file string
 	text string
 	tree map[string]any
-	// top and all return lines that our own scanner finds on demand. top contains paths of up to
+	// top and all return lines that a separate scanner finds on demand. top contains paths of up to
 	// topDepth parts, and all contains every path.
 	top, all func() map[string]mark
 }
@@ -180,8 +180,8 @@ func lines(text string, depth int, without ...string) map[string]mark {
 				return
 			}
 		}
-		// The line of an array of tables is that of its first element. The line of a table is that
-		// of its own header.
+		// The line of an array of tables is the line of its first element. The line of a table is
+		// the line of its own header.
 		if m, known := marks[string(path)]; !known || defined && !m.defined {
 			marks[string(path)] = mark{int32(line), defined}
 		}

@@ -144,7 +144,7 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 }
 
 // end ends the pending change. A change that is not confirmed is reverted. The error of an abort
-// says that a restart may use the change again.
+// warns that a restart may use the change again.
 func (w *watchRun) end(what *look, how store.Outcome) error {
 	p, by := w.loader.main.trial, what.By
 	if how == store.Expired {

@@ -55,7 +55,7 @@ type contents struct {
 	// unsettled reports whether the file is probably being written, so this is its previous
 	// content.
 	unsettled bool
-	// writing reports whether the last problem says that the file is being written.
+	// writing reports whether the last problem is that the file is being written.
 	writing bool
 	// stale reports whether services and vips are from a previous version because the file has an
 	// error.
@@ -143,7 +143,7 @@ func (r *recency) recent(t *text) bool {
 }
 
 // unchanged returns c for a file that is being written and must be checked again soon. If report is
-// true, it adds a problem that says so.
+// true, it adds a problem about this.
 func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil

@@ -75,7 +75,7 @@ func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 }
 
 // retained returns the services that stay in their last good state because of an error. vanished
-// contains those of them that no file defines.
+// contains the services among them that no file defines.
 func (l *loader) retained() (all, vanished []balancer.Name) {
 	services := &l.merge.services
 	vanished = slices.Sorted(maps.Keys(services.held))

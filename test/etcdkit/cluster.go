@@ -303,7 +303,7 @@ func (c *Cluster) Grant(user, key string) {
 	})
 }
 
-// Revoke revokes a right that Grant gave.
+// Revoke revokes a right that was given by Grant.
 func (c *Cluster) Revoke(user, key string) {
 	c.t.Helper()
 	c.do("revoking a right", func(ctx context.Context, client *clientv3.Client) error {

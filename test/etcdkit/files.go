@@ -69,7 +69,7 @@ func (f Files) ClientUntil(t testing.TB, until time.Time) (certFile, keyFile str
 }
 
 // Reissue replaces all certificates, in the same files, with certificates of another authority, and
-// returns copies of the former ones. A member uses the new certificates after a restart.
+// returns copies of the former certificates. A member uses the new certificates after a restart.
 func (c *Cluster) Reissue() (former Files) {
 	c.t.Helper()
 	dir := c.t.TempDir()

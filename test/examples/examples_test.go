@@ -86,7 +86,7 @@ func (e example) commands(t *testing.T) []string {
 	return lines
 }
 
-// say runs the documented command that starts with start, and returns its output.
+// say runs the documented command that begins with start, and returns its output.
 func (e example) say(t *testing.T, start string) string {
 	t.Helper()
 	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })

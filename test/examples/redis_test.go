@@ -58,7 +58,7 @@ func answerRedis(conn net.Conn, address string, primary *atomic.Value) {
 }
 
 // redis changes the primary while the example runs. New connections must reach the new primary,
-// open connections to the old one must end, and check-now must show all checks and their steps.
+// open connections to the old primary must end, and check-now must show all checks and their steps.
 // Then an agent drains the primary, and its Sentinel fails. The description must show both.
 func redis(t *testing.T, e example) {
 	const first, second = "127.10.8.11:6379", "127.10.8.12:6379"

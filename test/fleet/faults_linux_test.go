@@ -140,7 +140,7 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during causes a fault, and runs do until it ends. Traffic must continue meanwhile.
+// during causes a fault, and runs do until it ends. Traffic must continue during the fault.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()

@@ -58,7 +58,7 @@ func isWorkerFlag(arg string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
 }
 
-// runHere runs the tests in this process. state says whether an outer run has moved it into new
+// runHere runs the tests in this process. state reports whether an outer run has moved it into new
 // namespaces.
 func runHere(m Tests, state string) (int, error) {
 	if state == inside && os.Getpid() == 1 {

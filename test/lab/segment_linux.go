@@ -102,7 +102,7 @@ func checksum(from, to netip.Addr, segment []byte) uint16 {
 }
 
 // SendSYN sends a TCP SYN to an address, as if the namespace's end of a connection opened a new
-// one.
+// connection.
 func (n *NS) SendSYN(from, to netip.AddrPort) error {
 	s := make([]byte, 20)
 	binary.BigEndian.PutUint16(s[0:], from.Port())

@@ -107,7 +107,7 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 }
 
 // TestUnforwarded sends packets of connections that the node does not forward in one direction. The
-// explanation must say so.
+// explanation must mention this.
 func TestUnforwarded(t *testing.T) { unforwarded(t, modes()[1]) }
 
 // TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward clients' packets

@@ -239,7 +239,7 @@ func (w *world) start(t *testing.T, m mode) {
 	})
 }
 
-// apply replaces the services with those of a section, and returns the compiled state.
+// apply replaces the services with the services of a section, and returns the compiled state.
 func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	t.Helper()
 	d := s.compile(w.caps)

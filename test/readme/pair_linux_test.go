@@ -328,7 +328,7 @@ func (m *member) signal(s syscall.Signal, to ...int) {
 }
 
 // reap waits for the end of a keepalived whose main process was killed: this process has become the
-// parent of the other one.
+// parent of its other process.
 func (m *member) reap(all []int) {
 	<-m.runs[len(m.runs)-1].Done()
 	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {

@@ -20,7 +20,7 @@ import (
 	"vipd/test/lab"
 )
 
-// patience is the time limit of one block; the first one builds everything.
+// patience is the time limit of one block; the first block builds everything.
 const patience = 10 * time.Minute
 
 // TestMain uses a network namespace if possible, so that the quickstart's ports are free.

@@ -16,7 +16,7 @@ import (
 // ipvsTests is a pattern of the names of tests that need IPVS. lab.NeedIPVS enforces it.
 const ipvsTests = "^TestIPVS"
 
-// plan says what runs here and in the guest.
+// plan lists the packages that run here and in the guest.
 type plan struct {
 	// flags and packages are go test's. Without packages it does nothing.
 	flags, packages []string

@@ -21,7 +21,7 @@ const maxColumns = 100
 // top is the top of the tree.
 const top = "../.."
 
-// others are folders without our code.
+// others are folders without the project's code.
 var others = []string{"bin", "build"}
 
 // file is a parsed Go file.

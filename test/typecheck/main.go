@@ -90,7 +90,7 @@ func (c *checker) add(p listed) {
 	conf := types.Config{
 		Importer: imports{c, p.ImportMap}, IgnoreFuncBodies: !ours, FakeImportC: true, Sizes: types.SizesFor("gc", "amd64"),
 		Error: func(err error) {
-			if ours { // errors of other packages show in our uses of them
+			if ours { // errors of other packages show in the tree's uses of them
 				c.errs = append(c.errs, err)
 			}
 		},
@@ -98,7 +98,7 @@ func (c *checker) add(p listed) {
 	c.checked[p.ImportPath], _ = conf.Check(p.ImportPath, c.files, files, nil) // Error has the errors
 }
 
-// imports resolves the imports of a package; map has the paths of vendored ones.
+// imports resolves the imports of a package; map has the paths of vendored packages.
 type imports struct {
 	*checker
 	paths map[string]string

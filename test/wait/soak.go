@@ -12,7 +12,8 @@ const SoakVar = "VIPD_SOAK"
 func Soaking() bool { return os.Getenv(SoakVar) != "" }
 
 // Soak returns the number of random cases of a test, such as histories, scaled by Load: usual in
-// make test, long in make soak. Seeds are fixed, so the usual cases are the first of the long ones.
+// make test, long in make soak. Seeds are fixed, so the usual cases are the first of the long
+// cases.
 func Soak(usual, long int) int {
 	if Soaking() {
 		return Load(long)

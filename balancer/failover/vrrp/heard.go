@@ -73,7 +73,7 @@ func (r *router) heardAsOwner(p *peer) {
 		text := fmt.Sprintf("gave %s to %s (priority %d over %d)", r.g.label(), p.addr, a.Priority, own)
 		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d over %d", p.addr, a.Priority, own)}, a.Interval)
 	case r.witness.here && !r.witnessed():
-		// This host may have been cut off, and the other one not.
+		// Perhaps only this host was cut off.
 		r.resign(Backup, cause{"witness", fmt.Sprintf("%s is Active as well, and no host that must be within reach answers", p.addr)})
 	default:
 		r.reply()

@@ -83,7 +83,7 @@ func scenarios() []scenario {
 	}
 }
 
-// refused returns a scenario in which only the router that preempts the other one can end the
+// refused returns a scenario in which only the router that preempts the other router can end the
 // double ownership.
 func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
 	return scenario{name: name, groups: groups, spoil: spoil, from: 320 * ms, to: 400 * ms, both: 5 * interval, prepare: func(w *world) {
@@ -169,7 +169,7 @@ func (h *history) run(verbose bool) *world {
 	h.prepare(w)
 	after := 700 * ms
 	if h.both > preempting {
-		after += h.both + silence // the last double ownership may begin late
+		after += h.both + silence // the last double ownership may start late
 	}
 	w.run(h.to + h.lasts + after)
 	return w

@@ -19,8 +19,7 @@ import (
 //   - Any other router must answer for a VIP, because adverts alone are easily forged. It has
 //     more time, in which it yields if it runs vipd and preempted this host.
 //
-// A router that hangs answers, but sends no adverts, so this host keeps the VIPs that it took from
-// it.
+// A router that hangs answers, but sends no adverts, so this host keeps the VIPs of that router.
 type rival struct {
 	*peer
 	// preempted reports whether it was an owner when this host claimed the VIPs.
@@ -120,7 +119,8 @@ func (p *peer) ignores(g *Group) string {
 // advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
-// contest yields to a rival that goes on, or asks whether one answers for the VIPs.
+// contest yields to a rival that continues to send adverts, or probes whether a rival answers for
+// the VIPs.
 func (r *router) contest() {
 	if r.g.Unyielding {
 		return

@@ -27,7 +27,7 @@ const (
 )
 
 // reached processes an answer. If this host may have been cut off, another router may have become
-// the owner: it waits for its adverts, and has to be well for a while again.
+// the owner. This host waits for that router's adverts, and must be well for a while again.
 func (r *router) reached() {
 	w := &r.witness
 	cut := w.lost || w.blocked

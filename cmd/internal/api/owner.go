@@ -71,8 +71,8 @@ type OwnerStatus struct {
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
 	// VRRP is the state of the groups, or nil if etcd decides.
 	VRRP *vrrp.Status `json:"vrrp,omitempty"`
-	// RouterIDs lists the IDs in use by other VRRP routers on the LANs of this host, except for
-	// those of its groups.
+	// RouterIDs lists the IDs of other VRRP routers on the LANs of this host, except the IDs of its
+	// groups.
 	RouterIDs []int `json:"router_ids,omitempty"`
 	// Bound lists the VIPs on this host.
 	Bound []netip.Addr `json:"bound,omitempty"`

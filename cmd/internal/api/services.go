@@ -40,7 +40,7 @@ type Lookup struct {
 	Kind balancer.LookupKind `json:"kind"`
 	// Name is a DNS name, or a program and its arguments.
 	Name string `json:"name"`
-	// Endpoints is the number of endpoints in use, of the last good answer and of former ones.
+	// Endpoints is the number of endpoints in use, of the last good answer and of former answers.
 	// Failure is the reason why the last attempt failed.
 	Endpoints int    `json:"endpoints"`
 	Failure   string `json:"failure,omitempty"`
@@ -146,7 +146,7 @@ type Endpoint struct {
 	Ejection *balancer.Ejection `json:"ejection,omitempty"`
 	// Until is the time when the endpoint's remaining connections are ended.
 	Until time.Time `json:"until,omitzero"`
-	// Cut reports whether the endpoint's connections were ended when it went down.
+	// Cut reports whether the endpoint's connections were ended when its checks failed.
 	Cut bool `json:"cut,omitempty"`
 	// Active counts open connections. Connections counts all connections since the daemon started.
 	Active      uint64 `json:"active"`

@@ -56,8 +56,8 @@ func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic", nil, &t)
 }
 
-// TrafficOf requests the counts, including those of the endpoints of one service. If service is "",
-// endpoints are omitted.
+// TrafficOf requests the counts, including the counts of the endpoints of one service. If service
+// is "", endpoints are omitted.
 func (c *Client) TrafficOf(ctx context.Context, service balancer.Name) (t Traffic, err error) {
 	return t, c.call(ctx, http.MethodGet, "/v1/traffic?endpoints="+url.QueryEscape(string(service)), nil, &t)
 }

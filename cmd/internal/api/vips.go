@@ -31,7 +31,7 @@ type Standby struct {
 // OwnerGroup is the state of a group of VRRP.
 type OwnerGroup struct {
 	vrrp.GroupStatus
-	// Changes lists the last changes, including those of earlier processes. The newest is last.
+	// Changes lists the last changes, including changes of earlier processes. The newest is last.
 	Changes []GroupChange `json:"changes,omitempty"`
 }
 

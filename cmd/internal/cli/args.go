@@ -140,7 +140,7 @@ func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 
 // verbIn returns the verb of a command line, or nil. A word is the verb if it is the first argument
 // when the line is parsed with the verb's flags. For example, -f has a value for apply, but not for
-// events. If several words qualify, the last one is the verb.
+// events. If several words qualify, the last word is the verb.
 func verbIn(verbs []*Verb, typed []string) *Verb {
 	for _, word := range slices.Backward(typed) {
 		v := verbNamed(verbs, word)

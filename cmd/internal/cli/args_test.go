@@ -144,8 +144,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		_, err := parse(t.Context(), testVerbs(), strings.Split(line, "\x00"))
-		usage, ok := errors.AsType[*usageError](err)
-		if err != nil && !ok {
+		if _, ok := errors.AsType[*usageError](err); err != nil && !ok {
 			t.Errorf("%q: error = %v, want a usage error", line, err)
 		}
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {

@@ -89,8 +89,8 @@ func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field from a step of an HTTP check. vipd supports one step of each kind, so another
-// one becomes a note.
+// step sets a field from a step of an HTTP check. vipd supports one step of each kind, so a second
+// step becomes a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
 		p.note(line, "an HTTP check has one request and one expected answer (line %d); nearest is a check of type exec that does all steps", first.line)

@@ -12,9 +12,9 @@ import (
 	"vipd/balancer"
 )
 
-// checkOutput looks for rules of OUTPUT that drop packets from this host to endpoints: health
-// checks, userspace mode's connections, and connections of local programs. vipd's own rules accept
-// only the last kind.
+// checkOutput searches OUTPUT for rules that drop packets from this host to endpoints: health
+// checks, and connections of userspace mode and local programs. vipd's own rules accept only the
+// last kind.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
 		found = append(found, droppedOutput(o, b)...)

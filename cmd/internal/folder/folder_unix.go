@@ -27,7 +27,7 @@ func Check(path string) error {
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
 		// In a user namespace, the host's root has no separate number. It may share the number of
-		// nobody, who runs checks, so it may own only the directories above.
+		// nobody, the user of checks, so it may own only the directories above.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)

@@ -4,8 +4,8 @@ import "time"
 
 const (
 	// patience is the maximum wait for a dying holder. The kernel closes a process's files only at
-	// its very end, some time after kill -9: a process with much memory and many sockets needs 100
-	// ms, and more on a busy host.
+	// its very end, some time after kill -9. A process with much memory and many sockets needs 100
+	// ms, or more on a busy host.
 	patience = 2 * time.Second
 	// attemptPause is the time between two attempts.
 	attemptPause = 10 * time.Millisecond

@@ -131,9 +131,9 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 }
 
 // Spares returns an error if a request that is not forced would end the service of a port, in
-// either family: it drains usable endpoints, no backup is usable afterwards, and fewer other
-// endpoints than min_usable, or none. A usable endpoint does not drain, has a weight, and is not
-// down according to in, which also has the answers of agents.
+// either family. Such a request drains usable endpoints, and leaves neither min_usable endpoints
+// nor a usable backup. A usable endpoint does not drain, has a weight, and is not down according to
+// in, which also has the answers of agents.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {
@@ -186,9 +186,9 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts the usable endpoints of a port in the family of a VIP: those among the
-// targets, and of the others those that are no backups and the backups. The first endpoint of
-// several at the same address and port counts.
+// countUsable counts the usable endpoints of a port in the family of a VIP: the targets, and among
+// the others, the backups and the rest. The first endpoint of several at the same address and port
+// counts.
 func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {

@@ -1,7 +1,7 @@
 // Package reserved finds the addresses and ports that a node needs, so services from etcd may not
-// claim them: the addresses by which it reaches etcd, the ports of etcd, and the ports of its own
-// addresses on which programs listen. The addresses include etcd's, those of the gateways to etcd
-// and of the default gateways, and those of name servers if etcd has host names.
+// claim them. These are the addresses by which it reaches etcd, the ports of etcd, and local ports
+// on which programs listen. The addresses belong to etcd, to the gateways to etcd, to the default
+// gateways, and to name servers if etcd has host names.
 //
 //	[etcd] endpoints -> addresses -> gateways \
 //	                 -> ports                  > balancer.Env.Reserved

@@ -72,7 +72,7 @@ func (t *Tracer) setReload(is trace.SpanContext) {
 }
 
 // commands returns the parent of a change's trace: the newest command that caused it, with links to
-// the others; otherwise the reload that includes it; otherwise nothing.
+// the others. Without a command, it is the reload that includes the change, or nothing.
 func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
 	parent = context.Background()
 	after := c.Before.Revision.Store // 0 at the start: earlier writes are not traced

@@ -53,7 +53,8 @@ func newBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Chromium can't create its sandbox in namespaces and containers. It only reads our own page.
+	// Chromium can't create its sandbox in namespaces and containers. It only reads vipd's own
+	// page.
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.ExtraFiles = []*os.File{theirs, answers}

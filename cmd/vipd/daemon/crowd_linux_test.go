@@ -23,7 +23,7 @@ import (
 )
 
 // TestListsAHundredThousandConnections lists 100,000 connections. The daemon must write the list
-// while it reads the kernel, without storing it, and must answer other requests meanwhile.
+// while it reads the kernel, without storing it, and must answer other requests at the same time.
 func TestListsAHundredThousandConnections(t *testing.T) {
 	const crowd, most = 100_000, 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
 	lab.New(t)

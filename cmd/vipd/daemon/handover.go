@@ -100,7 +100,7 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 	return hurried
 }
 
-// successor returns the queue to the process that replaces this one, or nil if there is none.
+// successor returns the queue to the process that replaces this process, or nil.
 func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	if d.heir != nil {
 		return d.heir, nil

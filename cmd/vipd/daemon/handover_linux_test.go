@@ -79,7 +79,7 @@ func TestReplace(t *testing.T) {
 	for i := range 2 {
 		first := n.stop
 		n.replace = true
-		n.start() // the first vipd ends meanwhile
+		n.start() // the first vipd ends at the same time
 		ask(fmt.Sprintf("after %d", i))
 		first()
 	}

@@ -26,7 +26,7 @@ func (logFunc) WithGroup(string) slog.Handler                   { return slog.Di
 
 // TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
 // and status must report unsaved state. A manual drain must be refused until the disk answers. At
-// its end, vipd must wait for the disk and serve meanwhile.
+// its end, vipd must serve while it waits for the disk.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")

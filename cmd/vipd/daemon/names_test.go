@@ -29,7 +29,7 @@ endpoints = [{ address = "web.example.org", port = 9001, weight = 2 }]
 }
 
 // TestEndpointsByName changes the addresses of a name, and makes DNS fail. The service must use the
-// new addresses, keep the last ones during the failure and a restart, and report the failure.
+// new addresses, keep the last addresses during the failure and a restart, and report the failure.
 func TestEndpointsByName(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1", "web.example.org. 1 IN A 127.0.0.7")

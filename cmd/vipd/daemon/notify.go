@@ -108,7 +108,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
 				d.notify.tell(systemd.SdNotifyWatchdog)
-				if !d.notify.up.Load() { // waiting for a store has no time limit, because the kernel serves meanwhile
+				if !d.notify.up.Load() { // waiting for a store has no time limit, because the kernel continues to serve
 					d.notify.extend(interval)
 				}
 			}

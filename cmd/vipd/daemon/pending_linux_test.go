@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestPendingChange starts pending changes of the file, and kills vipd with SIGKILL meanwhile. The
-// pending text must be served until an abort or the deadline, even after the kill, and then the
+// TestPendingChange starts pending changes of the file, and kills vipd with SIGKILL during them.
+// The pending text must be served until an abort or the deadline, even after the kill, and then the
 // file. A confirmed text must stay.
 func TestPendingChange(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}

@@ -66,7 +66,7 @@ func makeFolder(path string) error {
 		}
 	}
 	if os.Mkdir(path, 0o755) != nil {
-		return os.MkdirAll(path, 0o755) // nil if another process has created it meanwhile
+		return os.MkdirAll(path, 0o755) // nil if another process has just created it
 	}
 	return os.Chmod(path, 0o755)
 }
@@ -79,7 +79,7 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	if err := makeFolder(dir); err != nil {
 		return nil, fmt.Errorf("making the folder of api.socket: %w", err)
 	}
-	if err := folder.Check(dir); err != nil { // another user may have created it meanwhile
+	if err := folder.Check(dir); err != nil { // another user may have just created it
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {

@@ -105,8 +105,8 @@ func (d *daemon) last() *api.OwnerReport {
 	return d.report
 }
 
-// current returns the last report. If vipd has not reported for too long, the result says that no
-// VIP can be served.
+// current returns the last report. If vipd has not reported for too long, the result is that no VIP
+// can be served.
 func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()

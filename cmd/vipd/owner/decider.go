@@ -44,7 +44,7 @@ type decider interface {
 	run(ctx context.Context)
 	// listen starts to receive at the addresses of another layout.
 	listen(before, after onhost.Layout) error
-	// can sets the VIPs that this host can't serve, and those of them that it can't add to an
+	// can sets the VIPs that this host can't serve, and among them the VIPs that it can't add to an
 	// interface.
 	can(cannot map[netip.Addr]string, absent []netip.Addr)
 	// describe adds the decider's state to a status.

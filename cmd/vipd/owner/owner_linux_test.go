@@ -99,7 +99,7 @@ func TestOneOwner(t *testing.T) {
 	})
 }
 
-// flaps takes a host's link down for a moment, so the kernel removes its IPv6 addresses. Like a
+// flaps disables a host's link for a moment, so the kernel removes its IPv6 addresses. Like a
 // network manager, it then adds the host's own address again.
 func (f *fleet) flaps(g *gateway) {
 	own := fmt.Sprintf("fd09::%d/64", 11+slices.Index(f.hosts, g))

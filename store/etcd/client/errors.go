@@ -66,8 +66,8 @@ func Untrusted(err error) bool {
 // Is reports whether err is the server error want.
 func Is(err, want error) bool { return errors.Is(rpctypes.Error(Unwrapped(err)), want) }
 
-// undecided reports whether err means that a member has not executed an operation, or can't tell,
-// because there is no leader or the leader changed. The member may answer soon.
+// undecided reports whether a member has not executed an operation, or does not know whether it
+// has, because etcd has no leader or the leader changed. The member may answer soon.
 func undecided(err error) bool {
 	return err != nil && slices.ContainsFunc([]error{
 		rpctypes.ErrLeaderChanged, rpctypes.ErrNoLeader, rpctypes.ErrTimeout, rpctypes.ErrTimeoutDueToLeaderFail, rpctypes.ErrTimeoutDueToConnectionLost,

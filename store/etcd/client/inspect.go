@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// inspect tests every member except the one in use. It returns a problem for each member that
+// inspect tests every member except the member in use. It returns a problem for each member that
 // fails, in the order of the configuration.
 func (s *Members) inspect(ctx context.Context, limit time.Duration) []balancer.Problem {
 	ctx, cancel := context.WithTimeout(ctx, limit)

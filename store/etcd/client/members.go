@@ -32,7 +32,7 @@ type Members struct {
 
 	current  atomic.Pointer[Member] // nil if the next request must choose a member
 	choosing chan struct{}          // a semaphore that is held while a member is chosen or abandoned
-	order    []string               // the endpoints, starting with the one in use; guarded by choosing
+	order    []string               // the endpoints, starting with the member in use; guarded by choosing
 }
 
 // errMoved ends requests and watches on a member that has lost the others.

@@ -41,7 +41,7 @@ func (w *Writer) lastPending(ctx context.Context) (*schema.Pending, int64, error
 	return p, kv.ModRevision, nil
 }
 
-// Try makes a change pending. It is refused while another one is.
+// Try makes a change pending. It is refused while another change is pending.
 func (w *Writer) Try(ctx context.Context, p *schema.Pending) (revision int64, err error) {
 	last, at, err := w.lastPending(ctx)
 	if err != nil {

@@ -37,7 +37,7 @@ type Pending struct {
 // PendingService is the pending text of a service.
 type PendingService struct {
 	Fields map[string]any `json:"fields"`
-	// Base is the revision of the text that this one replaces; 0 means that there is none.
+	// Base is the revision of the text that this text replaces; 0 means that there is none.
 	Base int64 `json:"base,omitempty"`
 	// Service is the service that the fields define.
 	Service *balancer.Service `json:"-"`

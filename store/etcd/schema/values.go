@@ -12,7 +12,7 @@ import (
 	"vipd/balancer/decode"
 )
 
-// These are the limits of etcd's contents. A user who may write a single key must not be able to
+// These are the limits of etcd's contents. A user with access to a single key must not be able to
 // exhaust the hosts that read it. Other limits, such as balancer.MaxBackends, apply to the
 // definitions in a text.
 const (

@@ -36,7 +36,7 @@ type answer struct {
 	Number float64 `json:"number"`
 }
 
-// box is a host with rules, seen from the benchmark.
+// box is the benchmark's end of a host with rules.
 type box struct {
 	spec    spec
 	backend backend

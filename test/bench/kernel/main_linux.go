@@ -125,7 +125,7 @@ func (o options) table() ([]row, []backend, effort, error) {
 	return rows, columns, e, nil
 }
 
-// bench measures and prints what the command line requests.
+// bench runs and prints the measurements that the command line requests.
 func bench(ctx context.Context, args []string) error {
 	o, err := parse(args)
 	if err != nil {

@@ -44,7 +44,7 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	ctx, cancel := context.WithCancel(ctx)
 	out := samples{}
 	boxes := map[spec]*box{}
-	defer func() { // the next backend must not be measured while boxes of this one end
+	defer func() { // the next backend must not be measured while boxes of this backend end
 		cancel()
 		for _, x := range boxes {
 			_ = x.close() // killed

@@ -37,7 +37,7 @@ func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 }
 
 // checkResult returns the result of the checks of a target. With need, one check that failed, or
-// passed with any, decides. A check that could not run decides only if no other one does.
+// passed with any, decides. A check that could not run decides only if no other check does.
 func checkResult(t balancer.Target, all []probe.Exchanged, need balancer.HealthNeed, verdict balancer.Verdict) api.CheckResult {
 	alone, together := health.Failed, health.Passed
 	if need == balancer.NeedAnyHealth {

@@ -58,7 +58,7 @@ func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q data
 	case err != nil && begin == "[":
 		httpserve.Refuse(w, http.StatusInternalServerError, err)
 	case err != nil:
-		panic(http.ErrAbortHandler) // tells the caller that the list is incomplete
+		panic(http.ErrAbortHandler) // shows the caller that the list is incomplete
 	case begin == "[":
 		httpserve.Answer(w, []api.Connection{})
 	default:
@@ -94,7 +94,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 	}, func(uint64) { write(api.ConnectionEvent{Event: api.Missed, At: time.Now()}) })
 	if err != nil {
 		srv.Log.Warn("connections can't be followed", "err", err)
-		panic(http.ErrAbortHandler) // tells the caller that the answer is incomplete
+		panic(http.ErrAbortHandler) // shows the caller that the answer is incomplete
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 
 // TestFirstReport starts a vipd. It must not report on VIPs that the kernel still serves until it
 // has applied the model, or until grace has passed. If nothing is served without vipd, its first
-// report must say that it can't serve the VIPs. In all cases, it must receive the owner's state.
+// report must state that it can't serve the VIPs. In all cases, it must receive the owner's state.
 func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
 		name    string

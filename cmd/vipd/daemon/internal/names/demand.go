@@ -137,8 +137,8 @@ func (n *Names) retry(in *balancer.Inputs) {
 	}
 }
 
-// replacedMembers returns the known endpoints of the lookups that a new one replaces: of the same
-// name for other families, or of another discovery.
+// replacedMembers returns the known endpoints of the lookups that a new lookup replaces: of the
+// same name for other families, or of another discovery.
 func (n *Names) replacedMembers(id balancer.LookupID) []balancer.Member {
 	var members []balancer.Member
 	for other, r := range n.resolved.While(balancer.LookupID{Service: id.Service}, func(other balancer.LookupID) bool { return other.Service == id.Service }) {

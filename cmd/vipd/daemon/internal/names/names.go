@@ -109,7 +109,7 @@ func changedServices(before, after *balancer.Inputs) map[balancer.Name]bool {
 	return changed
 }
 
-// Checked returns the answers after the verdicts of in: without the former members that new ones
+// Checked returns the answers after the verdicts of in: without the former records that new records
 // replace.
 func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved

@@ -110,7 +110,7 @@ func TestStoreIsReadLate(t *testing.T) {
 }
 
 // TestFormerEndpoints replaces all addresses of a name. The former address must stay until a check
-// of a new one passes, also over a restart, but no longer.
+// of a new address passes, also over a restart, but no longer.
 func TestFormerEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()

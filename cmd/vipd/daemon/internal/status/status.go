@@ -231,8 +231,8 @@ func (v *View) place() string {
 	return text
 }
 
-// Problems collects everything that an operator should know: problems of the configuration, the
-// store, the services, the mode and the host, and of frontends that can't be applied.
+// Problems collects the problems of the configuration, the store, the services, the mode and the
+// host, and of frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State
 	all := s.Reported()

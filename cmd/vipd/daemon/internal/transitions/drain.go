@@ -51,7 +51,7 @@ func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Des
 
 // drainsBetween compares the frontends that have changed. increase is the change in the number of
 // frontends on which an endpoint drains, which may be negative. states has the current state of
-// each endpoint; if the state differs between frontends, the endpoint counts as draining.
+// each endpoint. If the state differs between frontends, the endpoint counts as draining.
 func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target]int, states map[balancer.Target]balancer.Backend) {
 	increase, states = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
 	for _, c := range snap.Diff(before.Frontends, after.Frontends) {

@@ -72,8 +72,8 @@ func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
-// Heard receives a connection that an endpoint did not answer. client is the client if the kernel
-// forwards the connection; otherwise err is the error of the dial. Heard does not block.
+// Heard receives a connection that an endpoint did not answer. If the kernel forwards the
+// connection, client is its client. Otherwise err is the error of the dial. Heard does not block.
 func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
