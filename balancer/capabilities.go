@@ -281,8 +281,8 @@ func (c *Capabilities) fit(f *Frontend) {
 	if slices.Contains(c.Untranslated, f.Forward) {
 		if c.Stateless && f.Limits.limits() || f.NodePort || f.Key.Port.IsRange() || slices.ContainsFunc(f.Backends, func(b Backend) bool { return b.Addr.Port() != f.Key.Port.First() }) {
 			f.Forward = NATForward
-		} else {
-			f.SNAT = NeverSNAT
+		} else if f.SNAT = NeverSNAT; c.Stateless { // the node's own connections are translated
+			f.SNAT = AutoSNAT
 		}
 	}
 	if f.SNAT == NeverSNAT && !c.KeepsSource {

@@ -106,8 +106,11 @@ func isMasqueraded(f *balancer.Frontend) bool {
 	return !isUnchanged(f) && (f.SNAT == balancer.AlwaysSNAT || f.NodePort)
 }
 
-// isUnchanged reports whether endpoints always see the client's address.
-func isUnchanged(f *balancer.Frontend) bool { return f.SNAT == balancer.NeverSNAT || isDirect(f) }
+// isUnchanged reports whether endpoints always see the client's address. With AutoSNAT, a direct
+// frontend translates the host's own connections.
+func isUnchanged(f *balancer.Frontend) bool {
+	return f.SNAT == balancer.NeverSNAT || isDirect(f) && f.SNAT != balancer.AutoSNAT
+}
 
 func isDirect(f *balancer.Frontend) bool { return f.Forward.Direct() }
 

@@ -1,0 +1,318 @@
+package nftables
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/lab"
+	"vipd/test/wait"
+)
+
+// intact calls Intact.
+func (s *segment) intact() string {
+	s.Helper()
+	reason, err := s.d.Intact(s.Context())
+	if err != nil {
+		s.Fatal(err)
+	}
+	return reason
+}
+
+// openTo returns a connection to a server.
+func (s *segment) openTo(server string, key balancer.Key) net.Conn {
+	s.Helper()
+	for range 100 {
+		c, a, err := s.ask(key)
+		if err != nil {
+			s.Fatal(err)
+		}
+		if a.Server == server {
+			s.Cleanup(func() { _ = c.Close() })
+			return c
+		}
+		_ = c.Close()
+	}
+	s.Fatalf("%s: no connection leads to %s", key, server)
+	return nil
+}
+
+// echoes checks that a server returns data over a connection.
+func echoes(c net.Conn, size int) error {
+	_ = c.SetDeadline(time.Now().Add(wait.Scaled(3 * time.Second)))
+	sent, got := bytes.Repeat([]byte("v"), size), make([]byte, size)
+	if _, err := c.Write(sent); err != nil {
+		return err
+	}
+	for n := 0; n < size; {
+		more, err := c.Read(got[n:])
+		if n += more; err != nil {
+			return err
+		}
+	}
+	if !bytes.Equal(sent, got) {
+		return errors.New("the server returned other data")
+	}
+	return nil
+}
+
+// TestDirectDrain drains a server. Its connection must continue until the drain ends, and then all
+// clients must reach the other server.
+func TestDirectDrain(t *testing.T) {
+	s := newSegment(t, 2)
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
+	s.apply(f)
+	c := s.openTo("s1", f.Key)
+	drained := *f
+	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, f.Backends[1]}
+	s.apply(&drained)
+	if err := echoes(c, 100); err != nil {
+		t.Errorf("a connection to a draining server: %v", err)
+	}
+	drained.DrainTimeout = time.Nanosecond // of later drains
+	s.apply(&drained)
+	if err := echoes(c, 100); err != nil {
+		t.Errorf("a connection after another change during the drain: %v", err)
+	}
+	s.apply(f)
+	s.apply(&drained)
+	if reason := s.intact(); reason != "" {
+		t.Errorf("Intact = %q, want no reason", reason)
+	}
+	if got := s.tally(f.Key, 10); got["s2"] != 10 {
+		t.Errorf("servers after the drain = %v, want s2", got)
+	}
+}
+
+// TestDirectClosing drains all servers. A connection must continue, and a new one must not reach
+// any server.
+func TestDirectClosing(t *testing.T) {
+	s := newSegment(t, 2)
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
+	s.apply(f)
+	c := s.openTo("s1", f.Key)
+	drained := *f
+	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, {Addr: f.Backends[1].Addr, State: balancer.Draining}}
+	s.apply(&drained)
+	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // the kernel refuses connections that arrive
+	if err := echoes(c, 100); err != nil {
+		t.Errorf("a connection while all servers drain: %v", err)
+	}
+	if _, _, err := s.ask(f.Key); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("a new connection while all servers drain = %v, want a refusal", err)
+	}
+}
+
+// TestDirectDevices serves a client on a device that is added, renamed, deleted and added again.
+func TestDirectDevices(t *testing.T) {
+	s := newSegment(t, 1)
+	s.lab.Host().Sysctl("net.ipv4.ip_forward", "1")
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1)
+	s.apply(f)
+	s.servers[0].Route("10.5.0.0/24", "10.4.0.1")
+	guest := s.lab.Add("guest")
+	asks := func(when string) {
+		t.Helper()
+		if reason := s.intact(); reason != "" {
+			t.Errorf("%s: Intact = %q, want no reason", when, reason)
+		}
+		local := *s
+		local.client = guest
+		c, a, err := local.ask(f.Key)
+		if err != nil || a.Local != f.Key.AddrPort() {
+			t.Fatalf("%s: the answer = %v, error = %v, want one from the VIP", when, a, err)
+		}
+		_ = c.Close()
+	}
+	for _, when := range []string{"after the device was added", "after it was added again"} {
+		s.lab.Link(s.lab.Host(), guest, "10.5.0.1/24", "10.5.0.2/24")
+		guest.Exec("ip", "route", "replace", "10.96.0.0/24", "via", "10.5.0.1")
+		asks(when)
+		s.lab.Host().Exec("ip", "link", "set", "guest", "name", "renamed")
+		asks(when + " and renamed")
+		s.lab.Host().Exec("ip", "link", "delete", "renamed")
+		if reason := s.intact(); reason != "" {
+			t.Errorf("Intact after the device was deleted = %q, want no reason", reason)
+		}
+		s.tally(f.Key, 2)
+	}
+}
+
+// TestDirectFragments sends datagrams that need several fragments. They must arrive as long as all
+// UDP services of the VIP have the same servers.
+func TestDirectFragments(t *testing.T) {
+	s := newSegment(t, 2)
+	s.apply(s.all(1, 2)...)
+	for _, vip := range segmentVIPs {
+		key := s.frontend(vip, balancer.UDP).Key
+		c, _, err := s.ask(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := echoes(c, 3000); err != nil {
+			t.Errorf("%s: a datagram of 3000 bytes: %v", key, err)
+		}
+		_ = c.Close()
+	}
+	k := balancer.Key{Addr: segmentVIPs[0], Proto: balancer.UDP, Port: 81}
+	nat := s.frontend(segmentVIPs[0], balancer.UDP, 2)
+	nat.Key, nat.Forward = k, balancer.NATForward
+	s.apply(nat)
+	if out := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "fragments4"); strings.Contains(out, "elements") {
+		t.Errorf("fragments of two different services = %s, want no slots", out)
+	}
+}
+
+// TestDirectErrors sends ICMP messages about segments of servers that are too big. Each server must
+// receive the message about its connection.
+func TestDirectErrors(t *testing.T) {
+	s := newSegment(t, 2)
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
+	s.apply(f)
+	for i, name := range []string{"s1", "s2", "s1", "s2"} {
+		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
+		ns := s.servers[i%2]
+		before := icmpReceived(s, ns)
+		s.sendTooBig(f.Key.Addr, port)
+		wait.For(t, 3*time.Second, name+" receives the message about its connection", func() bool { return icmpReceived(s, ns) == before+1 })
+	}
+}
+
+// icmpReceived returns the number of ICMP messages that a host has received.
+func icmpReceived(s *segment, ns *lab.NS) (n int) {
+	s.Helper()
+	lines := strings.Split(ns.Exec("grep", "^Icmp:", "/proc/net/snmp"), "\n")
+	if _, err := fmt.Sscanf(lines[1], "Icmp: %d", &n); err != nil {
+		s.Fatal(err)
+	}
+	return n
+}
+
+// sendTooBig reports to the VIP that a packet to this port of the client is too big.
+func (s *segment) sendTooBig(vip netip.Addr, port uint16) {
+	s.Helper()
+	client := s.address(vip, 2)
+	b := []byte{3, 4, 0, 0, 0, 0, 5, 120} // destination unreachable, fragmentation needed, MTU 1400
+	b = append(b, 0x45, 0, 5, 220, 0, 1, 0x40, 0, 64, unix.IPPROTO_TCP, 0, 0)
+	b = append(append(b, vip.AsSlice()...), client.AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, 80)
+	b = append(binary.BigEndian.AppendUint16(b, port), 0, 0, 0, 1)
+	sum := uint32(0)
+	for i := 0; i < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	binary.BigEndian.PutUint16(b[2:], ^uint16(sum))
+	err := s.client.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_ICMP)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.Sendto(fd, b, 0, &unix.SockaddrInet4{Addr: vip.As4()}), unix.Close(fd))
+	})
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// TestDirectRepairs damages the table. Intact must report it, and the following comparison must
+// repair it.
+func TestDirectRepairs(t *testing.T) {
+	s := newSegment(t, 2)
+	s.apply(s.all(1, 2)...)
+	for _, script := range []string{
+		"flush chain netdev vipd arriving", "insert rule netdev vipd tcp-port-4 drop", "flush map netdev vipd slots4",
+		"flush map netdev vipd fragments4", "flush map netdev vipd services6", "delete table netdev vipd", "flush ruleset",
+	} {
+		load(t, script+"\n")
+		wait.For(t, 3*time.Second, fmt.Sprintf("Intact reports the damage of %q", script), func() bool { return s.intact() != "" })
+		s.repair()
+		if reason := s.intact(); reason != "" {
+			t.Errorf("Intact after the repair of %q = %q, want no reason", script, reason)
+		}
+		for key := range s.applied {
+			s.tally(key, 2)
+		}
+	}
+}
+
+// TestDirectRestart ends a dataplane that keeps its tables, and starts another one. A connection
+// must continue, and the second dataplane must remove the service.
+func TestDirectRestart(t *testing.T) {
+	s := newSegment(t, 2)
+	s.apply(s.all(1, 2)...)
+	key := s.frontend(segmentVIPs[0], balancer.TCP).Key
+	c := s.openTo("s2", key)
+	if err := s.d.Close(context.Background(), true); err != nil {
+		t.Fatal(err)
+	}
+	s.tally(key, 2)
+	s.start()
+	if reason := s.intact(); reason != "" {
+		t.Errorf("Intact after the start = %q, want no reason", reason)
+	}
+	if err := echoes(c, 100); err != nil {
+		t.Errorf("a connection after the restart: %v", err)
+	}
+	var gone []dataplane.Change
+	for k := range s.applied {
+		gone = append(gone, dataplane.Change{Key: k})
+	}
+	if err := s.d.Apply(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	if out := s.lab.Host().Exec("nft", "list", "tables"); strings.Contains(out, "netdev vipd") {
+		t.Errorf("tables without services = %s, want no netdev vipd", out)
+	}
+}
+
+// TestDirectCounts asks servers. The connections to each must be counted.
+func TestDirectCounts(t *testing.T) {
+	s := newSegment(t, 2)
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
+	s.apply(f)
+	got := s.tally(f.Key, 20)
+	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 2)) // a removed server keeps its count
+	counts := s.d.Counters()
+	if len(counts) != 1 || counts[0].Connections != 20 {
+		t.Fatalf("counts = %+v, want 20 connections", counts)
+	}
+	for _, b := range counts[0].Backends {
+		name := "s1"
+		if b.Backend.Addr() == s.address(segmentVIPs[0], 12) {
+			name = "s2"
+		}
+		if b.Connections != uint64(got[name]) {
+			t.Errorf("connections to %s = %d, want %d", name, b.Connections, got[name])
+		}
+	}
+}
+
+// TestDirectSources restricts a service to the client's network, and asks from the host itself,
+// which reaches servers by nat.
+func TestDirectSources(t *testing.T) {
+	s := newSegment(t, 1)
+	s.servers[0].Echo("tcp", "s1", netip.AddrPortFrom(s.address(segmentVIPs[0], 11), 80))
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1)
+	f.Sources = []netip.Prefix{netip.MustParsePrefix("10.4.0.0/24")}
+	s.apply(f)
+	s.tally(f.Key, 2)
+	s.lab.Host().Exec("ip", "route", "add", "10.96.0.1/32", "dev", "lan")
+	s.client = s.lab.Host()
+	if _, a, err := s.ask(f.Key); err != nil || a.Local.Addr() != s.address(segmentVIPs[0], 11) {
+		t.Errorf("from the host, the answer = %v, error = %v, want one from the server's address", a, err)
+	}
+}
