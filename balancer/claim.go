@@ -13,8 +13,9 @@ import (
 // its problems.
 type compiledService struct {
 	service   *Service
-	endpoints []*Endpoint // that count on this node
-	claims    []*Frontend // sorted by key, each key once
+	endpoints []*Endpoint  // that count on this node
+	claims    []*Frontend  // sorted by key, each key once
+	direct    []netip.Addr // VIPs that this host holds silently, because it is their real server
 	problems  []Problem
 }
 
@@ -54,9 +55,17 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	u.reportUnallocated()
 	u.reportUnused(&c.joined)
 	u.reportUnresolved(in)
-	u.reportUnsupported(&env.Capabilities, c.joined.used)
-	u.reportSmallWeights(&env.Capabilities, c.joined.used)
+	if !u.isRealServer(env) {
+		u.reportUnsupported(&env.Capabilities, c.joined.used)
+		u.reportSmallWeights(&env.Capabilities, c.joined.used)
+	}
 	vips := u.allowedVIPs(env, in)
+	if u.isRealServer(env) {
+		if vips = u.holdDirect(env, in, vips); len(vips) == 0 {
+			return u
+		}
+		u.reportUnsupported(&env.Capabilities, c.joined.used)
+	}
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if !u.serves(&env.Capabilities, i) {

@@ -38,6 +38,11 @@ type Env struct {
 	Reserved []Reserved
 	// Nodes maps the addresses of the other live nodes of the fleet to their names.
 	Nodes snap.Map[netip.Addr, NodeName]
+	// RealServer reports whether this host is a real server of direct routing: it holds the VIPs of
+	// which it is an endpoint silently, and is not their gateway.
+	RealServer bool
+	// MayOwn reports whether this host may own VIPs with one owner (HoldOne), and so be a gateway.
+	MayOwn bool
 	// AllowExec reports whether checks of services from etcd may run programs on this host.
 	AllowExec bool
 	// TLSDir is the folder of TLS files that checks of services from etcd may use. "" means
@@ -133,6 +138,9 @@ type Desired struct {
 	// Addresses counts the frontends on each VIP, without node ports. It is 0 for a VIP that is
 	// only kept for its last connections.
 	Addresses snap.Map[netip.Addr, int]
+	// Direct names the services whose VIPs a real server of direct routing holds silently. Their
+	// gateways are other hosts.
+	Direct snap.Map[netip.Addr, Name]
 	// VIPStates are the states of VIPs with settings. The frontends on a VIP are applied even if it
 	// is not held, so they are ready when the address arrives.
 	VIPStates snap.Map[netip.Addr, VIPState]

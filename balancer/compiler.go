@@ -101,6 +101,7 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	}
 	for a := range w.vipStates {
 		c.updateVIPState(a)
+		c.updateDirect(a)
 	}
 	return c.out
 }
@@ -176,6 +177,9 @@ func (c *Compiler) recompile(name Name, w *work) {
 			c.claimants.remove(f.Key, old.service)
 		}
 		c.markSharers(w, old)
+		for _, a := range old.direct {
+			w.vipStates[a] = true
+		}
 		delete(c.compiled, name)
 	}
 	w.problems[name] = true
@@ -187,6 +191,9 @@ func (c *Compiler) recompile(name Name, w *work) {
 	u := compileService(&c.env, s, &c.in)
 	c.compiled[name] = u
 	c.markSharers(w, u)
+	for _, a := range u.direct {
+		w.vipStates[a] = true
+	}
 	for _, f := range u.claims {
 		w.keys[f.Key] = true
 		c.claimants.add(f.Key, s)

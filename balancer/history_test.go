@@ -88,6 +88,7 @@ func (h *history) randomEnv() balancer.Env {
 		env.AllowedEndpoints = append(env.AllowedEndpoints, netip.PrefixFrom(r.backendAddr(), 8+24*r.IntN(2)).Masked())
 	}
 	env.ExternalVIPs, env.Standby = h.IntN(4) == 0, h.IntN(4) == 0
+	env.RealServer, env.MayOwn = r.IntN(2) == 0, r.IntN(2) == 0
 	env.Capabilities.KeepsSource = h.IntN(2) == 0
 	return env
 }
@@ -334,6 +335,9 @@ func sameDesired(got, want balancer.Desired) string {
 	}
 	for a, c := range snap.Diff(got.Addresses, want.Addresses) {
 		return fmt.Sprintf("address %s: got %d frontends, want %d", a, c.Old, c.New)
+	}
+	for a, c := range snap.Diff(got.Direct, want.Direct) {
+		return fmt.Sprintf("direct VIP %s: got %q, want %q", a, c.Old, c.New)
 	}
 	for a, c := range snap.Diff(got.VIPStates, want.VIPStates) {
 		return fmt.Sprintf("standing of %s: got %q, want %q", a, c.Old, c.New)

@@ -17,6 +17,11 @@ func Compile(env Env, in Inputs) Desired {
 	for name, s := range in.Services.All() {
 		u := compileService(&env, s, &in)
 		units[name] = u
+		for _, a := range u.direct {
+			if first, ok := out.Direct.Get(a); !ok || name < first {
+				out.Direct = out.Direct.Set(a, name)
+			}
+		}
 		for _, f := range u.claims {
 			claimants.add(f.Key, s)
 		}

@@ -36,7 +36,7 @@ func verbs() []cli.Group {
 			applyVerb(), deleteVerb(), exportVerb(), historyVerb(), rollbackVerb(), waitVerb(), registerVerb(), nodeVerb(), poolVerb(), vipVerb(), ownershipVerb(),
 		}},
 		{Title: "Commands for the host itself", Verbs: []*cli.Verb{
-			doctorVerb(), cleanupVerb(), debugVerb(), cli.CompletionVerb(), versionVerb(), cli.CompleteVerb(),
+			doctorVerb(), realServerVerb(), cleanupVerb(), debugVerb(), cli.CompletionVerb(), versionVerb(), cli.CompleteVerb(),
 		}},
 	}
 }

@@ -30,6 +30,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 		return nil, err
 	}
 	h.adopt()
+	c.direct()
 	c.addresses() // before the guard, which protects the other ports of the addresses
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
@@ -42,6 +43,9 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	if !dryRun {
 		c.note(h.ledger.save())
 	}
+	released, err := ReleaseDirect(o, nil, dryRun)
+	c.done = append(c.done, released...)
+	c.note(err)
 	return c.done, errors.Join(c.errs...)
 }
 

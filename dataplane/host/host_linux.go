@@ -24,6 +24,7 @@ type Host struct {
 	*tuning
 	*observer
 	*mover
+	*realServer
 
 	// busy receives the result of adding addresses in the background. It is nil if no addresses are
 	// being added.
@@ -62,6 +63,9 @@ func New(o Options) (*Host, error) {
 		h.showOurs(a, true)
 		h.guard.Hold(a, 1)
 	}
+	for a := range h.ledger.Direct {
+		h.showOurs(a, true)
+	}
 	h.inherited = len(h.ledger.Addresses) > 0
 	h.publish()
 	return h, nil
@@ -69,11 +73,11 @@ func New(o Options) (*Host, error) {
 
 // assemble returns a Host whose parts share a state.
 func assemble(st *state) *Host {
-	rs, an := &routes{state: st}, &announcer{state: st}
+	rs, an, tn := &routes{state: st}, &announcer{state: st}, &tuning{state: st}
 	ob := &observer{state: st, routes: rs, announcer: an}
 	return &Host{
 		state: st, routes: rs, announcer: an, observer: ob,
-		tuning: &tuning{state: st}, mover: &mover{state: st, routes: rs, observer: ob},
+		tuning: tn, mover: &mover{state: st, routes: rs, observer: ob}, realServer: &realServer{state: st, tuning: tn},
 	}
 }
 
@@ -143,8 +147,9 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 		h.guardOwned(a, c)
 	}
 	h.want = want
+	_, failed := h.releaseDirect()
 	h.applyMode()
-	return errors.Join(h.holdWanted(ctx), ctx.Err())
+	return errors.Join(failed, h.holdWanted(ctx), ctx.Err())
 }
 
 // guardOwned makes the guard drop packets to an address that vipd owner manages while another node
@@ -187,7 +192,8 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	}
 	all = append(all, h.guard.Finish(ctx))
 	h.announceAll()
-	all = append(all, h.clear(), h.ledger.save())
+	_, failed := h.holdDirect()
+	all = append(all, failed, h.clear(), h.ledger.save())
 	h.publish()
 	return errors.Join(all...)
 }
@@ -226,7 +232,7 @@ func (h *Host) Resync(addresses bool) {
 
 // publish makes the state visible to other goroutines.
 func (h *Host) publish() {
-	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arpProblems, h.forwardingProblems, h.serverProblems, h.unfinished(), h.guard.Problems())}
+	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arpProblems, h.forwardingProblems, h.serverProblems, h.directProblems, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 

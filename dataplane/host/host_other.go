@@ -4,6 +4,7 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -148,6 +149,14 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	slices.SortFunc(out, netip.Addr.Compare)
 	return slices.Compact(out), nil
 }
+
+// HoldDirect returns an error, because vipd adds no addresses on these systems.
+func HoldDirect(Options, []netip.Addr) ([]string, []balancer.Problem, error) {
+	return nil, nil, errors.New("vipd adds no addresses on " + runtime.GOOS)
+}
+
+// ReleaseDirect does nothing.
+func ReleaseDirect(Options, []netip.Addr, bool) ([]string, error) { return nil, nil }
 
 // Cleanup does nothing.
 func Cleanup(context.Context, Options, bool) ([]string, error) { return nil, nil }

@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 		return "", err
 	}
 	h.retryAfterIPv6Enabled()
-	if reason := h.addressesIntact(); reason != "" {
+	if reason := cmp.Or(h.addressesIntact(), h.directIntact()); reason != "" {
 		return reason, nil
 	}
 	arrived := h.dropArrived()

@@ -33,6 +33,8 @@ type ledger struct {
 	Leaving map[netip.Addr][]string `json:"leaving,omitempty"`
 	// Sysctls holds the sysctls that vipd changed.
 	Sysctls map[string]sysctlRecord `json:"sysctls,omitempty"`
+	// Direct holds the addresses that vipd added to lo for direct routing.
+	Direct map[netip.Addr]bool `json:"direct,omitempty"`
 
 	path string
 	// changed reports whether the file differs from the ledger.
@@ -55,6 +57,7 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		return &ledger{
 			Boot: boot, Namespace: namespace, path: filepath.Join(dir, ledgerFile),
 			Links: map[string]bool{}, Addresses: map[netip.Addr]string{}, Leaving: map[netip.Addr][]string{}, Sysctls: map[string]sysctlRecord{},
+			Direct: map[netip.Addr]bool{},
 		}
 	}
 	l := fresh()
@@ -70,7 +73,7 @@ func loadLedger(dir, boot, namespace string) (*ledger, error) {
 		l.changed = true
 		return l, fmt.Errorf("reading the ledger %s: %w", l.path, err)
 	}
-	if l.Boot != boot || l.Namespace != namespace || l.Links == nil || l.Addresses == nil || l.Leaving == nil || l.Sysctls == nil {
+	if l.Boot != boot || l.Namespace != namespace || l.Links == nil || l.Addresses == nil || l.Leaving == nil || l.Sysctls == nil || l.Direct == nil {
 		l = fresh() // null instead of a map is invalid, because vipd never writes it
 		l.changed = true
 	}
@@ -150,6 +153,18 @@ func (l *ledger) devices(a netip.Addr) []string {
 	return append(slices.Clone(l.Leaving[a]), device)
 }
 
+// setDirect records an address that is on lo for direct routing or is about to be added to it.
+func (l *ledger) setDirect(a netip.Addr) {
+	l.changed = l.changed || !l.Direct[a]
+	l.Direct[a] = true
+}
+
+// dropDirect removes an address on lo from the ledger.
+func (l *ledger) dropDirect(a netip.Addr) {
+	l.changed = l.changed || l.Direct[a]
+	delete(l.Direct, a)
+}
+
 // save writes the ledger if it has changed. If the ledger is empty, save removes the file.
 func (l *ledger) save() error {
 	if !l.changed {
@@ -206,5 +221,5 @@ func appendAddress(text []byte, a netip.Addr, device []byte) []byte {
 }
 
 func (l *ledger) empty() bool {
-	return len(l.Links) == 0 && len(l.Addresses) == 0 && len(l.Sysctls) == 0
+	return len(l.Links) == 0 && len(l.Addresses) == 0 && len(l.Sysctls) == 0 && len(l.Direct) == 0
 }

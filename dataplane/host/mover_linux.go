@@ -156,16 +156,21 @@ func (mv *mover) remove(r *address, device string) error {
 	if err := mv.unroute(r); err != nil {
 		return err
 	}
-	a, link := r.addr, mv.view.link(device)
-	if link == 0 || !mv.view.has(a, link) {
+	return mv.dropFrom(r.addr, device)
+}
+
+// dropFrom removes a host address from a device. A missing address is not an error.
+func (st *state) dropFrom(a netip.Addr, device string) error {
+	link := st.view.link(device)
+	if link == 0 || !st.view.has(a, link) {
 		return nil
 	}
-	err := mv.nl.AddrDel(nil, &netlink.Addr{IPNet: single(a), LinkIndex: link})
+	err := st.nl.AddrDel(nil, &netlink.Addr{IPNet: single(a), LinkIndex: link})
 	if err != nil && !errors.Is(err, syscall.EADDRNOTAVAIL) && !errors.Is(err, syscall.ENODEV) {
 		return fmt.Errorf("removing address %s from %s: %w", a, device, err)
 	}
-	mv.view.unset(a, link, a.BitLen())
-	mv.log.Debug("removed an address", "address", a, "device", device)
+	st.view.unset(a, link, a.BitLen())
+	st.log.Debug("removed an address", "address", a, "device", device)
 	return nil
 }
 

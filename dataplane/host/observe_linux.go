@@ -49,7 +49,7 @@ func (ob *observer) updateView() error {
 	for _, r := range ob.open {
 		r.arriving = false // the address's event may have been lost
 	}
-	ob.full, ob.stale = false, false
+	ob.full, ob.stale, ob.directChanged = false, false, true
 	for a := range ob.ledger.Addresses {
 		ob.at(a)
 	}
@@ -82,6 +82,7 @@ func (ob *observer) noteEvent(c netEvent) {
 		} else {
 			ob.view.set(c.addr, c.at)
 		}
+		ob.directChanged = ob.directChanged || ob.want.Direct.Has(c.addr)
 		if r := ob.all[c.addr]; r != nil {
 			r.arriving = r.arriving && c.gone
 			ob.mark(r)

@@ -60,6 +60,10 @@ type observed struct {
 	// linksChanged reports whether devices may have changed since the guard received them.
 	linksChanged bool
 	routeMTUs    routeMTUs
+	// direct4 reports whether lo holds an IPv4 VIP of direct routing, or will hold it.
+	direct4 bool
+	// directChanged reports whether VIPs of direct routing may have changed since their last check.
+	directChanged bool
 	// gateways holds the host's next hops at the time when addresses were last added. A gateway is
 	// never added as a VIP.
 	gateways []netip.Addr
@@ -137,7 +141,7 @@ func (st *state) holds(family int) bool { return st.guard.Holds(probeDestination
 // links might ask for such VIPs.
 func (st *state) wantsStrictARP() bool {
 	d, err := st.holder()
-	return st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
+	return st.direct4 || st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
 }
 
 // record records that vipd added an address to a device.

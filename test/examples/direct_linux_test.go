@@ -34,7 +34,7 @@ func TestIPVSDirect(t *testing.T) {
 	for i, name := range []string{"s1", "s2"} {
 		s := l.Add(name)
 		lan.Join(s, fmt.Sprintf("192.168.1.%d/24", 11+i), fmt.Sprintf("fd00:1::%d/64", 11+i))
-		runAll(s, onLAN)
+		runAll(s, e.Top, onLAN)
 		s.Echo("tcp", name, netip.MustParseAddrPort("10.96.0.10:80"))
 		s.Echo("tcp", name, netip.MustParseAddrPort("[fd00:96::10]:80"))
 	}
@@ -47,7 +47,7 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Route("172.16.0.0/24", "192.168.1.2")
 	l.Host().Route("fd00:2::/64", "fd00:1::2")
 	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems have it; the commands must cope
-	runAll(far, onFar)
+	runAll(far, e.Top, onFar)
 	far.Echo("tcp", "far", netip.MustParseAddrPort("10.96.0.11:80"))
 	far.Echo("tcp", "far", netip.MustParseAddrPort("[fd00:96::11]:80"))
 
@@ -125,11 +125,10 @@ func copied(t *testing.T) (example, [][]string) {
 	return e, blocks
 }
 
-// runAll runs commands in a server's namespace.
-func runAll(on *lab.NS, commands []string) {
+// runAll runs commands in a directory and a server's namespace.
+func runAll(on *lab.NS, dir string, commands []string) {
 	for _, command := range commands {
-		words := strings.Fields(command)
-		on.Exec(words[0], words[1:]...)
+		on.Exec("sh", "-c", "cd "+dir+" && "+strings.TrimPrefix(command, "sudo "))
 	}
 }
 

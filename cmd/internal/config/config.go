@@ -50,6 +50,7 @@ type Config struct {
 	Addresses Addresses      `toml:"addresses"`
 	NodePorts NodePorts      `toml:"node_ports"`
 	Host      Host           `toml:"host"`
+	Direct    Direct         `toml:"direct"`
 	Health    Health         `toml:"health"`
 	Userspace Userspace      `toml:"userspace"`
 	IPVS      IPVS           `toml:"ipvs"`
@@ -179,6 +180,13 @@ type NodePorts struct {
 // Host configures which settings of the host vipd may change.
 type Host struct {
 	ManageSysctls bool `toml:"manage_sysctls"`
+}
+
+// Direct configures this host's part in direct routing as the host of an endpoint.
+type Direct struct {
+	// RealServer reports whether this host holds the VIPs of services with forward = "dr" silently,
+	// if one of its own addresses is their endpoint. Other hosts are the gateways.
+	RealServer bool `toml:"real_server"`
 }
 
 // Health limits health checks.

@@ -34,7 +34,7 @@ func (c *Config) Differs(section string, next *Config) bool {
 // section only after a restart.
 func (c *Config) NeedsRestart(section string, next *Config) bool {
 	switch section {
-	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver":
+	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver", "direct":
 		return false
 	case "node": // the fleet knows this node by it
 		return c.Store.Kind != FileStore && c.Differs(section, next)

@@ -43,6 +43,9 @@ func (c *Config) validate() []balancer.Problem {
 	c.checkPlaces(&f)
 	c.checkInterfaces(&f)
 	c.checkFleet(&f)
+	if c.Direct.RealServer && !c.Addresses.Bind {
+		f.wrong("direct.real_server", "has no effect with addresses.bind = false, because vipd then adds no VIPs: remove one of the two")
+	}
 	for i, server := range c.Resolver.Servers {
 		if !isServer(server) {
 			f.wrong(fmt.Sprintf("resolver.servers[%d]", i), `%q is not a DNS server's ADDRESS or ADDRESS:PORT, such as "192.168.1.53" or "[fd00::53]:5353"`, server)
@@ -190,7 +193,7 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 	why := c.Unowned()
 	_, problems = c.VRRPGroups(vips)
 	add := func(what string, origin balancer.Origin) {
-		if why == "" {
+		if why == "" || c.Direct.RealServer && !c.Ownership.Enabled { // other hosts are the gateways
 			return
 		}
 		problems = append(problems, balancer.Problem{

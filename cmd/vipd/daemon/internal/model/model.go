@@ -346,7 +346,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	}
 	return balancer.Env{
 		Node: c.Node, Zone: c.Zone, Standby: m.o.Configuration.Standby(), Local: m.addresses, LocalInSubnets: m.networked, ExternalVIPs: !c.Addresses.Bind, NodePorts: c.NodePorts.Addresses,
-		Allowed: c.Addresses.Allowed, AllowedEndpoints: c.Addresses.AllowedEndpoints, Reserved: m.o.Reserved(), Nodes: m.nodesAddresses(latest.Nodes, c.Node), AllowExec: c.Health.AllowExec, TLSDir: c.Health.TLSDir, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
+		Allowed: c.Addresses.Allowed, AllowedEndpoints: c.Addresses.AllowedEndpoints, Reserved: m.o.Reserved(), Nodes: m.nodesAddresses(latest.Nodes, c.Node), AllowExec: c.Health.AllowExec, TLSDir: c.Health.TLSDir, RealServer: c.Direct.RealServer && c.Addresses.Bind, MayOwn: c.Ownership.Enabled, FleetExec: m.o.Checks.Fleet.MayRun(), Capabilities: m.carrier.Capabilities(),
 	}
 }
 

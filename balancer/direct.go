@@ -1,0 +1,43 @@
+package balancer
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// isRealServer reports whether this host is a real server of the service: one of its own addresses
+// is an endpoint.
+func (u *compiledService) isRealServer(env *Env) bool {
+	return env.RealServer && u.service.Forward == DRForward &&
+		slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return slices.Contains(env.Local, e.Address) })
+}
+
+// holdDirect adds the VIPs that this host holds as a real server to u.direct. It returns the other
+// VIPs.
+func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (others []netip.Addr) {
+	for _, vip := range vips {
+		if env.MayOwn && in.PolicyOf(vip).Hold == HoldOne {
+			u.problem(SeverityWarning, "vips", "%s is not held for direct routing, because this host may own it (hold = \"one\") and is then its gateway: "+
+				"disable ownership on this host, or remove its endpoint", vip)
+			others = append(others, vip)
+			continue
+		}
+		u.direct = append(u.direct, vip)
+	}
+	return others
+}
+
+// updateDirect updates the service whose VIP a this host holds as a real server: the first by name.
+func (c *Compiler) updateDirect(a netip.Addr) {
+	var names []Name
+	for _, name := range c.index.At(a) {
+		if u := c.compiled[name]; u != nil && slices.Contains(u.direct, a) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		c.out.Direct = c.out.Direct.Delete(a)
+		return
+	}
+	c.out.Direct = c.out.Direct.Set(a, slices.Min(names))
+}
