@@ -10,8 +10,8 @@ import (
 type FrontendCount struct {
 	Service balancer.Name
 	Port    string
-	// Connections counts accepted connections, including refused ones. In and Out are the bytes
-	// from and to clients.
+	// Connections counts accepted connections, including connections that were refused later. In
+	// and Out are the bytes from and to clients.
 	Connections, In, Out uint64
 	// Failures counts failed connects to backends. If the kernel opens the connections, it counts
 	// new TCP and SCTP connections without an answer.

@@ -84,7 +84,7 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 }
 
 // testIdempotent applies changes that change nothing. The dataplane must do nothing, and Observe
-// must report what Apply did.
+// must report the applied frontends.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))

@@ -154,7 +154,7 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst inserts a foreign rule before each of ours. The rule must stay there, and the
+// testOthersFirst inserts a foreign rule before each of vipd. The rule must stay there, and the
 // service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)

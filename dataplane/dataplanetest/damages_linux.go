@@ -96,7 +96,7 @@ func (s *Subject) flushTables(t testing.TB) {
 	}
 }
 
-// hasChains skips a test if iptables has no chains of ours.
+// hasChains skips a test if iptables has no chains of vipd.
 func (s *Subject) hasChains(t testing.TB) {
 	t.Helper()
 	if len(s.ourChains(t, "")) == 0 {
@@ -104,7 +104,7 @@ func (s *Subject) hasChains(t testing.TB) {
 	}
 }
 
-// flushChain flushes the last non-empty chain of ours in a table.
+// flushChain flushes the last non-empty chain of vipd in a table.
 func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
@@ -115,8 +115,8 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules replaces the first rule of each of our chains in iptables, so nothing passes or the
-// rule leads nowhere. The number of rules stays the same.
+// replaceRules replaces the first rule of each of vipd's chains in iptables, so nothing passes or
+// the rule leads nowhere. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -137,7 +137,7 @@ func (s *Subject) replaceRules(t testing.TB) {
 	}
 }
 
-// removeJumps removes all rules that lead to our chains.
+// removeJumps removes all rules that lead to vipd's chains.
 func (s *Subject) removeJumps(t testing.TB) {
 	t.Helper()
 	jumps := s.ourJumps(t)
@@ -185,13 +185,13 @@ func ourSets(t testing.TB) []string {
 	return ours
 }
 
-// ourChain is a chain with our prefix.
+// ourChain is a chain with vipd's prefix.
 type ourChain struct {
 	tool, table, name string
 	rules             bool // whether it has rules
 }
 
-// ourChains returns our chains of a table, or of all tables, in both families.
+// ourChains returns vipd's chains of a table, or of all tables, in both families.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
@@ -211,7 +211,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	return all
 }
 
-// ourJump is a rule in a built-in chain that leads to one of our chains.
+// ourJump is a rule in a built-in chain that leads to one of vipd's chains.
 type ourJump struct {
 	tool, table, chain string
 	rule               string // rule without "-A" and the chain

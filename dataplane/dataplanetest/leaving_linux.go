@@ -97,8 +97,8 @@ type guests struct {
 }
 
 // testDrains makes the first server leave services in each way, also while the process is killed
-// and restarted. Its connections must continue without new ones. If it returns in time, its clients
-// must still be there.
+// and restarted. Its connections must continue, and it must get no new connections. If it returns
+// in time, its clients must still be there.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}

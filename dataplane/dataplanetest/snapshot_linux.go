@@ -87,7 +87,7 @@ func sameForeign(t testing.TB, when string, before snapshot) {
 	}
 }
 
-// nothingOfOurs checks that netfilter has no object with our prefix.
+// nothingOfOurs checks that netfilter has no object with vipd's prefix.
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {

@@ -181,7 +181,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
-	revision := r.set(other) // foreign servers must not be removed with our own
+	revision := r.set(other) // foreign servers must not be removed with vipd's own
 	if err := r.wait(revision); err != nil {
 		r.Error(err)
 	}

@@ -124,7 +124,7 @@ type Endpoint struct {
 	Source string `json:"source,omitempty"`
 	// target identifies the endpoint. Its port is the first of a range.
 	target balancer.Target
-	// silent is the part of the text that says that the endpoint does not answer. It is "" if the
+	// silent is the part of the text about an endpoint that does not answer. It is "" if the
 	// endpoint answers as far as is known.
 	silent string
 	// mostly reports whether at least half of the endpoint's new connections were unanswered.
@@ -292,8 +292,8 @@ const unanswered = "syn-sent"
 // errMore means that the client has more connections than the answer may list.
 var errMore = errors.New("there are more")
 
-// existing finds the client's existing connections, except ended ones. If they can't be read, the
-// answer omits them, because reading a large table may take too long.
+// existing finds the client's existing connections, except connections that have ended. If they
+// can't be read, the answer omits them, because reading a large table may take too long.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
 		return nil

@@ -134,7 +134,7 @@ func (s *addresses) set(a netip.Addr, now shown) {
 }
 
 // leftover returns the open records that satisfy condition, sorted by address. It removes settled
-// records from the open ones.
+// records from the open records.
 func (s *addresses) leftover(condition func(*address) bool) []*address {
 	if len(s.open) == 0 {
 		return nil

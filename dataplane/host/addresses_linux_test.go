@@ -85,7 +85,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
 	checkIntact(t, h)
 
-	// The process and its ledger are lost, but the device's alias identifies our device.
+	// The process and its ledger are lost, but the device's alias identifies vipd's device.
 	must(t, h.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	h = newHost(t, o)

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// events is a socket that receives the kernel's events about addresses, links and our routes. No
+// events is a socket that receives the kernel's events about addresses, links and vipd's routes. No
 // goroutine blocks on it: Intact drains it, so a check without events costs one system call.
 type events struct{ *nlsock.Socket }
 
@@ -25,7 +25,7 @@ func eventGroups() []int {
 	return []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 }
 
-// subscribe opens a socket that also receives the removal of our routes, and all events about
+// subscribe opens a socket that also receives the removal of vipd's routes, and all events about
 // routes with metrics. A filter in the kernel drops events about other routes, because a host may
 // have a million of them.
 func subscribe(room int) (*nlsock.Socket, error) {
@@ -76,7 +76,7 @@ type netEvent struct {
 	// addr is invalid if the event is about the device itself.
 	addr netip.Addr
 	at   local
-	// route reports whether the event is about our route to addr.
+	// route reports whether the event is about vipd's route to addr.
 	route bool
 	// mtu reports whether the event is about a route with an MTU of its own.
 	mtu bool

@@ -48,7 +48,7 @@ type Options struct {
 	// hardware of the devices.
 	FastPath         []string
 	FastPathHardware bool
-	// Variant is the iptables variant whose filters must accept our connections.
+	// Variant is the iptables variant whose filters must accept vipd's connections.
 	Variant xtables.Variant
 	// Log receives each change at level Debug. If nil, nothing is logged.
 	Log *slog.Logger

@@ -184,7 +184,7 @@ func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	return held, next
 }
 
-// makeDevice makes our device if it is absent, and brings it up. If the kernel has no dummy
+// makeDevice makes vipd's device if it is absent, and brings it up. If the kernel has no dummy
 // devices, it uses lo.
 func (ob *observer) makeDevice() {
 	d := &ob.device
@@ -239,7 +239,7 @@ func (ob *observer) upDevice(name string) holder {
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
-	// Our own changes must not count as drift.
+	// Vipd's own changes must not count as drift.
 	full := ob.full
 	ob.catchUp()
 	ob.full, ob.deviceWentDown = full, false

@@ -19,7 +19,7 @@ type routesTo struct {
 	hasKernelRoute bool
 }
 
-// readRoutes reads the local routes. It removes our routes to addresses that vipd does not hold,
+// readRoutes reads the local routes. It removes vipd's routes to addresses that vipd does not hold,
 // and adds missing routes.
 func (rs *routes) readRoutes() error {
 	for _, r := range rs.all {
@@ -71,7 +71,7 @@ func (rs *routes) readRoutes() error {
 	return nil
 }
 
-// classifyRoutes returns the source of our route to an address, and our useless routes to the
+// classifyRoutes returns the source of vipd's route to an address, and vipd's useless routes to the
 // address.
 func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Addr, useless []netlink.Route) {
 	link := rs.view.link(rs.ledger.Addresses[dst]) // 0 if the address is not ours
@@ -91,8 +91,8 @@ func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Add
 	return source, useless
 }
 
-// routesIntact checks that our routes exist. It does so only if a route was removed, and vipd may
-// have restored that route since.
+// routesIntact checks that vipd's routes exist. It does so only if a route was removed, and vipd
+// may have restored that route since.
 func (rs *routes) routesIntact() string {
 	if !rs.removed {
 		return ""

@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// unshadow removes the kernel's own routes to IPv6 addresses that have a route of ours. The kernel
+// unshadow removes the kernel's own routes to IPv6 addresses that have a route of vipd. The kernel
 // completes a new address asynchronously and then adds its own route, so unshadow waits for the
 // event of the address. If the event is late, as on a busy host, the route remains until the event
 // arrives (see Intact).

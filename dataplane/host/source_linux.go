@@ -20,7 +20,7 @@ type routes struct {
 	*state
 	// source holds the node's own addresses, IPv4 and IPv6, that the routes select as the source.
 	source [2]netip.Addr
-	// removed reports whether one of our routes may have been removed since the last check, perhaps
+	// removed reports whether a route of vipd may have been removed since the last check, perhaps
 	// by another program.
 	removed bool
 	// renumbered reports, for each family, whether the host's other addresses have changed since a
@@ -30,8 +30,8 @@ type routes struct {
 	asleep bool
 }
 
-// routeProtocol marks our routes, so vipd recognizes them without a ledger. The number is unused in
-// iproute2's list.
+// routeProtocol marks vipd's routes, so vipd recognizes them without a ledger. The number is unused
+// in iproute2's list.
 const routeProtocol = 118
 
 // plainProtocol marks the routes that replace the kernel's own routes to IPv4 addresses (see
@@ -93,8 +93,8 @@ func (rs *routes) rank(a netip.Addr) int {
 // addresses, this took half of the time.
 //
 // For IPv6, the kernel's own route has a metric that no other route can have. So it is removed once
-// our route exists (see unshadow). If the node's address is removed, the kernel keeps our route
-// without the source.
+// vipd's route exists (see unshadow). If the node's address is removed, the kernel keeps vipd's
+// route without the source.
 func (rs *routes) route(family int, some []*address) []error {
 	src := rs.source[family]
 	errs := make([]error, len(some))
@@ -156,7 +156,7 @@ func (rs *routes) replaceKernelRoutes(some []*address) {
 	rs.batches.Do(drop) // errors are harmless
 }
 
-// unroute removes our route to an address.
+// unroute removes vipd's route to an address.
 func (rs *routes) unroute(record *address) error {
 	a := record.addr
 	if !record.source.IsValid() {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestModeChanges switches between modes with frontends of each kind. The rules and sysctls must be
-// the ones that the mode needs.
+// exactly those of the mode.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")

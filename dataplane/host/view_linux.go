@@ -114,8 +114,7 @@ func readView(nl *netlink.Handle) (view, error) {
 	return v, nil
 }
 
-// retryInterrupted repeats a listing that the kernel interrupted because the data changed
-// meanwhile.
+// retryInterrupted repeats a listing that the kernel interrupted because the data changed.
 func retryInterrupted[T any](list func() ([]T, error)) (out []T, err error) {
 	for range 10 {
 		if out, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {

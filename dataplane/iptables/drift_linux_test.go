@@ -53,8 +53,8 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	return wrong
 }
 
-// TestReplacedRule replaces one of our rules with another. The next full comparison must find it,
-// including the first comparison of a new process.
+// TestReplacedRule replaces one of vipd's rules with another. The next full comparison must find
+// it, including the first comparison of a new process.
 func TestReplacedRule(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -131,7 +131,7 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// TestNoticesAtOnce deletes a jump right after one of our changes, in a table that is slow to
+// TestNoticesAtOnce deletes a jump right after one of vipd's changes, in a table that is slow to
 // compare. The next check must find the damage.
 func TestNoticesAtOnce(t *testing.T) {
 	eachBackend(t, func(r *rig) {

@@ -35,7 +35,7 @@ type familyRules struct {
 	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
 	tree   tree
-	// chains holds our chains in the kernel.
+	// chains holds vipd's chains in the kernel.
 	chains map[string]chainState
 	// unsure reports whether the tree in the kernel may differ from tree.
 	unsure bool
@@ -44,8 +44,8 @@ type familyRules struct {
 	jumps int
 	// strayChains are other chains that lead to the root.
 	strayChains []string
-	// hashes holds the kernel's hashes of our chains, and of the jumps in its own, when they were
-	// written or found correct.
+	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in its own, when they
+	// were written or found correct.
 	hashes map[string]knownHash
 	// broken holds the kernel's hashes of chains with wrong content.
 	broken map[string]xtables.ChainHash
@@ -165,7 +165,7 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns our chain to which a rule leads.
+// targetOf returns vipd's chain to which a rule leads.
 func targetOf(rule string) string {
 	if _, number, jumps := strings.Cut(rule, "-j "+nodePrefix); jumps {
 		return nodePrefix + number

@@ -21,7 +21,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestForeignEdits makes random changes, restarts, and foreign edits of our chains. After the
+// TestForeignEdits makes random changes, restarts, and foreign edits of vipd's chains. After the
 // reported damage is repaired, the kernel must have exactly the desired rules.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
@@ -139,7 +139,7 @@ func (v *foreignEditor) change() {
 	}
 }
 
-// edit changes one of our chains, the whole table, or the jumps to us.
+// edit changes one of vipd's chains, the whole table, or the jumps to us.
 func (v *foreignEditor) edit() {
 	v.Helper()
 	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)

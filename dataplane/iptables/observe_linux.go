@@ -17,9 +17,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Observe reads our chains of the nat table. It recognises frontends by their notes and numbers of
-// rules. Frontends of an earlier process in another variant count as damaged, and serve until they
-// are applied here.
+// Observe reads vipd's chains of the nat table. It recognises frontends by their notes and numbers
+// of rules. Frontends of an earlier process in another variant count as damaged, and serve until
+// they are applied here.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	for _, name := range inet.Families() {
@@ -355,7 +355,7 @@ func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// entriesLocked returns the number of our entries in legacy's table: the rules, and two for each
+// entriesLocked returns the number of vipd's entries in legacy's table: the rules, and two for each
 // chain.
 func (y *familyRules) entriesLocked() int {
 	n := y.jumps

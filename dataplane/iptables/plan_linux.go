@@ -203,7 +203,8 @@ func (y *familyRules) prove(f *balancer.Frontend, was *front) bool {
 	return true
 }
 
-// orphansLocked returns our chains in the kernel that belong neither to a frontend nor to the tree.
+// orphansLocked returns vipd's chains in the kernel that belong neither to a frontend nor to the
+// tree.
 func (y *familyRules) orphansLocked() (names []string) {
 	wanted := y.chainOwners()
 	nodes := map[string]bool{rootChain: true}

@@ -73,7 +73,7 @@ const maxTimeout = math.MaxUint32 / 2 / 1000 * time.Second
 // addAffinity gives every target a chain that records the client before it selects the target, and
 // returns the rules that return recorded clients to their target. Earlier rules remove clients from
 // the sets of backends that get no new connections, so a client stays on its new backend even when
-// the old one becomes active again.
+// the old backend becomes active again.
 func (m *form) addAffinity(f *balancer.Frontend, targets []target, slots map[netip.AddrPort]int) (rules []string) {
 	timeout := int((min(f.AffinityTimeout, maxTimeout) + time.Second - 1) / time.Second)
 	for _, b := range f.Backends {

@@ -50,8 +50,8 @@ func TestCleanupContinues(t *testing.T) {
 	}
 }
 
-// TestForeignSets creates foreign sets with our names. They must be replaced. If they are in use,
-// the error must name the command that removes them.
+// TestForeignSets creates foreign sets with vipd's names. They must be replaced. If they are in
+// use, the error must name the command that removes them.
 func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {

@@ -78,7 +78,7 @@ func newTree(is4 bool) tree {
 	return tree{root: &treeNode{name: rootChain, at: at}}
 }
 
-// build returns the tree of keys. Its node numbers continue those of t.
+// build returns the tree of keys. Its node numbers continue the numbers of t.
 func (t tree) build(keys []balancer.Key) tree {
 	ranges := rangesOf(keys)
 	var branches []branch

@@ -152,7 +152,7 @@ func TestBusyIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestNativeChains adds a gateway's own nft rules to our table. Both sets of rules must work.
+// TestNativeChains adds a gateway's own nft rules to vipd's table. Both sets of rules must work.
 func TestNativeChains(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
@@ -173,8 +173,8 @@ func TestNativeChains(t *testing.T) {
 		t.Errorf("answer from %s, want s2", who)
 	}
 
-	// If the table has rules that iptables can't print, our rules can't be read either, so another
-	// mode must serve. Existing rules are still removed.
+	// If the table has rules that iptables can't print, vipd's rules can't be read either, so
+	// another mode must serve. Existing rules are still removed.
 	run(t, "nft", "add chain ip nat mine")
 	run(t, "nft", "add rule ip nat mine ct state established accept")
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Auto} {

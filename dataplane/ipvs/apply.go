@@ -21,7 +21,7 @@ const maxGroup = 256
 // known state.
 const maxRounds = 3
 
-// Apply makes each key what its change says. It only sends the messages that differ from the
+// Apply brings each key to the state of its change. It only sends the messages that differ from the
 // kernel's state. If an answer shows that others have changed a virtual server, Apply reads it and
 // repeats the change.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
@@ -180,10 +180,9 @@ func (d *Dataplane) recordLocked(s *server) {
 	d.ledger.set(s.key, r)
 }
 
-// removals returns the messages that remove objects at the end of a round: those of the plan, and
-// the removal of destinations that get no new connections and have none. It reads their counters
-// first, and the counters of restored destinations, because the kernel may continue their old
-// counts.
+// removals returns the messages that remove objects at the end of a round: the plan's own messages,
+// and the removal of drained destinations without connections. It reads their counters first, and
+// the counters of restored destinations, because the kernel may continue their old counts.
 func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
 	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {
@@ -248,7 +247,7 @@ func (r *round) handleRefusal(s *server, op ipvsnl.Op, err error) {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
 		// The virtual server did not exist before the ledger named it, because entries of missing
 		// virtual servers are dropped when they are noticed. Another program must therefore have
-		// created it meanwhile.
+		// created it in the meantime.
 		r.d.noteGoneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == ipvsnl.AddService && !uncertain(err):

@@ -162,7 +162,8 @@ func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	t.gone[at] = l.seen
 }
 
-// endAll records that a virtual server was removed. Destinations of a new one start counting at 0.
+// endAll records that a virtual server was removed. Destinations of a new virtual server start
+// counting at 0.
 func (c *counts) endAll(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,8 +200,8 @@ func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 // countTime limits a reading of all counters.
 const countTime = 10 * time.Second
 
-// Counters implements [dataplane.Dataplane]. It returns the connections of each backend, the live
-// ones (for TCP and SCTP, the established ones), and bytes.
+// Counters implements [dataplane.Dataplane]. It returns the connections of each backend, its live
+// connections (for TCP and SCTP, the established connections), and bytes.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()

@@ -171,8 +171,8 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends at once. The removed ones must be found in the table,
-// without messages for the others.
+// TestManyLeave removes many frontends at once. The removed destinations must be found in the
+// table, without messages for the others.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 var _ dataplane.FollowsConnections = (*Dataplane)(nil)
 
-// Follow implements [dataplane.FollowsConnections] with conntrack's events about flows to our
+// Follow implements [dataplane.FollowsConnections] with conntrack's events about flows to vipd's
 // virtual servers.
 func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error {
 	return conntrack.Follow(ctx, func(began bool, flow *conntrack.Flow) {

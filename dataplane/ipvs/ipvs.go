@@ -124,7 +124,7 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 const closeTime = 20 * time.Second
 
 // Close keeps everything if keep is set: the kernel continues, and the next process takes over,
-// including drains. Otherwise it deletes all our virtual servers, and their connections end.
+// including drains. Otherwise it deletes all vipd's virtual servers, and their connections end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -220,7 +220,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 
 func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
-// meddle changes or deletes virtual servers of ours like another program.
+// meddle changes or deletes virtual servers of vipd like another program.
 func (h *history) meddle() {
 	k := key(h.IntN(historyKeys))
 	if !h.ours(k) {

@@ -27,13 +27,13 @@ const ledgerFile = "ipvs.ledger"
 //
 // The file is a log, so a change appends a short line however many virtual servers there are. After
 // a header, a line describes the state of a virtual server, or starts with a minus if it is no
-// longer ours. Each line ends with a checksum. Invalid lines, such as the last one after the disk
+// longer ours. Each line ends with a checksum. Invalid lines, such as the last line after the disk
 // became full, are ignored. When most lines are obsolete, the file is rewritten.
 type ledger struct {
 	path    string
 	header  string
 	entries map[balancer.Key]record
-	// timeouts are the timeouts of open TCP connections, of closing ones, and of UDP.
+	// timeouts are the timeouts of open and closing TCP connections, and of UDP.
 	timeouts [3]timeoutChange
 	pending  bytes.Buffer // lines that are not in the file yet
 	lines    int          // number of lines in the file
@@ -55,7 +55,7 @@ type record struct {
 const maxObsoleteLines = 1000
 
 // openLedger reads the ledger of a folder. A ledger of another boot or network namespace is treated
-// as empty. The ledger is usable even if the error says that its file can't be read.
+// as empty. The ledger is usable even if its file can't be read.
 func openLedger(dir, boot, namespace string) (*ledger, error) {
 	l := &ledger{
 		path: filepath.Join(dir, ledgerFile), header: strings.Join([]string{"vipd-ipvs-1", boot, namespace}, " "),

@@ -91,7 +91,8 @@ func (d *Dataplane) readLocked(ctx context.Context) error {
 }
 
 // listed returns the existing virtual servers of keys. While virtual servers are removed, the
-// kernel (6.1) silently omits others from its list, so listed reads the missing ones individually.
+// kernel (6.1) silently omits others from its list, so listed reads the missing virtual servers
+// individually.
 func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	services, err := conn.Services(ctx)
 	if err != nil {
@@ -118,7 +119,7 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 	return there, nil
 }
 
-// destinationsLocked returns the destinations of one of our virtual servers. It only reads those
+// destinationsLocked returns the destinations of one of vipd's virtual servers. It only reads those
 // with thresholds, which the table does not show, and those missing in the table.
 func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
@@ -198,7 +199,7 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	return reason, err
 }
 
-// missingIPv6Locked reads a random one of our virtual servers with IPv6 addresses, and reports
+// missingIPv6Locked reads a random one of vipd's virtual servers with IPv6 addresses, and reports
 // whether it is missing. The kernel's number of virtual servers only includes those with IPv4
 // addresses.
 func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {

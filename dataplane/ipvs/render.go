@@ -48,7 +48,7 @@ const sourceHashBuckets = 256
 
 // share returns a function that converts weights of f's backends to weights of destinations. Only
 // sh needs other weights: it gives each destination in turn a bucket for each unit of weight, so
-// large weights would leave no buckets for the last ones.
+// large weights would leave no buckets for the last destinations.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }
 	if f.Scheduler != balancer.SourceHash {

@@ -80,7 +80,7 @@ func (s *server) plan(now time.Time) (p steps) {
 	return p
 }
 
-// difference adds the messages that change the destinations to the wanted ones.
+// difference adds the messages that change the destinations to the wanted destinations.
 func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destination) {
 	have := s.destinations
 	var edits []ipvsnl.Op

@@ -12,8 +12,8 @@ import (
 )
 
 // try creates, reads and deletes a virtual server with a destination at documentation addresses
-// (RFC 5737, RFC 3849), in each family. It returns an error if neither works. If one of them works,
-// frontends of the other one get the reason.
+// (RFC 5737, RFC 3849), in each family. It returns an error if neither works. If only one of them
+// works, frontends of the other family get the reason.
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// tableName is the name of our table in each family.
+// tableName is the name of vipd's table in each family.
 const tableName = "vipd"
 
-// natPriority is the priority of our chains. They precede the chains of iptables and of most tables
-// (dstnat, -100), so a service works even if others redirect its port. sourcePriority precedes
-// srcnat, 100.
+// natPriority is the priority of vipd's chains. They precede the chains of iptables and of most
+// tables (dstnat, -100), so a service works even if others redirect its port. sourcePriority
+// precedes srcnat, 100.
 const (
 	natPriority    = -105
 	sourcePriority = 95
@@ -384,7 +384,7 @@ func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	add(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: client, In: s.sticky}})
 	add(lead)
 	// The backend of that id was removed or gets no new connections, so the client gets another
-	// one.
+	// backend.
 	add(nft.Delete{Map: s.sticky, Key: client, Data: nft.Priority})
 	add(choose)
 	add(note)

@@ -72,7 +72,7 @@ func cleanup(t testing.TB) {
 	}
 }
 
-// damages returns the guard's damages, and ways to damage our tables.
+// damages returns the guard's damages, and ways to damage vipd's tables.
 func damages() map[string]func(t testing.TB) {
 	all := dataplanetest.Damages(string(xtables.NFT))
 	for what, script := range map[string]string{
@@ -106,7 +106,7 @@ func damages() map[string]func(t testing.TB) {
 	return all
 }
 
-// chosen matches the chains that choose endpoints in nft's listing of our table.
+// chosen matches the chains that choose endpoints in nft's listing of vipd's table.
 var chosen = regexp.MustCompile(`(?m)^\tchain ((?:random|turn|hash)-\S*) `)
 
 // load executes a script with nft.

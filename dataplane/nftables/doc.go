@@ -33,7 +33,7 @@
 // (apply_linux.go).
 //
 // Once a second, a check asks the kernel for the number of the last transaction. If others have
-// committed since, our whole table is read and compared: the rules by their handles, elements by
+// committed since, vipd's whole table is read and compared: the rules by their handles, elements by
 // their content (observe_linux.go). After a restart, the existing table is adopted, and only
 // differences are written.
 //

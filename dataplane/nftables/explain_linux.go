@@ -108,7 +108,7 @@ func (x *lookup) findSticky() error {
 		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
 	})
 	led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), known[0].Data...))
-	if err == nil && len(led) > 0 { // otherwise its backend gets no new connections, and the client gets another one
+	if err == nil && len(led) > 0 { // otherwise its backend gets no new connections, and the client gets another backend
 		x.out.Sticky, x.out.Left = backendOf(x.f.Key, led[0].Data), known[0].Expires
 	}
 	return err

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Observe reads our tables.
+// Observe reads vipd's tables.
 func (d *Dataplane) Observe(context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !d.reapplied}
 	for _, y := range d.families {
@@ -50,7 +50,7 @@ func (y *familyTable) observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact compares the number of the last transaction, and reads our tables if another program
+// Intact compares the number of the last transaction, and reads vipd's tables if another program
 // committed since.
 func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, y := range d.families {

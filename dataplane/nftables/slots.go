@@ -109,7 +109,7 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 }
 
 // arrange orders the wanted slots such that they differ as little as possible from the existing
-// ones, unless their order is fixed. The zero value represents a missing slot.
+// slots, unless their order is fixed. The zero value represents a missing slot.
 func arrange[V comparable](there, want []V, fixed bool) []V {
 	if fixed {
 		return want

@@ -90,7 +90,7 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 						t.Errorf("%d addresses, %v, seed %d, broken %v: reports, time = %d, %v, want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // meanwhile the checks spread over the interval again
+					time.Sleep(10 * time.Second) // during this time the checks spread over the interval again
 					w.wantSpread(all)
 				}
 			})

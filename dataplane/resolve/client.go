@@ -138,7 +138,7 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 }
 
 // addresses looks up the addresses of name in the families of l concurrently. If the lookup of a
-// family fails, it keeps that family's members of last, and returns an error that says so.
+// family fails, it keeps that family's members of last, and returns an error.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	if len(last) == 0 && l.V4 && l.V6 {
 		// A family that gets no answer must not delay the first addresses of the other.
@@ -268,7 +268,7 @@ func byTarget(records []dns.RR) map[string][]*dns.SRV {
 }
 
 // target looks up one host of SRV records. If the host has no addresses, it keeps the members of
-// last or omits the host, and returns an error that says so.
+// last or omits the host, and returns an error.
 func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.Member) (answers, error) {
 	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
 	found, err := s.addresses(ctx, host, l, own)

@@ -14,8 +14,8 @@
 //
 // # Messages
 //
-// The timeouts use github.com/moby/ipvs. Everything else uses our own messages, because the library
-// does not support these features:
+// The timeouts use github.com/moby/ipvs. Everything else uses this package's own messages, because
+// the library does not support these features:
 //
 //   - Changes are sent in groups of 128. The kernel answers the last message and the messages that
 //     it refuses. So each change has its own error, and costs a twentieth of a single message.

@@ -51,7 +51,7 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	if !loaded() {
 		failed = load(ctx, log)
 	}
-	// The kernel loads a missing family on request, but without our option. It does so even in
+	// The kernel loads a missing family on request, but without vipd's option. It does so even in
 	// containers that can't load modules.
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {

@@ -14,7 +14,7 @@ import (
 const eventGroup = 7
 
 // eventRoom is the size of the buffer for events, in bytes. It holds thousands of changes by other
-// programs, or of generations of our own transactions.
+// programs, or of generations of vipd's own transactions.
 const eventRoom = 1 << 20
 
 // eventPatience is the maximum wait for the kernel to report a transaction that has taken effect.

@@ -221,8 +221,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges changes tables while our table is read. Only changes of our table may
-// cause another reading.
+// TestReadsBesideOtherChanges changes tables while vipd's table is read. Only changes of vipd's
+// table may cause another reading.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx

@@ -232,7 +232,7 @@ func (o *Maintained) Steady(read func() error) error {
 func Cleanup(dry bool, names ...string) (done []string, failed error) {
 	c, err := Open()
 	if err != nil {
-		return nil, nil //nolint:nilerr // a kernel without nf_tables has no tables of ours
+		return nil, nil //nolint:nilerr // a kernel without nf_tables has no tables of vipd
 	}
 	for _, f := range []TableFamily{IPv4, IPv6, Netdev} {
 		for _, name := range names {

@@ -227,7 +227,7 @@ func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Refusals reads the answers to messages with the numbers first to last, of which the last one
+// Refusals reads the answers to messages with the numbers first to last, and the last message
 // requests an acknowledgement. For each message, it returns the kernel's refusal as a
 // syscall.Errno, or nil. If it also returns ErrLost, nil may mean that the answer was lost. It
 // skips answers to earlier messages.

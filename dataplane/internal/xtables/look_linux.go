@@ -23,7 +23,7 @@ type Look struct {
 	stamp Stamp
 	sure  bool
 	// recheckAt is the time of an unconditional comparison, because other programs may have changed
-	// the table during our write. It is zero if no such comparison is necessary.
+	// the table during vipd's write. It is zero if no such comparison is necessary.
 	recheckAt time.Time
 	// owed is the time that comparisons have exceeded their share by, when the last comparison
 	// ended. ended is the time of that end.

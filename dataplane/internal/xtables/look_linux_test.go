@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// small writes a small table of ours with a jump from the kernel's chain OUTPUT.
+// small writes a small table of vipd with a jump from the kernel's chain OUTPUT.
 func small(t *testing.T, tool *Tool) model {
 	t.Helper()
 	groups := []Group{
@@ -88,7 +88,7 @@ func TestCompareNotices(t *testing.T) {
 	})
 }
 
-// TestStamp reads stamps. Reading must not change them, and in legacy the stamp must count our
+// TestStamp reads stamps. Reading must not change them, and in legacy the stamp must count vipd's
 // entries.
 func TestStamp(t *testing.T) {
 	empty(t)

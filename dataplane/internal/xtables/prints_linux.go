@@ -26,9 +26,9 @@ type ChainHash struct {
 // seed is the seed of all hashes.
 var seed = maphash.MakeSeed()
 
-// ChainHashes returns the hashes of those of the named chains that exist. For the kernel's own
-// chains, it includes only rules that lead to chains whose names have the prefix. It costs as much
-// as FullCounts.
+// ChainHashes returns the hashes of the named chains that exist. For the kernel's own chains, it
+// includes only rules that lead to chains whose names have the prefix. It costs as much as
+// FullCounts.
 func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
 		prints, err = hashesNFT(ctx, t.family, table, prefix, chains)

@@ -12,8 +12,8 @@ type Stamp struct {
 	// and by any program. It is 0 in legacy.
 	Generation uint32
 	// Entries is the number of entries in a legacy table, and 0 in nft. A rule is an entry, and a
-	// user-defined chain has two additional entries. If the table has fewer entries than our rules
-	// alone need, one of our objects is missing.
+	// user-defined chain has two additional entries. If the table has fewer entries than vipd's
+	// rules alone need, one of vipd's objects is missing.
 	Entries int
 	// Bytes is the total size of the entries.
 	Bytes int

@@ -37,7 +37,7 @@ func foreign(t *testing.T, tool *Tool) string {
 	return b.String()
 }
 
-// model is the wanted state of our chains.
+// model is the wanted state of vipd's chains.
 type model map[string][]string
 
 // sizes returns the sizes that Compare must find.
@@ -250,7 +250,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 }
 
 // checkWith compares chains and their sizes. more holds the numbers of foreign rules that lead to
-// our chains.
+// vipd's chains.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()

@@ -24,7 +24,7 @@ import (
 // waits for a reader.
 const defaultOutput = 4 << 10
 
-// Run runs the program until it or ctx ends. The error says why it could not be started.
+// Run runs the program until it or ctx ends. The error is the reason why it could not be started.
 func (c Command) Run(ctx context.Context) (Result, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if cmd.Err == nil { // if Err is set, Start returns it
