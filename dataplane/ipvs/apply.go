@@ -42,7 +42,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, taken taken, failed dataplane.KeyErrors) {
+func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, taken foreignCheck, failed dataplane.KeyErrors) {
 	now := time.Now()
 	var work []*server
 	for _, c := range part {
@@ -133,7 +133,7 @@ func newRound(ctx context.Context, d *Dataplane) *round {
 // settled reports whether the round has nothing left to do for s.
 func (r *round) settled(s *server) bool { return r.errs[s] != nil || r.retry[s] != nil }
 
-func (r *round) run(work []*server, taken taken, now time.Time) {
+func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	plans := make(map[*server]steps, len(work))
 	for _, s := range work {
 		if s.unsure {

@@ -10,10 +10,11 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// taken reports whether a key has a virtual server that the ledger does not name. It is called
-// before the ledger names the key. If vipd relied on the kernel's answer to its own creation, a
-// process killed before the answer would leave a ledger that names a foreign virtual server.
-type taken func(ctx context.Context, k balancer.Key) (bool, error)
+// foreignCheck reports whether a key has a virtual server that the ledger does not name. It is
+// called before the ledger names the key. If vipd relied on the kernel's answer to its own
+// creation, a process killed before the answer would leave a ledger that names a foreign virtual
+// server.
+type foreignCheck func(ctx context.Context, k balancer.Key) (bool, error)
 
 // askLocked is a [taken] for few keys. It sends a message for each.
 func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error) {
@@ -25,7 +26,7 @@ func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error)
 }
 
 // listing returns a [taken] for many keys. It lists all virtual servers on its first call.
-func (d *Dataplane) listing() taken {
+func (d *Dataplane) listing() foreignCheck {
 	var there map[balancer.Key]bool
 	return func(ctx context.Context, k balancer.Key) (bool, error) {
 		if there == nil {
@@ -47,7 +48,7 @@ func (d *Dataplane) listing() taken {
 
 // takenBy reports whether s can't be created because another program's virtual server exists, or
 // may exist.
-func (r *round) takenBy(s *server, taken taken) bool {
+func (r *round) takenBy(s *server, taken foreignCheck) bool {
 	there, err := taken(r.ctx, s.key)
 	switch {
 	case err != nil:

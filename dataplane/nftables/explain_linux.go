@@ -22,13 +22,13 @@ func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client neti
 	if err != nil {
 		return dataplane.Explanation{}, err
 	}
-	x := lookup{schema: d.family(f.Key).schema, conn: conn, f: f, client: client, form: render(f)}
+	x := elementQuery{schema: d.family(f.Key).schema, conn: conn, f: f, client: client, form: render(f)}
 	err = x.explain()
 	return x.out, errors.Join(err, conn.Close())
 }
 
-// lookup is a query of a family's maps.
-type lookup struct {
+// elementQuery is a query of a family's maps.
+type elementQuery struct {
 	*schema
 	conn   *nft.Conn
 	f      *balancer.Frontend
@@ -37,7 +37,7 @@ type lookup struct {
 	out    dataplane.Explanation
 }
 
-func (x *lookup) explain() error {
+func (x *elementQuery) explain() error {
 	if err := x.findChain(); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (x *lookup) explain() error {
 }
 
 // findChain looks up the chain of the frontend's packets.
-func (x *lookup) findChain() error {
+func (x *elementQuery) findChain() error {
 	if x.f.Key.Port.IsRange() {
 		return x.findRange()
 	}
@@ -79,7 +79,7 @@ func (x *lookup) findChain() error {
 }
 
 // findRange looks up the chain of the packets to a range of ports.
-func (x *lookup) findRange() error {
+func (x *elementQuery) findRange() error {
 	to, err := x.find(x.rangeChoices, key(x.f.Key))
 	if err != nil {
 		return err
@@ -93,7 +93,7 @@ func (x *lookup) findRange() error {
 }
 
 // findSticky looks up the backend that affinity selects for the client.
-func (x *lookup) findSticky() error {
+func (x *elementQuery) findSticky() error {
 	if x.form.choice.sticky == 0 {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (x *lookup) findSticky() error {
 }
 
 // findClient returns the client's element of a memory in sticky.
-func (x *lookup) findClient(m memory) ([]nft.FoundElem, error) {
+func (x *elementQuery) findClient(m memory) ([]nft.FoundElem, error) {
 	who, c := nft.Bytes{}.Addr(x.f.AffinityClient(x.client)), x.form.choice
 	if m.wide {
 		who = who.Addr(x.f.Addr)
@@ -126,7 +126,7 @@ func (x *lookup) findClient(m memory) ([]nft.FoundElem, error) {
 }
 
 // findShares reads the slots that a packet may select, and the counters of their backends.
-func (x *lookup) findShares() error {
+func (x *elementQuery) findShares() error {
 	c, slots := x.form.choice, x.placesOf(x.f.Key).eps
 	if c.indirect() {
 		slots = x.placesOf(x.f.Key).slots
@@ -177,7 +177,7 @@ func (x *lookup) findShares() error {
 const fewElements = 200
 
 // find reads elements of a set by their keys. It omits missing elements.
-func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err error) {
+func (x *elementQuery) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err error) {
 	for part := range slices.Chunk(keys, fewElements) {
 		elems := make([]nft.Elem, len(part))
 		for i, k := range part {
@@ -204,4 +204,6 @@ func (x *lookup) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundElem, err
 }
 
 // nameOf returns nft's name of a map.
-func (x *lookup) nameOf(s *nft.Set) string { return "map " + s.Name + " of table " + x.table.String() }
+func (x *elementQuery) nameOf(s *nft.Set) string {
+	return "map " + s.Name + " of table " + x.table.String()
+}

@@ -115,7 +115,7 @@ func (t *tourist) brokenFile() {
 	if _, err = t.vipctl(t.ctx, "reload"); err != nil {
 		why = ": " + err.Error()
 	}
-	t.claim(err == nil, "with the file mended, vipctl reload succeeds%s", why)
+	t.claim(err == nil, "after a fix of the file, vipctl reload succeeds%s", why)
 }
 
 // lineOf returns the place of a word in the configuration, in vipd's form.

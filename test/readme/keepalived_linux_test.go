@@ -14,12 +14,12 @@ import (
 )
 
 // fault causes a fault on the host that holds the addresses. end ends it.
-type fault func(*pair, *member) (end func())
+type fault func(*pair, *router) (end func())
 
 // faults are the faults in the table of docs/gateway.md.
 func faults() map[string]fault {
-	hangs := func(processes func(*member) []int) fault {
-		return func(_ *pair, m *member) func() {
+	hangs := func(processes func(*router) []int) fault {
+		return func(_ *pair, m *router) func() {
 			all := processes(m)
 			m.signal(unix.SIGSTOP, all...)
 			end := sync.OnceFunc(func() { m.signal(unix.SIGCONT, all...) })
@@ -28,26 +28,26 @@ func faults() map[string]fault {
 		}
 	}
 	return map[string]fault{
-		"vipd is killed and stays dead":      func(_ *pair, m *member) func() { m.vipd.Kill(); return m.startVipd },
-		"vipd hangs":                         hangs(func(m *member) []int { return []int{m.vipd.Pid()} }),
-		"keepalived hangs, or the host dies": hangs((*member).keepalived),
-		"keepalived's main process is killed": func(_ *pair, m *member) func() {
+		"vipd is killed and stays dead":      func(_ *pair, m *router) func() { m.vipd.Kill(); return m.startVipd },
+		"vipd hangs":                         hangs(func(m *router) []int { return []int{m.vipd.Pid()} }),
+		"keepalived hangs, or the host dies": hangs((*router).keepalived),
+		"keepalived's main process is killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
 			m.signal(unix.SIGKILL, all[0])
 			return func() { m.reap(all); m.startKeepalived() }
 		},
-		"its VRRP process is killed": func(_ *pair, m *member) func() {
+		"its VRRP process is killed": func(_ *pair, m *router) func() {
 			m.signal(unix.SIGKILL, m.keepalived()[1])
 			return func() {}
 		},
-		"both are killed": func(_ *pair, m *member) func() {
+		"both are killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
 			m.signal(unix.SIGSTOP, all...) // neither reacts to the other's death
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
 		},
-		"the hosts don't hear each other": func(p *pair, _ *member) func() {
+		"the hosts don't hear each other": func(p *pair, _ *router) func() {
 			for _, m := range p.hosts {
 				m.Exec("nft", "table ip deaf { chain input { type filter hook input priority filter; ip protocol vrrp drop; }; }")
 			}

@@ -43,11 +43,11 @@ var moved = [...]string{"192.168.1.100/24", "10.0.0.1/24"}
 type pair struct {
 	t      *testing.T
 	client *lab.NS
-	hosts  [2]*member
+	hosts  [2]*router
 }
 
-// member is one of the two: its own /run and /etc/keepalived are below dir.
-type member struct {
+// router is one of the two: its own /run and /etc/keepalived are below dir.
+type router struct {
 	*lab.NS
 	t    *testing.T
 	dir  string
@@ -66,7 +66,7 @@ func newPair(l *lab.Lab) *pair {
 	server.Default("10.0.0.1")
 	server.Echo("tcp", "s1", netip.MustParseAddrPort("10.0.0.2:8080"))
 	for i := range p.hosts {
-		p.hosts[i] = &member{NS: l.Add(fmt.Sprint("gw", i+1))}
+		p.hosts[i] = &router{NS: l.Add(fmt.Sprint("gw", i+1))}
 		front.Join(p.hosts[i].NS, fmt.Sprintf("192.168.1.%d/24", 11+i))
 		back.Join(p.hosts[i].NS, fmt.Sprintf("10.0.0.%d/24", 11+i))
 	}
@@ -129,7 +129,7 @@ func (p *pair) held(hosts int) bool {
 }
 
 // holder returns the host that holds the addresses.
-func (p *pair) holder() (m *member) {
+func (p *pair) holder() (m *router) {
 	p.t.Helper()
 	p.wait("a host to hold the addresses", func() bool {
 		for _, m = range p.hosts {
@@ -220,7 +220,7 @@ func (p *pair) answers() int {
 }
 
 // furnish writes the host's files.
-func (m *member) furnish(priority string) {
+func (m *router) furnish(priority string) {
 	m.t.Helper()
 	m.dir = m.t.TempDir()
 	for _, folder := range []string{"run", "etc"} {
@@ -240,7 +240,7 @@ func (m *member) furnish(priority string) {
 }
 
 // start starts a program that sees the host's files in their places.
-func (m *member) start(name string, args ...string) (p *process.Process) {
+func (m *router) start(name string, args ...string) (p *process.Process) {
 	m.t.Helper()
 	script := `mount --bind "$0/run" /run; mount --bind "$0/etc" /etc/keepalived; exec "$@"`
 	cmd := exec.Command("unshare", append([]string{"--mount", "sh", "-ec", script, m.dir, name}, args...)...)
@@ -255,9 +255,9 @@ func (m *member) start(name string, args ...string) (p *process.Process) {
 	return p
 }
 
-func (m *member) startVipd() { m.vipd = m.start("vipd", "--config", filepath.Join(m.dir, "vipd.toml")) }
+func (m *router) startVipd() { m.vipd = m.start("vipd", "--config", filepath.Join(m.dir, "vipd.toml")) }
 
-func (m *member) startKeepalived() {
+func (m *router) startKeepalived() {
 	m.runs = append(m.runs, m.start("keepalived", "--dont-fork", "--log-console"))
 }
 
@@ -265,14 +265,14 @@ func (m *member) startKeepalived() {
 const backup = "Entering BACKUP STATE"
 
 // waited counts this message.
-func (m *member) waited() (times int) {
+func (m *router) waited() (times int) {
 	for _, k := range m.runs {
 		times += strings.Count(k.Output(), backup)
 	}
 	return times
 }
 
-func (m *member) await(p *process.Process, text string) {
+func (m *router) await(p *process.Process, text string) {
 	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
@@ -282,7 +282,7 @@ func (m *member) await(p *process.Process, text string) {
 }
 
 // hasAddress reports whether the host has an address.
-func (m *member) hasAddress(address string) (yes bool) {
+func (m *router) hasAddress(address string) (yes bool) {
 	err := m.Do(func() error {
 		all, err := net.InterfaceAddrs()
 		yes = slices.ContainsFunc(all, func(a net.Addr) bool { return a.String() == address })
@@ -295,7 +295,7 @@ func (m *member) hasAddress(address string) (yes bool) {
 }
 
 // renewed reports whether both addresses have a lifetime.
-func (m *member) renewed() bool {
+func (m *router) renewed() bool {
 	mortal := 0
 	for line := range strings.Lines(m.Exec("ip", "-4", "-o", "address")) {
 		for _, a := range moved {
@@ -308,7 +308,7 @@ func (m *member) renewed() bool {
 }
 
 // keepalived returns its main process, and the process for VRRP.
-func (m *member) keepalived() []int {
+func (m *router) keepalived() []int {
 	pid := m.runs[len(m.runs)-1].Pid()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
 	first, _, _ := strings.Cut(string(children), " ") // a process of a script may follow
@@ -319,7 +319,7 @@ func (m *member) keepalived() []int {
 	return []int{pid, child}
 }
 
-func (m *member) signal(s syscall.Signal, to ...int) {
+func (m *router) signal(s syscall.Signal, to ...int) {
 	for _, pid := range to {
 		if err := unix.Kill(pid, s); err != nil {
 			m.t.Error(err)
@@ -329,7 +329,7 @@ func (m *member) signal(s syscall.Signal, to ...int) {
 
 // reap waits for the end of a keepalived whose main process was killed: this process has become the
 // parent of its other process.
-func (m *member) reap(all []int) {
+func (m *router) reap(all []int) {
 	<-m.runs[len(m.runs)-1].Done()
 	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {
 		m.t.Error(err)
@@ -337,7 +337,7 @@ func (m *member) reap(all []int) {
 }
 
 // end ends the host's programs, and logs their output if the test failed.
-func (m *member) end() {
+func (m *router) end() {
 	for _, k := range m.runs {
 		k.Kill() // this also ends the other process
 		if out := k.Output(); m.t.Failed() || strings.Contains(out, "ignoring") {

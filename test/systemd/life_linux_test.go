@@ -21,8 +21,8 @@ import (
 // check is the program of a health check: it passes if it runs as nobody.
 const check = "#!/bin/sh\n[ \"$(id -un)\" = nobody ] && [ \"$(id -u)\" -gt 0 ] && echo \"I am $(id -un)\"\n"
 
-// told is a hook that logs its user and its input.
-const told = "#!/bin/sh\nexec systemd-cat -t told sh -c 'id -un; cat'\n"
+// logHook is a hook that logs its user and its input.
+const logHook = "#!/bin/sh\nexec systemd-cat -t told sh -c 'id -un; cat'\n"
 
 // gateway is a machine between a client and a server that use it as their router.
 type gateway struct {
@@ -41,7 +41,7 @@ func newGateway(t *testing.T, install func(t *testing.T, to string), files map[s
 	client.Default("10.1.0.1")
 	server.Default("10.2.0.1")
 	server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
-	all := map[string]string{"usr/local/bin/check": check, "usr/local/bin/told": told, "usr/local/bin/hang": "#!/bin/sh\nexec sleep 1000\n"}
+	all := map[string]string{"usr/local/bin/check": check, "usr/local/bin/told": logHook, "usr/local/bin/hang": "#!/bin/sh\nexec sleep 1000\n"}
 	for name, text := range files {
 		all[name] = text
 	}

@@ -92,7 +92,7 @@ func (s *sample) rules() map[string][]Rule {
 		"some-10": {do(ours), do(DNAT{Lookup{with(Numgen{Random: true, Mod: 10}), s.eps}})},
 		"turn-3":  {do(ours), do(DNAT{Lookup{with(Numgen{Mod: 3}), s.eps}})},
 		"fixed":   {do(ours), do(DNAT{Lookup{with(Fixed(9)), s.eps}})},
-		"hash-8":  {do(ours), do(DNAT{Lookup{with(Jhash{Saddr, 8, 7}), s.eps}})},
+		"hash-8":  {do(ours), do(DNAT{Lookup{with(Jhash{Of: Saddr, Mod: 8, Seed: 7}), s.eps}})},
 		"sticky-3": {
 			do(SetField{Priority, Lookup{with(Numgen{Random: true, Mod: 3}), s.slots}}),
 			do(Update{s.sticky, client, Priority, 3 * time.Hour}),
