@@ -12,7 +12,7 @@ const (
 	// read counts as bulk data.
 	small = 16 << 10
 	// quota is the number of bytes that a side moves before others get their turn.
-	quota = 512 << 10
+	quota = 2 << 20
 	// lastWords limits the time in which the other side receives the data that a side sent before
 	// its reset.
 	lastWords = 5 * time.Second
