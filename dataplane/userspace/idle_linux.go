@@ -8,16 +8,11 @@ import (
 )
 
 // idleness is the state of a connection's idle timeout: the traffic seen at the instant seenAt.
-// taken is the part of it that had reached the two sides at the last check; 0 means no check since
-// seenAt.
 type idleness struct {
-	seen, taken uint64
-	seenAt      int64
-	kept        bool // the backend's socket sends keepalives
+	seen   uint64
+	seenAt int64
+	kept   bool // the backend's socket sends keepalives
 }
-
-// allTaken is the value of taken if no side has data to take: new data is counted.
-const allTaken = ^uint64(0)
 
 // keepAfter is the age at which a connection gets keepalives to its backend. Most connections are
 // shorter, and setting them costs four system calls.
@@ -105,32 +100,16 @@ func (l *loop) isIdle(c *conn) bool {
 	if timeout <= 0 {
 		return false
 	}
-	if sum := c.in.Load() + c.out.Load(); sum != x.seen {
-		x.seen, x.seenAt, x.taken = sum, now, 0
-		return false
+	quiet, acknowledged := glance(c)
+	if seen := c.in.Load() + c.out.Load() + acknowledged; seen != x.seen {
+		x.seen, x.seenAt = seen, now
 	}
-	over := now-x.seenAt >= timeout
-	if x.taken == allTaken && !over {
-		return false
-	}
-	quiet, taken, waits := glance(c)
-	switch {
-	case x.taken != 0 && x.taken != allTaken && x.taken != taken:
-		x.seenAt = now
-	case over && quiet < timeout:
-		x.seenAt = now - quiet
-	case over:
-		return true
-	}
-	if x.taken = taken; !waits {
-		x.taken = allTaken
-	}
-	return false
+	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// glance returns the sockets' view of a connection: the time since they last received data, the
-// number of bytes that the two sides have acknowledged, and whether more are unacknowledged.
-func glance(c *conn) (quiet int64, taken uint64, waits bool) {
+// glance returns the sockets' view of a connection: the time since they last received data, and the
+// number of bytes that the two sides have acknowledged.
+func glance(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)
 	for i := range c.sides {
 		info, err := unix.GetsockoptTCPInfo(c.sides[i].fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -138,10 +117,9 @@ func glance(c *conn) (quiet int64, taken uint64, waits bool) {
 			continue
 		}
 		quiet = min(quiet, int64(info.Last_data_recv)*int64(time.Millisecond))
-		taken += info.Bytes_acked
-		waits = waits || info.Unacked > 0 || info.Notsent_bytes > 0
+		acknowledged += info.Bytes_acked
 	}
-	return quiet, taken, waits
+	return quiet, acknowledged
 }
 
 // forever is longer than any timeout.
