@@ -23,7 +23,6 @@ type listener struct {
 	f     *frontend // nil if frontends share it
 	route route
 	addr  *net.TCPAddr
-	id    id
 
 	mu      sync.Mutex // guards fd; loops only try to lock it
 	fd      int        // -1 means closed
@@ -63,6 +62,8 @@ func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*lis
 	}
 	return ln, nil
 }
+
+func (ln *listener) id() id { return id(ln.fd) | listenerBit }
 
 // Addr returns the address of the socket.
 func (ln *listener) Addr() net.Addr { return ln.addr }
@@ -127,7 +128,7 @@ func (l *loop) accept(ln *listener) {
 
 // pause ignores a listener until its connections may have room. The caller has locked it.
 func (l *loop) pause(ln *listener) {
-	_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, 0, ln.id)
+	_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, 0, ln.id())
 	l.paused = append(l.paused, ln)
 }
 
@@ -151,7 +152,7 @@ func (l *loop) unpaused(ln *listener) bool {
 	}
 	may := l.d.budget.mayClaim(ln.f)
 	if may {
-		_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, unix.EPOLLIN, ln.id)
+		_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, unix.EPOLLIN, ln.id())
 	}
 	return may
 }

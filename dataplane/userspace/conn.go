@@ -46,6 +46,10 @@ var (
 	errLost = errors.New("a side of the connection is lost")
 )
 
+// lastWords limits the time in which the other side receives the data that a side sent before its
+// reset.
+const lastWords = 5 * time.Second
+
 // joinLocked adds c to the connections, unless the frontend was removed.
 func (f *frontend) joinLocked(c *conn) bool {
 	if f.removed || f.ended {
@@ -82,6 +86,11 @@ func (f *frontend) linkLocked(c *conn) {
 func (f *frontend) leaveLocked(c *conn, err error) {
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.left = true
+	if errors.Is(err, errNoBackend) {
+		f.d.aside.do(func() {
+			f.d.log.Debug("resetting a client: no backend accepted it", "frontend", f.key, "client", c.from)
+		})
+	}
 	if f.d.followers.some() && !errors.Is(err, errHanded) {
 		entry := c.describeLocked()
 		entry.End = c.endLocked(err)

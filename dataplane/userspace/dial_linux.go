@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -91,11 +90,6 @@ func (l *loop) keeps(c *conn) bool {
 func (l *loop) choose(c *conn) {
 	b, conf, err := l.chosen(c)
 	if err != nil {
-		if errors.Is(err, errNoBackend) {
-			l.d.aside.do(func() {
-				l.d.log.Debug("resetting a client: no backend accepted it", "frontend", c.f.key, "client", c.from)
-			})
-		}
 		l.end(c, err)
 		return
 	}
@@ -188,7 +182,6 @@ func (l *loop) introduce(c *conn) error {
 	if errno != 0 {
 		return os.NewSyscallError("write", errno)
 	}
-	c.hasten(serverSide)
 	c.sides[serverSide].pending = text[n:]
 	return nil
 }

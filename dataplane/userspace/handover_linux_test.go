@@ -185,8 +185,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	}
 }
 
-// TestHandOverKeepsSocketOptions hands over a connection after its first write to the backend. Its
-// sockets keep their options, and the next write leaves at once.
+// TestHandOverKeepsSocketOptions hands over a connection. Its sockets keep their options.
 func TestHandOverKeepsSocketOptions(t *testing.T) {
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
 	f := with(frontendAt("127.1.0.9:8000/tcp", lines.addr), func(f *balancer.Frontend) { f.MSS = 1000 })

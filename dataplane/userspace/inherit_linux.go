@@ -205,7 +205,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	}
 	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
-	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true, writes: 1}} // so the next write leaves at once
+	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true}}
 	tail, pipes := c.inherit(clientSide, x.In, x.tail, x.files[2:])
 	c.inherit(serverSide, x.Out, tail, pipes)
 	c.in.Store(x.In.Bytes)

@@ -90,15 +90,13 @@ func (l *loop) wait() int {
 		timeout = tick
 	case l.meter.load.Load() > 0: // until the load of a quiet period is known
 		timeout = tick
-	case l.wheel.count > 0 && l.meter.slept:
-		timeout = time.Duration(l.wheel.idle()) * tick
 	case l.wheel.count > 0:
-		timeout = tick
+		timeout = time.Duration(l.wheel.idle()) * tick
 	}
 	l.hurry = false
 	l.meter.sleep(l.d.now())
 	n := l.poller.wait(timeout)
-	if l.meter.wake(l.d.now(), n == 0) {
+	if l.meter.wake(l.d.now()) {
 		l.balance()
 	}
 	return n

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -341,7 +340,6 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 	l.send(func(l *loop) {
 		defer close(done)
 		l.wheel.set(&l.table.entries[0].c.timer, time.Minute)
-		l.meter.slept = true
 		l.meter.load.Store(100)
 	})
 	<-done
@@ -356,8 +354,9 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 	}
 }
 
-// TestAcceptedConnectionsSendKeepAlives reads the options of a connection's sockets.
-func TestAcceptedConnectionsSendKeepAlives(t *testing.T) {
+// TestOptionsOfConnections reads the options of a connection's sockets. They send keepalives, and
+// each write leaves at once.
+func TestOptionsOfConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
 	f := frontendAt("127.77.10.6:9000", s.addr)
@@ -372,7 +371,7 @@ func TestAcceptedConnectionsSendKeepAlives(t *testing.T) {
 		defer close(done)
 		l.keep(c)
 		for i := range c.sides {
-			for _, o := range keepAliveOptions {
+			for _, o := range append(keepAliveOptions, socketOption{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}) {
 				if got, err := unix.GetsockoptInt(c.sides[i].fd, o.level, o.name); got != o.value || err != nil {
 					t.Errorf("option %d of side %d = %d, %v; want %d", o.name, i, got, err, o.value)
 				}
@@ -380,49 +379,6 @@ func TestAcceptedConnectionsSendKeepAlives(t *testing.T) {
 		}
 	})
 	<-done
-}
-
-// TestSecondWriteLeavesAtOnce reads TCP_NODELAY of the socket to the backend. It is set from the
-// second write on: a request after a PROXY header, or the rest of a long request.
-func TestSecondWriteLeavesAtOnce(t *testing.T) {
-	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
-		in := bufio.NewReader(c)
-		for {
-			if _, err := in.ReadString('\n'); err != nil {
-				return
-			}
-			_, _ = io.WriteString(c, "s x\n")
-		}
-	})
-	d := start(t, Options{})
-	for i, x := range []struct {
-		proxy   balancer.ProxyProtocol
-		request string
-		want    int
-	}{
-		{balancer.NoProxyProtocol, "short", 0},
-		{balancer.ProxyProtocolV1, "short", 1},
-		{balancer.NoProxyProtocol, strings.Repeat("x", 10*small), 1},
-	} {
-		f := frontendAt(fmt.Sprintf("127.77.10.8:%d", 9000+i), s.addr)
-		f.ProxyProtocol = x.proxy
-		d.apply(f)
-		c := mustConnect(t, f.AddrPort())
-		if _, err := io.WriteString(c, x.request+"\n"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := c.in.ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
-		conn, done := d.connsOf(f)[0], make(chan struct{})
-		conn.loop.send(func(*loop) {
-			defer close(done)
-			if got, err := unix.GetsockoptInt(conn.sides[serverSide].fd, unix.IPPROTO_TCP, unix.TCP_NODELAY); got != x.want || err != nil {
-				t.Errorf("TCP_NODELAY after %d bytes, PROXY protocol %s = %d, %v; want %d", len(x.request), x.proxy, got, err, x.want)
-			}
-		})
-		<-done
-	}
 }
 
 // TestBackendIsNotItsOwnClient dials a local port that the kernel must choose as the local port.

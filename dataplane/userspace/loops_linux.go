@@ -21,8 +21,6 @@ type loops struct {
 	listeners sync.Map
 	// halting means that a loop may have halted, so no connection moves to another loop.
 	halting atomic.Bool
-	mu      sync.Mutex // guards last
-	last    id
 	stalled []time.Duration // by loop, how long it has been stuck; only the janitor uses it
 }
 
@@ -98,19 +96,15 @@ func (s *loops) close() {
 
 // add makes the first loop accept from a listener.
 func (s *loops) add(ln *listener) error {
-	s.mu.Lock()
-	s.last++
-	ln.id = s.last | listenerBit
-	s.mu.Unlock()
-	s.listeners.Store(ln.id, ln)
-	return s.all[0].poller.add(ln.fd, unix.EPOLLIN, ln.id)
+	s.listeners.Store(ln.id(), ln)
+	return s.all[0].poller.add(ln.fd, unix.EPOLLIN, ln.id())
 }
 
 // remove ends the events of a listener. Closing it would not suffice, because another process may
 // have it.
 func (s *loops) remove(ln *listener) {
 	s.all[0].poller.remove(ln.fd)
-	s.listeners.Delete(ln.id)
+	s.listeners.Delete(ln.id())
 }
 
 // listener returns the listener of an ID, or nil if it is closed.

@@ -13,9 +13,8 @@ type meter struct {
 	// reads it.
 	since atomic.Int64
 	// load is the part of the last period in which the loop did not wait, in percent.
-	load  atomic.Int64
-	woke  int64 // the instant of the last event
-	slept bool  // the last wait brought no event
+	load atomic.Int64
+	woke int64 // the instant of the last event
 
 	began, waited, from int64
 }
@@ -30,9 +29,9 @@ func (m *meter) sleep(now int64) {
 }
 
 // wake records the end of a wait, and reports whether a period has passed.
-func (m *meter) wake(now int64, slept bool) bool {
+func (m *meter) wake(now int64) bool {
 	m.since.Store(now)
-	m.woke, m.slept = now, slept
+	m.woke = now
 	m.waited += now - m.from
 	passed := now - m.began
 	if passed < int64(period) {

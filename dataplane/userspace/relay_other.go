@@ -83,9 +83,6 @@ func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 			_ = side.Close() // the outcome no longer matters
 		}
 	}
-	if errors.Is(err, errNoBackend) {
-		f.d.log.Debug("resetting a client: no backend accepted it", "frontend", f.key, "client", c.from)
-	}
 }
 
 // greet reads the client's PROXY header if the frontend reads them.
@@ -250,11 +247,8 @@ type relay struct {
 	err  error // the first cause
 }
 
-// lastWords limits the forwarding of data that a side sent before its reset. The reset of the other
-// side discards the part that its socket still holds, unlike on Linux.
-const lastWords = 5 * time.Second
-
-// run moves one direction to its end, and forwards the end.
+// run moves one direction to its end, and forwards the end. After a reset of one side, the reset of
+// the other side discards the data that its socket still holds, unlike on Linux.
 func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
 	err, lost := pump(src, dst, count, sum)
 	if err == nil && !r.c.half.Swap(true) { // the last end needs no CloseWrite: the caller closes both

@@ -8,8 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+type socketOption struct{ level, name, value int }
+
 // keepAliveOptions make a socket detect that the other side has disappeared.
-var keepAliveOptions = []struct{ level, name, value int }{
+var keepAliveOptions = []socketOption{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive.Idle / time.Second)},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive.Interval / time.Second)},

@@ -127,7 +127,6 @@ func (l *loop) spliceFrom(c *conn, i int) int {
 	n, errno := rawSplice(c.sides[i].fd, t.w, pipeSize)
 	c.sides[i].bulk = errno == 0 && n >= small
 	if errno == 0 && n > 0 {
-		c.hasten(1 - i)
 		to := &c.sides[1-i]
 		to.pipe, to.held = t, n
 		return n

@@ -82,7 +82,8 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 	if errno != 0 {
 		return -1, errno
 	}
-	if mss > 0 {
+	errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
+	if mss > 0 && errno == 0 {
 		errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment))
 	}
 	if size := uintptr(to.size()); errno == 0 { // before the conversion, because the call may grow the stack

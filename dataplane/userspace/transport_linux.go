@@ -2,7 +2,6 @@ package userspace
 
 import (
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,9 +12,6 @@ const (
 	small = 16 << 10
 	// quota is the number of bytes that a side moves before others get their turn.
 	quota = 2 << 20
-	// lastWords limits the time in which the other side receives the data that a side sent before
-	// its reset.
-	lastWords = 5 * time.Second
 )
 
 // These are the two sides of a connection.
@@ -57,8 +53,7 @@ type transport struct {
 type side struct {
 	fd       int
 	readable bool // until a read finds nothing
-	closing  bool // its end or reset was reported; reads go on until they find it
-	urgent   bool // an urgent byte was reported, at which a read stops; reads go on until they find nothing
+	thorough bool // its end, its reset or an urgent byte, at which a read stops, was reported; reads go on until they find nothing
 	ended    bool // everything was read
 	passed   bool // the end was forwarded to the other side
 	lost     bool // it was reset
@@ -66,7 +61,6 @@ type side struct {
 	bulk     bool // the last read filled the buffer
 	watched  bool // the loop knows it
 	eager    bool // its events include room for writes
-	writes   uint8
 	held     int  // number of bytes in pipe; 0 means that it has no pipe
 	pipe     pipe // bytes for this side, behind those in pending
 	pending  []byte
@@ -119,8 +113,7 @@ func (l *loop) event(c *conn, i int, events uint32) {
 func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
-	s.closing = s.closing || events&closing != 0
-	s.urgent = s.urgent || events&unix.EPOLLPRI != 0
+	s.thorough = s.thorough || events&(unix.EPOLLPRI|closing) != 0
 }
 
 // pump moves data from a side to the other one, until there is none, the other one has no room or
@@ -205,7 +198,7 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	n, errno := rawRead(from.fd, l.buffer[:])
 	switch {
 	case errno == unix.EAGAIN:
-		from.readable, from.urgent = false, false
+		from.readable, from.thorough = false, false
 		return 0
 	case errno != 0:
 		l.lose(c, i)
@@ -216,8 +209,7 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	}
 	from.bulk = n == small
 	// After a read that did not fill the buffer, the next data brings another event.
-	from.readable = from.bulk || from.closing || from.urgent
-	c.hasten(1 - i)
+	from.readable = from.bulk || from.thorough
 	written, errno := rawWrite(to.fd, l.buffer[:n])
 	if errno != 0 && errno != unix.EAGAIN {
 		l.refused(c, 1-i, errno)
@@ -231,18 +223,6 @@ func (l *loop) copyFrom(c *conn, i int) int {
 		to.pending = append([]byte(nil), l.buffer[written:n]...)
 	}
 	return n
-}
-
-// hasten makes the second write to the backend, and those after it, leave without a wait for
-// acknowledgements. The first write leaves at once in any case.
-func (c *conn) hasten(to int) {
-	s := &c.sides[to]
-	if s.writes >= 2 {
-		return
-	}
-	if s.writes++; s.writes == 2 && to == serverSide {
-		_ = rawOption(s.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
-	}
 }
 
 // passEnd forwards the end of a side. After both ends, it ends the connection.
@@ -274,7 +254,7 @@ func (l *loop) lose(c *conn, i int) {
 	default:
 		c.failing, s.lost = true, true
 		l.dropData(s)
-		s.readable, s.closing = true, true
+		s.readable, s.thorough = true, true
 		c.until = l.d.now() + int64(lastWords)
 		l.wheel.set(&c.timer, tick)
 	}
