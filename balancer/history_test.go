@@ -211,15 +211,15 @@ func (h *history) answer() {
 		}
 		a := &balancer.Resolution{Failure: pickOne(r, "", "", "SERVFAIL")}
 		for range r.IntN(4) {
-			m := balancer.Member{Addr: r.backendAddr(), Weight: r.IntN(3), Backup: r.IntN(3) == 0, Host: pickOne(r, "", "pg1.example.org")}
+			m := balancer.LookupRecord{Addr: r.backendAddr(), Weight: r.IntN(3), Backup: r.IntN(3) == 0, Host: pickOne(r, "", "pg1.example.org")}
 			if l.Kind != balancer.HostLookup {
 				m.Port = uint16(8000 + r.IntN(3))
 			}
-			a.Members = append(a.Members, m)
+			a.Records = append(a.Records, m)
 		}
-		slices.SortFunc(a.Members, balancer.Member.Compare)
-		if n := len(a.Members); n > 1 && r.IntN(3) == 0 {
-			a.Members, a.Former = a.Members[:n-1], a.Members[n-1:]
+		slices.SortFunc(a.Records, balancer.LookupRecord.Compare)
+		if n := len(a.Records); n > 1 && r.IntN(3) == 0 {
+			a.Records, a.Former = a.Records[:n-1], a.Records[n-1:]
 		}
 		h.in.Resolved = h.in.Resolved.Set(id, a)
 	}

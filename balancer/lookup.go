@@ -76,10 +76,10 @@ func (i LookupID) Compare(other LookupID) int {
 
 // Resolution is the state of a lookup. A published Resolution never changes.
 type Resolution struct {
-	// Members is the last good answer, sorted, or empty.
-	Members []Member `json:"members"`
+	// Records is the last good answer, sorted, or empty.
+	Records []LookupRecord `json:"members"`
 	// Former are members of earlier answers that stay in use, see [Resolution.After].
-	Former []Member `json:"former,omitempty"`
+	Former []LookupRecord `json:"former,omitempty"`
 	// Failure explains why the last attempt failed. "" means that it did not.
 	Failure string `json:"-"`
 }
@@ -89,11 +89,11 @@ func (r *Resolution) Equal(other *Resolution) bool {
 	if r == nil || other == nil {
 		return r == other
 	}
-	return r.Failure == other.Failure && slices.Equal(r.Members, other.Members) && slices.Equal(r.Former, other.Former)
+	return r.Failure == other.Failure && slices.Equal(r.Records, other.Records) && slices.Equal(r.Former, other.Former)
 }
 
-// Member is an endpoint in an answer.
-type Member struct {
+// LookupRecord is an endpoint in an answer.
+type LookupRecord struct {
 	Addr netip.Addr `json:"addr"`
 	// Port is the port in the answer, or 0.
 	Port   uint16 `json:"port,omitempty"`
@@ -104,7 +104,7 @@ type Member struct {
 }
 
 // Compare orders backups last. Otherwise it orders by address, port and the other fields.
-func (m Member) Compare(other Member) int {
+func (m LookupRecord) Compare(other LookupRecord) int {
 	return cmp.Or(cmp.Compare(boolToInt(m.Backup), boolToInt(other.Backup)), m.Addr.Compare(other.Addr),
 		cmp.Compare(m.Port, other.Port), cmp.Compare(m.Weight, other.Weight), cmp.Compare(m.Host, other.Host))
 }

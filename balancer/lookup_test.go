@@ -75,9 +75,9 @@ func TestLookupsOf(t *testing.T) {
 // TestResolvedEndpoints compiles answers. Names must become endpoints at their addresses, up to
 // discover.max, and failures and refusals must be problems.
 func TestResolvedEndpoints(t *testing.T) {
-	members := func(addresses ...string) (all []balancer.Member) {
+	members := func(addresses ...string) (all []balancer.LookupRecord) {
 		for _, a := range addresses {
-			all = append(all, balancer.Member{Addr: addr(a), Weight: 1})
+			all = append(all, balancer.LookupRecord{Addr: addr(a), Weight: 1})
 		}
 		return all
 	}
@@ -89,20 +89,20 @@ func TestResolvedEndpoints(t *testing.T) {
 		want, reason string
 	}{
 		"addresses": {
-			found: map[balancer.Lookup]*balancer.Resolution{host: {Members: members("192.0.2.5", "192.0.2.6")}},
+			found: map[balancer.Lookup]*balancer.Resolution{host: {Records: members("192.0.2.5", "192.0.2.6")}},
 			want:  "192.0.2.1:5432/1 192.0.2.5:5432/2 192.0.2.6:5432/2",
 		},
 		"a failure": {
-			found: map[balancer.Lookup]*balancer.Resolution{host: {Members: members("192.0.2.5"), Failure: "no answer"}},
+			found: map[balancer.Lookup]*balancer.Resolution{host: {Records: members("192.0.2.5"), Failure: "no answer"}},
 			want:  "192.0.2.1:5432/1 192.0.2.5:5432/2", reason: "endpoints[0].address: looking up db1.example.org: no answer: the known endpoints (1) are in use",
 		},
 		"private addresses": {
-			found: map[balancer.Lookup]*balancer.Resolution{host: {Members: members("127.0.0.1", "169.254.169.254")}},
+			found: map[balancer.Lookup]*balancer.Resolution{host: {Records: members("127.0.0.1", "169.254.169.254")}},
 			want:  "192.0.2.1:5432/1", reason: "endpoints[0].address: loopback and link-local addresses in answers are not used (db1.example.org: 127.0.0.1 and 1 more)",
 		},
 		"too many": {
 			fields: `, "discover": {"dns": "_pg._tcp.example.org", "max": 2}`,
-			found:  map[balancer.Lookup]*balancer.Resolution{host: {}, srv: {Members: members("192.0.2.7", "192.0.2.8", "192.0.2.9")}},
+			found:  map[balancer.Lookup]*balancer.Resolution{host: {}, srv: {Records: members("192.0.2.7", "192.0.2.8", "192.0.2.9")}},
 			want:   "192.0.2.1:5432/1 192.0.2.7:5432/1 192.0.2.8:5432/1", reason: "discover.max: 3 endpoints were found, but only the first 2 are used",
 		},
 		"a program in etcd": {

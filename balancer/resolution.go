@@ -6,7 +6,7 @@ import (
 )
 
 // After returns the next state of lookup l of service s, given the state before and the answer r.
-// Members that the answer lacks stay in Former until they are replaced, so an answer with wrong
+// Records that the answer lacks stay in Former until they are replaced, so an answer with wrong
 // addresses does not cause an outage. Without an answer, all stay. Otherwise only members that pass
 // their checks stay, until all checks of a new member pass. If none passes and none is former,
 // members without a verdict stay, because after a restart none has one. Without checks, the new
@@ -14,22 +14,22 @@ import (
 // checks can't run, unless it is nil.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
-	passes := func(m Member) bool { return s.anyPasses(in, l, m) }
-	unproven := len(former) == 0 && !slices.ContainsFunc(before.Members, passes)
-	for _, m := range before.Members {
-		if len(r.Members) == 0 || passes(m) || unproven && !s.anyFails(in, l, []Member{m}) {
+	passes := func(m LookupRecord) bool { return s.anyPasses(in, l, m) }
+	unproven := len(former) == 0 && !slices.ContainsFunc(before.Records, passes)
+	for _, m := range before.Records {
+		if len(r.Records) == 0 || passes(m) || unproven && !s.anyFails(in, l, []LookupRecord{m}) {
 			former = append(former, m)
 		}
 	}
-	present := make(map[netip.AddrPort]bool, len(r.Members))
-	for _, m := range r.Members {
+	present := make(map[netip.AddrPort]bool, len(r.Records))
+	for _, m := range r.Records {
 		present[m.target()] = true
 	}
-	replaces := func(m Member) bool { return s.allPass(in, l, m, uncheckable) }
+	replaces := func(m LookupRecord) bool { return s.allPass(in, l, m, uncheckable) }
 	replaced := map[bool]bool{true: r.replaces(true, replaces), false: r.replaces(false, replaces)}
-	former = slices.DeleteFunc(former, func(m Member) bool { return present[m.target()] || replaced[m.Addr.Is4()] })
-	slices.SortFunc(former, Member.Compare)
-	next := &Resolution{Members: r.Members, Former: slices.Compact(former), Failure: r.Failure}
+	former = slices.DeleteFunc(former, func(m LookupRecord) bool { return present[m.target()] || replaced[m.Addr.Is4()] })
+	slices.SortFunc(former, LookupRecord.Compare)
+	next := &Resolution{Records: r.Records, Former: slices.Compact(former), Failure: r.Failure}
 	if next.Equal(before) {
 		return before
 	}
@@ -37,31 +37,31 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup,
 }
 
 // target returns the address and port of m, which may be 0.
-func (m Member) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
+func (m LookupRecord) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
 
 // replaces reports whether the records of r that can serve replace the former records of a family.
 // A family is replaced by its own new members. A complete answer without members of the family ends
 // its use.
-func (r *Resolution) replaces(v4 bool, canServe func(Member) bool) bool {
-	own := func(m Member) bool { return m.Addr.Is4() == v4 }
-	if !slices.ContainsFunc(r.Members, own) {
+func (r *Resolution) replaces(v4 bool, canServe func(LookupRecord) bool) bool {
+	own := func(m LookupRecord) bool { return m.Addr.Is4() == v4 }
+	if !slices.ContainsFunc(r.Records, own) {
 		if r.Failure != "" {
 			return false
 		}
-		own = func(Member) bool { return true }
+		own = func(LookupRecord) bool { return true }
 	}
-	return slices.ContainsFunc(r.Members, func(m Member) bool { return own(m) && canServe(m) })
+	return slices.ContainsFunc(r.Records, func(m LookupRecord) bool { return own(m) && canServe(m) })
 }
 
 // anyPasses reports whether a check of an endpoint at m passes, or it has none.
-func (s *Service) anyPasses(in *Inputs, l Lookup, m Member) bool {
+func (s *Service) anyPasses(in *Inputs, l Lookup, m LookupRecord) bool {
 	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
 		return s.isUnchecked(e) || slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) == HealthUp })
 	})
 }
 
 // allPass reports whether all checks of an endpoint at m pass or can't run, or it has none.
-func (s *Service) allPass(in *Inputs, l Lookup, m Member, uncheckable func(Target) bool) bool {
+func (s *Service) allPass(in *Inputs, l Lookup, m LookupRecord, uncheckable func(Target) bool) bool {
 	unproven := func(t Target) bool {
 		v := in.Health.At(t)
 		return v != HealthUp && (v != HealthUnknown || uncheckable == nil || !uncheckable(t))
@@ -72,9 +72,9 @@ func (s *Service) allPass(in *Inputs, l Lookup, m Member, uncheckable func(Targe
 }
 
 // anyFails reports whether a check of an endpoint at one of the members fails.
-func (s *Service) anyFails(in *Inputs, l Lookup, members []Member) bool {
+func (s *Service) anyFails(in *Inputs, l Lookup, members []LookupRecord) bool {
 	fails := func(t Target) bool { return in.Health.At(t) == HealthDown }
-	return slices.ContainsFunc(members, func(m Member) bool {
+	return slices.ContainsFunc(members, func(m LookupRecord) bool {
 		return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
 			return slices.ContainsFunc(s.targetsOf(e), fails)
 		})
@@ -93,7 +93,7 @@ func (s *Service) targetsOf(e *Endpoint) []Target {
 }
 
 // endpointsAt returns the endpoints for which lookup l of s found m.
-func (s *Service) endpointsAt(in *Inputs, l Lookup, m Member) (all []*Endpoint) {
+func (s *Service) endpointsAt(in *Inputs, l Lookup, m LookupRecord) (all []*Endpoint) {
 	if l.Kind != HostLookup {
 		return []*Endpoint{new(Endpoint).found(l, m)}
 	}
@@ -107,7 +107,7 @@ func (s *Service) endpointsAt(in *Inputs, l Lookup, m Member) (all []*Endpoint) 
 
 // found returns the endpoint at m, which lookup l has found for e. The zero value stands for an
 // endpoint that only the answer describes.
-func (e *Endpoint) found(l Lookup, m Member) *Endpoint {
+func (e *Endpoint) found(l Lookup, m LookupRecord) *Endpoint {
 	out := *e
 	out.Address, out.From = m.Addr, l
 	if l.Kind != HostLookup {
@@ -125,7 +125,7 @@ func (r *Resolution) endpoints(l Lookup, e *Endpoint, limit int) (present, forme
 	if r == nil {
 		return nil, nil
 	}
-	for _, m := range r.Members[:min(limit, len(r.Members))] {
+	for _, m := range r.Records[:min(limit, len(r.Records))] {
 		present = append(present, e.found(l, m))
 	}
 	for _, m := range r.Former {

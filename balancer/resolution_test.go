@@ -11,9 +11,9 @@ import (
 )
 
 // membersAt returns members at addresses, separated by spaces.
-func membersAt(addresses string) (all []balancer.Member) {
+func membersAt(addresses string) (all []balancer.LookupRecord) {
 	for _, a := range strings.Fields(addresses) {
-		all = append(all, balancer.Member{Addr: netip.MustParseAddr(a), Weight: 1})
+		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Weight: 1})
 	}
 	return all
 }
@@ -69,8 +69,8 @@ func TestReplacedAnswers(t *testing.T) {
 			verdict(balancer.HealthUp, c.half, 8080)
 			verdict(balancer.HealthDown, c.down, 8080, 8081)
 			l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db.example.org", V4: true, V6: true}
-			before := &balancer.Resolution{Members: membersAt(c.members), Former: membersAt(c.former)}
-			next := &balancer.Resolution{Members: membersAt(c.next), Failure: c.failure}
+			before := &balancer.Resolution{Records: membersAt(c.members), Former: membersAt(c.former)}
+			next := &balancer.Resolution{Records: membersAt(c.next), Failure: c.failure}
 			uncheckable := func(balancer.Target) bool { return c.uncheckable }
 			after := next.After(before, s, &in, l, uncheckable)
 			if got, want := fmt.Sprint(after.Former), fmt.Sprint(membersAt(c.want)); got != want {
@@ -105,7 +105,7 @@ func TestFormerEndpointsServe(t *testing.T) {
 			s := decodeByName(t, health, "")
 			s.Endpoints = s.Endpoints[:1]
 			in.Services = in.Services.Set(s.Name, s)
-			in.Resolved = in.Resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, &balancer.Resolution{Members: membersAt("192.0.2.5 192.0.2.6"), Former: membersAt(c.former)})
+			in.Resolved = in.Resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, &balancer.Resolution{Records: membersAt("192.0.2.5 192.0.2.6"), Former: membersAt(c.former)})
 			for addresses, v := range map[string]balancer.Verdict{c.up: balancer.HealthUp, c.down: balancer.HealthDown} {
 				for _, m := range membersAt(addresses) {
 					in.Health = in.Health.Set(balancer.Target{Service: s.Name, Addr: m.Addr, Port: 5432}, v)
@@ -142,7 +142,7 @@ func TestFormerServeTheirOwnLookup(t *testing.T) {
 	var in balancer.Inputs
 	in.Services = in.Services.Set(s.Name, s)
 	l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
-	in.Resolved = in.Resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, &balancer.Resolution{Members: membersAt("192.0.2.5"), Former: membersAt("192.0.2.1")})
+	in.Resolved = in.Resolved.Set(balancer.LookupID{Service: s.Name, Lookup: l}, &balancer.Resolution{Records: membersAt("192.0.2.5"), Former: membersAt("192.0.2.1")})
 	for address, v := range map[string]balancer.Verdict{"192.0.2.1": balancer.HealthUp, "192.0.2.5": balancer.HealthDown, "192.0.2.9": balancer.HealthDown} {
 		in.Health = in.Health.Set(balancer.Target{Service: s.Name, Addr: netip.MustParseAddr(address), Port: 5432}, v)
 	}

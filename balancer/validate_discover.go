@@ -34,11 +34,11 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 			return
 		}
 		why, remains := r.Failure, "it has no endpoints"
-		if n := len(r.Members) + len(r.Former); n > 0 {
+		if n := len(r.Records) + len(r.Former); n > 0 {
 			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // of an earlier answer, or of a part of this one
 		}
-		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Members) {
-			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Members)), fmt.Sprintf("the former ones (%d) stay in use", len(r.Former))
+		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Records) {
+			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the former ones (%d) stay in use", len(r.Former))
 		}
 		if reported[l] = why != ""; reported[l] {
 			u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, why, remains).Kind = Unresolved
@@ -71,7 +71,7 @@ func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, 
 		return
 	}
 	report(field, d.lookup(u.service.families()))
-	if r := in.Resolved.At(LookupID{u.service.Name, d.lookup(u.service.families())}); r != nil && len(r.Members) > d.Max {
-		u.problem(SeverityWarning, "discover.max", "%d endpoints were found, but only the first %d are used: raise max, or split the service", len(r.Members), d.Max)
+	if r := in.Resolved.At(LookupID{u.service.Name, d.lookup(u.service.families())}); r != nil && len(r.Records) > d.Max {
+		u.problem(SeverityWarning, "discover.max", "%d endpoints were found, but only the first %d are used: raise max, or split the service", len(r.Records), d.Max)
 	}
 }

@@ -549,7 +549,7 @@ func TestEngineAlert(t *testing.T) {
 // mending is a host that repairs two objects in every check.
 type mending struct{ dataplane.Host }
 
-func (mending) Mended() []string { return []string{"a was 0", "b was 0"} }
+func (mending) Repaired() []string { return []string{"a was 0", "b was 0"} }
 
 // TestEngineHostRepairs uses a host that repairs objects in every check. Each repair must be
 // reported and counted, and none may cause a full comparison.

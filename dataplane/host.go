@@ -25,9 +25,9 @@ type Host interface {
 	// Problems returns a problem for each part of the desired state that is impossible on this
 	// host.
 	Problems() []balancer.Problem
-	// Mended returns descriptions of changes by other programs that Intact has repaired since the
+	// Repaired returns descriptions of changes by other programs that Intact has repaired since the
 	// last call.
-	Mended() []string
+	Repaired() []string
 	// Alerts calls tell until ctx ends, whenever the kernel reports a change that may have damaged
 	// vipd's objects. It may also report vipd's own changes. tell must not block.
 	Alerts(ctx context.Context, tell func())

@@ -115,7 +115,7 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	}
 	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // repairs of the host are also reported
 		e.compare.damage, _ = e.Host.Intact(ctx) // if Intact fails, Prepare fails with the same error
-		e.reportMended()
+		e.reportRepaired()
 	}
 	e.Host.Resync(e.compare.addresses)
 	var found snap.Map[balancer.Key, *balancer.Frontend]

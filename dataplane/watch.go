@@ -62,7 +62,7 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 		reason, failed = e.Host.Intact(ctx)
 		err = errors.Join(err, failed)
 		e.compare.addresses = e.compare.addresses || reason != ""
-		e.reportMended()
+		e.reportRepaired()
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -80,9 +80,9 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 	return false
 }
 
-// reportMended reports the repairs that the host has made itself.
-func (e *Engine) reportMended() {
-	if all := e.Host.Mended(); len(all) > 0 {
+// reportRepaired reports the repairs that the host has made itself.
+func (e *Engine) reportRepaired() {
+	if all := e.Host.Repaired(); len(all) > 0 {
 		e.report.Repairs += len(all)
 		e.Metrics.Repaired(len(all), strings.Join(all, "; "))
 		e.publish(e.report)

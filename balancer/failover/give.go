@@ -29,7 +29,7 @@ type route struct{ to, why string }
 
 // giveAway moves the VIPs that belong elsewhere.
 func (h *holding) giveAway() {
-	if !h.review || !h.gate.passes() || h.vips.bound == 0 || h.etcd.away || h.now < h.until {
+	if !h.review || !h.gate.passes() || h.vips.bound == 0 || h.etcd.etcdLost || h.now < h.until {
 		return
 	}
 	h.review = false

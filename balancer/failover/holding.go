@@ -46,8 +46,8 @@ func (h *holding) adopt() {
 		h.vips.bound += len(addrs)
 		h.do(local.Bind{Addrs: addrs})
 	}
-	for _, name := range slices.Sorted(maps.Keys(h.vips.gone)) {
-		h.release(h.vips.gone[name])
+	for _, name := range slices.Sorted(maps.Keys(h.vips.removed)) {
+		h.release(h.vips.removed[name])
 	}
 }
 
@@ -61,7 +61,7 @@ func (h *holding) unbind(v *vip) {
 
 // forgetGone deletes removed VIPs once this node no longer owns them.
 func (h *holding) forgetGone() {
-	maps.DeleteFunc(h.vips.gone, func(name string, v *vip) bool {
+	maps.DeleteFunc(h.vips.removed, func(name string, v *vip) bool {
 		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
 	})
 }
@@ -103,7 +103,7 @@ func (h *holding) lose(why string) {
 func (h *holding) closeGate() {
 	h.gate.state = closing
 	h.do(local.CloseGate{})
-	for _, all := range []map[string]*vip{h.vips.byName, h.vips.gone} {
+	for _, all := range []map[string]*vip{h.vips.byName, h.vips.removed} {
 		for _, v := range all {
 			if _, unwritten := h.unbinds[v.giving]; unwritten || !h.session.live {
 				v.giving = 0

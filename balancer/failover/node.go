@@ -75,7 +75,7 @@ func (n *Node) step() []local.Action {
 func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
-		n.etcd.loaded, n.etcd.away = true, false
+		n.etcd.loaded, n.etcd.etcdLost = true, false
 		changes = append(changes, n.etcd.missing(changes, revision)...)
 	}
 	n.etcd.revision = max(n.etcd.revision, revision)
@@ -125,9 +125,9 @@ func (n *Node) learn(c RecordChange) {
 	}
 }
 
-// Away processes the loss of etcd, which lasts until Stored receives all records again.
-func (n *Node) Away(now local.Time) []local.Action {
-	n.now, n.etcd.away = now, true
+// LostEtcd processes the loss of etcd, which lasts until Stored receives all records again.
+func (n *Node) LostEtcd(now local.Time) []local.Action {
+	n.now, n.etcd.etcdLost = now, true
 	return nil
 }
 
@@ -216,10 +216,10 @@ func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]s
 	return n.step()
 }
 
-// Heard processes a message that arrived at one of this node's addresses (an index of Member.At).
-// Any host on the network may have recorded it earlier. An Answer and a Vote remain valid, and an
-// Ask is only a request, but a Beat must be new.
-func (n *Node) Heard(now local.Time, on int, m Message) []local.Action {
+// Received processes a message that arrived at one of this node's addresses (an index of
+// Member.At). Any host on the network may have recorded it earlier. An Answer and a Vote remain
+// valid, and an Ask is only a request, but a Beat must be new.
+func (n *Node) Received(now local.Time, on int, m Message) []local.Action {
 	n.now = now
 	if m.From == n.o.Name || n.etcd.members[m.From] == nil && n.etcd.sessions[m.From] == nil || on < 0 {
 		return nil

@@ -12,11 +12,11 @@ import (
 // peer is the state of another node, from its heartbeats.
 type peer struct {
 	boot ID
-	// heard is the time of the last valid heartbeat, and on holds that time for each address of
-	// this node. newest holds the sending times of the newest heartbeats on each address. A node
-	// sends each heartbeat to all addresses, and each counts once per address.
-	heard      local.Time
-	on, newest [reported]local.Time
+	// lastHeartbeat is the time of the last valid heartbeat, and on holds that time for each
+	// address of this node. newest holds the sending times of the newest heartbeats on each
+	// address. A node sends each heartbeat to all addresses, and each counts once per address.
+	lastHeartbeat local.Time
+	on, newest    [reported]local.Time
 	// ready, away and well are the values in the newest heartbeat, which was sent at sent.
 	ready, away bool
 	well        uint16
@@ -66,7 +66,7 @@ func (p *peers) beat(ready bool, session ID) {
 		p.wasWell = well
 		p.reviewAt = p.now.Add(reviewEvery)
 	}
-	m := Message{Kind: Beat, From: p.o.Name, Boot: p.o.Member.Boot, Session: session, Sent: p.now, Ready: ready, Away: p.etcd.away, Well: well}
+	m := Message{Kind: Beat, From: p.o.Name, Boot: p.o.Member.Boot, Session: session, Sent: p.now, Ready: ready, Away: p.etcd.etcdLost, Well: well}
 	for _, name := range slices.Sorted(maps.Keys(p.etcd.at)) {
 		if m.Echo = (Stamp{}); p.all[name] != nil {
 			m.Echo = p.all[name].echo
@@ -92,15 +92,15 @@ func (p *peers) reach(on int, at local.Time) {
 // recently, or the host that it must reach answered. If no network works, all bits are set.
 func (p *peers) well() (bits uint16) {
 	for i := range min(len(p.o.Member.At), reported) {
-		if p.recently(p.reached[i]) || p.hears(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
+		if p.recently(p.reached[i]) || p.hasHeartbeatOn(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
 			bits |= 1 << i
 		}
 	}
 	return cmp.Or(bits, 1<<reported-1)
 }
 
-// hears reports whether a heartbeat of any peer arrived on an address recently.
-func (p *peers) hears(on int) bool {
+// hasHeartbeatOn reports whether a heartbeat of any peer arrived on an address recently.
+func (p *peers) hasHeartbeatOn(on int) bool {
 	for _, other := range p.all {
 		if p.recently(other.on[on]) {
 			return true
@@ -109,8 +109,10 @@ func (p *peers) hears(on int) bool {
 	return false
 }
 
-// heard reports whether a heartbeat of a peer arrived recently.
-func (p *peers) heard(name string) bool { return p.all[name] != nil && p.recently(p.all[name].heard) }
+// hasHeartbeat reports whether a heartbeat of a peer arrived recently.
+func (p *peers) hasHeartbeat(name string) bool {
+	return p.all[name] != nil && p.recently(p.all[name].lastHeartbeat)
+}
 
 // heardOn reports, for each address of this node, whether a heartbeat of a peer arrived there
 // recently.
@@ -178,8 +180,8 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 		}
 		from.newest[on], from.on[on] = m.Sent, p.now
 	}
-	p.review = p.review || !p.recently(from.heard)
-	from.heard = p.now
+	p.review = p.review || !p.recently(from.lastHeartbeat)
+	from.lastHeartbeat = p.now
 	return true
 }
 
@@ -198,10 +200,10 @@ func (p *peers) fresh(from *peer, m Message) bool {
 }
 
 // isRun reports whether a message is from the registered run of its sender. If etcd can't show
-// that, any run is accepted unless another run of the sender was heard recently.
+// that, any run is accepted unless another run of the sender sent a heartbeat recently.
 func (p *peers) isRun(from *peer, m Message) bool {
-	if r := p.etcd.members[m.From]; r != nil && !p.etcd.away {
+	if r := p.etcd.members[m.From]; r != nil && !p.etcd.etcdLost {
 		return r.value.Boot == m.Boot
 	}
-	return from.boot == m.Boot || !p.recently(from.heard)
+	return from.boot == m.Boot || !p.recently(from.lastHeartbeat)
 }

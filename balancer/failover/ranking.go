@@ -64,7 +64,7 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	}
 	ready, well := r.gate.ready(), r.peers.well()
 	if name != r.o.Name {
-		if !r.peers.heard(name) {
+		if !r.peers.hasHeartbeat(name) {
 			return "it is not heard"
 		}
 		p := r.peers.peer(name)
@@ -114,7 +114,7 @@ func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	for name, m := range r.etcd.members {
 		well := r.peers.well()
 		if name != r.o.Name {
-			if !r.peers.heard(name) {
+			if !r.peers.hasHeartbeat(name) {
 				continue
 			}
 			well = r.peers.peer(name).well

@@ -78,7 +78,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	owner := w.owner(netip.MustParseAddr("10.1.0.1"))
 	other := w.hosts[1-owner.index]
 	for on := range 2 {
-		owner.node.Heard(owner.clock(), on, Message{
+		owner.node.Received(owner.clock(), on, Message{
 			Kind: Beat, From: other.name, Boot: ID(on + 1), Session: other.node.session.id, Sent: other.clock(), Ready: true, Well: 3,
 			Echo: Stamp{owner.member.Boot, owner.clock()},
 		})
@@ -198,7 +198,7 @@ func TestManyNetworks(t *testing.T) {
 	other.lost[0] = true
 	for range 60 { // then the other juror votes against its session
 		owner.input(func(now local.Time) []local.Action {
-			return owner.node.Heard(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
+			return owner.node.Received(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})
 		w.run(10 * time.Millisecond)
 	}

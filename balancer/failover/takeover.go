@@ -237,7 +237,7 @@ func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 		for _, name := range s.value.Jury {
 			switch {
 			case name == node:
-			case name == t.o.Name, t.peers.heard(name):
+			case name == t.o.Name, t.peers.hasHeartbeat(name):
 				heard++
 			default:
 				silent = append(silent, name)

@@ -98,8 +98,8 @@ func (x *transfer) load(i int) {
 	x.apply(i, h.Stored(standstill, all, x.revision, true))
 	for j, peer := range x.hosts {
 		if j != i {
-			x.apply(i, h.Heard(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.session.id, Sent: standstill}))
-			x.apply(i, h.Heard(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.session.id, Sent: standstill,
+			x.apply(i, h.Received(standstill, 0, Message{Kind: Answer, From: peer.Name, Boot: peer.Member.Boot, Session: h.session.id, Sent: standstill}))
+			x.apply(i, h.Received(standstill, 0, Message{Kind: Beat, From: peer.Name, Boot: peer.Member.Boot, Session: peer.session.id, Sent: standstill,
 				Echo: Stamp{h.Member.Boot, standstill}, Ready: true, Well: 1}))
 		}
 	}
@@ -328,7 +328,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 		n := h.Node
 		fmt.Fprint(&b, h.bound, h.gate, h.gone, h.watched, len(h.queue), h.queue, h.reports, h.isWaiting(), len(n.holding.unsure), n.gate.state, n.vips.bound, n.writer.claiming, n.gate.leaving, n.gate.left, n.review, n.writer.behind(), n.gate.stopping, n.stale, n.takeover.probing, n.session.live, n.session.id, n.session.revision, n.writer.last,
 			slices.Sorted(maps.Keys(n.writer.waiting)), slices.Sorted(maps.Keys(n.holding.unbinds)), len(n.takeover.free))
-		for _, units := range []map[string]*vip{n.vips.byName, n.vips.gone} {
+		for _, units := range []map[string]*vip{n.vips.byName, n.vips.removed} {
 			for _, u := range units {
 				fmt.Fprint(&b, "vip", u.bound, u.giving, u.fresh, u.clear, len(u.changed))
 			}

@@ -26,8 +26,8 @@ type view struct {
 	// the newest of them.
 	loaded   bool
 	revision int64
-	// away reports whether etcd is unreachable.
-	away bool
+	// etcdLost reports whether etcd is unreachable.
+	etcdLost bool
 }
 
 func newView(e *env) *view {

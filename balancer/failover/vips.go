@@ -65,17 +65,17 @@ func (v *vip) moved(now local.Time) {
 // vips holds all VIPs with hold = "one".
 type vips struct {
 	byName map[string]*vip
-	// gone holds VIPs that users have removed, until it is certain that this node does not own
+	// removed holds VIPs that users have removed, until it is certain that this node does not own
 	// them.
-	gone  map[string]*vip
-	order []*vip // by name
+	removed map[string]*vip
+	order   []*vip // by name
 	// groups have the VIPs of each group, in order.
 	groups map[string][]*vip
 	// bound is the number of addresses that are bound here.
 	bound int
 }
 
-func newVIPs() *vips { return &vips{byName: map[string]*vip{}, gone: map[string]*vip{}} }
+func newVIPs() *vips { return &vips{byName: map[string]*vip{}, removed: map[string]*vip{}} }
 
 // set replaces all VIPs, and returns those that users have removed.
 func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
@@ -90,7 +90,7 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 	}
 	for name, v := range x.byName {
 		if next[name] == nil {
-			x.gone[name] = v
+			x.removed[name] = v
 			removed = append(removed, v)
 		}
 	}
@@ -105,7 +105,7 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 }
 
 // find returns a VIP that exists or was removed.
-func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.gone[name]) }
+func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.removed[name]) }
 
 // together are the VIPs that a VIP moves with, including itself.
 func (x *vips) together(v *vip) []*vip {

@@ -312,7 +312,7 @@ func (h *host) keepLease() {
 		switch {
 		case !h.reaches(-1):
 			h.away = true
-			h.input(h.node.Away)
+			h.input(h.node.LostEtcd)
 		case h.away || h.w.etcd.records[Key{Nodes, h.name}].Text == nil:
 			h.register()
 			return
@@ -487,7 +487,7 @@ func (h *host) sendOn(on, to int, m Message) {
 func (w *world) deliver(c capture) {
 	peer := w.hosts[c.to]
 	if peer.node != nil && w.now >= peer.stopped {
-		peer.input(func(now local.Time) []local.Action { return peer.node.Heard(now, c.on, c.message) })
+		peer.input(func(now local.Time) []local.Action { return peer.node.Received(now, c.on, c.message) })
 	}
 }
 

@@ -20,7 +20,7 @@ type leastLoaded struct {
 	unweighted, idle bool
 }
 
-func newLeast(s balancer.Scheduler, members []member, load func(i int) int64, old Picker) *leastLoaded {
+func newLeast(s balancer.Scheduler, members []candidate, load func(i int) int64, old Picker) *leastLoaded {
 	l := &leastLoaded{load: load}
 	switch s {
 	case balancer.LeastConn:

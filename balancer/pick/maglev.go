@@ -20,7 +20,7 @@ const (
 
 // maglev looks clients up in a table. Each member has slots in proportion to its weight.
 type maglev struct {
-	members []member
+	members []candidate
 	table   *maglevTable
 	// fallback chooses if many slots in a row belong to skipped members.
 	fallback rendezvous
@@ -34,7 +34,7 @@ type maglevTable struct {
 	slots []uint16 // positions of members
 }
 
-func newMaglev(members []member, old Picker) *maglev {
+func newMaglev(members []candidate, old Picker) *maglev {
 	m := &maglev{members: members, fallback: newRendezvous(members)}
 	if o, ok := old.(*maglev); ok && slices.EqualFunc(o.members, members, sameShare) {
 		m.table = o.table
@@ -45,7 +45,7 @@ func newMaglev(members []member, old Picker) *maglev {
 }
 
 // sameShare reports whether two members are equal except for their index.
-func sameShare(a, b member) bool { return a.addr == b.addr && a.weight == b.weight }
+func sameShare(a, b candidate) bool { return a.addr == b.addr && a.weight == b.weight }
 
 // Pick implements Picker. If a slot's member is skipped, it tries the following slots.
 func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
@@ -75,7 +75,7 @@ type maglevSeat struct {
 
 // maglevSlots returns a filled table. In each round, every member gets the next free slots of its
 // permutation, in proportion to its weight. In the first round each gets at least one.
-func maglevSlots(members []member) []uint16 {
+func maglevSlots(members []candidate) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
 	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
 	price := maglevPrice(members)
@@ -117,7 +117,7 @@ func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 // member gets one slot per round, as in the paper. If that needs too many rounds, the price is
 // halved, and heavy members get several slots per round. Halving keeps the price, and with it most
 // of the table, when members are added or removed.
-func maglevPrice(members []member) int64 {
+func maglevPrice(members []candidate) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {
 		price = max(price, m.weight)

@@ -23,7 +23,7 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 	}
 	for _, weights := range tables {
 		counts, sum := make([]int, len(weights)), 0
-		for _, i := range maglevSlots(membersOf(active(weights...))) {
+		for _, i := range maglevSlots(candidatesOf(active(weights...))) {
 			counts[i]++
 		}
 		for _, w := range weights {
@@ -57,7 +57,7 @@ func TestMaglevPriceLimitsWork(t *testing.T) {
 		for want > 1 && visits(want) > maglevWork {
 			want /= 2
 		}
-		if got := int(maglevPrice(membersOf(active(weights...)))); got != want {
+		if got := int(maglevPrice(candidatesOf(active(weights...)))); got != want {
 			t.Fatalf("got price %d for %d backends up to %d, want %d", got, len(weights), slices.Max(weights), want)
 		}
 	}
@@ -66,7 +66,7 @@ func TestMaglevPriceLimitsWork(t *testing.T) {
 // TestMaglevMatchesPaper fills tables for equal weights. They must equal the paper's.
 func TestMaglevMatchesPaper(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 100} {
-		members := membersOf(active(slices.Repeat([]int{3}, n)...))
+		members := candidatesOf(active(slices.Repeat([]int{3}, n)...))
 		entry, next := slices.Repeat([]int{-1}, maglevSize), make([]int, n)
 		permutation := func(i, j int) int {
 			h := hashAddrPort(members[i].addr)

@@ -43,7 +43,7 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 // and mh shares its table if addresses and weights are equal. Later picks of old are not carried
 // over.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
-	members := membersOf(backends)
+	members := candidatesOf(backends)
 	if load == nil {
 		load = func(int) int64 { return 0 }
 	}
@@ -64,8 +64,8 @@ func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load fu
 	return newWeighted(members, backends, old)
 }
 
-// member is a backend that may be picked.
-type member struct {
+// candidate is a backend that may be picked.
+type candidate struct {
 	addr   netip.AddrPort
 	weight int64
 	// index is the backend's index in the slice that New received.
@@ -75,16 +75,16 @@ type member struct {
 // usable reports whether b gets new connections.
 func usable(b balancer.Backend) bool { return b.State == balancer.Active && b.Weight > 0 }
 
-// membersOf returns the usable backends, sorted by address. So the order of the frontend does not
-// matter, and two generations can be compared in one pass.
-func membersOf(backends []balancer.Backend) []member {
-	members := make([]member, 0, len(backends))
+// candidatesOf returns the usable backends, sorted by address. So the order of the frontend does
+// not matter, and two generations can be compared in one pass.
+func candidatesOf(backends []balancer.Backend) []candidate {
+	members := make([]candidate, 0, len(backends))
 	for i, b := range backends {
 		if usable(b) {
-			members = append(members, member{b.Addr, int64(b.Weight), i})
+			members = append(members, candidate{b.Addr, int64(b.Weight), i})
 		}
 	}
-	byAddress := func(a, b member) int {
+	byAddress := func(a, b candidate) int {
 		return cmp.Or(a.addr.Compare(b.addr), cmp.Compare(a.index, b.index))
 	}
 	if !slices.IsSortedFunc(members, byAddress) {

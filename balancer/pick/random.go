@@ -8,7 +8,7 @@ import (
 // weightedRandom draws members that are not skipped with probabilities in proportion to their
 // weights.
 type weightedRandom struct {
-	members []member
+	members []candidate
 	// sums are the cumulative sums of the weights.
 	sums []int64
 	// draw returns a random number below its argument. It is safe for concurrent use.
@@ -18,7 +18,7 @@ type weightedRandom struct {
 // randomTries is the maximum number of draws before all members that are not skipped are visited.
 const randomTries = 4
 
-func newRandom(members []member) *weightedRandom {
+func newRandom(members []candidate) *weightedRandom {
 	r := &weightedRandom{members: members, sums: make([]int64, len(members)), draw: rand.Int64N}
 	sum := int64(0)
 	for i, m := range members {

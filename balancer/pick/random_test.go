@@ -9,7 +9,7 @@ import (
 
 // seededRandom returns the random picker with draws that are the same in every run.
 func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
-	p := newRandom(membersOf(active(weights...)))
+	p := newRandom(candidatesOf(active(weights...)))
 	p.draw = r.Int64N
 	return p
 }

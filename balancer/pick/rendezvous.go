@@ -14,12 +14,12 @@ import (
 // The numbers are exponentially distributed with the weight as rate. So the probability that a
 // member has the smallest number is proportional to its weight.
 type rendezvous struct {
-	members []member
+	members []candidate
 	seeds   []uint64
 	inverse []float64 // 1 / weight
 }
 
-func newRendezvous(members []member) rendezvous {
+func newRendezvous(members []candidate) rendezvous {
 	r := rendezvous{members, make([]uint64, len(members)), make([]float64, len(members))}
 	for i, m := range members {
 		r.seeds[i], r.inverse[i] = hashAddrPort(m.addr), 1/float64(m.weight)
@@ -85,7 +85,7 @@ func (d *destinationHash) Pick(f Flow, skip func(i int) bool) int {
 // depends only on its number and the backends. If a backend is added or removed, only its own
 // buckets change.
 func Buckets(backends []balancer.Backend, n int) []int {
-	r := newRendezvous(membersOf(backends))
+	r := newRendezvous(candidatesOf(backends))
 	out := make([]int, n)
 	for i := range out {
 		out[i] = r.pick(hash.Mix(uint64(i)+1), nil)

@@ -8,7 +8,7 @@ import (
 
 // cursor is a circular position among members that survives changes of the members.
 type cursor struct {
-	members []member
+	members []candidate
 	// start is the first position while nothing was chosen. before is the last choice of earlier
 	// members; start follows it.
 	start  int
@@ -18,7 +18,7 @@ type cursor struct {
 }
 
 // init sets the members of c. It starts after the last choice of old, which may be nil.
-func (c *cursor) init(members []member, old *cursor) {
+func (c *cursor) init(members []candidate, old *cursor) {
 	c.members = members
 	if old == nil {
 		return
@@ -26,7 +26,7 @@ func (c *cursor) init(members []member, old *cursor) {
 	c.before = old.last()
 	// The zero AddrPort sorts before all others, so a cursor that never moved starts at the first
 	// member.
-	c.start, _ = slices.BinarySearchFunc(members, c.before, func(m member, last netip.AddrPort) int {
+	c.start, _ = slices.BinarySearchFunc(members, c.before, func(m candidate, last netip.AddrPort) int {
 		if m.addr.Compare(last) <= 0 {
 			return -1
 		}
@@ -58,7 +58,7 @@ func (c *cursor) from(taken int64) int {
 // loses its own turn.
 type roundRobin struct{ cursor }
 
-func newRoundRobin(members []member, old Picker) *roundRobin {
+func newRoundRobin(members []candidate, old Picker) *roundRobin {
 	r := &roundRobin{}
 	var from *cursor
 	if o, ok := old.(*roundRobin); ok {

@@ -20,7 +20,7 @@ func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) 
 		}
 		return parts
 	}
-	members := slices.DeleteFunc(membersOf(backends), func(m member) bool { return skip(m.index) })
+	members := slices.DeleteFunc(candidatesOf(backends), func(m candidate) bool { return skip(m.index) })
 	var sum int64
 	for i := range members {
 		if s == balancer.RoundRobin {

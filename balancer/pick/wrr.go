@@ -20,7 +20,7 @@ import (
 // of the others. A member is only found to be skipped in its turn, so a full member waits with the
 // credit of about one turn. When it is free again, it does not get all missed turns at once.
 type weighted struct {
-	members []member
+	members []candidate
 	total   int64 // sum of all weights
 
 	mu     sync.Mutex
@@ -49,7 +49,7 @@ type share struct {
 	turns float64
 }
 
-func newWeighted(members []member, backends []balancer.Backend, old Picker) *weighted {
+func newWeighted(members []candidate, backends []balancer.Backend, old Picker) *weighted {
 	w := &weighted{members: members, credits: make([]int64, len(members)), skipped: make([]bool, len(members))}
 	byWeight := map[int64]int{} // indexes in groups
 	for i, m := range members {

@@ -70,7 +70,7 @@ func runCleanup(c *cli.Call) error {
 	if err := folder.CheckFiles(conf.StateDir); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	lock, err := netlock.Take(netlock.Holder{})
+	lock, err := netlock.Acquire(netlock.Holder{})
 	if _, foreign := errors.AsType[*netlock.ForeignError](err); foreign {
 		c.Note("%v", err)
 		err = nil
@@ -198,7 +198,7 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	lock, err := lockfile.Take(lockfile.Path(dir))
+	lock, err := lockfile.Acquire(lockfile.Path(dir))
 	switch {
 	case errors.Is(err, lockfile.ErrHeld) && force:
 		return nil, nil

@@ -175,7 +175,7 @@ func (e *edit) services(dry bool) (all []*edited, err error) {
 		if s.Service != nil && (!dry || s.Outcome != definitions.Updated || kept) {
 			d.Addresses = s.Service.Allocated
 		}
-		if s.Outcome == definitions.Updated && !s.Stored.Says(s.Fields) {
+		if s.Outcome == definitions.Updated && !s.Stored.Matches(s.Fields) {
 			if d.Fields, err = changedFields(s.Stored, s.Fields); err != nil {
 				return nil, err
 			}
@@ -252,7 +252,7 @@ func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, e
 		} else {
 			delete(swapped, d.Field)
 		}
-		return s.Says(swapped)
+		return s.Matches(swapped)
 	})
 	if len(shown) == 0 {
 		return all, nil

@@ -26,7 +26,7 @@ func (e *edit) wantVIPs(g *given, prune bool) error {
 	for _, addr := range slices.SortedFunc(maps.Keys(g.vips), netip.Addr.Compare) {
 		w := g.vips[addr]
 		i := &edited{VIP: addr, What: definitions.Created, settings: w.fields}
-		if p := current[addr]; p != nil && p.Says(w.fields) {
+		if p := current[addr]; p != nil && p.Matches(w.fields) {
 			i.What, i.Revision = definitions.Unchanged, p.Revision
 		} else if p != nil {
 			i.What = definitions.Updated

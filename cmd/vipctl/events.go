@@ -242,7 +242,7 @@ func sentence(e *api.Event) string {
 		more = append(more, "after "+spell(e.Lasted))
 	}
 	if e.Took > 0 {
-		more = append(more, "took "+short(e.Took))
+		more = append(more, "took "+formatShort(e.Took))
 	}
 	if e.Revision > 0 {
 		more = append(more, fmt.Sprintf("revision %d", e.Revision))

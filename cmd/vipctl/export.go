@@ -123,7 +123,7 @@ func exported(s *definitions.Stored, form string) (string, error) {
 	text := tableTOML("services", string(s.Name), s.Fields)
 	if doc, _ := tomlfile.Parse("", []byte(text)); doc != nil {
 		tables, _ := doc.Tree()["services"].(map[string]any)
-		if again, ok := tables[string(s.Name)].(map[string]any); ok && s.Says(again) {
+		if again, ok := tables[string(s.Name)].(map[string]any); ok && s.Matches(again) {
 			return text, nil
 		}
 	}

@@ -272,8 +272,8 @@ func (f *fleetOverride) await() error {
 		watcher.show(lag)
 	})
 	watcher.end()
-	if err == nil && len(v.gone) > 0 {
-		f.Note("no longer waiting for removed nodes: %s", strings.Join(v.gone, ", "))
+	if err == nil && len(v.left) > 0 {
+		f.Note("no longer waiting for removed nodes: %s", strings.Join(v.left, ", "))
 	}
 	return printOutcome(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }

@@ -86,7 +86,7 @@ func standBy(c *cli.Call, name string) error {
 	}
 	left, err := emptied(c, name)
 	if err == nil && len(left) > 0 {
-		err = errors.New(stays(c, name, left))
+		err = errors.New(stillOwns(c, name, left))
 	}
 	return err
 }

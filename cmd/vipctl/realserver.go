@@ -54,7 +54,7 @@ func runRealServer(c *cli.Call) error {
 		done, err := host.ReleaseDirect(modes.HostOptions(conf), vips, false)
 		return errors.Join(printSteps(c, done), err)
 	}
-	lock, err := netlock.Take(netlock.Holder{})
+	lock, err := netlock.Acquire(netlock.Holder{})
 	if held, ok := errors.AsType[*netlock.HeldError](err); ok {
 		return fmt.Errorf("%w: set real_server = true in [direct] of its config instead", held)
 	}

@@ -130,7 +130,7 @@ func (n *node) setStatus(edit func(*schema.NodeStatus)) {
 	edit(&n.status)
 	next := n.status
 	next.At = time.Now()
-	n.presence.Tell(next)
+	n.presence.SetStatus(next)
 }
 
 // atRevision returns an edit that sets the revision.

@@ -177,7 +177,7 @@ func (out *sheet) sync(s *api.Status) {
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {
-		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), short(y.LastDuration), wording.Count(y.LastChanges, "change")))
+		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), formatShort(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
 	if n := y.Pending + y.Failing; n > 0 { // frontends in backoff are not counted as pending
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
@@ -188,8 +188,8 @@ func (out *sheet) sync(s *api.Status) {
 	out.text("", y.LastError)
 }
 
-// short formats a duration with about three digits.
-func short(d time.Duration) string {
+// formatShort formats a duration with about three digits.
+func formatShort(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
 		return d.Round(time.Microsecond).String()

@@ -150,14 +150,14 @@ func drainVIPs(c *cli.Call, node string, on bool) error {
 	}
 	now := "its VIPs are elsewhere"
 	if len(left) > 0 {
-		c.Hint("%s", stays(c, node, left))
+		c.Hint("%s", stillOwns(c, node, left))
 		now = "it owns no VIPs"
 	}
 	c.Say("node %s: %s until \"vipctl undrain --node %s\"", node, now, node)
 	return nil
 }
 
-func stays(c *cli.Call, node string, left []string) string {
+func stillOwns(c *cli.Call, node string, left []string) string {
 	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
 }
 

@@ -68,7 +68,7 @@ func runWait(c *cli.Call) error {
 	lag, err := v.poll(&bounded, watcher.show)
 	watcher.end()
 	if c.Format == cli.FormJSON && (err == nil || len(lag) > 0) {
-		if err := c.PrintJSON(waited{v.revision, lists.NonNil(v.done), lists.NonNil(lag), lists.NonNil(v.gone), v.problems}); err != nil {
+		if err := c.PrintJSON(waited{v.revision, lists.NonNil(v.done), lists.NonNil(lag), lists.NonNil(v.left), v.problems}); err != nil {
 			return err
 		}
 	}
@@ -105,8 +105,8 @@ func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
 
 // applied prints that the revision is applied, and names the nodes that were not awaited.
 func applied(c *cli.Call, v *revisionWait) error {
-	if len(v.gone) > 0 {
-		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.gone, ", "))
+	if len(v.left) > 0 {
+		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.left, ", "))
 	}
 	const most = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
@@ -168,7 +168,7 @@ type revisionWait struct {
 	seen map[string]lastSeen
 	// done has the nodes that have finished. gone has the nodes that left before they finished, and
 	// are no longer awaited.
-	done, gone []string
+	done, left []string
 	// problems has the problems that the nodes in done report, as sentences.
 	problems map[string][]string
 }
@@ -201,7 +201,7 @@ func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 	}
 	var lag []laggard
 	present := map[string]bool{}
-	v.done, v.gone = nil, nil
+	v.done, v.left = nil, nil
 	v.problems = map[string][]string{}
 	for i := range nodes {
 		n := &nodes[i]
@@ -229,7 +229,7 @@ func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 		case len(v.named) > 0 || now.Sub(s.at) < absence:
 			lag = append(lag, laggard{Node: name, Why: "has gone away"})
 		default:
-			v.gone = append(v.gone, name)
+			v.left = append(v.left, name)
 		}
 		present[name] = true
 	}

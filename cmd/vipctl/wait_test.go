@@ -24,7 +24,7 @@ func awaitedText(v *revisionWait, lag []laggard) string {
 	for _, l := range lag {
 		all = append(all, l.Node+" "+l.Why)
 	}
-	return fmt.Sprintf("%s | done %s | gone %s", strings.Join(all, ", "), strings.Join(v.done, " "), strings.Join(v.gone, " "))
+	return fmt.Sprintf("%s | done %s | gone %s", strings.Join(all, ", "), strings.Join(v.done, " "), strings.Join(v.left, " "))
 }
 
 func live(name string, revision int64, drains ...schema.NodeDrain) fleet.Node {

@@ -79,7 +79,7 @@ func (k *Kernel) Run(ctx context.Context) {
 			if listening[name].stop == nil {
 				on, stop := context.WithCancel(ctx)
 				listening[name] = listener{stop, p.Reach[name]}
-				running.Go(func() { k.hear(on, name, p.Reach[name]) })
+				running.Go(func() { k.listenForHosts(on, name, p.Reach[name]) })
 			}
 		}
 		select {
@@ -99,9 +99,9 @@ type listener struct {
 	hosts []netip.Addr
 }
 
-// hear listens on an interface until ctx ends, for other hosts that have VIPs and for the hosts
-// that must be within reach.
-func (k *Kernel) hear(ctx context.Context, name string, hosts []netip.Addr) {
+// listenForHosts listens on an interface until ctx ends, for other hosts that have VIPs and for the
+// hosts that must be within reach.
+func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		k.listen(ctx, name, "listening for other hosts with VIPs", func(device int) error {

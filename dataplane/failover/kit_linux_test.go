@@ -42,7 +42,7 @@ func own(texts []string) error {
 		a := netip.MustParseAddr(text)
 		vips, devices[a] = append(vips, a), "lan"
 	}
-	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: devices}, Gone: func() {}, Links: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	k, err := NewKernel(KernelOptions{Places: Places{Interfaces: []string{"lan"}, Devices: devices}, Lost: func() {}, Links: func() {}, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopR
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // the error says that it was killed
+		_ = cmd.Wait() // the error reports that it was killed
 		clean(t, vips)
 	})
 	return cmd.Process, func() {

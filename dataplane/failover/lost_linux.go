@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch calls Gone when an interface may have lost addresses, and calls Links and the announcer
+// watch calls Lost when an interface may have lost addresses, and calls Links and the announcer
 // when an interface has changed, until ctx ends. It calls all of them once at the start, because
 // earlier events are not reported.
 func (k *Kernel) watch(ctx context.Context) {
@@ -36,7 +36,7 @@ func (k *Kernel) departures(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = s.SetReadDeadline(time.Now()) })()
 	for gone, changed := true, true; ; {
 		if gone {
-			k.o.Gone()
+			k.o.Lost()
 		}
 		if changed {
 			k.announcer.links.Send()

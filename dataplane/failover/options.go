@@ -21,9 +21,9 @@ type KernelOptions struct {
 	// Rival is called, at most once a second for each VIP, when another host claims a VIP of this
 	// host.
 	Rival func(Rival)
-	// Gone is called when an address may have been removed from an interface. Lost returns such
-	// VIPs.
-	Gone func()
+	// Lost is called when an address may have been removed from an interface. [Kernel.Lost] returns
+	// such VIPs.
+	Lost func()
 	// Links is called when an interface may have changed.
 	Links func()
 	// Reached is called when one of the hosts that must be within reach answers on an interface.

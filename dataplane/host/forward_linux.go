@@ -23,7 +23,7 @@ type tuning struct {
 	foreignDue time.Time
 	// release is the kernel's version.
 	release string
-	// repaired lists the changes of other programs that vipd has reverted, for Mended.
+	// repaired lists the changes of other programs that vipd has reverted, for Repaired.
 	repaired []string
 }
 
@@ -176,8 +176,8 @@ func (tn *tuning) checkSysctls() (changed bool, err error) {
 // noteRepair records that vipd reverted a change of another program.
 func (tn *tuning) noteRepair(what string) { tn.repaired = append(tn.repaired, what) }
 
-// Mended implements dataplane.Host.
-func (tn *tuning) Mended() []string {
+// Repaired implements dataplane.Host.
+func (tn *tuning) Repaired() []string {
 	all := tn.repaired
 	tn.repaired = nil
 	return all

@@ -44,8 +44,8 @@ func TestForwardingSysctls(t *testing.T) {
 		t.Fatalf("rules, want three masquerading rules and the interface pair client, client:\n%s", out)
 	}
 	checkIntact(t, h)
-	if repairs := h.Mended(); len(repairs) > 0 {
-		t.Errorf("Mended without a change = %v, want nothing", repairs)
+	if repairs := h.Repaired(); len(repairs) > 0 {
+		t.Errorf("Repaired without a change = %v, want nothing", repairs)
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err == nil {
 		l.Host().Sysctl(forceForwarding6("client"), "1")
@@ -59,8 +59,8 @@ func TestForwardingSysctls(t *testing.T) {
 		l.Host().Sysctl(forward4, "0") // as another program might
 		checkIntact(t, h)
 		checkSysctl(t, l, forward4, "1")
-		if repairs := h.Mended(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
-			t.Errorf("Mended = %q, want the repair of ip_forward", repairs)
+		if repairs := h.Repaired(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
+			t.Errorf("Repaired = %q, want the repair of ip_forward", repairs)
 		}
 	}
 	if p := h.Problems(); len(p) != 0 {

@@ -80,8 +80,8 @@ func (h *Host) Intact(context.Context) (string, error) { return "", nil }
 // Resync does nothing.
 func (h *Host) Resync(bool) {}
 
-// Mended returns nothing.
-func (h *Host) Mended() []string { return nil }
+// Repaired returns nothing.
+func (h *Host) Repaired() []string { return nil }
 
 // Alerts does nothing.
 func (h *Host) Alerts(context.Context, func()) {}

@@ -239,7 +239,7 @@ func (ob *observer) upDevice(name string) holder {
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("bringing up device %s: %w", name, err)}
 	}
-	// Vipd's own changes must not count as drift.
+	// vipd's own changes must not count as drift.
 	full := ob.full
 	ob.catchUp()
 	ob.full, ob.deviceWentDown = full, false

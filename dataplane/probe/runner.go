@@ -24,9 +24,9 @@ type Options struct {
 	Report func([]Transition)
 	// Observe receives each result, unless it is nil. Many goroutines call it concurrently.
 	Observe func(balancer.HealthType, health.Result)
-	// Heard receives each result that counts, once for each target, unless it is nil. It must
+	// OnResult receives each result that counts, once for each target, unless it is nil. It must
 	// neither block nor call the Runner.
-	Heard func(Heard)
+	OnResult func(TargetResult)
 	// InFlight is the maximum number of checks under way, without exec checks and those of
 	// Exchange. Default 8192: with the default timeout of 1 s, as many checks a second run even if
 	// all of them hang.
@@ -47,8 +47,8 @@ type Options struct {
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
 
-// Heard is a result of a target.
-type Heard struct {
+// TargetResult is a result of a target.
+type TargetResult struct {
 	Target balancer.Target
 	// Check is the index of the check among the target's, with its rules. At is the probed address,
 	// which may have another port than the target.
@@ -246,9 +246,9 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	e.state = before.After(e.rules, res)
 	r.alarmLocked(e, before)
 	heap.Push(&r.due, e)
-	if r.o.Heard != nil {
+	if r.o.OnResult != nil {
 		for _, t := range e.targets {
-			r.o.Heard(Heard{t, slices.Index(r.targets[t].checks, e), e.rules, e.key.at, res})
+			r.o.OnResult(TargetResult{t, slices.Index(r.targets[t].checks, e), e.rules, e.key.at, res})
 		}
 	}
 	if e.state.Verdict != before.Verdict {

@@ -61,7 +61,7 @@ const defaultTimeout = 30 * time.Second
 const hostsTTL = 5 * time.Second
 
 // Answer looks up l. If a part of the lookup fails, it keeps the members of last for that part.
-func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) Answer {
+func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) Answer {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	var found answers
@@ -78,27 +78,27 @@ func (c *Client) Answer(ctx context.Context, l balancer.Lookup, last []balancer.
 	if err == nil && len(found.members) == 0 {
 		err = errors.New("the answer is empty")
 	}
-	a := Answer{Resolution: balancer.Resolution{Members: found.members}, TTL: found.ttl}
+	a := Answer{Resolution: balancer.Resolution{Records: found.members}, TTL: found.ttl}
 	if len(found.members) == 0 {
-		a.Members = last
+		a.Records = last
 	}
 	if err != nil {
 		a.Failure = err.Error()
 	}
-	slices.SortFunc(a.Members, balancer.Member.Compare)
-	a.Members = slices.Compact(a.Members)
+	slices.SortFunc(a.Records, balancer.LookupRecord.Compare)
+	a.Records = slices.Compact(a.Records)
 	return a
 }
 
 // answers are the members that a lookup found, and the time for which they are valid.
 type answers struct {
-	members []balancer.Member
+	members []balancer.LookupRecord
 	ttl     time.Duration
 }
 
 // host looks up the addresses of a host. It uses the first of the possible names that has an
 // address. If a server fails, the search ends, because the next name may belong to another host.
-func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
+func (c *Client) host(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if members := c.inHosts(l); len(members) > 0 {
 		return answers{members, hostsTTL}, nil
 	}
@@ -124,14 +124,14 @@ func addressIn(l balancer.Lookup) string {
 }
 
 // inHosts returns the addresses of a name in the hosts file, unless DNS servers are configured.
-func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
+func (c *Client) inHosts(l balancer.Lookup) (members []balancer.LookupRecord) {
 	name := strings.TrimSuffix(l.Name, ".")
 	if len(c.o.Servers()) > 0 && name != "localhost" {
 		return nil
 	}
 	for _, a := range c.hosts.read(c.o.HostsFile, parseHosts)[name] {
 		if l.Wants(a) {
-			members = append(members, balancer.Member{Addr: a, Host: l.Name})
+			members = append(members, balancer.LookupRecord{Addr: a, Host: l.Name})
 		}
 	}
 	return members
@@ -139,7 +139,7 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.Member) {
 
 // addresses looks up the addresses of name in the families of l concurrently. If the lookup of a
 // family fails, it keeps that family's members of last, and returns an error.
-func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.Member) (answers, error) {
+func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if len(last) == 0 && l.V4 && l.V6 {
 		// A family that gets no answer must not delay the first addresses of the other.
 		first := *s
@@ -168,7 +168,7 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 		}
 		for _, rr := range replies[i].found {
 			if a, ok := addressOf(rr); ok {
-				out.members, out.ttl = append(out.members, balancer.Member{Addr: a, Host: l.Name}), min(out.ttl, replies[i].ttl)
+				out.members, out.ttl = append(out.members, balancer.LookupRecord{Addr: a, Host: l.Name}), min(out.ttl, replies[i].ttl)
 			}
 		}
 	}
@@ -177,7 +177,7 @@ func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup
 
 // service looks up SRV records, and then the addresses of their hosts. Records whose priority
 // number is not the lowest become backups.
-func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.Member) (answers, error) {
+func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	s := c.settings()
 	for _, name := range s.names(l.Name) {
 		reply, err := s.records(ctx, name, dns.TypeSRV)
@@ -195,7 +195,7 @@ func (c *Client) service(ctx context.Context, l balancer.Lookup, last []balancer
 const maxHosts = 4
 
 // targets finds the addresses of the hosts in SRV records: in the answer itself, or by lookups.
-func (s *settings) targets(ctx context.Context, l balancer.Lookup, services reply, last []balancer.Member) (answers, error) {
+func (s *settings) targets(ctx context.Context, l balancer.Lookup, services reply, last []balancer.LookupRecord) (answers, error) {
 	out, known := answers{ttl: services.ttl}, glue(services.extra, l)
 	var mu sync.Mutex // guards failures and out
 	var failures []string
@@ -219,7 +219,7 @@ func (s *settings) targets(ctx context.Context, l balancer.Lookup, services repl
 			out.ttl = min(out.ttl, found.ttl)
 			for _, r := range at {
 				for _, m := range found.members {
-					out.members = append(out.members, balancer.Member{
+					out.members = append(out.members, balancer.LookupRecord{
 						Addr: m.Addr, Port: r.Port, Weight: max(1, int(r.Weight)), Backup: r.Priority > lowest, Host: strings.TrimSuffix(host, "."),
 					})
 				}
@@ -244,12 +244,12 @@ func glue(extra []dns.RR, l balancer.Lookup) map[string]answers {
 			if !known {
 				found.ttl = math.MaxInt64
 			}
-			all[host] = answers{append(found.members, balancer.Member{Addr: a}), min(found.ttl, ttlOf(rr))}
+			all[host] = answers{append(found.members, balancer.LookupRecord{Addr: a}), min(found.ttl, ttlOf(rr))}
 		}
 	}
 	maps.DeleteFunc(all, func(_ string, found answers) bool {
-		is4 := func(m balancer.Member) bool { return m.Addr.Is4() }
-		is6 := func(m balancer.Member) bool { return m.Addr.Is6() }
+		is4 := func(m balancer.LookupRecord) bool { return m.Addr.Is4() }
+		is6 := func(m balancer.LookupRecord) bool { return m.Addr.Is6() }
 		return l.V4 && !slices.ContainsFunc(found.members, is4) || l.V6 && !slices.ContainsFunc(found.members, is6)
 	})
 	return all
@@ -269,8 +269,8 @@ func byTarget(records []dns.RR) map[string][]*dns.SRV {
 
 // target looks up one host of SRV records. If the host has no addresses, it keeps the members of
 // last or omits the host, and returns an error.
-func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.Member) (answers, error) {
-	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.Member) bool { return m.Host != strings.TrimSuffix(host, ".") })
+func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
+	own := slices.DeleteFunc(slices.Clone(last), func(m balancer.LookupRecord) bool { return m.Host != strings.TrimSuffix(host, ".") })
 	found, err := s.addresses(ctx, host, l, own)
 	if err == nil && len(found.members) == 0 {
 		found.members = own
@@ -280,8 +280,8 @@ func (s *settings) target(ctx context.Context, host string, l balancer.Lookup, l
 }
 
 // parseMember parses a line of a program: ADDRESS[:PORT] [weight=N].
-func parseMember(line string) (balancer.Member, error) {
-	m := balancer.Member{Weight: 1}
+func parseMember(line string) (balancer.LookupRecord, error) {
+	m := balancer.LookupRecord{Weight: 1}
 	fields := strings.Fields(line)
 	if at, err := netip.ParseAddrPort(fields[0]); err == nil && at.Port() != 0 {
 		m.Addr, m.Port = at.Addr().Unmap(), at.Port()

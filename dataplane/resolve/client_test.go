@@ -34,7 +34,7 @@ func hostOf(name string) balancer.Lookup {
 // text formats an answer: its members, its TTL in seconds, and its failure.
 func text(a resolve.Answer) string {
 	var words []string
-	for _, m := range a.Members {
+	for _, m := range a.Records {
 		word := m.Addr.String()
 		if m.Port != 0 {
 			word = netip.AddrPortFrom(m.Addr, m.Port).String()
@@ -54,9 +54,9 @@ func text(a resolve.Answer) string {
 }
 
 // members returns members at addresses.
-func members(addresses ...string) (all []balancer.Member) {
+func members(addresses ...string) (all []balancer.LookupRecord) {
 	for _, a := range addresses {
-		all = append(all, balancer.Member{Addr: netip.MustParseAddr(a), Host: "db.example.org"})
+		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Host: "db.example.org"})
 	}
 	return all
 }
@@ -88,7 +88,7 @@ func TestAnswers(t *testing.T) {
 		fault  dnskit.Fault
 		lazy   bool
 		config string
-		last   []balancer.Member
+		last   []balancer.LookupRecord
 		want   string
 	}{
 		"both families":      {want: "192.0.2.1 192.0.2.2 2001:db8::1 for 30s"},
@@ -128,11 +128,11 @@ func TestAnswers(t *testing.T) {
 		"SRV SERVFAIL":       {lookup: srv, fault: dnskit.Failure, last: last, want: "192.0.2.7 2001:db8::7 ! DNS server SERVER answered SERVFAIL"},
 		"SRV without a host": {lookup: balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_dead._tcp.example.org", V4: true}, want: "192.0.2.12:80*1 ! dead.example.org has no IPv4 address"},
 		"SRV, a host vanishes": {lookup: srv, broken: "pg1.example.org.", fault: dnskit.Missing,
-			last: []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.77"), Port: 1, Weight: 9, Host: "pg1.example.org"}, {Addr: netip.MustParseAddr("192.0.2.78"), Host: "gone.example.org"}},
+			last: []balancer.LookupRecord{{Addr: netip.MustParseAddr("192.0.2.77"), Port: 1, Weight: 9, Host: "pg1.example.org"}, {Addr: netip.MustParseAddr("192.0.2.78"), Host: "gone.example.org"}},
 			want: "192.0.2.12:5433*5 192.0.2.77:5432*1 192.0.2.13:5432*1(backup) ! pg1.example.org has no IPv4 or IPv6 address"},
 		"SRV of no service": {lookup: balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_none._tcp.example.org", V4: true}, last: last, want: "192.0.2.7 2001:db8::7 ! the answer is empty"},
 		"SRV, a host fails": {lookup: srv, broken: "pg1.example.org.", fault: dnskit.Failure,
-			last: []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.77"), Port: 1, Weight: 9, Host: "pg1.example.org"}, {Addr: netip.MustParseAddr("192.0.2.78"), Host: "gone.example.org"}},
+			last: []balancer.LookupRecord{{Addr: netip.MustParseAddr("192.0.2.77"), Port: 1, Weight: 9, Host: "pg1.example.org"}, {Addr: netip.MustParseAddr("192.0.2.78"), Host: "gone.example.org"}},
 			want: "192.0.2.12:5433*5 192.0.2.77:5432*1 192.0.2.13:5432*1(backup) ! DNS server SERVER answered SERVFAIL"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestAnswers(t *testing.T) {
 func TestSilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken string
-		last   []balancer.Member
+		last   []balancer.LookupRecord
 		limit  time.Duration
 		want   string
 	}{
@@ -208,7 +208,7 @@ func TestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := resolve.New(resolve.Options{Servers: func() []string { return []string{dns.Address} }, ConfigFile: config, Timeout: 2 * time.Second})
-	last := []balancer.Member{{Addr: netip.MustParseAddr("192.0.2.7"), Host: "dead7.example.org"}, {Addr: netip.MustParseAddr("192.0.2.39"), Host: "dead39.example.org"}}
+	last := []balancer.LookupRecord{{Addr: netip.MustParseAddr("192.0.2.7"), Host: "dead7.example.org"}, {Addr: netip.MustParseAddr("192.0.2.39"), Host: "dead39.example.org"}}
 	start := time.Now()
 	got := text(c.Answer(t.Context(), balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_many._tcp.example.org", V4: true}, last))
 	if want := "192.0.2.1:80*1 192.0.2.7:80*1 192.0.2.39:80*1 ! DNS server " + dns.Address + ": no answer within 1s"; got != want {
@@ -243,10 +243,10 @@ func TestManyRecords(t *testing.T) {
 	c, total := client(t, "", dns.Address), 0
 	for i := range names {
 		a := c.Answer(t.Context(), hostOf(fmt.Sprintf("many%d.example.org", i)), nil)
-		if a.Failure != "" || len(a.Members) != each {
-			t.Errorf("members of name %d = %d, failure = %q, want %d and no failure", i, len(a.Members), a.Failure, each)
+		if a.Failure != "" || len(a.Records) != each {
+			t.Errorf("members of name %d = %d, failure = %q, want %d and no failure", i, len(a.Records), a.Failure, each)
 		}
-		total += len(a.Members)
+		total += len(a.Records)
 	}
 	if over := dns.OverTCP(); total != names*each || over != names {
 		t.Errorf("records = %d, questions over TCP = %d, want %d and %d", total, over, names*each, names)
@@ -316,8 +316,8 @@ func TestPrograms(t *testing.T) {
 		}
 	}
 	l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", `i=0; while [ $i -lt 10000 ]; do echo 10.1.$((i/250)).$((i%250)):8080 weight=5; i=$((i+1)); done`}, "\x00")}
-	if a := client(t, "").Answer(t.Context(), l, nil); len(a.Members) != 10000 || a.Failure != "" {
-		t.Errorf("endpoints of a program that prints 10000 = %d, failure = %q; want all and no failure", len(a.Members), a.Failure)
+	if a := client(t, "").Answer(t.Context(), l, nil); len(a.Records) != 10000 || a.Failure != "" {
+		t.Errorf("endpoints of a program that prints 10000 = %d, failure = %q; want all and no failure", len(a.Records), a.Failure)
 	}
 }
 

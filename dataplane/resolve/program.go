@@ -19,7 +19,7 @@ const (
 
 // runProgram runs a program and returns the endpoints that it prints, one per line. If a line can't
 // be parsed, it returns an error and no endpoints.
-func runProgram(ctx context.Context, args []string) (members []balancer.Member, err error) {
+func runProgram(ctx context.Context, args []string) (members []balancer.LookupRecord, err error) {
 	ctx, cancel := context.WithTimeout(ctx, programTimeout)
 	defer cancel()
 	result, err := command.Command{Args: args, Output: maxOutput}.Run(ctx)

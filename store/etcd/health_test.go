@@ -71,11 +71,11 @@ type reader struct {
 	t    *testing.T
 	stop func()
 
-	mu   sync.Mutex // guards the fields below
-	last quorum.Board
-	err  error
-	told int
-	also func(quorum.Board) // receives each board, unless it is nil
+	mu       sync.Mutex // guards the fields below
+	last     quorum.Board
+	err      error
+	reported int
+	also     func(quorum.Board) // receives each board, unless it is nil
 }
 
 // passBoards passes the current board, and the board after each change, to also.
@@ -102,7 +102,7 @@ func (r *reader) publish(b quorum.Board, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last, r.err = b, err
-	r.told++
+	r.reported++
 	if r.also != nil {
 		r.also(b)
 	}

@@ -22,26 +22,26 @@ import (
 	"vipd/test/wait"
 )
 
-// told records the configurations of a source, and the number of snapshots before the first
+// configLog records the configurations of a source, and the number of snapshots before the first
 // configuration.
-type told struct {
+type configLog struct {
 	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
 }
 
-func (c *told) add(config schema.NodeConfig) {
+func (c *configLog) add(config schema.NodeConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.all = append(c.all, config)
 }
 
-func (c *told) list() []schema.NodeConfig {
+func (c *configLog) list() []schema.NodeConfig {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.all)
 }
 
-func (c *told) wait(t *testing.T, want ...schema.NodeConfig) {
+func (c *configLog) wait(t *testing.T, want ...schema.NodeConfig) {
 	t.Helper()
 	wait.For(t, within, "the configuration", func() bool { return len(c.list()) >= len(want) })
 	if got := c.list(); !slices.Equal(got, want) {
@@ -57,7 +57,7 @@ func TestNodeConfig(t *testing.T) {
 	_, relay, p := single(t, etcdkit.Options{})
 	p.put("/nodes/n1/config", `{"mode":"ipvs"}`)
 	p.put("/nodes/n10/config", `{"mode":"userspace"}`)
-	var c told
+	var c configLog
 	options, dir := watch.Options{Config: p.config, Node: "n1", Patience: within, Configured: c.add}, t.TempDir()
 	f := followWithState(t, options, dir)
 	f.wait("the first state", connected)
@@ -88,7 +88,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	f.stop()
 
-	var kept told
+	var kept configLog
 	options.Configured, options.Patience = kept.add, time.Millisecond
 	f = followWithState(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
@@ -101,7 +101,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other told // the host has another name now, so the configuration of the old name does not apply
+	var other configLog // the host has another name now, so the configuration of the old name does not apply
 	options.Node, options.Configured = "n2", other.add
 	f = followWithState(t, options, dir)
 	f.wait("what was kept", func(store.Snapshot) bool { return true })
@@ -161,11 +161,11 @@ func TestRole(t *testing.T) {
 	defer cancel()
 	everything := p.client.Watch(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithRev(last+1))
 	config := p.as(t, role())
-	var told told
+	var told configLog
 	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
-	n.Tell(schema.NodeStatus{Revision: 1})
+	n.SetStatus(schema.NodeStatus{Revision: 1})
 	status := func(revision int) {
 		t.Helper()
 		p.try(fmt.Sprint("have status ", revision), func(ctx context.Context) error {
@@ -187,7 +187,7 @@ func TestRole(t *testing.T) {
 		return err
 	})
 	relay.Heal()
-	n.Tell(schema.NodeStatus{Revision: 2})
+	n.SetStatus(schema.NodeStatus{Revision: 2})
 	p.put("/nodes/n1/config", `{"zone":"z1"}`)
 	told.wait(t, schema.NodeConfig{Mode: "ipvs"}, schema.NodeConfig{Zone: "z1"})
 	status(2)
@@ -221,7 +221,7 @@ func TestMissingRights(t *testing.T) {
 	c.EnableAuth(old)
 	p.client = c.Client()
 	config := p.as(t, old)
-	var told told
+	var told configLog
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {

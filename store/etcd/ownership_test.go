@@ -50,7 +50,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var mu sync.Mutex
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
-	o.Tell = func([]failover.RecordChange, int64, bool) {
+	o.OnRecords = func([]failover.RecordChange, int64, bool) {
 		t.Error("records were read without a registration, want none")
 	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
@@ -91,7 +91,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	var reported atomic.Bool
 	var attempts atomic.Int64
 	o.Member = func() failover.Member { attempts.Add(1); return failover.Member{Boot: 1} }
-	o.Tell, o.Secrets, o.Standby = func([]failover.RecordChange, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
+	o.OnRecords, o.Secrets, o.Standby = func([]failover.RecordChange, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
 			reported.Store(true)
@@ -117,7 +117,7 @@ func startOwnership(t *testing.T, config client.Config, change ...func(*owners.O
 	first := sync.OnceFunc(func() { close(loaded) })
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(err error) { t.Log("etcd:", err) }
-	o.Tell = func(_ []failover.RecordChange, _ int64, all bool) {
+	o.OnRecords = func(_ []failover.RecordChange, _ int64, all bool) {
 		if all {
 			first()
 		}
@@ -304,7 +304,7 @@ func TestLateRegistration(t *testing.T) {
 		return failover.Member{Boot: failover.ID(n)}
 	}
 	loaded := make(chan []failover.RecordChange, 10)
-	o.Tell = func(changes []failover.RecordChange, _ int64, all bool) {
+	o.OnRecords = func(changes []failover.RecordChange, _ int64, all bool) {
 		if all {
 			loaded <- changes
 		}
@@ -338,7 +338,7 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	var followed atomic.Int64
 	own := p.config.Prefix + "/ownership/nodes/gw1"
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
-	o.Tell = func(_ []failover.RecordChange, revision int64, _ bool) { followed.Store(revision) }
+	o.OnRecords = func(_ []failover.RecordChange, revision int64, _ bool) { followed.Store(revision) }
 	o.Secrets, o.Standby, o.Report = func([][]byte) {}, func(bool, failover.Request) {}, func(error) {}
 	ended := make(chan error, 1)
 	inBackground(t, func(ctx context.Context) { ended <- o.Run(ctx) })

@@ -127,7 +127,7 @@ func TestPresence(t *testing.T) {
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
 		t.Errorf("node = %+v, want version 1.0 without a status", live.Live)
 	}
-	n.Tell(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
+	n.SetStatus(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", hasRevision(7)).Status
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
 		t.Errorf("status = %+v, want the mode and the drain", status)
@@ -136,12 +136,12 @@ func TestPresence(t *testing.T) {
 	for i := range many.Drains {
 		many.Drains[i] = schema.NodeDrain{Service: balancer.Name(strings.Repeat("s", 63)), Address: fmt.Sprintf("[fd00:1111:2222:3333:4444:5555:6666:%x]:8080", i), Active: uint64(i)}
 	}
-	n.Tell(many)
+	n.SetStatus(many)
 	status = p.node("n1", "more drains than etcd takes", hasRevision(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
 		t.Errorf("status has %d drains and omits %d; the first is %+v; want the maximum and the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
-	n.Tell(schema.NodeStatus{Revision: 7})
+	n.SetStatus(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", hasRevision(7))
 	p.remove("/nodes/n1/live")
 	p.node("n1", "the lost key again", hasRevision(7))
@@ -208,12 +208,12 @@ func TestReissued(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
 	p := &place{t: t, config: overTLS(c)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
-	n.Tell(schema.NodeStatus{Revision: 7})
+	n.SetStatus(schema.NodeStatus{Revision: 7})
 	p.node("n1", "its status", hasRevision(7))
 	c.Kill()
 	c.Reissue()
 	c.Start()
-	n.Tell(schema.NodeStatus{Revision: 8})
+	n.SetStatus(schema.NodeStatus{Revision: 8})
 	p.node("n1", "its next status", hasRevision(8))
 }
 
@@ -224,7 +224,7 @@ func TestStatusRate(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, because a late renewal writes the status again
-	n.Tell(schema.NodeStatus{Revision: 1, At: time.Now()})
+	n.SetStatus(schema.NodeStatus{Revision: 1, At: time.Now()})
 	p.node("n1", "its status", hasRevision(1))
 	writes := func() int64 {
 		answer, err := p.client.Get(t.Context(), p.config.Prefix+"/nodes/n1/status")
@@ -235,7 +235,7 @@ func TestStatusRate(t *testing.T) {
 	}
 	began, before := time.Now(), writes()
 	for i := range int64(250) {
-		n.Tell(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
+		n.SetStatus(schema.NodeStatus{Revision: 2 + i, At: time.Now()})
 		time.Sleep(10 * time.Millisecond) // 100 changes a second
 	}
 	p.node("n1", "the last status", hasRevision(251))
@@ -244,7 +244,7 @@ func TestStatusRate(t *testing.T) {
 	}
 	before = writes()
 	for range 3 {
-		n.Tell(schema.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
+		n.SetStatus(schema.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
 		time.Sleep(1100 * time.Millisecond) // an unnecessary write would happen in this time
 	}
 	if n := writes() - before; n != 0 {
@@ -259,10 +259,10 @@ func TestNodeNameTwice(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 	first := appear(t, newWriter(t, p.config), "n1", "first", life)
-	first.Tell(schema.NodeStatus{Revision: 1})
+	first.SetStatus(schema.NodeStatus{Revision: 1})
 	p.node("n1", "the first", hasRevision(1))
 	second := appear(t, newWriter(t, p.config), "n1", "second", client.MinTTL)
-	second.Tell(schema.NodeStatus{Revision: 2})
+	second.SetStatus(schema.NodeStatus{Revision: 2})
 	wait.For(t, within, "the second to say so", func() bool {
 		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
 	})
@@ -301,7 +301,7 @@ func TestPresenceAfterCrash(t *testing.T) {
 }
 
 // TestPresenceThroughOutages disturbs the network at random. The node must be present again
-// afterwards, and Tell must never block.
+// afterwards, and SetStatus must never block.
 func TestPresenceThroughOutages(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -310,13 +310,13 @@ func TestPresenceThroughOutages(t *testing.T) {
 	revision := int64(0)
 	for name, fault := range map[string]func(){"refused": relay.Cut, "swallowed": relay.Freeze, "killed": c.Members[0].Kill} {
 		revision++
-		n.Tell(schema.NodeStatus{Revision: revision})
+		n.SetStatus(schema.NodeStatus{Revision: revision})
 		direct.node("n1", "the node before "+name, hasRevision(revision))
 		fault()
 		wait.For(t, within, "the trouble", func() bool { return strings.Contains(n.last(), "etcd at http") })
 		revision++
 		began := time.Now()
-		n.Tell(schema.NodeStatus{Revision: revision})
+		n.SetStatus(schema.NodeStatus{Revision: revision})
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("%s: Tell took %s, want at most 10 s", name, took)
 		}

@@ -76,8 +76,7 @@ func TestApply(t *testing.T) {
 	expectConflict := func(base int64, want ...string) {
 		t.Helper()
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
-		conflict, ok := errors.AsType[*definitions.ConflictError](err)
-		if !ok {
+		if _, ok := errors.AsType[*definitions.ConflictError](err); !ok {
 			t.Fatalf("error = %v, want a conflict", err)
 		}
 		for _, text := range want {

@@ -16,6 +16,6 @@ func (NoHost) Finish(context.Context, snap.Map[balancer.Key, *balancer.Frontend]
 func (NoHost) Intact(context.Context) (string, error)                                   { return "", nil }
 func (NoHost) Resync(bool)                                                              {}
 func (NoHost) Problems() []balancer.Problem                                             { return nil }
-func (NoHost) Mended() []string                                                         { return nil }
+func (NoHost) Repaired() []string                                                       { return nil }
 func (NoHost) Alerts(context.Context, func())                                           {}
 func (NoHost) Ready(dataplane.Change, bool) error                                       { return nil }

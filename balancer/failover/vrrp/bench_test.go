@@ -120,7 +120,7 @@ func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Adve
 	if d.Data == nil {
 		d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
 	}
-	b.do(b.node.Heard(b.now, d))
+	b.do(b.node.Received(b.now, d))
 }
 
 // receiveFor delivers an advert each interval for a time.

@@ -6,8 +6,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// heard processes a packet with the group's router ID.
-func (r *router) heard(d *Datagram) {
+// received processes a packet with the group's router ID.
+func (r *router) received(d *Datagram) {
 	p := r.peers.find(d.From)
 	a, sum, err := r.g.accept(d)
 	if a != nil {

@@ -107,8 +107,8 @@ func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Ac
 	return n.step()
 }
 
-// Heard processes a packet that arrived. The group is found by interface, family and router ID.
-func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
+// Received processes a packet that arrived. The group is found by interface, family and router ID.
+func (n *Node) Received(now local.Time, d Datagram) []local.Action {
 	n.begin(now)
 	if d.At > 0 && d.At < n.awake || len(d.Data) < 2 {
 		return n.step()
@@ -117,7 +117,7 @@ func (n *Node) Heard(now local.Time, d Datagram) []local.Action {
 	for _, r := range n.routers {
 		l := &r.g.Link
 		if l.On == d.On && l.Source.Is4() == d.From.Is4() && r.g.RouterID == d.Data[1] && l.Source != d.From {
-			r.heard(&d)
+			r.received(&d)
 		}
 	}
 	return n.step()

@@ -143,7 +143,7 @@ func (w *world) deliver() {
 	for i := 0; i < len(w.packets); i++ {
 		if p := w.packets[i]; p.at <= w.now {
 			p.d.At = w.now
-			p.to.input(func(now local.Time) []local.Action { return p.to.node.Heard(now, p.d) })
+			p.to.input(func(now local.Time) []local.Action { return p.to.node.Received(now, p.d) })
 			w.packets = slices.Delete(w.packets, i, i+1)
 			i--
 		}

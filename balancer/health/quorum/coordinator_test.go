@@ -298,7 +298,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			a.writeUntilStable(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
-						t.Fatalf("seed %d: %s regards %s as down although it is up; votes: %s", seed, n, target, said(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as down although it is up; votes: %s", seed, n, target, describeVotes(a.board, target))
 					}
 				}
 			})
@@ -306,7 +306,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 				_, all := a.readBoard(n)
 				for target, truth := range a.truth {
 					if all.At(target) != truth {
-						t.Fatalf("seed %d: %s regards %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, said(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as %q, want %s; votes: %s", seed, n, target, all.At(target), truth, describeVotes(a.board, target))
 					}
 				}
 			}
@@ -331,7 +331,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 	}
 }
 
-func said(b quorum.Board, t balancer.Target) (text string) {
+func describeVotes(b quorum.Board, t balancer.Target) (text string) {
 	for ballot, v := range b.Votes.All() {
 		if ballot.Target == t {
 			text += fmt.Sprintf("%s:%s ", ballot.Node, v.Verdict)

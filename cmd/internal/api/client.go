@@ -159,7 +159,7 @@ func follow[T any](ctx context.Context, c *Client, s *silence, doing, path strin
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	d := json.NewDecoder(s.heard(response.Body))
+	d := json.NewDecoder(s.restartingReader(response.Body))
 	for {
 		var part T
 		err := d.Decode(&part)
@@ -199,7 +199,7 @@ func (c *Client) within(ctx context.Context, patience time.Duration, method, pat
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	err = json.NewDecoder(s.heard(response.Body)).Decode(out)
+	err = json.NewDecoder(s.restartingReader(response.Body)).Decode(out)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -314,9 +314,9 @@ func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Con
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }
 
-// heard returns a reader of the answer that restarts the timer. From then on, patience limits the
-// wait for each part of the answer.
-func (s *silence) heard(body io.Reader) io.Reader {
+// restartingReader returns a reader of the answer that restarts the timer. From then on, patience
+// limits the wait for each part of the answer.
+func (s *silence) restartingReader(body io.Reader) io.Reader {
 	if s == nil {
 		return body
 	}

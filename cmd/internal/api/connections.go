@@ -31,7 +31,7 @@ func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery
 		return err
 	}
 	defer func() { _ = response.Body.Close() }()
-	d := json.NewDecoder(s.heard(response.Body))
+	d := json.NewDecoder(s.restartingReader(response.Body))
 	_, err = d.Token() // skip the opening bracket of the list
 	for err == nil && d.More() {
 		var n Connection

@@ -51,7 +51,7 @@ func LookupsOf(s *balancer.Service, in *balancer.Inputs) (all []Lookup) {
 	for _, l := range slices.SortedFunc(maps.Keys(balancer.LookupsOf(s, in)), balancer.Lookup.Compare) {
 		one := Lookup{Kind: l.Kind, Name: l.String()}
 		if r := in.Resolved.At(balancer.LookupID{Service: s.Name, Lookup: l}); r != nil {
-			one.Endpoints, one.Failure = len(r.Members)+len(r.Former), r.Failure
+			one.Endpoints, one.Failure = len(r.Records)+len(r.Former), r.Failure
 		}
 		all = append(all, one)
 	}

@@ -11,7 +11,7 @@ import (
 // servicesAt creates services for the listeners of a service of the origin. failed has the
 // listeners that can't be served. If there are no other listeners, the service is disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
-	services := d.spread(line, name, listeners)
+	services := d.splitByPorts(line, name, listeners)
 	if len(services) == 0 {
 		s := d.newService(line, name)
 		services = []*service{s}
@@ -66,8 +66,8 @@ type listener struct {
 	line  int
 }
 
-// spread creates a service for each set of addresses with the same ports.
-func (d *draft) spread(line int, name string, listeners []listener) []*service {
+// splitByPorts creates a service for each set of addresses with the same ports.
+func (d *draft) splitByPorts(line int, name string, listeners []listener) []*service {
 	type port struct {
 		number uint16
 		proto  balancer.Protocol

@@ -155,7 +155,7 @@ func (l *ldirectord) virtual(v *virtual) {
 	if v.proto != balancer.TCP {
 		name += "-" + string(v.proto)
 	}
-	s := l.spread(v.line, name, []listener{{addr, v.port, v.proto, v.line}})[0]
+	s := l.splitByPorts(v.line, name, []listener{{addr, v.port, v.proto, v.line}})[0]
 	l.servers(s, v)
 	l.settings(s, v)
 	l.forwardPorts(s)

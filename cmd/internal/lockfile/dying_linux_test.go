@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	if syscall.Gettid() != os.Getpid() { // try again: a program starts on the first thread, but may move
 		panic(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
-	if _, err := Take(path); err != nil {
+	if _, err := Acquire(path); err != nil {
 		panic(err)
 	}
 	go func() {
@@ -86,7 +86,7 @@ func TestTakeFromDying(t *testing.T) {
 			t.Fatal("lock did not wait for a dying holder")
 		}
 	}
-	f, err := Take(path)
+	f, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}

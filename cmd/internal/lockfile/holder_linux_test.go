@@ -12,7 +12,7 @@ func TestHolder(t *testing.T) {
 	if pid := Holder(path); pid != 0 {
 		t.Errorf("holder of a missing file = %d, want 0", pid)
 	}
-	f, err := Take(path)
+	f, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,17 +10,17 @@ import (
 // closed.
 func TestTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
-	first, err := Take(path)
+	first, err := Acquire(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Take(path); !errors.Is(err, ErrHeld) {
+	if _, err := Acquire(path); !errors.Is(err, ErrHeld) {
 		t.Errorf("error while the lock is held = %v, want ErrHeld", err)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Take(path)
+	again, err := Acquire(path)
 	if err != nil {
 		t.Fatalf("after it was closed: %v", err)
 	}

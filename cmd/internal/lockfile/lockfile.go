@@ -12,10 +12,10 @@ import (
 // ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
-// Take opens the lock file at path, creates it if it is missing, and acquires the lock until the
-// file is closed. The error is ErrHeld if another process holds it; if that process is dying, Take
-// waits for it.
-func Take(path string) (*os.File, error) {
+// Acquire opens the lock file at path, creates it if it is missing, and acquires the lock until the
+// file is closed. The error is ErrHeld if another process holds it; if that process is dying,
+// Acquire waits for it.
+func Acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("opening the lock in run_dir (vipd's user, often root, must be able to write there): %w", err)

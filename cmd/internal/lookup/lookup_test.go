@@ -122,7 +122,7 @@ func TestTargetsByName(t *testing.T) {
 	for name, addresses := range map[string][]string{"web.example.org": {"192.0.2.1", "192.0.2.2"}, "own.example.org": {"192.0.2.1"}} {
 		r := &balancer.Resolution{}
 		for _, a := range addresses {
-			r.Members = append(r.Members, balancer.Member{Addr: netip.MustParseAddr(a)})
+			r.Records = append(r.Records, balancer.LookupRecord{Addr: netip.MustParseAddr(a)})
 		}
 		in.Resolved = in.Resolved.Set(balancer.LookupID{Service: "web", Lookup: balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: true}}, r)
 	}

@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestForeignHolder lets an unprivileged user occupy the name of the lock. Take must report that
-// user, so that vipd can continue.
+// TestForeignHolder lets an unprivileged user occupy the name of the lock. Acquire must report that
+// user, so vipd can continue.
 func TestForeignHolder(t *testing.T) {
 	lab.New(t) // its own network namespace
 	if os.Getuid() != 0 {
@@ -42,9 +42,9 @@ func TestForeignHolder(t *testing.T) {
 		t.Fatal("listening as the other user failed")
 	}
 	defer func() { _ = squatter.Close() }()
-	lock, err := Take(Holder{})
+	lock, err := Acquire(Holder{})
 	foreign, ok := errors.AsType[*ForeignError](err)
 	if !ok || foreign.UID != nobody || lock != nil {
-		t.Errorf("Take = %v, %v, want a ForeignError of user %d", lock, err, nobody)
+		t.Errorf("Acquire = %v, %v, want a ForeignError of user %d", lock, err, nobody)
 	}
 }

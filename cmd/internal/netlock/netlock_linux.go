@@ -30,10 +30,10 @@ type Lock struct {
 	answer   []byte
 }
 
-// Take acquires the lock of this process's network namespace. While Run runs, it reports self to
+// Acquire acquires the lock of this process's network namespace. While Run runs, it reports self to
 // other processes. The error is a *HeldError if another process has the lock; if that process is
-// dying, Take waits for it. The error is a *ForeignError if an unprivileged user has the lock.
-func Take(self Holder) (*Lock, error) {
+// dying, Acquire waits for it. The error is a *ForeignError if an unprivileged user has the lock.
+func Acquire(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
 		return nil, fmt.Errorf("describing this process: %w", err)

@@ -15,20 +15,20 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // not answer, and get the lock when the holder ends.
 func TestHolder(t *testing.T) {
 	lab.New(t) // its own network namespace
-	first, err := Take(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
+	first, err := Acquire(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Holder{PID: os.Getpid(), Program: "netlock.test"}
 	var held *HeldError
-	if _, err := Take(Holder{}); !errors.As(err, &held) || held.Holder != want {
+	if _, err := Acquire(Holder{}); !errors.As(err, &held) || held.Holder != want {
 		t.Errorf("the holder does not answer: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- first.Run(ctx) }()
 	want.Config, want.RunDir = "/etc/vipd/vipd.toml", "/run/vipd"
-	if _, err := Take(Holder{}); !errors.As(err, &held) || held.Holder != want {
+	if _, err := Acquire(Holder{}); !errors.As(err, &held) || held.Holder != want {
 		t.Errorf("got %v, want %v", err, want)
 	}
 	cancel()
@@ -38,7 +38,7 @@ func TestHolder(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	second, err := Take(Holder{})
+	second, err := Acquire(Holder{})
 	if err != nil {
 		t.Fatal(err)
 	}

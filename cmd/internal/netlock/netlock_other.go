@@ -8,8 +8,8 @@ import "context"
 // only its own sockets here.
 type Lock struct{}
 
-// Take returns no lock.
-func Take(Holder) (*Lock, error) { return nil, nil }
+// Acquire returns no lock.
+func Acquire(Holder) (*Lock, error) { return nil, nil }
 
 // Ask returns an empty Holder.
 func Ask() (h Holder) { return h }

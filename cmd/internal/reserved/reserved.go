@@ -55,7 +55,7 @@ type Follower struct {
 	members []netip.Addr            // as written
 	ports   []balancer.Reserved     // of etcd
 	names   map[string][]netip.Addr // resolved addresses of the other members; Run owns it
-	taken   taken                   // Run owns it
+	taken   portTracker             // Run owns it
 	now     atomic.Pointer[[]balancer.Reserved]
 	sources atomic.Pointer[[]netip.Addr]
 }
@@ -68,7 +68,7 @@ func New(o Options) *Follower {
 		}
 	}
 	o.Resolver = cmp.Or(o.Resolver, "/etc/resolv.conf")
-	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: taken{o: o, seen: map[balancer.Key]time.Time{}}}
+	f := &Follower{o: o, names: map[string][]netip.Addr{}, taken: portTracker{o: o, seen: map[balancer.Key]time.Time{}}}
 	ports := map[uint16]bool{etcdClients: true, etcdPeers: true}
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)

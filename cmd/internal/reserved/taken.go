@@ -17,8 +17,8 @@ import (
 // program may be restarting.
 const kept = time.Minute
 
-// taken tracks the ports on which programs of the host listen.
-type taken struct {
+// portTracker tracks the ports on which programs of the host listen.
+type portTracker struct {
 	o    Options
 	seen map[balancer.Key]time.Time // last time; an invalid address represents all
 	// before has the previous sockets, and own the sockets of this process.
@@ -27,7 +27,7 @@ type taken struct {
 
 // look returns the ports in use, sorted. A UDP socket counts from the second time on, because most
 // belong to clients and have closed by then.
-func (t *taken) look(now time.Time) (all []balancer.Reserved) {
+func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 	if t.o.Sockets == nil {
 		return nil
 	}
@@ -65,7 +65,7 @@ func (t *taken) look(now time.Time) (all []balancer.Reserved) {
 // findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
 // address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if
 // it has many connections, so it is only done for new sockets.
-func (t *taken) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
+func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}
 	for s := range found {

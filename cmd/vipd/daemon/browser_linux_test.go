@@ -242,7 +242,7 @@ ports = [{ port = "<b>" }]
 }
 
 // follows uses the keyboard on the node's page while the page changes.
-func (b *browser) follows(m *member, top string) {
+func (b *browser) follows(m *fleetNode, top string) {
 	t := b.t
 	b.open(top+"/", 1280, 900, "light")
 	var order []string

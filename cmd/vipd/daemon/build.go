@@ -105,7 +105,7 @@ func (d *Daemon) build() (err error) {
 	d.counters.Open(d.config.RunDir, d.component("counters"))
 	d.modeSwitch = modeswitch.New(modeswitch.Options{
 		Choice: choice, Config: d.config, Engine: d.engine, Adopt: d.model.Adopt, Kick: published.Kick,
-		Tell: d.host.SetMode, Listen: d.outliers.Listen, Counters: &d.counters,
+		SetNeeds: d.host.SetMode, Listen: d.outliers.Listen, Counters: &d.counters,
 	}, first)
 	d.access = d.newAccessLog(published)
 	d.views = status.Sources{
@@ -156,7 +156,7 @@ func (d *Daemon) newMetrics() *metrics.Metrics {
 func (d *Daemon) api() http.Handler {
 	return apiserver.Handler(apiserver.Options{
 		Views: &d.views, ChangeGroup: d.config.API.ChangeGroup, Events: d.events, Log: d.Log,
-		Reload: d.Reload, Try: d.Try, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.Of,
+		Reload: d.Reload, Try: d.Try, Settle: func(ctx context.Context) { d.settle(ctx) }, Examined: d.examined, Silence: d.unanswered.StatsOf,
 		Ownership: func(ctx context.Context) api.Ownership { return d.failover.Ownership(ctx, d.serving()) },
 		MoveVIP:   d.failover.Move, Standby: d.failover.SetStandby,
 	})
@@ -203,8 +203,8 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
 		// These closures resolve a cycle: checks send results, and outliers decides which checks to
 		// repeat early.
-		Heard:   func(h probe.Heard) { d.outliers.Heard(h.Target, h.At, h.Rules.Rise, h.Result) },
-		Observe: d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
+		OnResult: func(h probe.TargetResult) { d.outliers.Process(h.Target, h.At, h.Rules.Rise, h.Result) },
+		Observe:  d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
 	if d.config.Store.Kind == config.EtcdStore {
 		o.Etcd = (*client.Config)(&d.config.Etcd)
@@ -221,7 +221,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	})
 	d.outliers = outlier.New(outlier.Options{
 		Rules: d.Ejection, Events: d.events, Hint: d.checks.Hint, Kick: published.Kick, Ejects: d.metrics.Ejected,
-		Unanswered: d.unanswered.Heard,
+		Unanswered: d.unanswered.Record,
 	})
 	return nil
 }

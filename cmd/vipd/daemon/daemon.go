@@ -189,7 +189,7 @@ func (d *Daemon) openFiles() (err error) {
 	if err := folder.Make(d.config.RunDir, makeFolder); err != nil {
 		return folderError(err)
 	}
-	d.lock, err = lockfile.Take(lockfile.Path(d.config.RunDir))
+	d.lock, err = lockfile.Acquire(lockfile.Path(d.config.RunDir))
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: stop it, or replace it with --replace; or give this one another run_dir", err)
 	}

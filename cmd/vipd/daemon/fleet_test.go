@@ -29,8 +29,8 @@ import (
 	"vipd/test/wait"
 )
 
-// member is a node of a fleet. The test runs its etcd.
-type member struct {
+// fleetNode is a node of a fleet. The test runs its etcd.
+type fleetNode struct {
 	*node
 	etcd   *etcdkit.Cluster
 	writer *etcd.Store
@@ -38,20 +38,20 @@ type member struct {
 
 // joinFleet returns a node that follows its own etcd and has its own services. The caller starts
 // it.
-func joinFleet(t *testing.T, services string) *member {
+func joinFleet(t *testing.T, services string) *fleetNode {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	return joinVia(t, c, c.Endpoints(), services)
 }
 
-func joinVia(t *testing.T, c *etcdkit.Cluster, endpoints []string, services string) *member {
+func joinVia(t *testing.T, c *etcdkit.Cluster, endpoints []string, services string) *fleetNode {
 	t.Helper()
 	w, err := etcd.NewStore(client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.Close() })
-	m := &member{node: &node{t: t, dir: t.TempDir()}, etcd: c, writer: w}
+	m := &fleetNode{node: &node{t: t, dir: t.TempDir()}, etcd: c, writer: w}
 	m.write(fleetHeader(endpoints) + services)
 	t.Cleanup(func() {
 		if m.stop != nil {
@@ -66,7 +66,7 @@ func fleetHeader(endpoints []string) string {
 }
 
 // apply writes a service with one VIP and one endpoint on this machine.
-func (m *member) apply(name balancer.Name, vip, endpoint string) client.Result {
+func (m *fleetNode) apply(name balancer.Name, vip, endpoint string) client.Result {
 	m.t.Helper()
 	host, port, _ := strings.Cut(endpoint, ":")
 	var r client.Result
@@ -87,7 +87,7 @@ func number(text string) (n int64) {
 	return n
 }
 
-func (m *member) answers(vip, want string) {
+func (m *fleetNode) answers(vip, want string) {
 	m.t.Helper()
 	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
 }
@@ -148,14 +148,14 @@ func TestFleetAway(t *testing.T) {
 }
 
 // waitForNoProblems waits until no problem is left. On a busy machine etcd may have answered late.
-func (m *member) waitForNoProblems() {
+func (m *fleetNode) waitForNoProblems() {
 	m.t.Helper()
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
 // wantStoreEvents requires these events of etcd. It ignores events about late answers, which occur
 // on a busy machine.
-func (m *member) wantStoreEvents(want ...string) {
+func (m *fleetNode) wantStoreEvents(want ...string) {
 	m.t.Helper()
 	var got []string
 	for _, e := range m.events(api.EventsQuery{Kind: "store"}) {

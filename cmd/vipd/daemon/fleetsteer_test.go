@@ -100,7 +100,7 @@ func TestFleetChecksSteer(t *testing.T) {
 }
 
 // check returns the view of an endpoint's check.
-func (m *member) check(address string) *api.Check {
+func (m *fleetNode) check(address string) *api.Check {
 	m.t.Helper()
 	all := m.list()
 	i := slices.IndexFunc(all, func(e api.Endpoint) bool { return e.Address == address && e.Check != nil && e.Check.Fleet != nil })
@@ -112,7 +112,7 @@ func (m *member) check(address string) *api.Check {
 
 // countChecks defines a service whose only endpoint is checked at an interval. count returns the
 // number of checks so far.
-func (m *member) countChecks(name balancer.Name, vip string, interval time.Duration) (count func() int64) {
+func (m *fleetNode) countChecks(name balancer.Name, vip string, interval time.Duration) (count func() int64) {
 	m.t.Helper()
 	l, err := net.Listen("tcp", "127.44.1.4:0")
 	if err != nil {

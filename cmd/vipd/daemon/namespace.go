@@ -15,7 +15,7 @@ func (d *Daemon) claimNamespace() (err error) {
 		return nil
 	}
 	self := netlock.Holder{Config: absolute(d.ConfigFile), RunDir: absolute(d.config.RunDir)}
-	d.namespace, err = netlock.Take(self)
+	d.namespace, err = netlock.Acquire(self)
 	var held *netlock.HeldError
 	var foreign *netlock.ForeignError
 	switch {

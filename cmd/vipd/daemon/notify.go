@@ -21,7 +21,7 @@ type notifier struct {
 	lastStatus string     // the last status sent to systemd
 }
 
-func (n *notifier) tell(state string) {
+func (n *notifier) notify(state string) {
 	_, _ = systemd.SdNotify(false, state) // there is no place to report an error
 }
 
@@ -33,20 +33,20 @@ func TellStatus(text string) {
 // started reports to systemd that the daemon is ready. Only the first call has an effect.
 func (n *notifier) started() {
 	if !n.up.Swap(true) {
-		n.tell(systemd.SdNotifyReady)
+		n.notify(systemd.SdNotifyReady)
 	}
 }
 
 // reloading reports the start of a reload. Before started it does nothing.
 func (n *notifier) reloading() {
 	if n.up.Load() {
-		n.tell(systemd.SdNotifyReloading)
+		n.notify(systemd.SdNotifyReloading)
 	}
 }
 
 func (n *notifier) reloaded() {
 	if n.up.Load() {
-		n.tell(systemd.SdNotifyReady)
+		n.notify(systemd.SdNotifyReady)
 	}
 }
 
@@ -64,11 +64,11 @@ func (n *notifier) status(line func() string) {
 	}
 }
 
-func (n *notifier) stopping() { n.tell(systemd.SdNotifyStopping) }
+func (n *notifier) stopping() { n.notify(systemd.SdNotifyStopping) }
 
 // extend requests more time from systemd to start or stop, counted from now.
 func (n *notifier) extend(by time.Duration) {
-	n.tell(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
+	n.notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
 
 // stuckAfter is the maximum time between two rounds of the engine or the model. After that time
@@ -107,7 +107,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 		case <-compiled:
 		case <-feed.C:
 			if d.engine.Working() < stuckAfter && d.model.Waiting() < stuckAfter {
-				d.notify.tell(systemd.SdNotifyWatchdog)
+				d.notify.notify(systemd.SdNotifyWatchdog)
 				if !d.notify.up.Load() { // waiting for a store has no time limit, because the kernel continues to serve
 					d.notify.extend(interval)
 				}

@@ -46,7 +46,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 	}
 	gone := wake.New()
 	kernel, err := newKernel(onhost.KernelOptions{
-		Gate: o.gate(), Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Gone: gone.Send, Links: links, Reached: c.reached,
+		Gate: o.gate(), Places: l.Places, VIPs: l.VIPs, AnnounceEvery: o.AnnounceEvery, Log: o.Log, Rival: c.rival, Lost: gone.Send, Links: links, Reached: c.reached,
 	})
 	if err != nil {
 		return nil, err
@@ -59,13 +59,13 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 	} else if c.decider, err = newByEtcd(c, doubt); err != nil {
 		return nil, err
 	}
-	c.worker = newWorker(kernel, c.decider, o.gate(), c.tell, c.failed, gone)
+	c.worker = newWorker(kernel, c.decider, o.gate(), c.queueInput, c.failed, gone)
 	return c, nil
 }
 
 // reached processes the answer of a host that must be within reach on an interface.
 func (c *core) reached(name string, hosts []netip.Addr) {
-	c.tell(func(now local.Time) []local.Action {
+	c.queueInput(func(now local.Time) []local.Action {
 		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // other answers belong to earlier requests
 			return c.decider.Reached(now, i)
 		}
@@ -75,8 +75,8 @@ func (c *core) reached(name string, hosts []netip.Addr) {
 
 func (c *core) failed(what string, err error) { c.o.Log.Error(what, "err", err) }
 
-// tell queues an input for the loop.
-func (c *core) tell(f input) {
+// queueInput queues an input for the loop.
+func (c *core) queueInput(f input) {
 	select {
 	case c.inputs <- f:
 	case <-c.ended:
@@ -204,7 +204,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 			c.worker.queue.add(cover{p})
 		}
 	}
-	c.tell(func(now local.Time) []local.Action {
+	c.queueInput(func(now local.Time) []local.Action {
 		covers(both) // follows earlier changes, which may cover other VIPs
 		var actions []local.Action
 		for i, name := range after.On {
@@ -215,7 +215,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 		c.layout = after
 		return append(actions, c.decider.SetReport(now, report, after)...)
 	})
-	c.tell(func(local.Time) []local.Action { covers(after.Places); return nil })
+	c.queueInput(func(local.Time) []local.Action { covers(after.Places); return nil })
 }
 
 // vipsOf returns the VIPs of a report, sorted.

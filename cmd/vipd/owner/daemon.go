@@ -18,12 +18,12 @@ type daemon struct {
 	// changed is sent when a report differs from the last report in its content.
 	changed wake.Signal
 
-	mu     sync.Mutex // guards the fields below
-	report *api.OwnerReport
-	text   []byte   // text of the report
-	from   net.Conn // connection of the report
-	pid    int      // process that sent the report, or 0 if unknown
-	heard  time.Time
+	mu         sync.Mutex // guards the fields below
+	report     *api.OwnerReport
+	text       []byte   // text of the report
+	from       net.Conn // connection of the report
+	pid        int      // process that sent the report, or 0 if unknown
+	reportedAt time.Time
 }
 
 // minPatience is the minimum time without a report after which a running vipd counts as failed. It
@@ -44,7 +44,7 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	d.mu.Lock()
 	report := d.report
 	same := report != nil && bytes.Equal(text, d.text)
-	silent := time.Since(d.heard) >= patience(report)
+	silent := time.Since(d.reportedAt) >= patience(report)
 	d.mu.Unlock()
 	if !same {
 		report = &api.OwnerReport{}
@@ -58,7 +58,7 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	}
 	d.report = report
 	d.text = text
-	d.heard = time.Now()
+	d.reportedAt = time.Now()
 	d.mu.Unlock()
 	if !same || silent {
 		d.changed.Send()
@@ -78,7 +78,7 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	d.mu.Lock()
 	gone := d.from == c && !keepsServing(d.report)
 	if gone {
-		d.heard = time.Time{}
+		d.reportedAt = time.Time{}
 	}
 	d.mu.Unlock()
 	if gone {
@@ -91,10 +91,10 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 func (d *daemon) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.report == nil || keepsServing(d.report) || d.heard.IsZero() || time.Since(d.heard) < d.report.Grace || !frozen(d.pid) {
+	if d.report == nil || keepsServing(d.report) || d.reportedAt.IsZero() || time.Since(d.reportedAt) < d.report.Grace || !frozen(d.pid) {
 		return false
 	}
-	d.heard = time.Time{}
+	d.reportedAt = time.Time{}
 	return true
 }
 
@@ -110,7 +110,7 @@ func (d *daemon) last() *api.OwnerReport {
 func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.report == nil || time.Since(d.heard) < patience(d.report) {
+	if d.report == nil || time.Since(d.reportedAt) < patience(d.report) {
 		return d.report
 	}
 	silent := *d.report

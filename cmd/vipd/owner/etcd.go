@@ -64,8 +64,8 @@ func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 	d.store.Secrets = d.link.SetKeys
 	d.store.Standby = d.standby
 	d.store.Report = d.reported
-	d.store.Tell = func(changes []failover.RecordChange, revision int64, all bool) {
-		c.tell(func(now local.Time) []local.Action { return d.Stored(now, changes, revision, all) })
+	d.store.OnRecords = func(changes []failover.RecordChange, revision int64, all bool) {
+		c.queueInput(func(now local.Time) []local.Action { return d.Stored(now, changes, revision, all) })
 	}
 	return d, nil
 }
@@ -73,7 +73,7 @@ func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 // reported processes an error of the connection to etcd, or nil if etcd is reached.
 func (d *byEtcd) reported(err error) {
 	if err != nil {
-		d.core.tell(d.Away)
+		d.core.queueInput(d.LostEtcd)
 	}
 	d.state.reported(err)
 }
@@ -88,7 +88,7 @@ func (d *byEtcd) change(f func(*failover.Member)) {
 		}
 	}
 	d.store.MemberChanged()
-	d.core.tell(func(now local.Time) []local.Action { return d.SetMember(now, *d.member.Load()) })
+	d.core.queueInput(func(now local.Time) []local.Action { return d.SetMember(now, *d.member.Load()) })
 }
 
 func (d *byEtcd) standby(on bool, by failover.Request) {
@@ -103,7 +103,7 @@ func (d *byEtcd) can(cannot map[netip.Addr]string, absent []netip.Addr) {
 
 func (d *byEtcd) run(ctx context.Context) {
 	var parts sync.WaitGroup
-	parts.Go(func() { d.link.Run(ctx, d.heard) })
+	parts.Go(func() { d.link.Run(ctx, d.received) })
 	parts.Go(func() {
 		if err := d.store.Run(ctx); err != nil {
 			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and acquires them again: " + err.Error()})
@@ -114,8 +114,8 @@ func (d *byEtcd) run(ctx context.Context) {
 	d.writes.Wait()
 }
 
-func (d *byEtcd) heard(on int, m failover.Message) {
-	d.core.tell(func(now local.Time) []local.Action { return d.Heard(now, on, m) })
+func (d *byEtcd) received(on int, m failover.Message) {
+	d.core.queueInput(func(now local.Time) []local.Action { return d.Received(now, on, m) })
 }
 
 // Do performs an action of the protocol.
@@ -127,7 +127,7 @@ func (d *byEtcd) Do(ctx context.Context, a local.Action) input {
 		d.writes.Go(func() {
 			outcome, revision, err := d.store.Write(ctx, a)
 			d.state.wrote(outcome, err)
-			d.core.tell(func(now local.Time) []local.Action { return d.Wrote(now, a.ID, outcome, revision) })
+			d.core.queueInput(func(now local.Time) []local.Action { return d.Wrote(now, a.ID, outcome, revision) })
 		})
 	case failover.Register:
 		d.writes.Go(func() { d.change(func(m *failover.Member) { m.Boot = a.Boot }) })
@@ -140,7 +140,7 @@ func (d *byEtcd) listen(before, after onhost.Layout) error {
 		return nil
 	}
 	done := make(chan error, 1)
-	d.core.tell(func(local.Time) []local.Action {
+	d.core.queueInput(func(local.Time) []local.Action {
 		d.core.layout.On = after.On
 		done <- d.link.Change(after.At)
 		return nil
@@ -167,7 +167,7 @@ func (d *byEtcd) SetReport(now local.Time, report *api.OwnerReport, _ onhost.Lay
 
 func (d *byEtcd) describe(s *api.OwnerStatus) {
 	got := make(chan failover.Status, 1)
-	d.core.tell(func(now local.Time) []local.Action {
+	d.core.queueInput(func(now local.Time) []local.Action {
 		n := d.Status(now)
 		s.Peers, s.Unplaced = d.peers(n.Heard), d.core.layout.Unplaced()
 		got <- n

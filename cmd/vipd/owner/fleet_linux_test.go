@@ -313,8 +313,8 @@ func (f *fleet) sessions() (all []string) {
 	return all
 }
 
-// took returns the number of times that hosts have acquired VIPs. All hosts must be running.
-func (f *fleet) took() (n int) {
+// takeovers returns the number of times that hosts have acquired VIPs. All hosts must be running.
+func (f *fleet) takeovers() (n int) {
 	f.t.Helper()
 	for _, g := range f.hosts {
 		for _, times := range g.answer().Took {
@@ -382,7 +382,7 @@ func (f *fleet) talk() (c net.Conn) {
 	f.t.Helper()
 	lab.Eventually(f.t, 10*time.Second, "a connection", func() (err error) {
 		if c, err = f.client.Dial(f.t.Context(), "tcp", netip.AddrPortFrom(vip, probePort).String()); err == nil {
-			if err = said(c); err != nil {
+			if err = echo(c); err != nil {
 				_ = c.Close()
 			}
 		}
@@ -392,8 +392,8 @@ func (f *fleet) talk() (c net.Conn) {
 	return c
 }
 
-// said sends text on a connection and reads the echo.
-func said(c net.Conn) error {
+// echo sends text on a connection and reads the echo.
+func echo(c net.Conn) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	if _, err := c.Write([]byte("?")); err != nil {
 		return err

@@ -79,7 +79,7 @@ func New(o Options, runDir string) *Owner {
 
 // Run owns the VIPs that vipd reports until ctx ends.
 func (o *Owner) Run(ctx context.Context) error {
-	lock, err := lockfile.Take(filepath.Join(o.runDir, cleanup.LockFile))
+	lock, err := lockfile.Acquire(filepath.Join(o.runDir, cleanup.LockFile))
 	if errors.Is(err, lockfile.ErrHeld) {
 		return fmt.Errorf("%w: another vipd owner runs here: stop it", err)
 	}

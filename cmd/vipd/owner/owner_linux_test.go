@@ -127,9 +127,9 @@ func (f *fleet) has(v netip.Addr) bool {
 
 // fault is a fault of an owner, with its repair. moves reports whether the owner's VIPs must move.
 type fault struct {
-	name        string
-	fault, mend func(*gateway)
-	moves       bool
+	name          string
+	fault, repair func(*gateway)
+	moves         bool
 }
 
 func nft(commands string) func(*gateway) { return func(g *gateway) { g.ns.Exec("nft", commands) } }
@@ -148,8 +148,8 @@ var (
 	stopped = fault{"stopped", signal(syscall.SIGSTOP), signal(syscall.SIGCONT), true}
 	lanLost = fault{"LAN lost", cut("lan"), nft("delete table netdev cut"), true}
 	// cutOff cuts a host off from all networks. powerOff also kills its programs.
-	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.mend(g); nft("delete table netdev cut")(g) }, true}
-	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.mend(g); g.boot() }, true}
+	cutOff      = fault{"cut off from all", func(g *gateway) { cut("lan, other")(g); cutFromEtcd.fault(g) }, func(g *gateway) { cutFromEtcd.repair(g); nft("delete table netdev cut")(g) }, true}
+	powerOff    = fault{"power-off", func(g *gateway) { cutOff.fault(g); killed.fault(g); _ = g.daemon.Process.Kill() }, func(g *gateway) { cutOff.repair(g); g.boot() }, true}
 	cutFromEtcd = fault{"cut from etcd", func(g *gateway) { g.relays[0].Cut() }, func(g *gateway) { g.relays[0].Heal() }, false}
 	// The next faults are for userspace mode, which can't serve without vipd.
 	frozenDaemon = fault{"vipd stopped", func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGSTOP) }, func(g *gateway) { _ = g.daemon.Process.Signal(syscall.SIGCONT) }, true}
@@ -169,7 +169,7 @@ const tooLate = 100 * time.Millisecond
 func (f *fleet) meets(c fault) (gap time.Duration) {
 	f.t.Helper()
 	g := f.waitForOwner()
-	talk, took := f.talk(), f.took()
+	talk, took := f.talk(), f.takeovers()
 	p := f.probe()
 	c.fault(g)
 	if c.moves {
@@ -180,14 +180,14 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s, want no move", c.name, late)
 		}
 	}
-	c.mend(g)
+	c.repair(g)
 	back := f.waitForOwner() == g // on a busy machine, a stopped host may own the VIP again
 	f.answers(vip, vip6)
 	// The kernel resets the connections of a killed program. A short move of the VIP may leave them
 	// open. On a busy machine, a VIP may move for a moment even if it should stay.
-	err := said(talk)
+	err := echo(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
-	moment := c.moves && back || !c.moves && f.took() != took && f.late() >= tooLate
+	moment := c.moves && back || !c.moves && f.takeovers() != took && f.late() >= tooLate
 	if c.moves != ended && !moment {
 		f.t.Errorf("%s: error of an open connection = %v, connection ended %t, want %t", c.name, err, ended, c.moves)
 	}
@@ -520,7 +520,7 @@ func TestStoppedDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	hangs := func(stopped bool, silent, grace time.Duration) bool {
 		wait.For(t, 0, "the signal to work", func() bool { return frozen(daemon.Process.Pid) == stopped })
-		o.daemon.report, o.daemon.pid, o.daemon.heard = &api.OwnerReport{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
+		o.daemon.report, o.daemon.pid, o.daemon.reportedAt = &api.OwnerReport{Grace: grace}, daemon.Process.Pid, time.Now().Add(-silent)
 		return o.daemon.hangs()
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
@@ -536,7 +536,7 @@ func TestStoppedDaemon(t *testing.T) {
 	if hangs(true, -hour, short) {
 		t.Error("hangs of a vipd that has just reported = true, want false")
 	}
-	if !hangs(true, time.Second, short) || !o.daemon.heard.IsZero() {
+	if !hangs(true, time.Second, short) || !o.daemon.reportedAt.IsZero() {
 		t.Error("hangs after the grace period = false, want true")
 	}
 	if o.daemon.hangs() {
@@ -573,7 +573,7 @@ func TestFenceByOperator(t *testing.T) {
 	wait.For(t, wait.Patience, "the VIP on the last host", func() bool { return slices.Contains(last.bound(), vip) })
 	p := f.probe()
 	for _, h := range []*gateway{g, second} {
-		powerOff.mend(h)
+		powerOff.repair(h)
 	}
 	if o := f.waitForOwner(); o != last {
 		t.Errorf("owner after %s returned = %s, want %s", g.ns.Name, o.ns.Name, last.ns.Name)

@@ -84,7 +84,7 @@ func (m *pausedMachine) silent() time.Duration {
 func (m *pausedMachine) spoke() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.said["guest"]
+	return m.lastAnswer["guest"]
 }
 
 // machine boots a guest that may own VIPs, and a client queries the guest constantly.

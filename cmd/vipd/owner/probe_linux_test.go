@@ -123,7 +123,7 @@ type prober struct {
 	asked map[uint32]time.Time
 	// client and straight hold the hosts that answered each query.
 	client, straight map[uint32][]string
-	said             map[string]time.Time // time of each host's last answer
+	lastAnswer       map[string]time.Time // time of each host's last answer
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -132,7 +132,7 @@ type prober struct {
 func newProber(own, vip netip.Addr, protocol byte) *prober {
 	return &prober{
 		own: own, vip: vip, protocol: protocol, hosts: map[string]string{}, first: rand.Uint32(), asked: map[uint32]time.Time{},
-		client: map[uint32][]string{}, straight: map[uint32][]string{}, said: map[string]time.Time{}, stop: make(chan struct{}),
+		client: map[uint32][]string{}, straight: map[uint32][]string{}, lastAnswer: map[string]time.Time{}, stop: make(chan struct{}),
 	}
 }
 
@@ -328,7 +328,7 @@ func (p *prober) receive(frame []byte) {
 		return
 	}
 	host := p.hosts[string(frame[6:12])]
-	p.said[host] = time.Now()
+	p.lastAnswer[host] = time.Now()
 	if b[3]&1 == 0 || time.Since(at) < instant {
 		who[id] = append(who[id], host)
 	}

@@ -33,7 +33,7 @@ func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, er
 		return errors.New("etcd decides who owns the VIPs of this host: use \"vipctl vip move\" with --etcd")
 	}
 	done := make(chan error, 1)
-	c.tell(func(now local.Time) []local.Action {
+	c.queueInput(func(now local.Time) []local.Action {
 		actions, err := do(d, now)
 		done <- err
 		return actions

@@ -35,9 +35,9 @@ func TestRestoredVIPs(t *testing.T) {
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {
 		var notes []local.Action
 		w := worker{
-			kernel: &refusing{lost: slices.Clone(lost), refuses: refused},
-			tell:   func(f func(local.Time) []local.Action) { notes = append(notes, f(0)...) },
-			failed: func(string, error) {},
+			kernel:     &refusing{lost: slices.Clone(lost), refuses: refused},
+			queueInput: func(f func(local.Time) []local.Action) { notes = append(notes, f(0)...) },
+			failed:     func(string, error) {},
 		}
 		w.gate.opened.Store(true)
 		w.restore()
@@ -78,7 +78,7 @@ func TestRemovedAtOnce(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	k := &removing{}
 	c := &core{inputs: make(chan func(local.Time) []local.Action), ended: make(chan struct{}), decider: &byEtcd{Node: failover.New(failover.Options{NewID: newID})}}
-	c.worker = newWorker(k, c.decider, 0, c.tell, nil, nil)
+	c.worker = newWorker(k, c.decider, 0, c.queueInput, nil, nil)
 	c.worker.done = ctx.Done()
 	var parts sync.WaitGroup
 	t.Cleanup(func() { close(c.ended); end(); parts.Wait() })
@@ -121,7 +121,7 @@ func TestOpenedLate(t *testing.T) {
 		t.Fatalf("actions = %v, want OpenGate", did)
 	}
 	w := newWorker(opens{}, n, timing.Gate, nil, nil, nil)
-	w.tell = func(opened func(local.Time) []local.Action) {
+	w.queueInput = func(opened func(local.Time) []local.Action) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.gate.lapsed(at)
 		if !yes {

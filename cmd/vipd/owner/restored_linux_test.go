@@ -58,7 +58,7 @@ func (f *fleet) becomes(what string, replace func(), late *gateway) {
 	if late != nil {
 		wait.For(f.t, wait.Patience, "new sessions of the others", func() bool { return renewed() == 2 })
 		time.Sleep(3 * time.Second) // the other hosts must not take over in this time; a new session waits for 0.8 s
-		cutFromEtcd.mend(late)
+		cutFromEtcd.repair(late)
 	}
 	wait.For(f.t, wait.Patience, "new sessions after etcd was "+what, func() bool { return renewed() == 3 })
 	for _, g := range f.hosts {

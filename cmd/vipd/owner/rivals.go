@@ -86,7 +86,7 @@ func (c *core) askRivals(ctx context.Context) {
 // rival processes a claim of another host for a VIP of this host.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
-	c.tell(func(local.Time) []local.Action {
+	c.queueInput(func(local.Time) []local.Action {
 		at, node := time.Now(), c.decider.Whose(mac)
 		c.rivals.mu.Lock()
 		r := c.rivals.of[vip]
@@ -153,5 +153,5 @@ func (c *core) probe(ctx context.Context, p local.Probe) {
 	for a, mac := range found {
 		macs[a] = mac.String()
 	}
-	c.tell(func(now local.Time) []local.Action { return c.decider.Probed(now, vips, macs) })
+	c.queueInput(func(now local.Time) []local.Action { return c.decider.Probed(now, vips, macs) })
 }

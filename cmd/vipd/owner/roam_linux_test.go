@@ -85,17 +85,17 @@ func connectionsGoOn(t *testing.T, mode string) {
 // line is an open connection.
 type line struct {
 	net.Conn
-	to    string
-	both  bool
-	heard atomic.Int64 // bytes received
-	ended atomic.Pointer[error]
+	to       string
+	both     bool
+	received atomic.Int64 // bytes received
+	ended    atomic.Pointer[error]
 }
 
 func (l *line) listen() {
 	b := make([]byte, 1000)
 	for {
 		n, err := l.Read(b)
-		l.heard.Add(int64(n))
+		l.received.Add(int64(n))
 		if err != nil {
 			l.ended.Store(&err)
 			return
@@ -152,7 +152,7 @@ func (f *fleet) wantConnectionsContinue(c fault) {
 	wait.For(f.t, wait.Patience, "an owner of all roaming VIPs", func() bool { g = has(); return g != nil })
 	all := f.lines()
 	wait.For(f.t, wait.Patience, "an answer on each connection", func() bool {
-		return !slices.ContainsFunc(all, func(l *line) bool { return l.heard.Load() == 0 })
+		return !slices.ContainsFunc(all, func(l *line) bool { return l.received.Load() == 0 })
 	})
 	if c.name == planned.name {
 		g.move(roaming[0].String())
@@ -162,18 +162,18 @@ func (f *fleet) wantConnectionsContinue(c fault) {
 	wait.For(f.t, wait.Patience, "another owner after "+c.name, func() bool { o := has(); return o != nil && o != g })
 	before := make([]int64, len(all))
 	for i, l := range all {
-		before[i] = l.heard.Load()
+		before[i] = l.received.Load()
 		if !l.both {
 			_, _ = l.Write([]byte("?"))
 		}
 	}
 	wait.For(f.t, wait.Patience, "connections to continue or end", func() bool {
-		return !slices.ContainsFunc(all, func(l *line) bool { return l.ended.Load() == nil && l.heard.Load() == before[slices.Index(all, l)] })
+		return !slices.ContainsFunc(all, func(l *line) bool { return l.ended.Load() == nil && l.received.Load() == before[slices.Index(all, l)] })
 	})
 	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
 			f.t.Errorf("%s: connection to %s (both sides send: %t) ended: %v, want it to continue", c.name, l.to, l.both, *err)
 		}
 	}
-	c.mend(g)
+	c.repair(g)
 }

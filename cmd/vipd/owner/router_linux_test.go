@@ -22,14 +22,14 @@ func TestRouterReplaced(t *testing.T) {
 		g.start()
 		f.waitForOwner()
 	}
-	g, took, p := f.waitForOwner(), f.took(), f.probe()
+	g, took, p := f.waitForOwner(), f.takeovers(), f.probe()
 	for _, h := range f.hosts {
 		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
 	}
 	time.Sleep(500 * time.Millisecond) // a person would need at least this time
 	router.DelAddr("lan", "10.9.0.1/16")
 	time.Sleep(4 * time.Second) // no VIP may move in this time, which exceeds the 2 s for which a gateway may be silent
-	if now, late := f.took(), f.late(); now != took && late < tooLate {
+	if now, late := f.takeovers(), f.late(); now != took && late < tooLate {
 		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s, want no move", g.ns.Name, late)
 	}
 	f.judge(p, "another gateway")

@@ -118,7 +118,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 // listen switches to the interfaces of another layout, with their addresses and sockets.
 func (d *byVRRP) listen(former, after onhost.Layout) error {
 	got := make(chan []advertLink, 1)
-	d.core.tell(func(local.Time) []local.Action { got <- d.links; return nil })
+	d.core.queueInput(func(local.Time) []local.Action { got <- d.links; return nil })
 	var before []advertLink
 	select {
 	case before = <-got:
@@ -128,7 +128,7 @@ func (d *byVRRP) listen(former, after onhost.Layout) error {
 	links := d.find(after, before)
 	same := slices.EqualFunc(links, before, func(a, b advertLink) bool { return a.equal(&b) })
 	if !same || !slices.Equal(former.On, after.On) {
-		d.core.tell(func(now local.Time) []local.Action {
+		d.core.queueInput(func(now local.Time) []local.Action {
 			d.core.layout.On = after.On
 			d.links = links
 			return d.apply(now)
@@ -144,7 +144,7 @@ func (d *byVRRP) SetReport(now local.Time, report *api.OwnerReport, l onhost.Lay
 }
 
 func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
-	d.core.tell(func(now local.Time) []local.Action {
+	d.core.queueInput(func(now local.Time) []local.Action {
 		d.cannot = cannot
 		return d.apply(now)
 	})
@@ -285,9 +285,9 @@ func (d *byVRRP) Reaching(local.Time, int) []local.Action { return nil }
 // been queued while the process was stopped.
 func (d *byVRRP) received(a onhost.Advert) {
 	at := now().Add(-max(time.Since(a.At), 0))
-	d.core.tell(func(now local.Time) []local.Action {
+	d.core.queueInput(func(now local.Time) []local.Action {
 		notes := d.strangers.receive(now, &a, d.groups)
-		return append(notes, d.Heard(now, vrrp.Datagram{On: d.index(a.On), From: a.From, To: a.To, TTL: a.TTL, At: at, Data: a.Data})...)
+		return append(notes, d.Received(now, vrrp.Datagram{On: d.index(a.On), From: a.From, To: a.To, TTL: a.TTL, At: at, Data: a.Data})...)
 	})
 }
 
@@ -320,7 +320,7 @@ func (d *byVRRP) run(ctx context.Context) { d.adverts.Run(ctx) }
 
 func (d *byVRRP) describe(s *api.OwnerStatus) {
 	got := make(chan vrrp.Status, 1)
-	d.core.tell(func(now local.Time) []local.Action {
+	d.core.queueInput(func(now local.Time) []local.Action {
 		s.Unplaced = d.core.layout.Unplaced()
 		problems, ids := d.strangers.list(now, d.groups)
 		s.Problems, s.RouterIDs = slices.Concat(s.Problems, d.problems, d.witness.silent(d.Unwitnessed(now)), problems), ids

@@ -247,8 +247,8 @@ func (p *pair) owns(t *testing.T, r *vrrpRouter) {
 
 // vrrpFault is a fault of a router.
 type vrrpFault struct {
-	name        string
-	fault, mend func(*vrrpRouter)
+	name          string
+	fault, repair func(*vrrpRouter)
 	// planned reports whether the router passes the VIP to the other router itself.
 	planned bool
 }
@@ -283,7 +283,7 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 	f.fault(owner)
 	wait.For(t, wait.Patience, other.ns.Name+" to own the VIP after "+f.name, func() bool { return p.probe.only(other.mac) })
 	took := p.probe.first(other.mac, began)
-	f.mend(owner)
+	f.repair(owner)
 	t.Logf("%s at %s: taken over after %s", f.name, interval, took.Round(time.Millisecond))
 	bound := other.down(interval) + 100*time.Millisecond
 	if f.planned {

@@ -13,19 +13,19 @@ import (
 
 // worker performs the actions in the kernel in order, separately from the loop.
 type worker struct {
-	kernel Kernel
-	user   gateUser
-	queue  queue
-	gate   refresher
-	absent absent
-	gone   wake.Signal // sent when a VIP may be lost
-	tell   func(func(local.Time) []local.Action)
-	failed func(what string, err error)
-	done   <-chan struct{}
+	kernel     Kernel
+	user       gateUser
+	queue      queue
+	gate       refresher
+	absent     absent
+	lost       wake.Signal // sent when a VIP may be lost
+	queueInput func(func(local.Time) []local.Action)
+	failed     func(what string, err error)
+	done       <-chan struct{}
 }
 
 func newWorker(k Kernel, u gateUser, gate time.Duration, tell func(func(local.Time) []local.Action), failed func(string, error), gone wake.Signal) *worker {
-	return &worker{kernel: k, user: u, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timeout: gate}, gone: gone, tell: tell, failed: failed}
+	return &worker{kernel: k, user: u, queue: queue{wake: wake.New()}, gate: refresher{kernel: k, timeout: gate}, lost: gone, queueInput: tell, failed: failed}
 }
 
 // closeRetry is the interval of attempts to close the gate.
@@ -42,7 +42,7 @@ func (w *worker) run() {
 			w.act(w.queue.next())
 		case <-check.C:
 			w.check()
-		case <-w.gone:
+		case <-w.lost:
 			w.restore()
 		}
 	}
@@ -60,7 +60,7 @@ func (w *worker) restore() {
 		return
 	}
 	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("restored %v, which other programs removed from their interfaces", back), VIPs: len(back)}
-	w.tell(func(local.Time) []local.Action { return []local.Action{note} })
+	w.queueInput(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
 // check reports a gate that another program has changed. It also retries adding absent VIPs.
@@ -80,7 +80,7 @@ func (w *worker) check() {
 
 // lapse reports the reason why the gate must be closed to the decider.
 func (w *worker) lapse(why local.Lapse) {
-	w.tell(func(now local.Time) []local.Action { return w.user.Lapsed(now, why, 0) })
+	w.queueInput(func(now local.Time) []local.Action { return w.user.Lapsed(now, why, 0) })
 }
 
 func (w *worker) act(a any) {
@@ -116,12 +116,12 @@ func (w *worker) close() {
 		case <-time.After(closeRetry):
 		}
 	}
-	w.tell(w.user.Closed)
+	w.queueInput(w.user.Closed)
 }
 
 func (w *worker) open() {
 	err := w.gate.open()
-	w.tell(func(now local.Time) []local.Action {
+	w.queueInput(func(now local.Time) []local.Action {
 		actions := w.user.Opened(now, err)
 		if err == nil && !w.gate.opened.Load() { // the gate lapsed before the decider processed that it was open
 			actions = append(actions, w.user.Lapsed(now, local.NotRefreshed, 0)...)
@@ -146,7 +146,7 @@ func (w *worker) unbind(all unbinds) {
 	}
 	for _, u := range all {
 		if u.ID != 0 {
-			w.tell(func(now local.Time) []local.Action { return w.user.Unbound(now, u.ID) })
+			w.queueInput(func(now local.Time) []local.Action { return w.user.Unbound(now, u.ID) })
 		}
 	}
 }

@@ -124,7 +124,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 			case end:
 				return m.Refusal()
 			case m.Kind == messageNew:
-				l.take(m.Body)
+				l.read(m.Body)
 			}
 		}
 		if m.Err != nil {
@@ -133,7 +133,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 	}
 }
 
-func (l *listing) take(body []byte) {
+func (l *listing) read(body []byte) {
 	if l.stop != nil {
 		return
 	}

@@ -27,19 +27,19 @@ import (
 // Checks use at most half a percent of a core, because the pause between them grows with the table.
 // If refusals are reported, each end of a flow costs the kernel 1.4 us more.
 type Unanswered struct {
-	conn *Conn
-	ends *Ends // nil if refusals are not reported
-	of   func(*Flow) (balancer.Target, bool)
-	tell func(Suspect)
+	conn  *Conn
+	ends  *Ends // nil if refusals are not reported
+	of    func(*Flow) (balancer.Target, bool)
+	found func(Suspect)
 
-	telling sync.Mutex // held while tell is called
+	telling sync.Mutex // held while found is called
 	began   time.Time
 	looked  uint32 // number of checks so far
 	silent  map[uint32]silence
 }
 
 // Suspect is a new connection that a backend has refused or has not answered yet. It is valid until
-// tell returns.
+// found returns.
 type Suspect struct {
 	Flow   *Flow
 	Target balancer.Target
@@ -50,9 +50,9 @@ type Suspect struct {
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	since         time.Duration // time of the first check that found the flow, from the start
-	look          uint32        // number of the last check that found the flow
-	told, counted bool
+	since             time.Duration // time of the first check that found the flow, from the start
+	look              uint32        // number of the last check that found the flow
+	reported, counted bool
 }
 
 const (
@@ -72,15 +72,15 @@ const (
 )
 
 // NewUnanswered opens the required connections. Run closes them. of returns the backend of a flow,
-// or false for an irrelevant flow. Calls of tell do not overlap. tell is called when a flow was
+// or false for an irrelevant flow. Calls of found do not overlap. found is called when a flow was
 // unanswered at two checks, or was refused if refusals is set. It is called again when the flow
 // counts as a failure.
-func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), tell func(Suspect)) (*Unanswered, error) {
+func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
 		return nil, err
 	}
-	u := &Unanswered{conn: conn, of: of, tell: tell, silent: map[uint32]silence{}}
+	u := &Unanswered{conn: conn, of: of, found: found, silent: map[uint32]silence{}}
 	if !refusals {
 		return u, nil
 	}
@@ -121,7 +121,7 @@ func (u *Unanswered) ended(f *Flow) {
 func (u *Unanswered) report(s Suspect) {
 	u.telling.Lock()
 	defer u.telling.Unlock()
-	u.tell(s)
+	u.found(s)
 }
 
 func (u *Unanswered) looks(ctx context.Context) error {
@@ -181,8 +181,8 @@ func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	}
 	again := s.look != u.looked // false if this list has already contained the flow
 	s.look = u.looked
-	if again && !s.told {
-		s.told = true
+	if again && !s.reported {
+		s.reported = true
 		u.report(Suspect{Flow: f, Target: t})
 	}
 	if again && !s.counted && (f.Proto == balancer.SCTP || now-s.since >= countAfter) {

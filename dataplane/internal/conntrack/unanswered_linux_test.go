@@ -16,8 +16,8 @@ import (
 
 // suspects counts the reports about each backend.
 type suspects struct {
-	mu   sync.Mutex
-	told map[balancer.Target]int
+	mu       sync.Mutex
+	reported map[balancer.Target]int
 	// counted counts the connections of each backend that count as failures.
 	counted map[balancer.Target]int
 }
@@ -28,7 +28,7 @@ func (s *suspects) add(x Suspect) {
 	if x.Counted {
 		s.counted[x.Target]++
 	} else {
-		s.told[x.Target]++
+		s.reported[x.Target]++
 	}
 }
 
@@ -41,7 +41,7 @@ func (s *suspects) countOf(t balancer.Target) int {
 func (s *suspects) count(t balancer.Target) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.told[t]
+	return s.reported[t]
 }
 
 // backendOf assigns all translated flows to a single service.
@@ -56,7 +56,7 @@ func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, bac
 // suspectAll starts reporting unanswered flows, until the test ends.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
-	s := &suspects{told: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
+	s := &suspects{reported: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
 	var u *Unanswered
 	err := tab.ns.Do(func() (err error) {
 		u, err = NewUnanswered(true, of, s.add)

@@ -293,7 +293,7 @@ func TestGoesDuringASweep(t *testing.T) {
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)
-	fl.take([]dataplane.Change{{Key: f.Key, New: f}}, nil)
+	fl.process([]dataplane.Change{{Key: f.Key, New: f}}, nil)
 	flow := conntrack.Flow{
 		Proto: balancer.TCP, Status: conntrack.DstNAT | conntrack.SeenReply, Orig: conntrack.Tuple{Dst: f.AddrPort()},
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},

@@ -128,7 +128,7 @@ func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 // Applied processes a batch after all of its keys except for failed were applied. It requests the
 // removal of stale flows.
 func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
-	atOnce := fl.take(batch, failed)
+	atOnce := fl.process(batch, failed)
 	fl.mu.Lock()
 	for k := range atOnce {
 		fl.due[k] = time.Now()
@@ -137,9 +137,9 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	fl.loop.Look()
 }
 
-// take processes a batch except for failed keys. It returns the keys whose flows must be removed
+// process processes a batch except for failed keys. It returns the keys whose flows must be removed
 // immediately.
-func (fl *Flows) take(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
+func (fl *Flows) process(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
 	now := time.Now() // read under the lock, so it is later than the time of a running sweep

@@ -29,10 +29,10 @@ type rig struct {
 	tracker *Tracker
 	client  *lab.NS
 	server  *lab.NS
-	// there holds the frontends with rules. told reports whether the engine has applied everything
-	// since the start.
-	there map[balancer.Key]*balancer.Frontend
-	told  bool
+	// withRules holds the frontends with rules. applied reports whether the engine has applied
+	// everything since the start.
+	withRules map[balancer.Key]*balancer.Frontend
+	applied   bool
 }
 
 // vip is the address of the frontends.
@@ -43,7 +43,7 @@ func newRig(t *testing.T) *rig {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	l := lab.New(t)
-	r := &rig{T: t, client: l.Add("client"), server: l.Add("server"), there: map[balancer.Key]*balancer.Frontend{}}
+	r := &rig{T: t, client: l.Add("client"), server: l.Add("server"), withRules: map[balancer.Key]*balancer.Frontend{}}
 	l.Link(l.Host(), r.client, "10.1.0.1/24", "10.1.0.2/24")
 	l.Link(l.Host(), r.server, "10.2.0.1/24", "10.2.0.2/24")
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -75,7 +75,7 @@ func (r *rig) open() {
 	if r.tracker, err = Open(slog.New(slog.DiscardHandler)); err != nil {
 		r.Fatal(err)
 	}
-	r.told = false
+	r.applied = false
 }
 
 // forgetFlows deletes the flows of earlier tests from conntrack.
@@ -108,13 +108,13 @@ func (r *rig) nft(script string) {
 // in turn.
 func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, c := range batch {
-		if delete(r.there, c.Key); c.New != nil {
-			r.there[c.Key] = c.New
+		if delete(r.withRules, c.Key); c.New != nil {
+			r.withRules[c.Key] = c.New
 		}
 	}
 	var b strings.Builder
 	b.WriteString("add table ip web\nadd chain ip web pre { type nat hook prerouting priority -100; }\nflush chain ip web pre\n")
-	for k, f := range r.there {
+	for k, f := range r.withRules {
 		var to []string
 		for _, x := range f.Backends {
 			if x.State == balancer.Active {
@@ -135,11 +135,11 @@ func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 
 // Observe implements dataplane.Dataplane.
 func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
-	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !r.told}
-	for k, f := range r.there {
+	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !r.applied}
+	for k, f := range r.withRules {
 		seen.Digests[k] = r.Digest(f)
 	}
-	r.told = true
+	r.applied = true
 	r.tracker.Found(seen.Digests)
 	return seen, nil
 }

@@ -53,7 +53,7 @@ func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(
 // flows when the key is applied again.
 func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
 	t.traffic.start()
-	atOnce := t.flows.take(batch, failed)
+	atOnce := t.flows.process(batch, failed)
 	if len(atOnce) == 0 {
 		return
 	}

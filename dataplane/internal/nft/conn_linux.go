@@ -15,10 +15,10 @@ import (
 // Conn commits transactions to nf_tables and reads its state, in the network namespace in which it
 // was opened. Calls of its methods must not overlap.
 type Conn struct {
-	sock *nlsock.Socket
-	room int // size of the socket's send buffer
-	hear int // size of the socket's receive buffer
-	seq  uint32
+	sock          *nlsock.Socket
+	room          int // size of the socket's send buffer
+	receiveBuffer int // size of the socket's receive buffer
+	seq           uint32
 	// commits counts the transactions that took effect.
 	commits uint32
 	// events is nil if Listen was not called.
@@ -35,7 +35,7 @@ func Open() (*Conn, error) {
 	err = s.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // only for its texts
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
-		c.hear, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
+		c.receiveBuffer, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("preparing a netfilter socket: %w", err), s.Close())
@@ -91,11 +91,11 @@ func (c *Conn) Commit(t *Tx) error {
 	}
 	c.sock.Discard()
 	heard := min(echoed*t.counting(), math.MaxInt32/2)
-	if err := c.grow(&c.hear, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, heard); err != nil {
+	if err := c.grow(&c.receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF, heard); err != nil {
 		return err
 	}
 	from := c.seq
-	b, steps := t.encode(from, heard <= c.hear)
+	b, steps := t.encode(from, heard <= c.receiveBuffer)
 	t.Bytes, t.Deleted = len(b), nil
 	c.seq += uint32(len(steps))
 	if err := c.grow(&c.room, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF, len(b)+1024); err != nil {

@@ -69,13 +69,13 @@ func (c *Conn) Foreign(t Table, upTo uint32) uint64 {
 	if c.events == nil {
 		return uint64(upTo - c.commits)
 	}
-	c.events.hear(upTo)
+	c.events.readUntil(upTo)
 	return c.events.touched[t] + c.events.lost
 }
 
-// hear reads events up to a generation. It may have to wait, because the kernel reports a
+// readUntil reads events up to a generation. It may have to wait, because the kernel reports a
 // transaction shortly after it has taken effect.
-func (e *events) hear(upTo uint32) {
+func (e *events) readUntil(upTo uint32) {
 	for int32(upTo-e.generation) > 0 { // generations may wrap around
 		m, err := e.sock.Within(eventPatience)
 		if err != nil {
@@ -104,8 +104,8 @@ func (e *events) note(m *nlsock.Messages) {
 	}
 }
 
-// newGeneration processes the report of a generation. A report may arrive after hear has stopped
-// waiting. A skipped generation means that a report was lost.
+// newGeneration processes the report of a generation. A report may arrive after readUntil has
+// stopped waiting. A skipped generation means that a report was lost.
 func (e *events) newGeneration(generation uint32) {
 	ahead := int32(generation - e.generation)
 	if ahead > 1 {

@@ -80,10 +80,10 @@ func stored(kv *mvccpb.KeyValue, name balancer.Name) *Stored {
 	return s
 }
 
-// Says reports whether replacing the stored fields with fields would make no difference to any
+// Matches reports whether replacing the stored fields with fields would make no difference to any
 // reader. Both must define the same service regardless of the defaults, and must have the same
 // unknown fields.
-func (s *Stored) Says(fields map[string]any) bool {
+func (s *Stored) Matches(fields map[string]any) bool {
 	wanted, problems := balancer.DecodeService(s.Name, fields, nil, nil, balancer.SeverityWarning)
 	if !sameService(s.Service, wanted) || !slices.Equal(fieldsWithDefaults(s.Fields), fieldsWithDefaults(fields)) {
 		return false
@@ -149,9 +149,9 @@ func (w *Writer) Policies(ctx context.Context) (all []*StoredPolicy, err error) 
 	return all, err
 }
 
-// Says reports whether replacing the stored fields with fields would make no difference to any
+// Matches reports whether replacing the stored fields with fields would make no difference to any
 // reader.
-func (p *StoredPolicy) Says(fields map[string]any) bool {
+func (p *StoredPolicy) Matches(fields map[string]any) bool {
 	wanted, _ := balancer.DecodeVIP(p.Addr.String(), fields, nil, balancer.SeverityWarning)
 	if p.VIP == nil || wanted == nil {
 		return false

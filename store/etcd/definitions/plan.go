@@ -91,7 +91,7 @@ func (p *Plan) Read(ctx context.Context, w *Writer) error {
 			s.Base = s.Stored.Revision
 		}
 		s.Service = p.withGiven(s.Service)
-		switch unchanged := s.Stored != nil && s.Fields != nil && s.Stored.Says(s.Fields); {
+		switch unchanged := s.Stored != nil && s.Fields != nil && s.Stored.Matches(s.Fields); {
 		case s.Fields == nil:
 			s.Outcome = Removed
 		case s.Stored == nil:

@@ -122,7 +122,7 @@ func (p *Plan) agrees(ctx context.Context, s *Step) bool {
 		return false
 	case s.Fields == nil || now == nil:
 		return s.Fields == nil && now == nil
-	case !now.Says(s.Fields):
+	case !now.Matches(s.Fields):
 		return false
 	}
 	s.Outcome, s.Revision = Unchanged, now.Revision

@@ -138,7 +138,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 		if err != nil {
 			return client.Result{}, err
 		}
-		same := before == nil && c.Fields == nil || before != nil && c.Fields != nil && before.Says(c.Fields)
+		same := before == nil && c.Fields == nil || before != nil && c.Fields != nil && before.Matches(c.Fields)
 		if same && !vips.changes() {
 			return client.Result{Revision: revision}, nil
 		}

@@ -129,7 +129,7 @@ func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeN
 func isNote(text []byte) bool {
 	value, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
 	config, _ := value.(*schema.NodeConfig)
-	return config != nil && !config.Says() && len(problems) == 0
+	return config != nil && !config.HasSetting() && len(problems) == 0
 }
 
 // read parses a key of a node.

@@ -68,9 +68,9 @@ func (r *Registry) Presence(node string, live schema.NodeLive, ttl time.Duration
 	return p, nil
 }
 
-// Tell sets the status of the node. If the newest status differs, it is written, at most once a
-// second, and less often if etcd is slow. It never blocks.
-func (p *Presence) Tell(s schema.NodeStatus) {
+// SetStatus sets the status of the node. If the newest status differs, it is written, at most once
+// a second, and less often if etcd is slow. It never blocks.
+func (p *Presence) SetStatus(s schema.NodeStatus) {
 	p.mu.Lock()
 	p.status = &s
 	p.mu.Unlock()

@@ -37,12 +37,12 @@ const (
 type Ownership struct {
 	keys schema.Keys
 	node string
-	// Member returns the record to register. After the registration, Tell receives all records, and
-	// then changes in order. Secrets receives the keys of heartbeats, the newest first. Report
-	// receives the error of the connection, or nil.
-	Member  func() failover.Member
-	Tell    func(changes []failover.RecordChange, revision int64, all bool)
-	Secrets func([][]byte)
+	// Member returns the record to register. After the registration, OnRecords receives all
+	// records, and then changes in order. Secrets receives the keys of heartbeats, the newest
+	// first. Report receives the error of the connection, or nil.
+	Member    func() failover.Member
+	OnRecords func(changes []failover.RecordChange, revision int64, all bool)
+	Secrets   func([][]byte)
 	// Standby receives whether the node is on standby, and the request that caused it.
 	Standby func(on bool, by failover.Request)
 	Report  func(error)
@@ -223,7 +223,7 @@ func (o *Ownership) load(ctx context.Context, m *client.Member) (int64, error) {
 		}
 	}
 	o.configured(append(config, nil)[0])
-	o.Tell(changes, both.Header.Revision, true)
+	o.OnRecords(changes, both.Header.Revision, true)
 	return both.Header.Revision, nil
 }
 
@@ -324,7 +324,7 @@ func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Leas
 					changes = append(changes, c)
 				}
 			}
-			o.Tell(changes, answer.Header.Revision, false)
+			o.OnRecords(changes, answer.Header.Revision, false)
 		}
 	}
 }

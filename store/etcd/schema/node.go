@@ -24,9 +24,9 @@ type NodeConfig struct {
 	Reason string `toml:"reason" json:"reason,omitempty"`
 }
 
-// Says reports whether the configuration contains a setting. A note, which only names who removed
-// the settings, contains none.
-func (c NodeConfig) Says() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
+// HasSetting reports whether the configuration contains a setting. A note, which only names who
+// removed the settings, contains none.
+func (c NodeConfig) HasSetting() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
 
 // NodeLive describes the running daemon (nodes/NODE/live). It is written once, under the daemon's
 // lease.

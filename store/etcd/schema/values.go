@@ -50,7 +50,7 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 		return DecodeHost(text, origin)
 	}
 	if s.Kind == PendingKind {
-		return says(DecodePending(text, origin, defaults))
+		return asInterface(DecodePending(text, origin, defaults))
 	}
 	fields, err := ParseObject(text)
 	if err != nil {
@@ -59,17 +59,17 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	where := func(string) balancer.Origin { return origin }
 	switch s.Kind {
 	case ServiceKind:
-		return says(balancer.DecodeService(s.Of, fields, defaults, where, balancer.SeverityWarning))
+		return asInterface(balancer.DecodeService(s.Of, fields, defaults, where, balancer.SeverityWarning))
 	case EndpointKind:
-		return says(balancer.DecodeEndpoint(s.Of, fields, where, balancer.SeverityWarning))
+		return asInterface(balancer.DecodeEndpoint(s.Of, fields, where, balancer.SeverityWarning))
 	case OverrideKind:
-		return says(decodeOverride(s.Of, fields, origin))
+		return asInterface(decodeOverride(s.Of, fields, origin))
 	case NodeConfigKind:
-		return says(DecodeNodeConfig(fields, origin))
+		return asInterface(DecodeNodeConfig(fields, origin))
 	case PolicyKind:
-		return says(balancer.DecodeVIP(s.VIP.String(), fields, where, balancer.SeverityWarning))
+		return asInterface(balancer.DecodeVIP(s.VIP.String(), fields, where, balancer.SeverityWarning))
 	case PoolKind:
-		return says(decodePoolPolicy(s.OfPool, fields, origin))
+		return asInterface(decodePoolPolicy(s.OfPool, fields, origin))
 	}
 	return nil, Problem(s.Of, origin, "is not the key of anything that is known here")
 }
@@ -87,8 +87,8 @@ func DecodeHost(text []byte, origin balancer.Origin) (any, []balancer.Problem) {
 	return &n, nil
 }
 
-// says converts a decoded value to an interface, which is nil if v is nil.
-func says[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
+// asInterface converts a decoded value to an interface, which is nil if v is nil.
+func asInterface[T any](v *T, problems []balancer.Problem) (any, []balancer.Problem) {
 	if v == nil {
 		return nil, problems
 	}

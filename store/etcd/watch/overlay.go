@@ -20,8 +20,8 @@ type overlay struct {
 	changed map[balancer.Name]bool
 }
 
-// is reports whether p is the same change, perhaps after its end.
-func (o *overlay) is(p *schema.Pending) bool {
+// isSame reports whether p is the same change, perhaps after its end.
+func (o *overlay) isSame(p *schema.Pending) bool {
 	return o.of != nil && p != nil && o.of.By == p.By && o.of.Since.Equal(p.Since)
 }
 
@@ -35,7 +35,7 @@ func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *b
 	t := &w.trial
 	live := p != nil && p.Live(now) && p.Covers(w.options.Node, w.options.Zone())
 	w.notePending(p, live, now)
-	if live || t.is(p) && p.Confirmed && now.Before(p.Until) {
+	if live || t.isSame(p) && p.Confirmed && now.Before(p.Until) {
 		for _, name := range slices.Sorted(maps.Keys(p.Services)) {
 			next, stored := p.Services[name], int64(0)
 			if r := s.records.At(rawKey(s.keys.Service(name))); r != nil {
@@ -77,16 +77,16 @@ func scoped(s *balancer.Service, p *schema.Pending) *balancer.Service {
 // notePending reports the start and the end of the pending change on this node.
 func (w *watchRun) notePending(p *schema.Pending, live bool, now time.Time) {
 	t := &w.trial
-	if t.form != nil && live && t.is(p) {
+	if t.form != nil && live && t.isSame(p) {
 		return
 	}
 	if ended := t.form; ended != nil {
 		how, by := store.Aborted, ""
-		if t.is(p) {
+		if t.isSame(p) {
 			by = p.Ended
 		}
 		switch {
-		case t.is(p) && p.Confirmed:
+		case t.isSame(p) && p.Confirmed:
 			how = store.Confirmed
 		case by == "" && !now.Before(t.of.Until):
 			how = store.Expired

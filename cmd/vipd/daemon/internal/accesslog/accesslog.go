@@ -175,15 +175,15 @@ func (l *Log) follow(ctx context.Context) {
 	case <-l.wanted:
 	}
 	for ctx.Err() == nil {
-		if err := l.o.Follow(ctx, l.tell, func(ends uint64) { l.lost.Add(ends) }); err != nil {
+		if err := l.o.Follow(ctx, l.record, func(ends uint64) { l.lost.Add(ends) }); err != nil {
 			l.o.Log.Warn("connections can't be followed, so the access log lacks them; trying again", "err", err)
 		}
 		wake.Sleep(ctx, again)
 	}
 }
 
-// tell queues the line of a connection. It never blocks.
-func (l *Log) tell(began bool, c *dataplane.Connection) {
+// record queues the line of a connection. It never blocks.
+func (l *Log) record(began bool, c *dataplane.Connection) {
 	if began {
 		return
 	}

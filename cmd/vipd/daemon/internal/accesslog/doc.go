@@ -1,7 +1,7 @@
 // Package accesslog writes a line for each connection that ends, to the destination that its
 // service names.
 //
-//	dataplane.Follow -> tell -> queue of a file, or of vipd's own log -> write
+//	dataplane.Follow -> record -> queue of a file, or of vipd's own log -> write
 //
 // Services that name the same file share a queue. No connection waits for a disk, and no file waits
 // for another. If the queue is full, a line is dropped and counted. An idle file is closed. A file

@@ -54,7 +54,7 @@ func New(o Options) *Agents {
 		file: o.StateDir.File("agents.json", "answers of agents are lost at a restart", statedir.Large),
 	}
 	a.restore()
-	a.runner = probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}, Heard: a.heard})
+	a.runner = probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}, OnResult: a.process})
 	return a
 }
 
@@ -105,8 +105,8 @@ func (a *Agents) forgetLocked(t balancer.Target) {
 	delete(a.at, t)
 }
 
-// heard processes the result of a question.
-func (a *Agents) heard(h probe.Heard) {
+// process processes the result of a question.
+func (a *Agents) process(h probe.TargetResult) {
 	a.mu.Lock()
 	before, known := a.answers.Get(h.Target)
 	if !known {

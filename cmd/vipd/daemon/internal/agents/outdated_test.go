@@ -23,7 +23,7 @@ func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 		ask := func(r health.Result) (known bool) {
 			r.Began, r.Took = now, time.Second
 			now = now.Add(pause)
-			a.heard(probe.Heard{Target: target, Rules: health.Rules{Interval: interval}, Result: r})
+			a.process(probe.TargetResult{Target: target, Rules: health.Rules{Interval: interval}, Result: r})
 			return a.answers.Has(target)
 		}
 		if !ask(health.Result{Outcome: health.Passed, Text: "drain"}) {
@@ -56,7 +56,7 @@ func TestAnswersOutliveRestart(t *testing.T) {
 	rules := health.Rules{Interval: time.Second}
 	a, stop := start()
 	for _, of := range []balancer.Target{target, {Service: "removed", Addr: target.Addr, Port: 80}} {
-		a.heard(probe.Heard{Target: of, Rules: rules, Result: health.Result{Outcome: health.Passed, Text: "drain 50%", Began: time.Now()}})
+		a.process(probe.TargetResult{Target: of, Rules: rules, Result: health.Result{Outcome: health.Passed, Text: "drain 50%", Began: time.Now()}})
 	}
 	stop()
 	a, stop = start()
@@ -66,7 +66,7 @@ func TestAnswersOutliveRestart(t *testing.T) {
 		t.Errorf("answers after a restart = %+v and %d more, want only the drain and 50 %%", got, answers.Len()-1)
 	}
 	for i, want := range []bool{true, true, false} {
-		a.heard(probe.Heard{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
+		a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
 		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
 			t.Errorf("answer counts after %d unanswered questions = %t, want %t", i+1, got, want)
 		}
@@ -106,7 +106,7 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 		start := restarts(t)
 		a, save := start()
 		for _, age := range c.ages {
-			a.heard(probe.Heard{Target: target, Rules: health.Rules{Interval: time.Second}, Result: health.Result{Outcome: health.Passed, Text: "drain", Began: time.Now().Add(-age)}})
+			a.process(probe.TargetResult{Target: target, Rules: health.Rules{Interval: time.Second}, Result: health.Result{Outcome: health.Passed, Text: "drain", Began: time.Now().Add(-age)}})
 		}
 		if c.stops {
 			ended, end := context.WithCancel(t.Context())
@@ -131,7 +131,7 @@ func TestSilentAgent(t *testing.T) {
 	a.Answers(&balancer.Env{}, &in)
 	ask := func(o health.Outcome, wantProblem bool, wantKicks int) {
 		t.Helper()
-		a.heard(probe.Heard{Target: target, Result: health.Result{Outcome: o, Text: "up"}})
+		a.process(probe.TargetResult{Target: target, Result: health.Result{Outcome: o, Text: "up"}})
 		problems := a.Problems(in.Services)
 		if (len(problems) == 1) != wantProblem || kicks != wantKicks {
 			t.Errorf("problems = %v, want any %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)

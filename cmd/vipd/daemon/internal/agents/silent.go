@@ -22,7 +22,7 @@ type silence struct {
 }
 
 // countLocked counts a result. It reports whether an agent became silent, or is no longer silent.
-func (a *Agents) countLocked(h *probe.Heard, answered bool) (turned bool) {
+func (a *Agents) countLocked(h *probe.TargetResult, answered bool) (turned bool) {
 	s := a.silent[h.Target]
 	if answered {
 		delete(a.silent, h.Target)

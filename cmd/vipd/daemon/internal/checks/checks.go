@@ -52,8 +52,8 @@ type Options struct {
 	Events *events.History
 	// Kick makes the model call Verdicts again. It must not block.
 	Kick func()
-	// Heard receives each result.
-	Heard func(probe.Heard)
+	// OnResult receives each result.
+	OnResult func(probe.TargetResult)
 	// Observe receives the duration of each check.
 	Observe func(t balancer.HealthType, took time.Duration)
 }
@@ -83,11 +83,11 @@ func New(o Options) (*Checks, error) {
 	_, _ = seed.Write([]byte(o.Node)) // Write never fails
 	c.runner = probe.NewRunner(probe.Options{
 		Report: c.report, Seed: seed.Sum64(), Kept: kept.Checks, Held: held,
-		Heard: func(h probe.Heard) {
-			if c.unable.heard(h) {
+		OnResult: func(h probe.TargetResult) {
+			if c.unable.add(h) {
 				o.Kick()
 			}
-			o.Heard(h)
+			o.OnResult(h)
 		},
 		Observe: func(t balancer.HealthType, r health.Result) { o.Observe(t, r.Took) },
 	})
@@ -218,8 +218,8 @@ type Found struct {
 	Shared bool
 }
 
-// Of returns the state of a target.
-func (c *Checks) Of(t balancer.Target) (f Found) {
+// StateOf returns the state of a target.
+func (c *Checks) StateOf(t balancer.Target) (f Found) {
 	f.Own, f.Checked = c.runner.Status(t)
 	f.Fleet, f.Shared = c.Fleet.Standing(t)
 	return f

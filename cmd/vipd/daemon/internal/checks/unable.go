@@ -24,7 +24,7 @@ type unable struct {
 	mu   sync.Mutex // guards rows; never held during a call of another package
 	rows map[checkOf]row
 
-	said map[balancer.Name]excuse // belongs to the caller of problems
+	reported map[balancer.Name]excuse // belongs to the caller of problems
 }
 
 // checkOf is a check of a target, which may have several.
@@ -47,9 +47,9 @@ type excuse struct {
 	text   string
 }
 
-// heard adds a result. It reports whether the number of consecutive results has reached Fall, or
+// add adds a result. It reports whether the number of consecutive results has reached Fall, or
 // whether such a series has ended.
-func (u *unable) heard(h probe.Heard) bool {
+func (u *unable) add(h probe.TargetResult) bool {
 	if h.Outcome != health.NotRun && !u.some.Load() {
 		return false
 	}
@@ -90,7 +90,7 @@ func (u *unable) includes(t balancer.Target, s health.Subject) bool {
 // problems returns a problem for each service with endpoints that can't be checked, and the total
 // number of such endpoints. It drops the rows of endpoints that this node no longer checks.
 func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], checked func(t balancer.Target, check int) bool) (all []balancer.Problem, targets int) {
-	if !u.some.Load() && len(u.said) == 0 {
+	if !u.some.Load() && len(u.reported) == 0 {
 		return nil, 0
 	}
 	u.mu.Lock()
@@ -122,12 +122,12 @@ func (u *unable) problems(services snap.Map[balancer.Name, *balancer.Service], c
 	said := map[balancer.Name]excuse{}
 	for name, t := range first {
 		x := excuse{t, strings.TrimPrefix(text[t], "not run: ")}
-		if before, there := u.said[name]; there && text[before.target] != "" {
+		if before, there := u.reported[name]; there && text[before.target] != "" {
 			x = before
 		}
 		said[name] = x
 	}
-	u.said = said
+	u.reported = said
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		endpoints := said[name].target.Address()
 		if more := count[name] - 1; more > 0 {

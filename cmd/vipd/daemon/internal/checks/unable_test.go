@@ -21,16 +21,16 @@ func TestUnableForgets(t *testing.T) {
 	one := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.1"), Port: 80}
 	two := balancer.Target{Service: "web", Addr: netip.MustParseAddr("192.0.2.2"), Port: 80}
 	checked[one], checked[two] = true, true
-	lacking := func(t balancer.Target) probe.Heard {
-		return probe.Heard{Target: t, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: health.NotRun, Text: "no such program"}}
+	lacking := func(t balancer.Target) probe.TargetResult {
+		return probe.TargetResult{Target: t, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: health.NotRun, Text: "no such program"}}
 	}
 	for _, at := range []balancer.Target{one, one, two} {
-		u.heard(lacking(at))
+		u.add(lacking(at))
 	}
 	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
 		t.Errorf("%d targets, problems %v; want 1 and 1", n, problems)
 	}
-	u.heard(lacking(two))
+	u.add(lacking(two))
 	const want = "192.0.2.1:80 and 1 more endpoint can't be checked from here: no such program"
 	if problems, n := u.problems(services, is); n != 2 || len(problems) != 1 || problems[0].Text != want {
 		t.Errorf("two endpoints: %d targets, problems %v; want 2, %q", n, problems, want)
@@ -56,7 +56,7 @@ func TestUncheckable(t *testing.T) {
 	var c Checks
 	c.all = c.all.Set(one, health.Subject{Next: &health.Subject{}})
 	result := func(o health.Outcome) {
-		c.unable.heard(probe.Heard{Target: one, Check: 1, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: o}})
+		c.unable.add(probe.TargetResult{Target: one, Check: 1, Rules: health.Rules{Fall: 2}, Result: health.Result{Outcome: o}})
 	}
 	expect := func(when string, want bool) {
 		t.Helper()

@@ -153,14 +153,14 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	present.Go(func() { f.presence.Run(ctx) })
 	pause := time.NewTicker(time.Second) // the status is published at most once a second
 	defer pause.Stop()
-	var published news
+	var published writtenStatus
 	draining := false // the connections of drains change without another change
 	for {
 		v := look()
-		if now := (news{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != published || draining) {
+		if now := (writtenStatus{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != published || draining) {
 			status := f.status(v)
 			published, draining = now, len(status.Drains) > 0
-			f.presence.Tell(status)
+			f.presence.SetStatus(status)
 		}
 		f.publish(v.State)
 		select {
@@ -186,9 +186,9 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// news is the part of a status whose changes are written. Changed counts of drains alone are not
-// written.
-type news struct {
+// writtenStatus is the part of a status whose changes are written. Changed counts of drains alone
+// are not written.
+type writtenStatus struct {
 	state    *model.State
 	engine   *dataplane.Status
 	mode     *modeswitch.Chosen

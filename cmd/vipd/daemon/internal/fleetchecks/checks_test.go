@@ -83,7 +83,7 @@ func TestFleetOutvotes(t *testing.T) {
 	}
 	w.mu.Lock()
 	delete(w.liars, "host2")
-	w.lame["host4"] = true
+	w.cannotRun["host4"] = true
 	w.mu.Unlock()
 	w.hosts[0].stop()
 	w.join("host4")

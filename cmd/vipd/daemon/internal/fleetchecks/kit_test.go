@@ -42,12 +42,12 @@ type world struct {
 	patience time.Duration
 	log      *slog.Logger
 
-	mu     sync.Mutex // guards the fields below
-	wanted snap.Map[balancer.Target, health.Subject]
-	down   map[netip.AddrPort]bool
-	liars  map[string]bool // hosts whose checks always fail
-	lame   map[string]bool // hosts that can't run checks
-	hosts  []*simulated
+	mu        sync.Mutex // guards the fields below
+	wanted    snap.Map[balancer.Target, health.Subject]
+	down      map[netip.AddrPort]bool
+	liars     map[string]bool // hosts whose checks always fail
+	cannotRun map[string]bool // hosts that can't run checks
+	hosts     []*simulated
 }
 
 // simulated is a host without a dataplane: its checks, and a substitute for the model.
@@ -74,7 +74,7 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 	w := &world{
 		t: t, cluster: etcdkit.Start(t, etcdkit.Options{}), health: &h, lease: 2 * time.Second, patience: 300 * time.Millisecond, log: slog.New(slog.DiscardHandler),
-		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, lame: map[string]bool{},
+		down: map[netip.AddrPort]bool{}, liars: map[string]bool{}, cannotRun: map[string]bool{},
 	}
 	w.client = w.cluster.Client()
 	for i := range targets {
@@ -181,7 +181,7 @@ func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort
 		return p.Check(ctx, at)
 	}
 	h.mu.Lock()
-	failed, lame := h.down[at] || h.liars[h.name], h.lame[h.name]
+	failed, lame := h.down[at] || h.liars[h.name], h.cannotRun[h.name]
 	h.mu.Unlock()
 	switch {
 	case lame:

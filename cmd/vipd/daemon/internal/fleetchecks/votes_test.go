@@ -35,7 +35,7 @@ func TestFleetWithdraws(t *testing.T) {
 	limp := func(is bool) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.lame["host2"] = is
+		w.cannotRun["host2"] = is
 	}
 	limp(true)
 	w.turn(true, w.targets[0])

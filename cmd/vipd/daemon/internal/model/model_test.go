@@ -35,7 +35,7 @@ func options(t *testing.T, path string) model.Options {
 	history := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
 	found, err := checks.New(checks.Options{
 		StateDir: stateDir, Events: history, Kick: published.Kick,
-		Heard: func(probe.Heard) {}, Observe: func(balancer.HealthType, time.Duration) {},
+		OnResult: func(probe.TargetResult) {}, Observe: func(balancer.HealthType, time.Duration) {},
 	})
 	if err != nil {
 		t.Fatal(err)

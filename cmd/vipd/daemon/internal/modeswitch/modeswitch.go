@@ -46,8 +46,8 @@ type Options struct {
 	// channel is closed when all traffic has moved. Kick makes the engine check the host again.
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
-	// Tell sends the needs of modes to the host.
-	Tell func(dataplane.Needs)
+	// SetNeeds sends the needs of modes to the host.
+	SetNeeds func(dataplane.Needs)
 	// Listen receives a dataplane before it starts.
 	Listen func(dataplane.Dataplane)
 	// Counters counts in current and past dataplanes.
@@ -158,7 +158,7 @@ const failLooks = 10
 func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
-	c.tell(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both modes serve for a while
+	c.sendNeeds(use.Dataplane.Traits().And(next.Dataplane.Traits().Needs)) // both modes serve for a while
 	c.o.Listen(next.Dataplane)
 	moved := c.o.Adopt(next.Dataplane)
 	if err := c.await(ctx, moved); err != nil {
@@ -184,14 +184,14 @@ func (c *Switch) tune() {
 		}
 	}
 	if needs != c.tuned {
-		c.tell(needs)
+		c.sendNeeds(needs)
 		c.o.Kick()
 	}
 }
 
-func (c *Switch) tell(needs dataplane.Needs) {
+func (c *Switch) sendNeeds(needs dataplane.Needs) {
 	c.tuned = needs
-	c.o.Tell(needs)
+	c.o.SetNeeds(needs)
 }
 
 // await waits until traffic has moved. It returns an error with the reason if it has not moved.

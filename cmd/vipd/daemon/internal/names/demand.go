@@ -58,14 +58,14 @@ func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 	if limit := n.o.MaxEtcd(); l == nil && u.foreign && n.foreign >= limit {
 		n.refused[id] = u
 		n.publish(id, &balancer.Resolution{
-			Members: known.Members, Former: known.Former,
+			Records: known.Records, Former: known.Former,
 			Failure: fmt.Sprintf("not looked up, because services from etcd may use %d names (resolver.max_names)", limit),
 		})
 		return
 	}
 	delete(n.refused, id)
 	if l == nil {
-		l = &lookup{Lookup: id.Lookup, users: map[balancer.Name]use{}, again: wake.New(), answer: &balancer.Resolution{Members: known.Members}}
+		l = &lookup{Lookup: id.Lookup, users: map[balancer.Name]use{}, again: wake.New(), answer: &balancer.Resolution{Records: known.Records}}
 		n.foreign++
 		n.mu.Lock()
 		n.lookups[id.Lookup], n.added[l] = l, true
@@ -139,14 +139,14 @@ func (n *Names) retry(in *balancer.Inputs) {
 
 // replacedMembers returns the known endpoints of the lookups that a new lookup replaces: of the
 // same name for other families, or of another discovery.
-func (n *Names) replacedMembers(id balancer.LookupID) []balancer.Member {
-	var members []balancer.Member
+func (n *Names) replacedMembers(id balancer.LookupID) []balancer.LookupRecord {
+	var members []balancer.LookupRecord
 	for other, r := range n.resolved.While(balancer.LookupID{Service: id.Service}, func(other balancer.LookupID) bool { return other.Service == id.Service }) {
 		if other.Lookup.Replaces(id.Lookup) {
-			members = slices.Concat(members, r.Members, r.Former)
+			members = slices.Concat(members, r.Records, r.Former)
 		}
 	}
-	members = slices.DeleteFunc(members, func(m balancer.Member) bool { return !id.Lookup.Wants(m.Addr) })
-	slices.SortFunc(members, balancer.Member.Compare)
+	members = slices.DeleteFunc(members, func(m balancer.LookupRecord) bool { return !id.Lookup.Wants(m.Addr) })
+	slices.SortFunc(members, balancer.LookupRecord.Compare)
 	return slices.Compact(members)
 }

@@ -65,7 +65,7 @@ func startNode(t *testing.T, path string) *node {
 	return n
 }
 
-func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer {
+func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) resolve.Answer {
 	if n.silent {
 		<-ctx.Done()
 	}
@@ -74,7 +74,7 @@ func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.Me
 	n.asked[l.Name] = append(n.asked[l.Name], time.Since(n.start))
 	a := n.next
 	if a.Failure != "" {
-		a.Members = last
+		a.Records = last
 	}
 	return a
 }
@@ -85,7 +85,7 @@ func (n *node) answers(failure string, ttl time.Duration, addresses ...string) {
 	defer n.mu.Unlock()
 	n.next = resolve.Answer{Resolution: balancer.Resolution{Failure: failure}, TTL: ttl}
 	for _, a := range addresses {
-		n.next.Members = append(n.next.Members, balancer.Member{Addr: netip.MustParseAddr(a)})
+		n.next.Records = append(n.next.Records, balancer.LookupRecord{Addr: netip.MustParseAddr(a)})
 	}
 }
 
@@ -125,7 +125,7 @@ func (n *node) found(name balancer.Name, complete bool) string {
 		if id.Service != name {
 			continue
 		}
-		for _, m := range r.Members {
+		for _, m := range r.Records {
 			words = append(words, m.Addr.String())
 		}
 		for _, m := range r.Former {

@@ -77,7 +77,7 @@ func (n *Names) repeat(ctx context.Context, l *lookup) {
 		case n.free <- struct{}{}:
 		}
 		n.mu.Lock()
-		last := l.answer.Members
+		last := l.answer.Records
 		n.mu.Unlock()
 		a := n.o.Answer(ctx, l.Lookup, last)
 		<-n.free

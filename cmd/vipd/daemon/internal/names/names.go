@@ -39,7 +39,7 @@ type Options struct {
 	// StateDir keeps the answers for the next run.
 	StateDir *statedir.Dir
 	// Answer makes a lookup (see [resolve.Client.Answer]).
-	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.Member) resolve.Answer
+	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) resolve.Answer
 	// MaxEtcd returns the maximum number of lookups that only services from etcd request.
 	MaxEtcd func() int
 	// Kick makes the model call Resolved again. It must not block.
@@ -125,7 +125,7 @@ func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balanc
 // endpoints nor a first answer. Its cost depends on the number of lookups.
 func (n *Names) Awaits() bool {
 	for id, r := range n.resolved.All() {
-		if l := n.lookups[id.Lookup]; l != nil && l.own > 0 && len(r.Members)+len(r.Former) == 0 && r.Failure == "" {
+		if l := n.lookups[id.Lookup]; l != nil && l.own > 0 && len(r.Records)+len(r.Former) == 0 && r.Failure == "" {
 			return true
 		}
 	}
@@ -174,7 +174,7 @@ func (n *Names) kept(before snap.Map[balancer.LookupID, *balancer.Resolution]) s
 	n.file.Keep(func(w *bufio.Writer) error {
 		kept := keptNames{statedir.Version, []keptLookup{}}
 		for id, r := range resolved.All() {
-			if len(r.Members)+len(r.Former) > 0 {
+			if len(r.Records)+len(r.Former) > 0 {
 				kept.Lookups = append(kept.Lookups, keptLookup{id.Service, id.Lookup, *r})
 			}
 		}

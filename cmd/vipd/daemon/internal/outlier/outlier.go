@@ -94,9 +94,9 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	}
 }
 
-// Heard processes the result of a check. The result counts for an ejection if the check probed the
-// endpoint's own port. The ejection ends after rise successful checks.
-func (p *Detector) Heard(t balancer.Target, at netip.AddrPort, rise int, res health.Result) {
+// Process processes the result of a check. The result counts for an ejection if the check probed
+// the endpoint's own port. The ejection ends after rise successful checks.
+func (p *Detector) Process(t balancer.Target, at netip.AddrPort, rise int, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 
 // checkOf returns the result of a target's check, or nil if it has none.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
-	found := v.from.Checks.Of(t)
+	found := v.from.Checks.StateOf(t)
 	switch {
 	case s.Health == nil || !found.Checked && !found.Shared:
 		return nil

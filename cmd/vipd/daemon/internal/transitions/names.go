@@ -21,7 +21,7 @@ func (r *Tracker) recordNames(last, s *model.State, now time.Time) {
 		if !c.HadOld || !c.HasNew {
 			continue // the lookup is new, because its definition has changed
 		}
-		before, after := addressesOf(c.Old.Members), addressesOf(c.New.Members)
+		before, after := addressesOf(c.Old.Records), addressesOf(c.New.Records)
 		var parts []string
 		for _, part := range []struct {
 			word      string
@@ -40,7 +40,7 @@ func (r *Tracker) recordNames(last, s *model.State, now time.Time) {
 }
 
 // addressesOf returns the addresses of members, with their ports if the answer has ports.
-func addressesOf(members []balancer.Member) map[string]bool {
+func addressesOf(members []balancer.LookupRecord) map[string]bool {
 	all := make(map[string]bool, len(members))
 	for _, m := range members {
 		if m.Port == 0 {

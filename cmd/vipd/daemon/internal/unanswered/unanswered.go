@@ -72,9 +72,9 @@ func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
-// Heard receives a connection that an endpoint did not answer. If the kernel forwards the
-// connection, client is its client. Otherwise err is the error of the dial. Heard does not block.
-func (w *Watch) Heard(t balancer.Target, client netip.Addr, err error) {
+// Record receives a connection that an endpoint did not answer. If the kernel forwards the
+// connection, client is its client. Otherwise err is the error of the dial. Record does not block.
+func (w *Watch) Record(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.suspects[t]
@@ -187,8 +187,8 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
-// Of returns the statistics of an endpoint. It returns false if no failure is known.
-func (w *Watch) Of(t balancer.Target) (explain.Silence, bool) {
+// StatsOf returns the statistics of an endpoint. It returns false if no failure is known.
+func (w *Watch) StatsOf(t balancer.Target) (explain.Silence, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s, found := w.found[t]

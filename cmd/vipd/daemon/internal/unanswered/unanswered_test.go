@@ -88,7 +88,7 @@ func TestProblemThresholds(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := start(t)
 				n.count(c.port, 1000, 500) // counts from before the window
-				n.Heard(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
+				n.Record(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
 				time.Sleep(pause / 2)
 				n.count(c.port, 1000+c.connections, 500+c.failures)
 				time.Sleep(pause)
@@ -99,7 +99,7 @@ func TestProblemThresholds(t *testing.T) {
 				if (c.want == "") != (text == "") || !strings.Contains(text, c.want) {
 					t.Errorf("problems = %q, want %q", text, c.want)
 				}
-				if _, found := n.Of(target()); found != (c.want != "") {
+				if _, found := n.StatsOf(target()); found != (c.want != "") {
 					t.Errorf("Of(target) found = %t, want the opposite", found)
 				}
 			})
@@ -116,7 +116,7 @@ func TestProblemEnds(t *testing.T) {
 		if n.readings > 0 {
 			t.Errorf("readings of counters without a suspect = %d, want 0", n.readings)
 		}
-		n.Heard(target(), netip.MustParseAddr("10.1.0.2"), nil)
+		n.Record(target(), netip.MustParseAddr("10.1.0.2"), nil)
 		time.Sleep(pause / 2)
 		n.count("http", 20, 10)
 		time.Sleep(pause)
