@@ -1,0 +1,171 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/test/fake"
+	"vipd/test/lab"
+)
+
+// BenchmarkForward measures the processor time of a packet through the host, for services by nat
+// and by dr with ten endpoints. The floor has the same frames, which the host ignores. A veth runs
+// the receiver within the sender's call, so the sender's time is the time of the whole path.
+func BenchmarkForward(b *testing.B) {
+	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
+		b.Run(string(forward), func(b *testing.B) {
+			p := newForwardPath(b, forward)
+			b.Run("first", func(b *testing.B) { p.measure(b, balancer.TCP, true) })
+			b.Run("established", func(b *testing.B) { p.measure(b, balancer.UDP, false) }) // a datagram needs no answer
+		})
+	}
+}
+
+// forwardPath sends frames from a client through the host to a device that drops them.
+type forwardPath struct {
+	fd        int
+	host, own net.HardwareAddr
+	arrived   func() uint64
+	d         *Dataplane
+}
+
+func newForwardPath(b *testing.B, forward balancer.Forward) *forwardPath {
+	b.Helper()
+	d := newBench(b)
+	l := lab.New(b)
+	client, sink := l.Add("client"), l.Add("sink")
+	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
+	l.Link(l.Host(), sink, "10.2.0.1/24", "10.2.0.2/24")
+	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	l.Host().Sysctl("net.netfilter.nf_conntrack_checksum", "0") // the frames have no checksum of TCP
+	sink.Exec("nft", `add table netdev sink; add chain netdev sink in { type filter hook ingress device "host" priority 0; policy drop; }`)
+	link := func(name string) netlink.Link {
+		found, err := netlink.LinkByName(name)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return found
+	}
+	f := fake.Frontend("10.96.0.1:80", fake.Forward(forward))
+	f.Scheduler, f.Backends = balancer.Random, nil
+	for i := range 10 {
+		a := netip.AddrFrom4([4]byte{10, 2, 0, byte(10 + i)})
+		f.Backends = append(f.Backends, balancer.Backend{Addr: netip.AddrPortFrom(a, 80), State: balancer.Active, Weight: 1})
+		l.Host().Exec("ip", "neigh", "replace", a.String(), "lladdr", "02:00:00:00:00:01", "dev", "sink")
+	}
+	datagrams := *f
+	datagrams.Proto = balancer.UDP
+	if err := d.Apply(b.Context(), []dataplane.Change{{Key: f.Key, New: f}, {Key: datagrams.Key, New: &datagrams}}); err != nil {
+		b.Fatal(err)
+	}
+	p := &forwardPath{d: d, host: link("client").Attrs().HardwareAddr, own: net.HardwareAddr{2, 0, 0, 0, 0, 2}}
+	p.arrived = func() uint64 { return link("sink").Attrs().Statistics.TxPackets }
+	err := client.Do(func() (err error) {
+		p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return unix.Bind(p.fd, &unix.SockaddrLinklayer{Ifindex: index(b, client, "host")})
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		_ = unix.Close(p.fd)
+		if err := d.Close(context.Background(), false); err != nil {
+			b.Error(err)
+		}
+	})
+	return p
+}
+
+// index returns the index of a device in a namespace.
+func index(b *testing.B, n *lab.NS, name string) (i int) {
+	b.Helper()
+	if _, err := fmt.Sscanf(n.Exec("ip", "-o", "link", "show", name), "%d:", &i); err != nil {
+		b.Fatal(err)
+	}
+	return i
+}
+
+// rounds is the number of turns of path and floor, and turnPackets the number of packets of a turn.
+const rounds, turnPackets = 40, 2000
+
+// measure reports the least processor time of a packet above the floor's. Each packet opens a
+// connection, or all belong to the same connection.
+func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool) {
+	b.Helper()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	n := uint32(0)
+	turn := func(to net.HardwareAddr) time.Duration {
+		began := threadTime(b)
+		for range turnPackets {
+			if first {
+				n++
+			}
+			if err := unix.Send(p.fd, frame(to, p.own, proto, n), 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return threadTime(b) - began
+	}
+	for b.Loop() {
+		turn(p.host) // warms up
+		before := p.arrived()
+		floor, path := time.Hour, time.Hour
+		for range rounds {
+			floor = min(floor, turn(net.HardwareAddr{2, 0, 0, 0, 0, 3}))
+			path = min(path, turn(p.host))
+		}
+		if got := p.arrived() - before; got < rounds*turnPackets {
+			b.Fatalf("packets that left the host = %d, want %d", got, rounds*turnPackets)
+		}
+		b.ReportMetric(float64((path-floor).Nanoseconds())/turnPackets, "cpu-ns/packet")
+		b.ReportMetric(float64(floor.Nanoseconds())/turnPackets, "floor-ns")
+	}
+}
+
+// threadTime returns the processor time of this thread.
+func threadTime(b *testing.B) time.Duration {
+	b.Helper()
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(t.Nano())
+}
+
+// frame returns a frame of the n-th client: a SYN, or a datagram.
+func frame(to, from net.HardwareAddr, proto balancer.Protocol, n uint32) []byte {
+	size := 40
+	if proto == balancer.UDP {
+		size = 28
+	}
+	b := append(append(make([]byte, 0, 60), to...), from...)
+	b = append(b, 8, 0, 0x45, 0, 0, byte(size), 0, 0, 0, 0, 64, proto.Number(), 0, 0)
+	b = append(b, 172, 16|byte(n>>24&15), byte(n>>16), byte(n>>8)|1, 10, 96, 0, 1)
+	sum := uint32(0)
+	for i := 14; i < 34; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	binary.BigEndian.PutUint16(b[24:], ^uint16(sum+sum>>16))
+	b = binary.BigEndian.AppendUint16(b, 1024+uint16(n&0x7fff))
+	b = append(b, 0, 80)
+	if proto == balancer.UDP {
+		return append(b, 0, 8, 0, 0)
+	}
+	return append(b, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0)
+}
