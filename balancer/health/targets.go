@@ -193,19 +193,19 @@ func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health
 				continue
 			}
 		}
-		port := cmp.Or(own, e.TargetPort(probed))
+		port, datagrams := cmp.Or(own, e.TargetPort(probed)), probed.Protocol == balancer.UDP || h.Type == balancer.UDPHealth
 		first = &Subject{
-			At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port, probed.Protocol), Health: h, Fleet: ByFleet(s), Next: first,
+			At: netip.AddrPortFrom(e.Address, port), Proto: probed.Protocol, Header: header(env, s, e, port, datagrams), Health: h, Fleet: ByFleet(s), Next: first,
 		}
 	}
 	return first
 }
 
 // header returns the version of the PROXY header that clients' connections to a port of e start
-// with, for a check over proto.
-func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16, proto balancer.Protocol) balancer.ProxyProtocol {
+// with. datagrams reports whether the check is over UDP.
+func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16, datagrams bool) balancer.ProxyProtocol {
 	leads := func(p balancer.Port) bool {
-		has := p.Protocol == balancer.TCP || p.Protocol == balancer.UDP && proto == balancer.UDP && s.ProxyProtocol == balancer.ProxyProtocolV2
+		has := p.Protocol == balancer.TCP || p.Protocol == balancer.UDP && datagrams && s.ProxyProtocol == balancer.ProxyProtocolV2
 		return has && e.TargetPort(&p) == port
 	}
 	if !env.Capabilities.ProxyProtocol || s.ProxyProtocol == balancer.NoProxyProtocol || !slices.ContainsFunc(s.Ports, leads) {
