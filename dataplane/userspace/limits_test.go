@@ -22,7 +22,7 @@ func TestDescriptorShortageIsReported(t *testing.T) {
 		b.take(9)
 		says("")
 		b.claim(nil)
-		says("(there are 10, two a connection)")
+		says("(10, two per connection)")
 		time.Sleep(shortagePeriod - time.Second)
 		says("new clients wait")
 		time.Sleep(time.Second + 1)
