@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"slices"
 	"time"
 
 	"vipd/balancer"
@@ -54,6 +55,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	}
 	e.applied.prune(want)
 	for _, batch := range [][]Change{fresh, failed} {
+		slices.SortStableFunc(batch, removalsFirst)
 		b.failures, b.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
 		b.run(batch, false)
 	}
@@ -61,6 +63,18 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 		e.applied.frontends = want.Frontends // both have equal entries; sharing the nodes makes the next comparison cheap
 	}
 	return b
+}
+
+// removalsFirst orders removals before other changes, because a range of ports may replace another
+// range that overlaps it.
+func removalsFirst(a, b Change) int {
+	switch {
+	case a.New == nil && b.New != nil:
+		return -1
+	case a.New != nil && b.New == nil:
+		return 1
+	}
+	return 0
 }
 
 // hold leaves a key unchanged until the host permits its change.

@@ -452,6 +452,26 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
+// TestEngineReplacedRange replaces a range of ports by a range that overlaps it, before and after it
+// in the order of keys. No round may fail.
+func TestEngineReplacedRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newFixture(t, 1)
+		a := netip.MustParseAddr("10.1.0.1")
+		w.desired.Addresses = w.desired.Addresses.Set(a, 1)
+		for _, first := range []uint16{8000, 8500, 8200} {
+			k := balancer.Key{Addr: a, Port: balancer.NewPortRange(first, first+999), Proto: balancer.TCP}
+			w.desired.Frontends = snap.Map[balancer.Key, *balancer.Frontend]{}.Set(k, w.frontend(k))
+			w.set()
+			time.Sleep(10 * time.Second)
+			if _, served := w.kernel.Frontends()[k]; !served || w.failed > 0 {
+				t.Errorf("%s: served = %v, failed rounds = %d; want true and 0", k, served, w.failed)
+			}
+		}
+		w.stop()
+	})
+}
+
 // TestEngineBurst makes a change after a pause, and then 1,000 changes within a second. The first
 // change must be applied immediately, and the burst in about ten rounds.
 func TestEngineBurst(t *testing.T) {

@@ -116,6 +116,11 @@ func (k *Kernel) writeLocked(c dataplane.Change) error {
 	if err := refuse(c); err != nil {
 		return err
 	}
+	for other := range k.frontends {
+		if other != c.Key && other.Port.IsRange() && other.Addr == c.Key.Addr && other.Proto == c.Key.Proto && other.Port.Overlaps(c.Key.Port) {
+			return fmt.Errorf("changing %s: %s overlaps it", c.Key, other)
+		}
+	}
 	if !c.New.NodePort && !k.addresses[c.Key.Addr] {
 		return fmt.Errorf("changing %s: its address is not there", c.Key)
 	}
