@@ -37,7 +37,7 @@ type fastRig struct {
 func newFastRig(t *testing.T, devices ...string) *fastRig {
 	t.Helper()
 	r := newFastNetwork(t)
-	r.start(devices...)
+	r.start(false, devices...)
 	r.apply("10.96.0.10:80/tcp", "10.96.0.10:80/udp", "[fd00:96::10]:80/tcp", "[fd00:96::10]:80/udp")
 	return r
 }
@@ -64,10 +64,10 @@ func newFastNetwork(t *testing.T) *fastRig {
 }
 
 // start starts vipd without services.
-func (r *fastRig) start(devices ...string) {
+func (r *fastRig) start(hardware bool, devices ...string) {
 	r.Helper()
 	o := options()
-	o.FastPath = devices
+	o.FastPath, o.FastPathHardware = devices, hardware
 	h, err := host.New(o)
 	if err != nil {
 		r.Fatal(err)
@@ -338,6 +338,23 @@ func (r *fastRig) checkEnd(t *testing.T) {
 	}
 }
 
+// TestIPVSFastPathHardware requests hardware that veths lack. vipd must report each device with the
+// driver's answer, and serve without the fast path.
+func TestIPVSFastPathHardware(t *testing.T) {
+	lab.NeedIPVS(t)
+	r := newFastNetwork(t)
+	r.start(true, "client", "s1")
+	r.apply("10.96.0.10:80/tcp")
+	c := r.open("tcp", "10.96.0.10:80")
+	r.exchange(c, 20)
+	problems := r.host.Problems()
+	for i, name := range []string{"client", "s1"} {
+		if len(problems) != 2 || !strings.Contains(problems[i].Text, "fast_path has no effect on "+name) || !strings.Contains(problems[i].Text, "not supported") {
+			t.Errorf("problems = %v, want the driver's answer for client and s1", problems)
+		}
+	}
+}
+
 // maxFastShare is the maximum cost of a packet in the fast path, in relation to a packet of the
 // same flow without it. Both are above the cost of a packet that is only routed.
 const maxFastShare = 0.45
@@ -360,7 +377,7 @@ func TestIPVSFastPathCost(t *testing.T) {
 			t.Cleanup(func() { _ = sink.Close() })
 			if vipd {
 				to = "10.96.0.10:81"
-				r.start(devices...)
+				r.start(false, devices...)
 				r.apply(to + "/udp")
 			} else {
 				r.lab.Host().Sysctl("net.ipv4.ip_forward", "1")
