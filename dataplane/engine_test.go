@@ -452,8 +452,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineReplacedRange replaces a range of ports by a range that overlaps it, before and after it
-// in the order of keys. No round may fail.
+// TestEngineReplacedRange replaces a range of ports by a range that overlaps it, which precedes or
+// follows it in the order of keys. No round may fail.
 func TestEngineReplacedRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)

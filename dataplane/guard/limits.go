@@ -149,8 +149,8 @@ func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	s.changed[at] = true
 }
 
-// limiterAt returns the wanted limiter of a place, or the zero value. Desired frontends have priority
-// over frontends that are only applied, so other limits apply at once.
+// limiterAt returns the wanted limiter of a place, or the zero value. Desired frontends have
+// priority over frontends that are only applied, so other limits apply at once.
 func (s *limits) limiterAt(place setEntry) limiter {
 	for _, from := range []map[setEntry]map[limiter]int{s.desired, s.applied} {
 		for l := range from[place] {
