@@ -250,7 +250,7 @@ func TestDirectHost(t *testing.T) {
 		t.Errorf("problems = %v, want one of the VIP on client", p)
 	}
 	l.Host().DelAddr("client", "10.96.0.10/32")
-	repaired(h, "address 10.96.0.10 can be had now")
+	repaired(h, "address 10.96.0.10 can be added now")
 	checkDevice(t, "lo", held...)
 
 	served := desired(frontend("10.96.0.10:80"))
