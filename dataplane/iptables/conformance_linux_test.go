@@ -21,25 +21,44 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func TestConformance(t *testing.T) {
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
-			dataplanetest.Run(t, dataplanetest.Subject{
-				Name:     "iptables, " + string(backend),
-				Backend:  string(backend),
-				Keeps:    true,
-				Survives: true,
-				New: func(t testing.TB) dataplane.Dataplane {
-					d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Variant: backend, Mark: guard.Mark(options(backend).MasqueradeBit)})
-					if err != nil {
-						t.Fatal(err)
-					}
-					return d
-				},
-				Host:      guarded(backend),
-				Cleanup:   cleanup(backend),
-				Damage:    dataplanetest.Damages(string(backend)),
-				Scratches: dataplanetest.Scratches(),
-				Skip:      soakOnly(backend),
-			})
+			s := subject(options(backend))
+			s.Skip = soakOnly(backend)
+			dataplanetest.Run(t, s)
 		})
+	}
+}
+
+// TestIPVSFastPathConformance runs a case of the conformance suite with a fast path. make soak runs
+// all cases.
+func TestIPVSFastPathConformance(t *testing.T) {
+	lab.NeedIPVS(t) // the guest also has flowtables
+	o := options(xtables.NFT)
+	o.FastPath = []string{guard.FastPathAuto}
+	var cases []string
+	if !wait.Soaking() {
+		cases = []string{"drains"}
+	}
+	dataplanetest.Run(t, subject(o), cases...)
+}
+
+// subject returns the mode with a host that has these options.
+func subject(o host.Options) dataplanetest.Subject {
+	return dataplanetest.Subject{
+		Name:     "iptables, " + string(o.Variant),
+		Backend:  string(o.Variant),
+		Keeps:    true,
+		Survives: true,
+		New: func(t testing.TB) dataplane.Dataplane {
+			d, err := New(context.Background(), Options{Log: slog.New(slog.DiscardHandler), Variant: o.Variant, Mark: guard.Mark(o.MasqueradeBit)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
+		Host:      func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, o) },
+		Cleanup:   cleanup(o.Variant),
+		Damage:    dataplanetest.Damages(string(o.Variant)),
+		Scratches: dataplanetest.Scratches(),
 	}
 }
 
@@ -84,13 +103,6 @@ func options(backend xtables.Variant) host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, Needs()
 	return o
-}
-
-func guarded(backend xtables.Variant) func(t testing.TB) dataplane.Host {
-	return func(t testing.TB) dataplane.Host {
-		t.Helper()
-		return dataplanetest.GuardedHost(t, options(backend))
-	}
 }
 
 func cleanup(backend xtables.Variant) func(t testing.TB) {
