@@ -158,8 +158,8 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkNextBetweenRanges changes one of 1,000 services with an exact port. 1,000 ranges of ports
-// are on other addresses, or all services share an address.
+// BenchmarkNextBetweenRanges changes one of 1,000 services with an exact port. 1,000 ranges of
+// ports are on other addresses, or all services share an address.
 func BenchmarkNextBetweenRanges(b *testing.B) {
 	const n = 1000
 	for _, c := range []struct {

@@ -148,7 +148,15 @@ func TestRefusedHeaders(t *testing.T) {
 		{"the start of a header", valid[:20], f.AddrPort()},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := greet(t, c.at, c.text)
+			x, err := connect(c.at, "")
+			if isReset(err) {
+				return // a sender that is not trusted is refused before the dial returns
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = x.Close() })
+			_, _ = x.Write([]byte(c.text)) // the reset can come between two writes
 			if c.name == "the start of a header" {
 				_ = x.CloseWrite()
 			}
