@@ -51,6 +51,7 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-FORWARD - [0:0]\n-A FORWARD -j VIPD-FORWARD\n-A FORWARD -i eth7 -j ACCEPT\nCOMMIT\n"
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "ip", "table": "vipd-guard", "name": "fast-path", "type": "filter", "hook": "forward", "policy": "accept"}},
 				{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "accept"}}]}`
+			m.prints["nft -j list chain ip vipd-guard fast-path"] = `{"nftables": []}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": []}`
 		}, want: []string{
 			"firewall: note: rules of other programs see only the first packets of connections in fast_path: FORWARD of iptables-nft, the nft chain inet fw f",
