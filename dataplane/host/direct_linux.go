@@ -176,7 +176,7 @@ func (rs *realServer) directIntact() string {
 	for a := range rs.want.Direct.Keys() {
 		switch now := rs.obstacle(a); {
 		case now == "" && rs.obstacles[a] != "":
-			return fmt.Sprintf("address %s can be had now", a)
+			return fmt.Sprintf("address %s can be added now", a)
 		case now != rs.obstacles[a]:
 			return fmt.Sprintf("address %s is now also on another device than lo", a)
 		case rs.shown.At(a).held.Where != "" && rs.obstacles[a] == "" && !rs.view.has(a, lo):
