@@ -40,7 +40,7 @@ func expiresFlag() cli.Flag {
 
 func drainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "stop new connections to an endpoint; established connections continue",
+		Name: "drain", Args: "SERVICE ADDRESS | --node NODE", Brief: "stop new connections to an endpoint",
 		About: "Stops new connections to an endpoint, which ADDRESS or ADDRESS:PORT names, or to all present addresses of a DNS name (SERVICE/ADDRESS, as \"vipctl get " +
 			"endpoints -o name\" prints it, will do as well), or to all endpoints on a node. " +
 			"Connections that are open live on, without a bound unless --timeout gives one. The drain holds until " +

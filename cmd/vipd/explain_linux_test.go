@@ -34,7 +34,7 @@ func (g *gateway) explains(open net.Conn) {
 			err = errors.New(e.Live.Error) // also for its own connection
 		}
 		for _, s := range e.Steps { // and for the host's connections, which include connections of other tests
-			if strings.Contains(s.Text, "did not come to its end in time") {
+			if strings.Contains(s.Text, "was not complete in time") {
 				err = errors.New(s.Text)
 			}
 		}

@@ -58,7 +58,7 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 // TestConnectionsThatCannotBeRead makes the list of connections fail. The answer must list the
 // known connections, with the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
-	for want, err := range map[string]error{"did not come to its end in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
+	for want, err := range map[string]error{"was not complete in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
 			var a Answer
 			n := Inputs{Connections: reading{err}}

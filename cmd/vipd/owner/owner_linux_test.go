@@ -45,7 +45,7 @@ func TestOneOwner(t *testing.T) {
 		{"VIPs deleted", func(g *gateway) {
 			g.ns.Exec("ip", "addr", "del", vip.String()+"/32", "dev", "lan")
 			g.ns.Exec("ip", "addr", "del", vip6.String()+"/128", "dev", "lan")
-		}, func(g *gateway) { g.event("which had gone from their interfaces") }, false},
+		}, func(g *gateway) { g.event("which were missing on their interfaces") }, false},
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		lanLost,
 		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +
@@ -340,7 +340,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	}
 	other.start()
 	wait.For(t, wait.Patience, "the problem of another key on every host", func() bool {
-		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { return !g.problem("signed with another key") })
+		return !slices.ContainsFunc(f.hosts, func(g *gateway) bool { return !g.problem("heartbeats with another key") })
 	})
 	wait.For(t, wait.Patience, "the host with another key to be confirmed by its etcd", func() bool {
 		s := other.status()
@@ -374,7 +374,7 @@ func (f *fleet) full() {
 	for _, g := range f.hosts {
 		if g != dead {
 			wait.For(f.t, wait.Patience, "the problem that etcd is full", func() bool {
-				return g.problem("because etcd takes no writes") && g.problem("database space exceeded; to write again: etcdctl compact")
+				return g.problem("because etcd accepts no writes") && g.problem("database space exceeded; to write again: etcdctl compact")
 			})
 		}
 	}

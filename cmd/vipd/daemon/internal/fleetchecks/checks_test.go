@@ -256,8 +256,8 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	h := w.join("host1")
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks for itself: ") {
-		t.Errorf("problems = %v, want that the node checks for itself", problems)
+	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks endpoints itself: ") {
+		t.Errorf("problems = %v, want that the node checks endpoints itself", problems)
 	}
 	w.turn(false, w.targets[0])
 	w.cluster.Start()
