@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/bits"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -55,7 +56,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	}
 	e.applied.prune(want)
 	for _, batch := range [][]Change{fresh, failed} {
-		slices.SortStableFunc(batch, removalsFirst)
+		removedRangesFirst(batch)
 		b.failures, b.maxFailures = 0, 2*bits.Len(uint(len(batch)))+4
 		b.run(batch, false)
 	}
@@ -65,16 +66,27 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	return b
 }
 
-// removalsFirst orders removals before other changes, because a range of ports may replace another
-// range that overlaps it.
-func removalsFirst(a, b Change) int {
-	switch {
-	case a.New == nil && b.New != nil:
-		return -1
-	case a.New != nil && b.New == nil:
+// removedRangesFirst orders the removal of a range of ports before all other changes if a range is
+// added on the same address, because the ranges may overlap. Other removals keep their places, so a
+// divided batch opens no gap between a removal and an addition.
+func removedRangesFirst(batch []Change) {
+	type place struct {
+		addr  netip.Addr
+		proto balancer.Protocol
+	}
+	added := map[place]bool{}
+	for _, c := range batch {
+		if c.New != nil && c.Key.Port.IsRange() {
+			added[place{c.Key.Addr, c.Key.Proto}] = true
+		}
+	}
+	rank := func(c Change) int {
+		if c.New == nil && c.Key.Port.IsRange() && added[place{c.Key.Addr, c.Key.Proto}] {
+			return 0
+		}
 		return 1
 	}
-	return 0
+	slices.SortStableFunc(batch, func(a, b Change) int { return rank(a) - rank(b) })
 }
 
 // hold leaves a key unchanged until the host permits its change.

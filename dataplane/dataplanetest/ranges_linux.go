@@ -25,6 +25,9 @@ func rangeService(r *rig, name balancer.Name, ports balancer.PortRange, servers 
 const (
 	rangeFirst, rangeSingle, rangeLast = 7000, 7005, 7009
 	rangeAfter, rangeFar               = 7010, 60000
+
+	// manySinglePorts is more than a node of iptables mode's tree has.
+	manySinglePorts = 60
 )
 
 // testRanges serves a range of ports, a single port inside it, and the whole address around it. The
@@ -73,6 +76,17 @@ func testRanges(r *rig) {
 		r.each(func(r *rig, key balancer.Key) {
 			r.ignored(r.w.client, netip.Addr{}, keyOf(key.Addr, rangeFirst, key.Proto))
 			checkPortServers(r, key, map[uint16]string{rangeSingle: "s2"})
+		})
+	})
+	r.step("many single ports", func(r *rig) {
+		services := []*balancer.Service{rangeService(r, "range", balancer.NewPortRange(rangeFirst, rangeLast), s1)}
+		for port := uint16(rangeSingle + 1); port < rangeSingle+manySinglePorts; port++ {
+			services = append(services, rangeService(r, balancer.Name(fmt.Sprint("single-", port)), balancer.PortRange(port), s2))
+		}
+		services = append(services, edited(single, func(s *balancer.Service) { s.Endpoints = nil }))
+		r.apply(services...)
+		r.each(func(r *rig, key balancer.Key) {
+			checkPortServers(r, key, map[uint16]string{rangeFirst: "s1", rangeSingle: "", rangeLast: "s2"})
 		})
 	})
 	r.step("connections", checkRangeConnections)

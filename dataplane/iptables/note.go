@@ -26,13 +26,13 @@ func (n note) rule() string {
 	if n.port != "" {
 		name += "/" + n.port
 	}
-	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j RETURN`, n.key, name, uint64(n.digest), n.rules)
+	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j ACCEPT`, n.key, name, uint64(n.digest), n.rules)
 }
 
 // readNote parses the result of rule.
 func readNote(rule string) (note, bool) {
 	text, ok := strings.CutPrefix(rule, `-m comment --comment "vipd `)
-	text, end := strings.CutSuffix(text, `" -j RETURN`)
+	text, end := strings.CutSuffix(text, `" -j ACCEPT`)
 	words := strings.Fields(text)
 	if !ok || !end || len(words) != 4 {
 		return note{}, false

@@ -27,7 +27,7 @@ type form struct {
 //
 // The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. It ends with
 // a rule that no packet reaches while there are backends. Its comment, the note, describes the
-// content of the chain.
+// content of the chain. It accepts, so a port without backends never gets those of a range.
 func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
 	targets := targetsOf(f)
@@ -116,4 +116,4 @@ func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 
 // renderVersion changes with the form of frontends, so a new version rewrites the rules of an older
 // one.
-const renderVersion = 1
+const renderVersion = 2
