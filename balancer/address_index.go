@@ -17,8 +17,8 @@ type AddressIndex struct {
 // At returns the services that use a.
 func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
 
-// Update replaces the entry of a service with its definition in in. If in has no such service, the
-// entry is deleted.
+// Update indexes the addresses that a service uses in the given inputs. If the service does not
+// exist there, its entry is deleted.
 func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if x.services == nil {
 		x.services, x.named = map[netip.Addr][]Name{}, map[Name][]netip.Addr{}
@@ -50,9 +50,9 @@ func (x *AddressIndex) Update(name Name, in *Inputs) {
 	}
 }
 
-// ChangedAddresses returns the addresses whose owner differs between two Envs: this node, another
-// node, or an entry of [Reserved]. Only services that use them are affected. The cost follows the
-// changes and the size of this node, but not the number of other nodes.
+// ChangedAddresses returns the addresses that belong to different nodes in two Envs, or that only
+// one Env reserves. The changes affect only services that use these addresses. The cost grows with
+// the changes and with this node's addresses, but not with the number of other nodes.
 func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	for a := range snap.Diff(before.Nodes, after.Nodes) {
 		changed = append(changed, a)

@@ -9,8 +9,8 @@ import (
 // AffinityScope determines which ports lead a client to the same endpoint.
 type AffinityScope string
 
-// These are the scopes: a port, all ports of a service, and the services on a VIP that have this
-// scope.
+// The scopes are a single port, all ports of a service, and all services on a VIP that have
+// VIPScope.
 const (
 	PortScope    AffinityScope = "port"
 	ServiceScope AffinityScope = "service"
@@ -33,9 +33,9 @@ type AffinityMemory struct {
 	Prefix int
 }
 
-// AffinityMemories returns the memories of f, none without affinity. A new connection uses the
-// first memory. With VIPScope there is a second memory, which belongs only to the service. It is
-// used while the first memory holds a foreign endpoint for the client (see IsForeign).
+// AffinityMemories returns the memories of f, or nil if it has no affinity. A new connection uses
+// the first memory. With VIPScope there is a second memory, which belongs only to the service. It
+// is used while the first memory holds a foreign endpoint for the client (see IsForeign).
 func (f *Frontend) AffinityMemories() []AffinityMemory {
 	if f.AffinityTimeout <= 0 {
 		return nil
@@ -54,13 +54,14 @@ func (f *Frontend) AffinityMemories() []AffinityMemory {
 	return []AffinityMemory{vip, service}
 }
 
-// IsForeign reports whether an endpoint in the memory of a VIP belongs to other services only.
+// IsForeign reports whether an endpoint in the memory of a VIP belongs only to other services.
 func (f *Frontend) IsForeign(endpoint netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(f.Foreign, endpoint.Addr(), netip.Addr.Compare)
 	return found && endpoint.Port() == 0
 }
 
-// withForeign returns f, a frontend of the service own, with its foreign endpoints among services.
+// withForeign returns a copy of f with its foreign endpoints, which services with the same memory
+// have but own, the service of f, does not have. If there are none, it returns f.
 func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledService]) *Frontend {
 	if f.AffinityScope != VIPScope {
 		return f
@@ -137,8 +138,8 @@ func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 
 // AffinityEndpoint returns the form in which the memories of f hold the backend at an address. With
 // PortScope, it is the backend's address and port. With a wider scope, it is the address and the
-// backend's rank among the backends with the address, because an endpoint has other ports at other
-// frontends.
+// backend's rank among the backends with that address, because the port of an endpoint can differ
+// between frontends.
 func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	if !f.AffinityScope.beyondPort() {
 		return at
@@ -160,16 +161,17 @@ func (f *Frontend) AffinityBackend(endpoint netip.AddrPort) int {
 	return i
 }
 
-// search returns the index at which a backend with that address is, or would be.
+// search returns the index of the backend at an address and port, or the index where it would be
+// inserted.
 func (f *Frontend) search(at netip.AddrPort) int {
 	i, _ := slices.BinarySearchFunc(f.Backends, at, func(b Backend, at netip.AddrPort) int { return b.Addr.Compare(at) })
 	return i
 }
 
-// beyondPort reports whether several frontends share a memory.
+// beyondPort reports whether the scope is wider than a port, so several frontends share a memory.
 func (s AffinityScope) beyondPort() bool { return s != "" && s != PortScope }
 
-// setAffinity gives f the affinity of its service. Settings without effect remain zero.
+// setAffinity copies the affinity of the service to f. Settings without effect remain zero.
 func (f *Frontend) setAffinity(s *Service) {
 	if s.Affinity != ClientIPAffinity {
 		return
@@ -197,7 +199,7 @@ func (r *tableReader) checkAffinityPrefix(prefix []int) {
 	}
 }
 
-// nearestScope returns the widest supported scope within s.
+// nearestScope returns s if it is supported, or otherwise the widest supported scope below it.
 func (c *Capabilities) nearestScope(s AffinityScope) AffinityScope {
 	switch {
 	case !s.beyondPort(), slices.Contains(c.AffinityScopes, s):
@@ -225,7 +227,7 @@ func (u *compiledService) reportAffinity(c *Capabilities) {
 	}
 }
 
-// words names the ports of the scope, for messages.
+// words describes the scope for messages.
 func (s AffinityScope) words() string {
 	return map[AffinityScope]string{ServiceScope: "all ports", VIPScope: "all services of a VIP"}[s]
 }

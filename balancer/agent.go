@@ -58,14 +58,15 @@ type AgentAnswer struct {
 	Drained bool `json:"drained,omitempty"`
 	// Percent is the share of the configured weight, 0 to 100.
 	Percent int `json:"percent"`
-	// Text is the answer's line.
+	// Text is the line that the agent sent.
 	Text string `json:"text"`
 }
 
-// NextAnswer returns the answer with a new line of the agent, in the words of HAProxy: a percentage
-// of the weight, "up" or "ready", "drain" or "maint", "down", "fail" or "stopped", with a reason
-// after "#" that may follow. Only "ready" ends a drain, and only "up" ends down. A line without a
-// state or a percentage keeps the former one. It returns false if the line has no known word.
+// NextAnswer returns the answer after the agent has sent another line. Lines have the format of
+// HAProxy's agent checks: a percentage of the weight, and states such as "up", "ready", "drain",
+// "maint", "down" or "stopped". Text after "#" is ignored. Only "ready" ends a drain, and only "up"
+// ends down. If a line lacks a state or a percentage, the previous value remains. The bool is false
+// if the line has no known word.
 func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 	words, _, _ := strings.Cut(line, "#")
 	known, down := false, a.State == AgentDown
@@ -96,10 +97,11 @@ func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 	return a, known
 }
 
-// FirstAnswer is the state before the first answer: the endpoint is as configured.
+// FirstAnswer returns the state before an agent's first answer: the endpoint has its configured
+// weight.
 func FirstAnswer() AgentAnswer { return AgentAnswer{Percent: 100} }
 
-// answered returns c with the answer of its agent. An override has priority.
+// answered applies the answer of the agent to c. A weight in override o has priority.
 func (c *candidate) answered(a AgentAnswer, o *Override) {
 	if o == nil || o.Weight == nil {
 		c.percent = a.Percent
@@ -109,17 +111,19 @@ func (c *candidate) answered(a AgentAnswer, o *Override) {
 	}
 }
 
-// drains reports whether the answer drains an endpoint with override o.
+// drains reports whether the answer drains the endpoint. A draining setting in override o has
+// priority.
 func (a AgentAnswer) drains(o *Override) bool {
 	return a.State == AgentDrained && (o == nil || o.Draining == nil)
 }
 
-// Refuses reports whether the answer keeps new connections from an endpoint with override o.
+// Refuses reports whether the endpoint gets no new connections because of the answer. The settings
+// in override o have priority.
 func (a AgentAnswer) Refuses(o *Override) bool {
 	return a.State == AgentDown || a.drains(o) || a.Percent == 0 && (o == nil || o.Weight == nil)
 }
 
-// agentSteps is the number of parts of a weight that an agent can choose.
+// agentSteps is the number of steps into which an agent divides a weight.
 const agentSteps = 100
 
 // scaleByAgents reduces weights to the percentages of agents. A percent of weight 1 must be a whole

@@ -17,7 +17,7 @@ type Capabilities struct {
 	MaxPorts int
 	// RangeAffinity reports whether a client can stay on its endpoint of a range.
 	RangeAffinity bool
-	// MovesRanges reports whether a range can lead to another range of the endpoints' ports.
+	// MovesRanges reports whether a range of ports can be mapped to another range at the endpoints.
 	MovesRanges bool
 	// Nearest maps each unsupported scheduler to its replacement. All other schedulers are
 	// supported, exactly or by an equivalent.
@@ -41,7 +41,7 @@ type Capabilities struct {
 	Timeouts bool
 	// MaxConnections reports whether the number of connections to an endpoint can be limited.
 	MaxConnections bool
-	// AffinityUnbounded reports whether clients with affinity can exceed that limit.
+	// AffinityUnbounded reports whether clients with affinity can exceed MaxConnections.
 	AffinityUnbounded bool
 	// AffinityScopes are the supported scopes beyond PortScope.
 	AffinityScopes []AffinityScope
@@ -64,8 +64,7 @@ type Capabilities struct {
 	LoopbackVIPs bool
 }
 
-// reportUnsupported reports the settings of the service and these endpoints that c does not
-// support.
+// reportUnsupported reports the settings of the service and its endpoints that c does not support.
 func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoint) {
 	s := u.service
 	nearest := func(field, what, instead string) {
@@ -172,7 +171,8 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 
 // reportEach calls report for each matching endpoint of the service's definition, with the path of
 // its field. It calls report once for all matching endpoints that were registered separately, and
-// once for the endpoints of each lookup. They have no field, so the message describes them.
+// once for the endpoints of each lookup. Such endpoints have no field, so the text in whose
+// describes them.
 func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
 	var registered []*Endpoint
@@ -261,7 +261,8 @@ func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpo
 	}
 }
 
-// nearestScheduler returns the replacement of a scheduler that the mode does not support.
+// nearestScheduler returns the replacement of a scheduler. The bool is false if the mode supports
+// the scheduler itself.
 func (c *Capabilities) nearestScheduler(s Scheduler, by Forward) (Scheduler, bool) {
 	n, ok := c.Nearest[s]
 	if ok && c.Stateless && slices.Contains(c.Untranslated, by) {

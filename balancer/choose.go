@@ -30,17 +30,17 @@ type candidate struct {
 func (c *candidate) eligible() bool { return c.State == Active }
 
 // endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
-// here are in all, and in healthy unless their checks fail; usable omits backups among the healthy
-// endpoints, and stopped is the part of all that is down by agents. The other fields count
-// endpoints that may not serve: drained by an override, by agents or by definition, of weight 0, or
-// on another node.
+// here count in all, and in healthy unless their checks fail. Healthy endpoints that are not
+// backups count in usable, and endpoints that their agents report as down count in stopped. The
+// other fields count endpoints that may not serve: drained by an override, by agents or by
+// definition, of weight 0, or on another node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int
 }
 
-// panics reports whether the healthy share is below the panic threshold. Endpoints that are down by
-// their agents do not count, because no check is wrong about them.
+// panics reports whether the healthy share is below the panic threshold. Endpoints that their
+// agents report as down do not count, because they do not depend on a check.
 func (n endpointCounts) panics(h *Health) bool {
 	return h != nil && 100*n.healthy < h.PanicThreshold*(n.all-n.stopped)
 }
@@ -74,7 +74,7 @@ func (n endpointCounts) idleReason() string {
 
 // backends returns the backends of port p for a frontend at own: every endpoint of its family with
 // its state, sorted by address. They are built once per family. An endpoint at own itself is
-// omitted, because its connections would loop; loops reports whether it exists.
+// omitted, because its connections would loop. The bool reports whether there was such an endpoint.
 func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built portBackends, loops bool) {
 	key := portFamily{p, own.Addr().Is4()}
 	built, cached := c.ports[key]
@@ -197,7 +197,7 @@ func activateAll(env *Env, locality Locality, candidates []candidate) {
 	}
 }
 
-// newCandidate returns endpoint e at port p, with overrides and health applied.
+// newCandidate returns the candidate for endpoint e at port p, with overrides and health applied.
 func (c *serviceInputs) newCandidate(e *Endpoint, p *Port) candidate {
 	at := netip.AddrPortFrom(e.Address, e.TargetPort(p))
 	target := Target{c.service.Name, at.Addr(), at.Port()}
@@ -240,9 +240,9 @@ func cutsConnections(h *Health, proto Protocol) bool {
 	return h != nil && (h.OnFailure == CutOnFailure || h.OnFailure == "" && proto == UDP)
 }
 
-// OverrideOf returns the override of the endpoint at t, which has a port. If an override of exactly
-// t leaves fields open, the override of the whole address sets them. It returns nil if nothing is
-// overridden.
+// OverrideOf returns the override of the endpoint at t, whose port must be set. If the override of
+// exactly t leaves a field unset, the field comes from the override of the whole address. It
+// returns nil if nothing is overridden.
 func OverrideOf(in *Inputs, t Target) *Override {
 	narrow, wide := in.Overrides.At(t), in.Overrides.At(Target{t.Service, t.Addr, 0})
 	switch {
@@ -347,14 +347,15 @@ func addDrains(f *Frontend, in *Inputs) *Frontend {
 
 // EndpointsOf returns the defined, registered and discovered endpoints of a service. If several
 // have the same address and ports, the first has priority: registered endpoints precede defined and
-// discovered endpoints, and endpoints of former answers are last. A name is replaced by the
-// endpoints at its addresses.
+// discovered endpoints, and endpoints of former answers are last. An endpoint with a host name is
+// replaced by one endpoint for each address of the name.
 func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	all, _ := listEndpoints(s, in)
 	return all
 }
 
-// listEndpoints returns EndpointsOf, and how many of them, at the start, are registered.
+// listEndpoints returns the endpoints of EndpointsOf. The first registered of them were registered
+// separately from the service.
 func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	defined := definedEndpoints(s, in)
 	all = make([]*Endpoint, 0, len(defined))
@@ -379,8 +380,8 @@ func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	return append(all, former...), registered
 }
 
-// definedEndpoints returns the registered endpoints, and then the endpoints of the service's
-// definition, with their names.
+// definedEndpoints returns the registered endpoints, followed by the endpoints of the service's
+// definition. Host names are not resolved.
 func definedEndpoints(s *Service, in *Inputs) []*Endpoint {
 	endpoints := make([]*Endpoint, 0, len(s.Endpoints))
 	for _, e := range in.Endpoints.While(EndpointID{Service: s.Name}, func(id EndpointID) bool { return id.Service == s.Name }) {

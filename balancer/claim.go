@@ -140,7 +140,7 @@ func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, no
 }
 
 // choosesConsistently reports whether another host would forward an established connection to the
-// same endpoint, unchanged. If the source is translated, the connection would break.
+// same endpoint from the same source address. Otherwise the connection would break.
 func (f *Frontend) choosesConsistently() bool {
 	return f.Proto == TCP && !f.Key.Port.IsRange() && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
@@ -198,7 +198,8 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 	return open
 }
 
-// sshPort is the port of SSH. A range with it on a node's own address would lock operators out.
+// sshPort is the port of SSH. On a node's own address, a range that contains it would lock
+// operators out.
 const sshPort = 22
 
 // unreservedVIPs returns the VIPs on which the service may claim its port i. It reports all other
@@ -227,8 +228,8 @@ func (u *compiledService) unreservedVIPs(env *Env, in *Inputs, i int, vips []net
 	return open
 }
 
-// isOwn reports whether an address is the node's own. A VIP that vipd owner or another program adds
-// to the node is not.
+// isOwn reports whether an address is the node's own. A VIP that vipd owner or another program has
+// added does not count.
 func isOwn(env *Env, in *Inputs, a netip.Addr) bool {
 	if !slices.Contains(env.Local, a) || env.ExternalVIPs {
 		return false
@@ -258,8 +259,8 @@ func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	return allowed
 }
 
-// vipField returns the field that defines address i of Addresses. The "auto" of an allocated
-// address is not known.
+// vipField returns the field that defines address i of Addresses. For an allocated address it
+// returns "vips", because the index of its "auto" entry is not known.
 func (s *Service) vipField(i int) string {
 	if i < len(s.VIPs) {
 		return fmt.Sprintf("vips[%d]", i)
@@ -397,7 +398,7 @@ func (s *Service) PortWords(p *Port, vip netip.Addr) string {
 	return words
 }
 
-// reportUnallocated reports pools that have not provided their VIP.
+// reportUnallocated reports requests for a pool's address that have no address yet.
 func (u *compiledService) reportUnallocated() {
 	s := u.service
 	switch {

@@ -38,20 +38,21 @@ type Env struct {
 	Reserved []Reserved
 	// Nodes maps the addresses of the other live nodes of the fleet to their names.
 	Nodes snap.Map[netip.Addr, NodeName]
-	// RealServer reports whether this host is a real server of direct routing: it holds the VIPs of
-	// which it is an endpoint silently, and is not their gateway.
+	// RealServer reports whether this host is a real server of direct routing. It then silently
+	// holds the VIPs of services that have it as an endpoint, and is not the gateway of these VIPs.
 	RealServer bool
-	// MayOwn reports whether this host may own VIPs with one owner (HoldOne), and so be a gateway.
+	// MayOwn reports whether this host may own VIPs with one owner (HoldOne), and so be their
+	// gateway.
 	MayOwn bool
 	// AllowExec reports whether checks of services from etcd may run programs on this host.
 	AllowExec bool
 	// TLSDir is the folder of TLS files that checks of services from etcd may use. "" means
 	// DefaultTLSDir.
 	TLSDir string
-	// FleetExec reports whether a node of the fleet may run such checks, or the nodes are not
-	// known.
+	// FleetExec reports whether any node of the fleet has AllowExec. It is also true if the nodes
+	// are not known.
 	FleetExec bool
-	// Capabilities are the present mode's.
+	// Capabilities describes the features of the current mode.
 	Capabilities Capabilities
 }
 
@@ -60,14 +61,14 @@ type Reserved struct {
 	// Addr is the address. The zero value means all of the node's own addresses, and requires a
 	// port.
 	Addr netip.Addr
-	// Port is 0 if the whole address is reserved. A service from etcd may claim such an address
-	// only if Env.Allowed contains exactly it. A reserved port is always refused, because the
-	// service would cut off its program.
+	// Port is 0 if the whole address is reserved. A service from etcd may claim a reserved address
+	// only if Env.Allowed has an entry for exactly this address. A reserved port is always refused,
+	// because the service would cut off the program that uses it.
 	Port  uint16
 	Proto Protocol
 	// Etcd reports whether etcd uses the address or port, on any host.
 	Etcd bool
-	// Description names it for messages: "an address of etcd".
+	// Description names the user of the address or port for messages, such as "an address of etcd".
 	Description string
 }
 
@@ -79,17 +80,17 @@ type Inputs struct {
 	// Endpoints are the endpoints registered separately from their services. They join the defined
 	// endpoints.
 	Endpoints snap.Map[EndpointID, *Endpoint]
-	// Resolved are the answers of lookups. A lookup without an entry is not made
-	// here; before its first answer, the entry is empty.
+	// Resolved are the answers of lookups. This node does not make a lookup that has no entry.
+	// Before the first answer, the entry is empty.
 	Resolved snap.Map[LookupID, *Resolution]
-	// Overrides are the operators' changes.
+	// Overrides are operators' changes to endpoints.
 	Overrides snap.Map[Target, *Override]
 	// Health holds the verdicts of checks, each for an address and port.
 	Health snap.Map[Target, Verdict]
 	// Agents are the last answers of agents, each for an endpoint and port.
 	Agents snap.Map[Target, AgentAnswer]
 	// Ejected holds the endpoints that get no new connections because connection attempts failed.
-	// Each has a port.
+	// Their targets have a port.
 	Ejected snap.Map[Target, Ejection]
 	// Drains holds removed endpoints whose connections may continue (see [Memory]).
 	Drains snap.Map[BackendKey, Drain]

@@ -65,8 +65,8 @@ func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	return c.out
 }
 
-// nodePortAddresses returns the node's own addresses that are not VIPs. If all of a family are
-// VIPs, it returns all of them.
+// nodePortAddresses returns the node's own addresses that are not VIPs. If all addresses of a
+// family are VIPs, it returns all of them.
 func nodePortAddresses(own []netip.Addr, vips snap.Map[netip.Addr, int]) []netip.Addr {
 	var open []netip.Addr
 	for _, v4 := range []bool{true, false} {
@@ -266,8 +266,8 @@ func (c *Compiler) resolve(key Key, w *work) {
 	}
 }
 
-// publish replaces the frontend old of key with next, also in the frontend counts of their VIP.
-// Either may be nil.
+// publish replaces the frontend of key, which is old, with next, and updates the frontend count of
+// the VIP. Either frontend may be nil.
 func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
 	if next == nil {
 		c.out.Frontends = c.out.Frontends.Delete(key)

@@ -121,8 +121,8 @@ func holdersOf(key Key, holders map[Key]claimHolders) claimHolders {
 	return claimHolders{slices.Compact(all.old), slices.Compact(all.added)}
 }
 
-// pooledConflicts returns the addresses that the new definition claims although a pool gave them to
-// other services.
+// pooledConflicts returns a conflict for each new VIP in s that a pool has given to another
+// service.
 func pooledConflicts(before, s *Service, given map[netip.Addr]*Service) (all []ClaimConflict) {
 	for n, vip := range s.VIPs {
 		holder := given[vip]

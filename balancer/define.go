@@ -18,9 +18,9 @@ import (
 type Locator func(path string) Origin
 
 // DecodeService decodes the table of a service. Fields that it does not set have the value in
-// defaults (the table [defaults]), or otherwise the program's default. Unknown is the severity of
-// unknown fields: an error in files, and a warning in etcd, where a newer version may have written
-// them.
+// defaults (the table [defaults]), or otherwise the program's default. The severity of unknown
+// fields is SeverityError for files, and SeverityWarning for etcd, because a newer version may have
+// written them.
 //
 // It returns all problems, sorted by line. If any of them is an error, the service is nil.
 func DecodeService(name Name, fields, defaults map[string]any, where Locator, unknown Severity) (*Service, []Problem) {
@@ -69,7 +69,8 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 }
 
 // DecodeEndpoint decodes the table of an endpoint that is registered separately from its service.
-// If any problem is an error, the endpoint is nil. See DecodeService for unknown.
+// If any problem is an error, the endpoint is nil. See DecodeService for the severity of unknown
+// fields.
 func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown Severity) (*Endpoint, []Problem) {
 	r := newTableReader(service, where, unknown)
 	r.own = fields
@@ -104,7 +105,7 @@ func inheritedFields(fields, defaults map[string]any) map[string]any {
 	return out
 }
 
-// serviceTable is a service with the fields of its table.
+// serviceTable is a service with the fields that have another type in its table.
 type serviceTable struct {
 	VIPs      []vipEntry      `toml:"vips"`
 	Endpoints []endpointTable `toml:"endpoints"`
@@ -118,13 +119,13 @@ type healthTables []Health
 // Lone marks the list for package decode.
 func (healthTables) Lone() {}
 
-// endpointTable is an endpoint with the fields of its table.
+// endpointTable is an endpoint with the field that has another type in its table.
 type endpointTable struct {
 	Host hostEntry `toml:"address"`
 	Endpoint
 }
 
-// endpoint returns the endpoint.
+// endpoint returns the endpoint with its address or host name.
 func (d *endpointTable) endpoint() Endpoint {
 	e := d.Endpoint
 	e.Address, e.Name = d.Host.addr, d.Host.name

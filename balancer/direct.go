@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// isRealServer reports whether this host is a real server of the service: one of its own addresses
-// is an endpoint.
+// isRealServer reports whether this host is a real server of the service. Then one of the addresses
+// in env.Local is an endpoint.
 func (u *compiledService) isRealServer(env *Env) bool {
 	return env.RealServer && u.service.Forward == DRForward &&
 		slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return slices.Contains(env.Local, e.Address) })
@@ -27,7 +27,8 @@ func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (o
 	return others
 }
 
-// updateDirect updates the service whose VIP a this host holds as a real server: the first by name.
+// updateDirect updates the entry of a VIP in Direct. It names the first service by name for which
+// this host holds the VIP as a real server.
 func (c *Compiler) updateDirect(a netip.Addr) {
 	var names []Name
 	for _, name := range c.index.At(a) {

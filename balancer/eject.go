@@ -57,16 +57,16 @@ func NewEjectionBudget(env *Env, in *Inputs) *EjectionBudget {
 	return &EjectionBudget{env: *env, in: *in, services: map[Name]endpointShares{}}
 }
 
-// Has reports whether a service has an endpoint at t, which has a port.
+// Has reports whether a service has an endpoint at t, whose port must be set.
 func (r *EjectionBudget) Has(t Target) bool {
 	_, ok := r.shares(t.Service)[netip.AddrPortFrom(t.Addr, t.Port)]
 	return ok
 }
 
 // Remaining returns the number of endpoints that may still be ejected among those that share
-// connections with t, which has a port. Up to half of them may be ejected or down. Only endpoints
-// that could serve here count: endpoints of the same family that are not draining, have a weight,
-// and are on this node if locality requires this.
+// connections with t, whose port must be set. Up to half of them may be ejected or down. Only
+// endpoints that could serve here count: endpoints of the same family that are not draining, have a
+// weight, and are on this node if locality requires this.
 //
 // The result is negative if too many endpoints are ejected, because others have failed or were
 // removed. If t serves several ports, the result is the smallest of all ports. If t could not
@@ -120,7 +120,7 @@ func (r *EjectionBudget) shares(name Name) endpointShares {
 	return all
 }
 
-// add adds the candidates of one port and family.
+// add adds the shares of the candidates of one port and family.
 func (all endpointShares) add(node string, locality Locality, candidates []candidate) {
 	port := &portShare{}
 	for i := range candidates {

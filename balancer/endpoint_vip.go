@@ -8,9 +8,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// endpointsAtVIPs returns a warning for each endpoint whose address is a VIP of a service in
-// frontends: a host that holds the VIP can't reach another host with that address. There is no
-// warning for an endpoint at one of the node's own addresses, because it runs on this node.
+// endpointsAtVIPs returns a warning for each endpoint at a VIP of its own service or of another
+// service with frontends. A host that holds the VIP can't reach another host at that address. There
+// is no warning for an endpoint at one of the node's own addresses, because it runs on this node.
 func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Frontend]) []Problem {
 	all := compiledService{service: u.service}
 	for _, e := range u.endpoints {
@@ -33,8 +33,8 @@ func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Fro
 	return all.problems
 }
 
-// vipOwner returns the name of the service that has a as a VIP: s itself, or the service of the
-// first frontend at a. It returns "" if a is not a VIP.
+// vipOwner describes the service with the VIP a for messages: s itself, or the service of the first
+// frontend at a. It returns "" if a is not a VIP.
 func vipOwner(s *Service, a netip.Addr, frontends snap.Map[Key, *Frontend]) string {
 	if slices.Contains(s.Addresses(), a) {
 		return "the service"

@@ -18,7 +18,7 @@ type Frontend struct {
 	// Service and Port name the definition, for people and counters.
 	Service Name
 	Port    string
-	// Open are the parts of a range of ports that no narrower frontend on the address has, sorted.
+	// Open lists the sorted parts of a port range that no narrower frontend on the address covers.
 	// It is empty for a single port.
 	Open []PortRange
 	// Backends are sorted by address, without duplicates. They include backends that get no new
@@ -36,14 +36,16 @@ type Frontend struct {
 	// Foreign lists the sorted addresses of endpoints that other services of the VIP share through
 	// VIPScope but that this service does not have.
 	Foreign []netip.Addr
-	// Sources are the networks that may connect, besides the node itself. If empty, all may. With
-	// AcceptProxyProtocol, they are the trusted networks, and the node itself is no exception.
+	// Sources are the networks that may connect, besides the node itself. If empty, all networks
+	// may. With AcceptProxyProtocol, they are the trusted networks, and the node itself is no
+	// exception.
 	Sources []netip.Prefix
-	// Clients are the networks of the clients that PROXY headers may name. If empty, all may.
+	// Clients are the networks of the clients that PROXY headers may name. If empty, headers may
+	// name any client.
 	Clients []netip.Prefix
 	// IdleTimeout ends a connection or flow without traffic. 0 means never.
 	IdleTimeout time.Duration
-	// Limits are the limits for connections of clients. The node itself has none.
+	// Limits are the limits for connections of clients. The node's own connections are not limited.
 	Limits ClientLimits
 	// Movable reports whether connections may arrive from other hosts, which choose the same
 	// endpoint for each client. Packets of unknown connections are then forwarded.
@@ -106,8 +108,8 @@ func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 	return best, frontends.At(best)
 }
 
-// AddrOf returns the address to which f sends connections to key that b gets. The key is f's or has
-// a port of its range.
+// AddrOf returns the destination of connections to key that f sends to the backend at b. The key is
+// the frontend's own or has a port of its range.
 func (f *Frontend) AddrOf(b netip.AddrPort, key Key) netip.AddrPort {
 	return netip.AddrPortFrom(b.Addr(), b.Port()+key.Port.First()-f.Key.Port.First())
 }

@@ -40,14 +40,15 @@ func (s *Service) indexProgram() int {
 	return slices.IndexFunc(s.Checks(), func(h *Health) bool { return h.Type == ExecHealth })
 }
 
-// healthReader validates one check of a service. Paths start in its table.
+// healthReader validates one check of a service. Paths are relative to the check's table.
 type healthReader struct {
 	*tableReader
 	path  string
 	table map[string]any
 }
 
-// healthReader returns the reader of check i of the service's own checks, or of [defaults].
+// healthReader returns the reader of check i. If the service has no checks of its own, the checks
+// are from [defaults].
 func (r *tableReader) healthReader(i int) *healthReader {
 	tables, isList := r.healthTables()
 	h := &healthReader{tableReader: r, path: "health"}
@@ -111,8 +112,8 @@ func sharedFields() []sharedField {
 	}
 }
 
-// shareHealth gives all checks the fields that apply to the whole service, from the first check
-// that sets them. It reports other checks that set them differently.
+// shareHealth copies each field that applies to the whole service from the first check that sets it
+// to all checks. It reports other checks that set the field differently.
 func (r *tableReader) shareHealth(checks healthTables) {
 	if len(checks) == 1 && checks[0].Need == NeedAnyHealth {
 		r.healthReader(0).warnf("need", "has no effect: the service has a single check")

@@ -31,7 +31,8 @@ func (s *HealthStep) Request() ([]byte, error) { return bytesOf(s.Send, s.SendHe
 // Answer returns the data to wait for.
 func (s *HealthStep) Answer() ([]byte, error) { return bytesOf(s.Expect, s.ExpectHex) }
 
-// bytesOf returns a text, or the bytes that hexadecimal digits stand for.
+// bytesOf returns the bytes that the hexadecimal digits encode. If there are none, it returns the
+// text.
 func bytesOf(text, digits string) ([]byte, error) {
 	if digits == "" {
 		return []byte(text), nil

@@ -10,13 +10,13 @@ import (
 // the hosts that read it. A value of 50 KiB has room for 1,000 ports and 1,000 endpoints, and each
 // endpoint of each port costs memory, kernel objects and checks.
 const (
-	// maxFrontends is the maximum of ports times VIPs.
+	// maxFrontends is the maximum product of the numbers of ports and VIPs.
 	maxFrontends = 4096
-	// MaxBackends is the maximum of ports times VIPs times endpoints.
+	// MaxBackends is the maximum product of the numbers of ports, VIPs and endpoints.
 	MaxBackends = 250_000
 )
 
-// joinedEndpoints are the endpoints of a service on this node, defined and registered.
+// joinedEndpoints holds the endpoints of a service: defined, registered and discovered endpoints.
 type joinedEndpoints struct {
 	// used lists the endpoints in use. Registered endpoints are first.
 	used []*Endpoint
@@ -26,8 +26,8 @@ type joinedEndpoints struct {
 	excess int
 }
 
-// joinEndpoints joins the defined and the registered endpoints of a service, up to the limit of
-// backends, and omits endpoints that this node refuses.
+// joinEndpoints joins the defined, registered and discovered endpoints of a service, up to the
+// limit of backends, and omits endpoints that this node refuses.
 func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	all, registered := listEndpoints(s, in)
 	room := MaxBackends/max(1, len(s.Ports)*len(s.Addresses())) - len(s.Endpoints)
@@ -61,13 +61,12 @@ func joinEndpoints(env *Env, s *Service, in *Inputs) joinedEndpoints {
 	return j
 }
 
-// UsedEndpoints returns the endpoints of a service that count on this node, which are the endpoints
-// to check.
+// UsedEndpoints returns the endpoints of a service that this node uses, and therefore checks.
 func UsedEndpoints(env *Env, s *Service, in *Inputs) []*Endpoint {
 	return joinEndpoints(env, s, in).used
 }
 
-// reportUnused reports the endpoints that do not count.
+// reportUnused reports the endpoints that this node does not use.
 func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	for _, why := range []endpointRefusal{privateAnswer, privateAddress, metadataAddress, ownAddress, nodePort, etcdPort, etcdCheck} {
 		all := j.refused[why]
@@ -82,8 +81,8 @@ func (u *compiledService) reportUnused(j *joinedEndpoints) {
 	}
 }
 
-// text explains why endpoints are not used, and which setting allows them. whose describes the
-// endpoints if no field names them.
+// text explains why endpoints are not used, and which setting allows them. The parameter whose
+// describes endpoints that have no field.
 func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	if r == privateAnswer {
 		return fmt.Sprintf("loopback and link-local addresses in answers are not used%s: clients would reach local programs. If intended, write the address itself, or add its network to addresses.allowed_endpoints", whose)

@@ -43,7 +43,7 @@ func (p Protocol) Number() byte {
 	return 0
 }
 
-// ProtocolOf returns the protocol with a number, or "" for an unknown number.
+// ProtocolOf returns the protocol with the given number in IP headers, or "" for an unknown number.
 func ProtocolOf(number byte) Protocol {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		if p.Number() == number {
@@ -71,7 +71,7 @@ func (k Key) Compare(other Key) int {
 	return cmp.Compare(k.Proto, other.Proto)
 }
 
-// Covers reports whether k has the ports of other, on the same address and protocol.
+// Covers reports whether k has all ports of other, with the same address and protocol.
 func (k Key) Covers(other Key) bool {
 	return k.Addr == other.Addr && k.Proto == other.Proto && k.Port.First() <= other.Port.First() && other.Port.Last() <= k.Port.Last()
 }

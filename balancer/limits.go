@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// Limits protect a service from its clients. A node counts connections for itself, and separately
+// Limits protect a service from its clients. Each node counts only its own connections, separately
 // for IPv4 and IPv6. All VIPs and ports of the service share the counts. Zero means no limit.
 type Limits struct {
 	// Connections limits the connections of all clients together.
 	Connections int `toml:"connections" range:"0,65535"`
-	// SourceConnections limits the connections of a source.
+	// SourceConnections limits the connections of each source.
 	SourceConnections int `toml:"source_connections" range:"0,65535"`
-	// SourceRate limits the new connections of a source.
+	// SourceRate limits the new connections of each source.
 	SourceRate Rate `toml:"source_rate"`
 	// SourcePrefix holds the prefix lengths of a source, for IPv4 and IPv6. Default [32, 64],
 	// because an IPv6 client usually has a whole /64.
@@ -45,7 +45,7 @@ const (
 func (OverLimit) Values() []string { return []string{string(DropOver), string(RejectOver)} }
 
 // Rate is a number of connections in a period: a second, a minute or an hour. A source may also
-// open that number at once. The zero value means no limit.
+// open that number in one burst. The zero value means no limit.
 type Rate struct {
 	N   int
 	Per time.Duration
@@ -54,7 +54,7 @@ type Rate struct {
 // maxRate is the maximum number of a rate.
 const maxRate = 1_000_000
 
-// ratePeriod is a period of a rate, with its letter in texts.
+// ratePeriod is a period of a rate, with the letter that represents it in text.
 type ratePeriod struct {
 	letter string
 	per    time.Duration
@@ -128,7 +128,7 @@ func (l ClientLimits) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// setLimits gives f the limits of its service.
+// setLimits copies the limits of the service to f.
 func (f *Frontend) setLimits(l *Limits) {
 	if l == nil {
 		return
@@ -151,8 +151,8 @@ func (l ClientLimits) limitsSources() bool { return l.SourceConnections > 0 || l
 func (l ClientLimits) limits() bool { return l.Connections > 0 || l.limitsSources() }
 
 // fitLimits removes the limits that f can't have, and settings without effect. A node sees only one
-// direction of direct connections, so it can't count them. It recognizes the TCP segments
-// that open them.
+// direction of direct connections, so it can't count them. It still recognizes the TCP segments
+// that open them, so it can limit their rate.
 func (f *Frontend) fitLimits() {
 	if f.Forward.Direct() {
 		f.Limits.Connections, f.Limits.SourceConnections = 0, 0

@@ -29,7 +29,7 @@ type Lookup struct {
 	Kind LookupKind `json:"kind"`
 	// Name is a DNS name in lower case, or a program and its arguments (see Args).
 	Name string `json:"name"`
-	// V4 and V6 report which addresses of hosts are needed.
+	// V4 and V6 report which address families are needed.
 	V4 bool `json:"v4,omitempty"`
 	V6 bool `json:"v6,omitempty"`
 }
@@ -40,7 +40,7 @@ func (l Lookup) Compare(other Lookup) int {
 		cmp.Compare(boolToInt(l.V4), boolToInt(other.V4)), cmp.Compare(boolToInt(l.V6), boolToInt(other.V6)))
 }
 
-// argSeparator separates the arguments of a program, which can't contain it.
+// argSeparator separates the arguments of a program. Arguments can't contain it.
 const argSeparator = "\x00"
 
 // Args returns the program and its arguments.
@@ -49,7 +49,8 @@ func (l Lookup) Args() []string { return strings.Split(l.Name, argSeparator) }
 // String returns the name, or the program and its arguments.
 func (l Lookup) String() string { return strings.ReplaceAll(l.Name, argSeparator, " ") }
 
-// Wants reports whether an endpoint at a may serve the families of l. Programs have none.
+// Wants reports whether an endpoint at a may serve the families of l. A program may find addresses
+// of both families.
 func (l Lookup) Wants(a netip.Addr) bool {
 	return l.Kind == ProgramLookup || a.Is4() && l.V4 || a.Is6() && l.V6
 }
@@ -78,9 +79,9 @@ func (i LookupID) Compare(other LookupID) int {
 type Resolution struct {
 	// Records is the last good answer, sorted, or empty.
 	Records []LookupRecord `json:"members"`
-	// Former are members of earlier answers that stay in use, see [Resolution.After].
+	// Former are records of earlier answers that stay in use. See [Resolution.After].
 	Former []LookupRecord `json:"former,omitempty"`
-	// Failure explains why the last attempt failed. "" means that it did not.
+	// Failure explains why the last attempt failed. "" means that it succeeded.
 	Failure string `json:"-"`
 }
 
@@ -114,11 +115,11 @@ func (m LookupRecord) Compare(other LookupRecord) int {
 type Discover struct {
 	// DNS is the name of SRV records.
 	DNS string `toml:"dns"`
-	// Exec is a program and its arguments. It prints one ADDRESS[:PORT] [weight=N] a line.
+	// Exec is a program and its arguments. It prints one ADDRESS[:PORT] [weight=N] per line.
 	Exec []string `toml:"exec"`
 	// Interval is the maximum time between two lookups. Default 10s.
 	Interval time.Duration `toml:"interval" range:"1s,24h"`
-	// Max limits the endpoints. Default 1000.
+	// Max limits the number of endpoints. Default 1000.
 	Max int `toml:"max" range:"1,10000"`
 }
 
@@ -142,8 +143,8 @@ func (d *Discover) lookup(v4, v6 bool) Lookup {
 	return Lookup{Kind: ProgramLookup, Name: strings.Join(d.Exec, argSeparator)}
 }
 
-// families returns the address families that endpoints of s may have. Addresses of pools and node
-// ports may be of both.
+// families returns the address families that endpoints of s may have. Addresses from pools and node
+// ports may be of either family, so it returns both.
 func (s *Service) families() (v4, v6 bool) {
 	if len(s.Pools) > 0 || slices.ContainsFunc(s.Ports, func(p Port) bool { return p.NodePort != 0 }) {
 		return true, true
@@ -160,8 +161,8 @@ func (s *Service) hostLookup(e *Endpoint) Lookup {
 	return Lookup{HostLookup, e.Name, v4, v6}
 }
 
-// LookupsOf returns the lookups that s needs, and the maximum time between two of each. 0 means
-// that only the answer determines it.
+// LookupsOf returns the lookups that s needs, each with the maximum time before it is repeated. 0
+// means that only the answer determines this time.
 func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 	var all map[Lookup]time.Duration
 	add := func(l Lookup, interval time.Duration) {
@@ -181,8 +182,8 @@ func LookupsOf(s *Service, in *Inputs) map[Lookup]time.Duration {
 	return all
 }
 
-// looksUp reports whether all lookups of s are made by this program. Programs that only check
-// definitions make no lookups.
+// looksUp reports whether this program makes all lookups of s. Programs that only check definitions
+// make no lookups.
 func (in *Inputs) looksUp(s *Service) bool {
 	for l := range LookupsOf(s, in) {
 		if !in.Resolved.Has(LookupID{s.Name, l}) {

@@ -24,7 +24,7 @@ type Memory struct {
 	Withdrawals snap.Map[netip.Addr, Withdrawal]
 }
 
-// WithMemory returns in with the memory m.
+// WithMemory returns the inputs with the memory m.
 func (in Inputs) WithMemory(m Memory) Inputs {
 	in.Drains = m.Drains
 	in.Ramps = m.Ramps
@@ -35,7 +35,7 @@ func (in Inputs) WithMemory(m Memory) Inputs {
 }
 
 // After returns the memory after the compiled state has changed from before to after, at the time
-// now. Its cost follows the number of differences and drains.
+// now. Its cost grows with the number of differences and drains.
 //
 // When an endpoint is removed from a frontend, a drain of DrainTimeout starts. It ends if the
 // endpoint is added again. UDP has no connections to drain, so its flows move immediately. If a
@@ -48,7 +48,7 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 			m = m.dropFrontend(key).keepVIP(change.Old, after, now)
 			continue
 		}
-		if !change.New.NodePort { // an own address that was a VIP remains one until its deadline
+		if !change.New.NodePort { // a node's own address that was a VIP remains a VIP until its deadline
 			m.DrainingVIPs = m.DrainingVIPs.Delete(key.Addr)
 		}
 		m = m.startRamps(change.Old, change.New, now)
@@ -74,7 +74,7 @@ func (m Memory) startDrains(old, next *Frontend, now time.Time) Memory {
 		if b.State == Removed || next.Backend(b.Addr) != nil {
 			continue
 		}
-		// A drain keeps its deadline if that is earlier.
+		// A backend that was already draining keeps its deadline if that is earlier.
 		until := now.Add(next.DrainTimeout).UTC().Round(0)
 		if !b.Until.IsZero() && b.Until.Before(until) {
 			until = b.Until
@@ -84,7 +84,8 @@ func (m Memory) startDrains(old, next *Frontend, now time.Time) Memory {
 	return m
 }
 
-// keepVIP keeps the VIP of a removed frontend, if it has no other frontend.
+// keepVIP keeps the VIP of a removed frontend for the drain timeout, unless the VIP has another
+// frontend.
 func (m Memory) keepVIP(f *Frontend, after Desired, now time.Time) Memory {
 	if f.NodePort || f.Proto == UDP || f.DrainTimeout <= 0 || after.Addresses.At(f.Addr) > 0 {
 		return m

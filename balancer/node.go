@@ -19,7 +19,7 @@ type Node struct {
 	// Addresses lists the node's own addresses, sorted. A host that adds one of them locally can't
 	// reach the node.
 	Addresses []netip.Addr `json:"addresses"`
-	// AllowedEndpoints is addresses.allowed_endpoints of its configuration.
+	// AllowedEndpoints is addresses.allowed_endpoints of the node's configuration.
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
 }
 
@@ -28,14 +28,14 @@ func (n Node) Equal(other Node) bool {
 	return slices.Equal(n.Addresses, other.Addresses) && slices.Equal(n.AllowedEndpoints, other.AllowedEndpoints)
 }
 
-// NodeAddresses maps the addresses of all nodes but one to their names.
+// NodeAddresses maps the addresses of all nodes except one to the names of the nodes.
 func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
 	return UpdateNodeAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
 }
 
-// UpdateNodeAddresses returns NodeAddresses(after, except). Owners is its result for the nodes
-// before. The cost is proportional to the number of changed nodes, plus one pass over all
-// addresses.
+// UpdateNodeAddresses returns NodeAddresses(after, except), given its previous result in owners for
+// the nodes in before. The cost is proportional to the number of changed nodes, plus one pass over
+// all addresses.
 func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
 	var changed []netip.Addr // addresses of the changed nodes
 	for name, c := range snap.Diff(before, after) {
@@ -73,7 +73,7 @@ func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after sn
 // PublishedAddresses returns the addresses that a node publishes as its own: the addresses in
 // Env.Local that neither another program nor vipd owner moves between hosts. An address that a
 // service claims is not excluded for this reason, because a host that adds the address would cut
-// the node off. Sources, from which the node sends, are always published.
+// the node off. The addresses in sources, from which the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
 	moved := map[netip.Addr]bool{} // by another program
 	if env.ExternalVIPs {

@@ -20,8 +20,8 @@ type OverrideEdit struct {
 }
 
 // OverrideEdits returns the edits for a change of t, starting with t itself. A change of a whole
-// address also replaces the overrides of its ports. defined has the endpoints that t matches.
-// hasAgent reports whether their service has an agent.
+// address also replaces the overrides of its ports. The list defined has the endpoints that t
+// matches, and hasAgent reports whether their service has an agent.
 func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint, hasAgent bool) []OverrideEdit {
 	var wide Override
 	if t.Port != 0 {
@@ -42,10 +42,10 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 }
 
 // ChangedFrom returns the override of a target after change o to the override old. Fields that o
-// leaves open keep their old value. Fields that equal the definition of all endpoints of the target
-// are dropped, unless the override of the whole address, wide, sets them. With an agent they are
-// kept, because they override its answer; only the end of a drain is dropped. It returns nil if
-// nothing is left.
+// leaves unset keep their old value. Fields that equal the definition of all endpoints of the
+// target are dropped, unless wide, the override of the whole address, sets them. If the service has
+// an agent, these fields are kept, because they override its answer; only the end of a drain is
+// dropped. ChangedFrom returns nil if no field is left.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
@@ -78,8 +78,8 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent 
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of the author and the reason of old's removal. It is nil if o is
-// unsigned or there was nothing to remove. An earlier note is kept.
+// Note returns a temporary record of the author and the reason of old's removal. If old is itself a
+// note, the record repeats it. It is nil if there is no author or reason to record.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {
@@ -104,9 +104,8 @@ func (o Override) ReplacedBy(wide Override) *Override {
 	return o.withParts(weight, draining)
 }
 
-// Inherit returns o with the fields that it leaves open set from shared, a wider override by
-// address or fleet. Each field keeps its own expiry. The signature is the signature of the field
-// draining.
+// Inherit returns o with its unset fields from shared, an override of the whole address or of the
+// fleet. Each field keeps its own expiry and signature.
 func (o *Override) Inherit(shared *Override) *Override {
 	if !shared.IsSet() || (o.Weight != nil || shared.Weight == nil) && (o.Draining != nil || shared.Draining == nil) {
 		return o
@@ -155,7 +154,7 @@ func (o *Override) NextExpiry() time.Time {
 }
 
 // Expiries returns when the weight and the draining expire. Zero means never, or that o does not
-// set it.
+// set the field.
 func (o *Override) Expiries() (weight, draining time.Time) {
 	if o.Weight != nil {
 		weight = cmp.Or(o.WeightExpires, o.Expires)
@@ -169,7 +168,7 @@ func (o *Override) Expiries() (weight, draining time.Time) {
 // Signature contains the author of a change and the reason.
 type Signature struct{ By, Reason string }
 
-// Signatures returns the authors of the weight and of draining.
+// Signatures returns the signatures of the weight and of the draining flag.
 func (o *Override) Signatures() (weight, draining Signature) {
 	all := Signature{o.By, o.Reason}
 	return cmp.Or(Signature{o.WeightBy, o.WeightReason}, all), cmp.Or(Signature{o.DrainingBy, o.DrainingReason}, all)
@@ -181,7 +180,7 @@ type overridePart struct {
 	Signature
 }
 
-// parts returns the two parts.
+// parts returns the expiries and signatures of the weight and of the draining flag.
 func (o *Override) parts() (weight, draining overridePart) {
 	weight.expires, draining.expires = o.Expiries()
 	weight.Signature, draining.Signature = o.Signatures()

@@ -2,10 +2,10 @@ package balancer
 
 import "time"
 
-// Policy holds the settings that frontends adopt from their service. In a Service, they are as
-// written. In a Frontend, they are adapted to the mode (Capabilities.fit). Policy is comparable,
-// and its fields are strings, integers and booleans, so a new field needs no code for decoding,
-// equality and digests.
+// Policy holds the settings that frontends adopt from their service. A Service has the values of
+// its definition. A Frontend has values that the mode supports (see Capabilities.fit). Policy is
+// comparable, and its fields are strings, integers and booleans, so a new field needs no code for
+// decoding, equality and digests.
 type Policy struct {
 	// Scheduler chooses among the endpoints. Default wrr.
 	Scheduler Scheduler `toml:"scheduler"`

@@ -89,13 +89,13 @@ func ParsePortRange(text string) (PortRange, error) {
 	return NewPortRange(uint16(first), uint16(last)), nil
 }
 
-// Number returns a single port. A range is written as text.
+// Number returns a single port as a number. It returns false for a range, which is written as text.
 func (p PortRange) Number() (n int64, ok bool) { return int64(p), !p.IsRange() }
 
 // MarshalText formats the range like String.
 func (p PortRange) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText parses a range. A single port is written as a number.
+// UnmarshalText parses a range. It refuses a single port, which must be a number without quotes.
 func (p *PortRange) UnmarshalText(text []byte) error {
 	parsed, err := ParsePortRange(string(text))
 	if err == nil && !parsed.IsRange() && !strings.Contains(string(text), "-") {

@@ -33,7 +33,8 @@ const (
 	Held ProblemKind = "held"
 	// InPanic means that endpoints of a port are used although their checks fail.
 	InPanic ProblemKind = "panic"
-	// Outage means that all endpoints of a port fail their checks.
+	// Outage means that no endpoint of a port is used, because all of them fail their checks or
+	// fewer than min_usable are usable.
 	Outage ProblemKind = "outage"
 	// Unapplied means that this host could not apply the compiled state.
 	Unapplied ProblemKind = "unapplied"

@@ -12,7 +12,8 @@ const rampSteps = 10
 
 // Ramp is the progress of a backend that joined or recovered towards its full weight.
 type Ramp struct {
-	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is its duration.
+	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is the time
+	// until the full weight.
 	Since    time.Time
 	Duration time.Duration
 	// Step is the progress, in tenths of the weight.
@@ -22,14 +23,14 @@ type Ramp struct {
 // advance returns the ramp at the time now, and whether it is complete.
 func (r Ramp) advance(now time.Time) (Ramp, bool) {
 	elapsed := now.Sub(r.Since)
-	if elapsed >= r.Duration { // checked first, because with a wrong clock ten times the time may overflow
+	if elapsed >= r.Duration { // checked first, because a wrong clock could make the product below overflow
 		return r, true
 	}
 	r.Step = max(r.Step, 1+int(rampSteps*max(elapsed, 0)/r.Duration))
 	return r, r.Step >= rampSteps
 }
 
-// Percent returns the present share of the weight.
+// Percent returns the current share of the weight.
 func (r Ramp) Percent() int { return 100 * r.Step / rampSteps }
 
 // next returns when the next step is due.

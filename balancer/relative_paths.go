@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// healthPaths are the fields of health that name files. If the program of command has a slash, it
+// healthPaths lists the fields of health that name files. If the program of command has a slash, it
 // is also a file; otherwise it is found in PATH.
 func healthPaths() []string { return []string{"ca_file", "cert_file", "key_file"} }
 
@@ -20,9 +20,9 @@ func isRelative(path string) bool {
 // isRelativeProgram reports whether the program of a command is a relative path.
 func isRelativeProgram(name string) bool { return strings.Contains(name, "/") && isRelative(name) }
 
-// ResolvePaths returns a copy of the table of a service, or of [defaults], in which relative paths
-// are absolute. Folder is the folder of the table's file. DecodeService refuses relative paths,
-// because definitions from etcd have no folder.
+// ResolvePaths returns a copy of the table of a service, or of [defaults], in which all paths are
+// absolute. Relative paths start in folder, the folder of the table's file. DecodeService refuses
+// relative paths, because definitions from etcd have no folder.
 func ResolvePaths(fields map[string]any, folder string) map[string]any {
 	if log, is := fields["access_log"].(string); is && log != JournalLog && isRelative(log) {
 		fields = maps.Clone(fields)
@@ -84,7 +84,7 @@ func resolveProgram(table map[string]any, field, folder string) map[string]any {
 	return table
 }
 
-// checkPaths reports relative paths: no file is left that they could be relative to.
+// checkPaths reports relative paths, because a definition without a file has no folder.
 func (r *healthReader) checkPaths(h *Health) {
 	for i, path := range []string{h.CAFile, h.CertFile, h.KeyFile} {
 		if isRelative(path) {

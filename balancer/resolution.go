@@ -6,12 +6,12 @@ import (
 )
 
 // After returns the next state of lookup l of service s, given the state before and the answer r.
-// Records that the answer lacks stay in Former until they are replaced, so an answer with wrong
-// addresses does not cause an outage. Without an answer, all stay. Otherwise only members that pass
-// their checks stay, until all checks of a new member pass. If none passes and none is former,
-// members without a verdict stay, because after a restart none has one. Without checks, the new
-// members replace them at once. So do members without a verdict if uncheckable reports that their
-// checks can't run, unless it is nil.
+// Records that the answer lacks stay in Former until they are replaced, so a wrong answer does not
+// cause an outage. If the answer is empty, all records stay. Otherwise, only records that pass
+// their checks stay. If none passes and Former is empty, records without a verdict also stay,
+// because no record has a verdict after a restart. Former records are replaced when all checks of a
+// new record pass, or immediately if it has no checks. A check without a verdict does not delay
+// this if uncheckable, unless nil, reports that it can't run.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
 	passes := func(m LookupRecord) bool { return s.anyPasses(in, l, m) }
@@ -36,12 +36,12 @@ func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup,
 	return next
 }
 
-// target returns the address and port of m, which may be 0.
+// target returns the address and port of m. The port may be 0.
 func (m LookupRecord) target() netip.AddrPort { return netip.AddrPortFrom(m.Addr, m.Port) }
 
-// replaces reports whether the records of r that can serve replace the former records of a family.
-// A family is replaced by its own new members. A complete answer without members of the family ends
-// its use.
+// replaces reports whether r replaces the former records of a family. This requires a new record of
+// the family that can serve. If a complete answer has no records of the family, a record of the
+// other family is sufficient.
 func (r *Resolution) replaces(v4 bool, canServe func(LookupRecord) bool) bool {
 	own := func(m LookupRecord) bool { return m.Addr.Is4() == v4 }
 	if !slices.ContainsFunc(r.Records, own) {
@@ -53,14 +53,14 @@ func (r *Resolution) replaces(v4 bool, canServe func(LookupRecord) bool) bool {
 	return slices.ContainsFunc(r.Records, func(m LookupRecord) bool { return own(m) && canServe(m) })
 }
 
-// anyPasses reports whether a check of an endpoint at m passes, or it has none.
+// anyPasses reports whether an endpoint at m passes a check or has no checks.
 func (s *Service) anyPasses(in *Inputs, l Lookup, m LookupRecord) bool {
 	return slices.ContainsFunc(s.endpointsAt(in, l, m), func(e *Endpoint) bool {
 		return s.isUnchecked(e) || slices.ContainsFunc(s.targetsOf(e), func(t Target) bool { return in.Health.At(t) == HealthUp })
 	})
 }
 
-// allPass reports whether all checks of an endpoint at m pass or can't run, or it has none.
+// allPass reports whether an endpoint at m has no checks, or all of its checks pass or can't run.
 func (s *Service) allPass(in *Inputs, l Lookup, m LookupRecord, uncheckable func(Target) bool) bool {
 	unproven := func(t Target) bool {
 		v := in.Health.At(t)
@@ -92,7 +92,7 @@ func (s *Service) targetsOf(e *Endpoint) []Target {
 	return targets
 }
 
-// endpointsAt returns the endpoints for which lookup l of s found m.
+// endpointsAt returns the endpoints of s at m, a record of lookup l.
 func (s *Service) endpointsAt(in *Inputs, l Lookup, m LookupRecord) (all []*Endpoint) {
 	if l.Kind != HostLookup {
 		return []*Endpoint{new(Endpoint).found(l, m)}
@@ -105,8 +105,8 @@ func (s *Service) endpointsAt(in *Inputs, l Lookup, m LookupRecord) (all []*Endp
 	return all
 }
 
-// found returns the endpoint at m, which lookup l has found for e. The zero value stands for an
-// endpoint that only the answer describes.
+// found returns a copy of e at m, a record of lookup l. For discovery, e is the zero value, and the
+// record sets all fields.
 func (e *Endpoint) found(l Lookup, m LookupRecord) *Endpoint {
 	out := *e
 	out.Address, out.From = m.Addr, l

@@ -41,7 +41,8 @@ type Service struct {
 	// AffinityPrefix holds the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
 	// empty, each address is a separate client.
 	AffinityPrefix []int `toml:"affinity_prefix" range:"1,128"`
-	// SourceRanges are the networks that may connect, besides the node itself. If empty, all may.
+	// SourceRanges are the networks that may connect, besides the node itself. If empty, all
+	// networks may.
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
 	// Trusted are the networks whose PROXY headers are believed, for AcceptProxyProtocol.
 	Trusted []netip.Prefix `toml:"trusted"`
@@ -55,7 +56,7 @@ type Service struct {
 	AccessLog *string `toml:"access_log"`
 	// Health defines the check of endpoints, or the first of several. Nil means no checks. The
 	// settings that apply to the whole service are equal in all checks: Need, PanicThreshold,
-	// OnFailure and From.
+	// OnFailure, Agent and From.
 	Health *Health `toml:"-"`
 	// MoreHealth are the further checks.
 	MoreHealth []*Health `toml:"-"`
@@ -79,9 +80,9 @@ func (s *Service) Addresses() []netip.Addr {
 	return append(s.VIPs[:len(s.VIPs):len(s.VIPs)], s.Allocated...)
 }
 
-// Claims returns the keys that s claims for itself, each with its field. A node port has no
-// address, because it is open on every host. A nil service claims nothing, and a port of 0, which
-// could not be read, is ignored.
+// Claims returns the keys that s claims for itself, each with the field that claims it. A node port
+// has no address, because it is open on every host. A nil service claims nothing, and a port of 0,
+// which could not be read, is ignored.
 func (s *Service) Claims() map[Key]string {
 	claims := map[Key]string{}
 	if s == nil {
@@ -120,7 +121,8 @@ type Port struct {
 type Endpoint struct {
 	// Address serves VIPs of the same family. It is invalid if the definition has a name instead.
 	Address netip.Addr `toml:"-"`
-	// Name is a DNS name in lower case. It stands for one endpoint at each of its addresses.
+	// Name is a DNS name in lower case. The definition then stands for one endpoint at each address
+	// of the name.
 	Name string `toml:"-"`
 	// From is the lookup that found the address. It is not part of a definition.
 	From Lookup `toml:"-"`
@@ -130,14 +132,15 @@ type Endpoint struct {
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
 	Ports map[string]uint16 `toml:"ports"`
-	// Weight is its share among the endpoints, 0 (no new connections) to MaxWeight. Default 1.
+	// Weight is the endpoint's share of new connections, 0 (no new connections) to MaxWeight.
+	// Default 1.
 	Weight int `toml:"weight"`
 	// Node and Zone are its node and zone, for locality.
 	Node string `toml:"node"`
 	Zone string `toml:"zone"`
-	// Draining stops new connections. Established ones continue.
+	// Draining stops new connections. Established connections continue.
 	Draining bool `toml:"draining"`
-	// Backup excludes the endpoint unless no other is up.
+	// Backup excludes the endpoint unless too few other endpoints are usable.
 	Backup bool `toml:"backup"`
 	// MaxConnections limits this node's connections to it, 1 to maxMaxConnections. 0 means no
 	// limit.
@@ -207,7 +210,7 @@ type Health struct {
 	CertFile       string            `toml:"cert_file"`
 	KeyFile        string            `toml:"key_file"`
 	Verify         bool              `toml:"verify"`
-	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // below, checks would be a significant load
+	Interval       time.Duration     `toml:"interval" range:"100ms,24h"` // more frequent checks would be a significant load
 	FastInterval   time.Duration     `toml:"fast_interval"`
 	Timeout        time.Duration     `toml:"timeout"`
 	Rise           int               `toml:"rise"`
@@ -232,13 +235,14 @@ type Override struct {
 	// By and Reason are the author of the last change, and the reason.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
-	// These sign each part, if its signature differs from By and Reason; otherwise they are "".
+	// These fields sign each part whose signature differs from By and Reason. Otherwise they are
+	// "".
 	WeightBy       string `toml:"weight_by" json:"weight_by,omitempty"`
 	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
 	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
 	DrainingReason string `toml:"draining_reason" json:"draining_reason,omitempty"`
 	// Expires is the time when the override expires. Zero means never. The publisher of overrides
-	// removes it then.
+	// then removes the override.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
 	// WeightExpires and DrainingExpires are the times when these parts expire, if earlier than
 	// Expires. If zero, they expire together with the override.

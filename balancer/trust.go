@@ -25,7 +25,7 @@ func WantsUser(s *Service) bool {
 	return indexWantedUser(s) >= 0
 }
 
-// indexWantedUser returns the index of such a check, or -1.
+// indexWantedUser returns the index of the check that WantsUser finds, or -1.
 func indexWantedUser(s *Service) int {
 	return slices.IndexFunc(s.Checks(), func(h *Health) bool {
 		return fromEtcd(s) && h.Type == ExecHealth && h.User != "" && h.User != ExecUser
@@ -65,8 +65,9 @@ func (s *Service) LogsTo() (to string, ok bool) {
 }
 
 // refusesVIP explains why a service from etcd may not claim vip on this node. It returns "" if it
-// may. Owned reports whether vipd itself adds the address. An address that both this node and
-// another have is not lost by a claim.
+// may. The parameter owned reports whether only one host has the address at a time. An address of
+// another node is not refused for this reason if this node also has it, because nothing would be
+// lost.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	node, ofNode := env.Nodes.Get(vip)
@@ -116,7 +117,7 @@ const notServed = " is not served: "
 
 // Untrusted returns the parts of a service from etcd that nodes refuse, without knowing their
 // configurations. Errors apply to all nodes, and warnings to nodes whose configuration does not
-// allow the part. Reserved is reserved on all nodes. Nodes are the live nodes.
+// allow the part. The entries of reserved apply on all nodes, and nodes has the live nodes.
 func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node]) (all []Problem) {
 	c := *s
 	c.Origin = Origin{Key: "etcd"} // trust depends only on the store
@@ -140,7 +141,7 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 		env.Allowed = append(env.Allowed, hostPrefix(vip))
 	}
 	for a := range env.Nodes.Keys() {
-		env.Local = append(env.Local, a) // each is the own address of some host
+		env.Local = append(env.Local, a) // each is some host's own address
 	}
 	allowing := compileService(&env, &c, &Inputs{}).problems
 	for _, p := range slices.Concat(strict, slices.DeleteFunc(allowing, func(p Problem) bool { return !aboutEndpoints(p) })) {
@@ -164,8 +165,8 @@ func aboutEndpoints(p Problem) bool { return strings.HasPrefix(p.Field, "endpoin
 // hostPrefix returns the network that contains only a.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// endpointRefusal is the reason why a node does not use an endpoint from etcd. It returns "" if the
-// node permits it.
+// endpointRefusal is the reason why a node does not use an endpoint. The zero value means that the
+// node uses it.
 type endpointRefusal string
 
 const (
@@ -176,19 +177,19 @@ const (
 	// metadataAddress is the address of a cloud's metadata service, which often has this host's
 	// credentials.
 	metadataAddress endpointRefusal = "metadata"
-	// ownAddress is the node's own, so clients could bypass its firewall.
+	// ownAddress is one of the node's own addresses, at which clients could bypass its firewall.
 	ownAddress endpointRefusal = "own"
 	// nodePort is a low port of another node, for traffic or checks. That node may accept such
 	// connections from this node only.
 	nodePort endpointRefusal = "node"
 	// etcdPort is a port of etcd on this node, on another node or on a member of etcd.
 	etcdPort endpointRefusal = "etcd"
-	// etcdCheck is such a port as the port of the check.
+	// etcdCheck is a port of etcd that the endpoint's checks would use.
 	etcdCheck endpointRefusal = "check"
 )
 
-// refusesEndpoint explains why endpoint e of s, from etcd, is not used on this node. hostOnly is
-// servesHostOnly of s.
+// refusesEndpoint explains why this node does not use e, an endpoint from etcd, for service s. The
+// parameter hostOnly is the result of servesHostOnly.
 func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpointRefusal {
 	if !trustsAddress(env.Allowed, e.Address, hostOnly) {
 		return privateAddress
@@ -225,8 +226,8 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 }
 
 // refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Otherwise
-// the owner of the name could lead clients to local programs. The name localhost, and addresses in
-// AllowedEndpoints, are meant.
+// the owner of the name could lead clients to local programs. The name localhost and addresses in
+// AllowedEndpoints are allowed.
 func (env *Env) refusesAnswer(e *Endpoint) bool {
 	switch e.From.Kind {
 	case HostLookup:
@@ -251,7 +252,8 @@ func isMetadata(a netip.Addr) bool {
 	return false
 }
 
-// checksPort reports whether checks of e have a port of their own that matches.
+// checksPort reports whether a check or the agent of e has its own port, and the function port
+// returns true for it.
 func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 	return !e.IsUnchecked() && slices.ContainsFunc(slices.Concat(s.Checks(), s.Questions()), func(h *Health) bool {
 		own := e.CheckPort(h)
@@ -264,8 +266,9 @@ func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 // often open to all hosts that reach them. So users who may write to etcd must not publish them or
 // send checks to them.
 //
-// Loopback addresses are trusted if all clients are programs of this host (here), which reach them
-// anyway. Otherwise allowed must have a network of only such addresses that contains a.
+// Loopback addresses are trusted if here is true, because all clients are then programs of this
+// host, which reach these addresses anyway. Otherwise, a must be in an allowed network that has
+// only loopback or only link-local addresses.
 func trustsAddress(allowed []netip.Prefix, a netip.Addr, here bool) bool {
 	var bits int // of the largest network with only such addresses
 	switch {

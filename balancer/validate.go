@@ -109,7 +109,8 @@ func (r *tableReader) markBroken(path string) {
 	}
 }
 
-// isBroken reports whether path, or something inside or around it, could not be read.
+// isBroken reports whether the field at path, a field inside it, or an enclosing field could not be
+// read.
 func (r *tableReader) isBroken(path string) bool {
 	if r.broken == nil {
 		return false

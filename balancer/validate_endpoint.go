@@ -37,7 +37,7 @@ func (r *tableReader) checkEndpoints(s *Service) {
 	}
 }
 
-// checkEndpoint checks a single endpoint. at returns the path of a field.
+// checkEndpoint checks a single endpoint. The function at returns the path of a field.
 func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if !e.Address.IsValid() && e.Name == "" {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
@@ -129,7 +129,7 @@ func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 }
 
 // leadsBack reports whether a port of e, which has a VIP's address, is another port of the service.
-// Compiling reports equal ports.
+// The compiler reports equal ports.
 func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]

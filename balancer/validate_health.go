@@ -13,7 +13,7 @@ import (
 // formatted formats a duration for messages.
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
-// checkHealth checks the health table alone.
+// checkHealth checks the health table without the rest of the service.
 func (r *healthReader) checkHealth(h *Health) {
 	if h.Type == "" {
 		r.errorf("type", "needs a type: %s", strings.Join(h.Type.Values(), ", "))
@@ -161,7 +161,7 @@ func (r *healthReader) checkRequest(h *Health) {
 }
 
 // checkProbed reports TCP checks of a service without a TCP port, and UDP checks without a UDP
-// port. Such checks would take every endpoint down.
+// port. Such checks would mark every endpoint as down.
 func (r *tableReader) checkProbed(s *Service) {
 	if len(s.Ports) == 0 || r.isBroken("ports") {
 		return

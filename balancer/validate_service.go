@@ -54,7 +54,7 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 	}
 }
 
-// checkSourceRanges checks source_ranges, unless headers name the clients.
+// checkSourceRanges checks source_ranges, unless PROXY headers name the clients.
 func (r *tableReader) checkSourceRanges(s *Service) {
 	if r.sets("source_ranges") && !s.AcceptProxyProtocol { // the named client may have the other family
 		r.checkNetworks(s, "source_ranges", s.SourceRanges)
@@ -75,8 +75,8 @@ func (r *tableReader) checkTrusted(s *Service) {
 	}
 }
 
-// checkNetworks reports networks of a field without a possible client of a VIP, and VIPs whose
-// clients are all excluded.
+// checkNetworks reports networks of a family in which the service has no VIP, and families with
+// VIPs but without networks.
 func (r *tableReader) checkNetworks(s *Service, field string, networks []netip.Prefix) {
 	if len(networks) == 0 || len(s.VIPs) == 0 || len(s.Pools) > 0 || r.isBroken(field) || r.isBroken("vips") {
 		return
@@ -177,7 +177,7 @@ func (r *tableReader) checkRange(ports []Port, i int) {
 	}
 }
 
-// checkPortName checks the name of port i. names holds the names of earlier ports.
+// checkPortName checks the name of port i. The map names has the names of earlier ports.
 func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	name, path := ports[i].Name, element("ports", i, "name")
 	switch j, again := names[name]; {
@@ -194,7 +194,7 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 }
 
 // checkSettings checks the settings that don't depend on ports and endpoints. [defaults] can set
-// these.
+// these settings.
 func (r *tableReader) checkSettings(s *Service) {
 	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
 		r.errorf("mss", "%d is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible", s.MSS)
@@ -232,7 +232,8 @@ func minMSS(s *Service) int {
 	return 536
 }
 
-// checkForward reports other target ports if the forwarding method does not translate ports.
+// checkForward reports target ports that differ from the VIP's port if the forwarding method does
+// not translate ports.
 func (r *tableReader) checkForward(s *Service) {
 	if s.Forward == NATForward {
 		return

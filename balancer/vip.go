@@ -65,8 +65,8 @@ func (Hold) Values() []string { return []string{"each", "one"} }
 // Require is the condition for a host to own a VIP.
 type Require string
 
-// These are the conditions: the host is healthy, each service on the VIP also has a usable
-// endpoint, or this endpoint is on the host.
+// RequireNode requires a healthy host. RequireEndpoint also requires a usable endpoint for each
+// service on the VIP. RequireLocal requires this endpoint to be on the host.
 const (
 	RequireNode     Require = "node"
 	RequireEndpoint Require = "endpoint"
@@ -128,7 +128,7 @@ func DefaultVIPPolicy() VIPPolicy {
 }
 
 // DecodeVIP decodes the settings of the address in name. If any problem is an error, the settings
-// are nil. See DecodeService for unknown.
+// are nil. See DecodeService for the severity of unknown fields.
 func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severity) (*VIP, []Problem) {
 	r := newTableReader("", where, unknown)
 	v := &VIP{VIPPolicy: DefaultVIPPolicy(), Origin: r.origin(""), Given: slices.Sorted(maps.Keys(fields))}
@@ -172,7 +172,7 @@ func DecodeVIPPolicy(fields map[string]any, where Locator, unknown Severity) (VI
 	return p, problems
 }
 
-// over returns the settings of v, completed from base.
+// over returns the settings of v. Fields that v does not set come from base.
 func (v *VIP) over(base VIPPolicy) VIPPolicy {
 	given, out := reflect.ValueOf(v.VIPPolicy), reflect.ValueOf(&base).Elem()
 	for i := range out.NumField() {

@@ -50,8 +50,8 @@ func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	return policy
 }
 
-// vipStateOf returns the state of the VIP a here. It returns "" if the VIP is held as soon as
-// possible. A VIP that is only kept for its last connections is not withdrawn.
+// vipStateOf returns the state of the VIP a on this host. It returns "" if the VIP is held as soon
+// as possible. A VIP that is only kept for its last connections is not withdrawn.
 func vipStateOf(a netip.Addr, env *Env, in *Inputs, out *Desired) VIPState {
 	if in.VIPs.Len() == 0 && in.Pools.Len() == 0 {
 		return ""
@@ -96,9 +96,9 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 
 // markWithdrawn sets Withdrawn of the frontends on the VIP a. On standby this host still serves
 // clients whose packets routers send to it. Frontends on an address that the host has independently
-// of vipd stay closed, because clients would otherwise reach the host's own programs.
+// of vipd are not marked, because clients would otherwise reach the host's own programs.
 func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
-	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // Local omits these
+	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // env.Local omits link-local addresses
 	for k, f := range FrontendsOn(frontends, a) {
 		if !f.NodePort && f.Withdrawn != withdrawn {
 			frontends = frontends.Set(k, f.withWithdrawn(withdrawn))
@@ -111,7 +111,7 @@ func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Ke
 // link-local addresses.
 func (env *Env) has(a netip.Addr) bool { return a.IsLoopback() || slices.Contains(env.Local, a) }
 
-// withWithdrawn returns f with another value of Withdrawn.
+// withWithdrawn returns f with the given value of Withdrawn.
 func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {
 	if f.Withdrawn == withdrawn {
 		return f
@@ -154,8 +154,8 @@ type Withdrawal struct {
 	Until time.Time
 }
 
-// returnPause is the minimum time between two returns of a VIP, because routers dampen a route that
-// flaps for minutes.
+// returnPause is the minimum time between two returns of a VIP, because routers suppress a flapping
+// route for minutes.
 const returnPause = 5 * time.Second
 
 // recordWithdrawals records the VIPs that were withdrawn or have returned.

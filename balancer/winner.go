@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// claimants has the services that claim each key.
+// claimants holds the services that claim each key.
 type claimants struct {
 	of map[Key][]*Service // unsorted
 	// ranges has the claimed ranges of ports on each address, unsorted.
@@ -43,9 +43,8 @@ func (c *claimants) remove(key Key, s *Service) {
 	}
 }
 
-// winner returns the service that gets key, and whether others lose it. A range also loses against
-// a better claim to a range that overlaps it: then the winner is another service, without a claim
-// to key.
+// winner returns the service that gets key, and whether others lose it. A range also loses to a
+// better claim to an overlapping range. Then the winner might not claim key itself.
 func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) {
 	best, contested = winner(key, c.of[key], in), len(c.of[key]) > 1
 	if !key.Port.IsRange() {
@@ -78,7 +77,8 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// withOpen returns f with its field Open. Frontends has all narrower frontends on the address.
+// withOpen returns f with its field Open set. The map must have all narrower frontends on the
+// address.
 func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	if !f.Key.Port.IsRange() {
 		return f
@@ -111,7 +111,7 @@ func (f *Frontend) narrower(frontends snap.Map[Key, *Frontend]) (all []PortRange
 	return all
 }
 
-// except returns the parts of p that holes do not have. The holes are inside p, and sorted by the
+// except returns the parts of p that no hole covers. The holes are inside p, and sorted by the
 // first port.
 func (p PortRange) except(holes []PortRange) (left []PortRange) {
 	next := int(p.First())
@@ -127,7 +127,7 @@ func (p PortRange) except(holes []PortRange) (left []PortRange) {
 	return left
 }
 
-// Without returns the ports in all, sorted ranges, that hole does not have.
+// Without removes the ports of hole from the sorted ranges in all.
 func Without(all []PortRange, hole PortRange) (left []PortRange) {
 	for _, p := range all {
 		if !p.Overlaps(hole) {
@@ -175,7 +175,8 @@ func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Pr
 	return problems
 }
 
-// lostClaim returns the problem of a service that claims f, if service to has won it.
+// lostClaim returns the problem of the lost claim f. The parameter to is the service that has won
+// it.
 func (u *compiledService) lostClaim(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)
