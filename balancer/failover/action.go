@@ -1,6 +1,6 @@
 package failover
 
-// Send sends a message to a peer, from each of this node's addresses or from one of them.
+// Send sends a message to a peer from one of this node's addresses, or from each of them.
 type Send struct {
 	To      string
 	On      int // index of Member.At; -1 means all
@@ -28,7 +28,7 @@ type Put struct {
 	Text []byte
 }
 
-// Register registers this node as a new run (Member.Boot): votes of the earlier run no longer
+// Register registers this node as a new run (Member.Boot), so votes of the earlier run no longer
 // count.
 type Register struct{ Boot ID }
 
@@ -50,8 +50,8 @@ const (
 	Unknown Outcome = iota
 	// Refused means that a condition of the write did not hold.
 	Refused
-	// Unsent means that the write was not made and never will be, because etcd is unreachable,
-	// full, or denies it to this node.
+	// Unsent means that the write was not made and never will be, because etcd is unreachable or
+	// full, or denies this node the write.
 	Unsent
 	// Done means that etcd has made the write.
 	Done

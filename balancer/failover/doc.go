@@ -1,24 +1,24 @@
-// Package failover decides which of several hosts holds a VIP with hold = "one", so two hosts never
-// do.
+// Package failover decides which of several hosts holds a VIP with hold = "one". Two hosts never
+// hold it at the same time.
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
 // return the actions to perform, in order. A process performs them; a simulation and a model check
 // use the same code.
 //
 // etcd records the owner: vips/ADDRESS names a node and its session. The session shows that its
-// node is alive: its holder sends heartbeats, and its jury confirms them. A session is confirmed
-// until the deadline. It ends Confirm after the sending of a heartbeat that most of the jury has
-// confirmed, or of a successful renewal in etcd. The gate, a timer in the kernel, silences the VIPs
-// of a host whose session is no longer confirmed, even if the process hangs or is killed:
+// node is alive: the node sends heartbeats, and the session's jury confirms them. A session is
+// confirmed until its deadline, which is Confirm after the sending of a heartbeat that most of the
+// jury has confirmed, or of a successful renewal in etcd. The gate, a timer in the kernel, silences
+// the VIPs of a host whose session is no longer confirmed, even if the process hangs or is killed:
 //
 //	heartbeats --> jurors --> deadline --> refreshes of the gate, until Gate before the deadline
 //	                 |
 //	                 +-- silent for Silence --> votes --> one transaction: session revoked, its VIPs change owner
 //
-// Silence is longer than the sum of Confirm and Gate, so the gate of a session is permanently
-// closed before the session can be revoked. A heartbeat returns the newest heartbeat of its
-// receiver. It counts once, and only if the returned heartbeat is recent, so recorded heartbeats
-// can't keep a dead session alive.
+// Silence is longer than the sum of Confirm and Gate, so the gate of a session is closed for good
+// before the session can be revoked. A heartbeat returns the newest heartbeat of its receiver. It
+// counts once, and only if the returned heartbeat is recent, so recorded heartbeats can't keep a
+// dead session alive.
 //
 // Only the live session that a VIP's key names may change the key, or another session after that
 // session was revoked.

@@ -8,8 +8,8 @@ import (
 
 // Options are the fixed properties of a node.
 type Options struct {
-	// Name is the node's, Boot names this run of it, and Member is its record. Member.Boot and
-	// Weight count.
+	// Name is the node's name, and Member is its record. Member.Boot identifies this run of the
+	// node.
 	Name   string
 	Member Member
 	Timing Timing
@@ -19,18 +19,18 @@ type Options struct {
 	// others, because etcd was restored from a backup. During this time, hosts are probed before a
 	// VIP is claimed. If zero, etcd's records are trusted.
 	Doubt time.Duration
-	// NewID returns an unused ID, and Wall the time of day, for people.
+	// NewID returns an unused ID, and Wall returns the time of day for operators.
 	NewID func() ID
 	Wall  func() time.Time
 }
 
-// env is shared by the parts of a node: its options, the present moment and the actions to return.
+// env is shared by the parts of a node: its options, the current time and the actions to return.
 type env struct {
 	o       Options
 	now     local.Time
 	actions []local.Action
-	// review reports whether a VIP that is bound here may belong elsewhere, and stale whether
-	// owners must be counted again.
+	// review reports whether VIPs that are bound here may belong elsewhere, and stale reports
+	// whether the VIPs of each owner must be counted again.
 	review, stale bool
 }
 
@@ -44,8 +44,8 @@ func (e *env) flush() []local.Action {
 	return actions
 }
 
-// recent is the number of heartbeats that may be lost before a peer counts as silent for the choice
-// among hosts.
+// recent is the number of heartbeats that may be lost before the choice among hosts treats a peer
+// as silent.
 const recent = 6
 
 // recently reports whether a heartbeat at the given time is recent enough for the peer to count as

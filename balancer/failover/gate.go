@@ -7,32 +7,32 @@ type gateState int
 
 const (
 	closed  gateState = iota // no VIP is bound
-	closing                  // an action that closes it is in progress
+	closing                  // a CloseGate is pending
 	opening
 	open
 )
 
 func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }
 
-// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate
-// permanently and then ends its session.
+// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate for
+// good and then ends its session.
 type gate struct {
 	*env
 	session *session
 	state   gateState
-	// stopping reports whether the node was stopped, leaving whether it has released its VIPs and
-	// closed the gate permanently, and left whether the session has ended.
+	// stopping reports whether the node was stopped. leaving reports whether it has released its
+	// VIPs and closed the gate for good, and left reports whether its session has ended.
 	stopping, leaving, left bool
 }
 
 // ready reports whether this node can hold VIPs.
 func (g *gate) ready() bool { return g.state == open && !g.stopping }
 
-// passes reports whether addresses may now be bound behind the gate.
+// passes reports whether the gate permits binding addresses now.
 func (g *gate) passes() bool { return g.state == open && g.session.passes() }
 
-// openIfConfirmed opens a closed gate if the session is confirmed. No address may be bound at that
-// time because another node may own it.
+// openIfConfirmed opens a closed gate if the session is confirmed. No address may be bound before
+// it is open, because another node may own the address.
 func (g *gate) openIfConfirmed() {
 	if g.state == closed && !g.stopping && g.session.passes() {
 		g.state = opening
@@ -40,8 +40,8 @@ func (g *gate) openIfConfirmed() {
 	}
 }
 
-// leave ends the session of a node whose gate is permanently closed, so no other node must wait for
-// its silence.
+// leave ends the session of a stopped node after its gate has closed, so other nodes need not wait
+// until the session is silent.
 func (g *gate) leave() {
 	s := g.session
 	if !g.leaving || g.left {

@@ -10,7 +10,8 @@ import (
 // handover is a VIP that is moving to another node.
 type handover struct {
 	vip *vip
-	// giving is the VIP's giving until the handover ends or another starts.
+	// giving is the ID of the handover. It equals the VIP's giving until the handover ends or
+	// another starts.
 	giving int
 }
 
@@ -27,7 +28,7 @@ func (g handover) end() {
 // route is the destination of VIPs, and the reason.
 type route struct{ to, why string }
 
-// giveAway moves the VIPs that belong elsewhere.
+// giveAway starts to move the VIPs that belong on other nodes.
 func (h *holding) giveAway() {
 	if !h.review || !h.gate.passes() || h.vips.bound == 0 || h.etcd.etcdLost || h.now < h.until {
 		return
@@ -39,13 +40,13 @@ func (h *holding) giveAway() {
 	}
 }
 
-// routes are the handovers that are due. The VIPs of a group share a route.
+// routes returns the handovers that are due, by route. The VIPs of a group share a route.
 func (h *holding) routes() map[route][]handover {
 	routes, groups := map[route][]handover{}, map[string]route{}
 	add := func(v *vip, r route) {
 		if len(routes[r]) < maxClaimed {
 			routes[r] = append(routes[r], handover{vip: v})
-			h.ranking.counted[r.to]++ // for the next handover, whose count starts from etcd's records
+			h.ranking.counted[r.to]++ // so the next choice of a node includes this VIP
 		}
 	}
 	held := h.held()
@@ -78,7 +79,7 @@ func (h *holding) held() (all []*vip) {
 	return all
 }
 
-// routeOf returns the route of a VIP of this node. It has no destination if the VIP stays.
+// routeOf returns the route of a VIP of this node. The route has no destination if the VIP stays.
 func (h *holding) routeOf(v *vip) (r route) {
 	m := h.etcd.moves[v.name]
 	if m == nil {
@@ -106,7 +107,8 @@ func (h *holding) refuse(v *vip, why string) {
 	})
 }
 
-// unbindFor unbinds VIPs, and calls then when they are unbound, unless the session has ended.
+// unbindFor unbinds VIPs. When they are unbound, it calls the function then, unless the session has
+// ended.
 func (h *holding) unbindFor(all []handover, then func()) {
 	id, session := h.writer.nextID(), h.session.id
 	var addrs []netip.Addr
@@ -124,7 +126,7 @@ func (h *holding) unbindFor(all []handover, then func()) {
 	h.do(local.Unbind{ID: id, Addrs: addrs})
 }
 
-// unbound continues after an Unbind.
+// unbound calls the function that waits for the Unbind with this ID.
 func (h *holding) unbound(id int) {
 	then := h.unbinds[id]
 	delete(h.unbinds, id)
@@ -133,13 +135,13 @@ func (h *holding) unbound(id int) {
 	}
 }
 
-// handOver silences VIPs here, and then writes that another node owns them. If it can't be written,
-// they return.
+// handOver unbinds VIPs here, and then writes their new owner to etcd. If the write fails, this
+// node binds them again.
 func (h *holding) handOver(all []handover, r route) {
 	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }
 
-// release gives up a removed VIP: it is unbound, and then has no owner.
+// release unbinds a removed VIP, and then deletes its owner in etcd.
 func (h *holding) release(v *vip) {
 	switch {
 	case !h.session.owns(v):
@@ -156,7 +158,8 @@ func (h *holding) release(v *vip) {
 	}
 }
 
-// drop writes that a VIP has no owner. If users add it again, it pauses until the outcome is known.
+// drop deletes the owner of a VIP in etcd. If users add the VIP again, it stays unbound until the
+// outcome is known.
 func (h *holding) drop(g handover) {
 	w := Write{If: []Condition{{Key{VIPs, g.vip.name}, h.etcd.owners.at(g.vip.name)}}, Delete: []Key{{VIPs, g.vip.name}}}
 	id := h.session.id
@@ -166,14 +169,14 @@ func (h *holding) drop(g handover) {
 		case o == Done:
 			h.writer.apply(&w, revision)
 		case o == Unknown:
-			h.reclaim([]handover{g}) // if it is still removed, it is released again
+			h.reclaim([]handover{g}) // if users have not added it again, it will be released again
 		case o == Unsent:
 			h.reclaimLater(g)
 		}
 	})
 }
 
-// writeOwner writes the new owner.
+// writeOwner writes the new owner of unbound VIPs to etcd.
 func (h *holding) writeOwner(all []handover, r route) {
 	s := h.etcd.sessions[r.to]
 	w := Write{If: []Condition{{Key{Sessions, r.to}, h.etcd.sessions.at(r.to)}}}
@@ -215,7 +218,7 @@ func (h *holding) writeOwner(all []handover, r route) {
 	})
 }
 
-// assign adds the owner of a VIP of this node to a write.
+// assign adds a new owner for a VIP of this node to a write.
 func (h *holding) assign(w *Write, v *vip, owner Owner) {
 	old := h.etcd.owners[v.name]
 	owner.Generation, owner.Since = old.value.Generation+1, h.o.Wall()

@@ -10,17 +10,18 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// holding binds the VIPs that this node owns, and passes them to other nodes.
+// holding binds the VIPs that this node owns, and hands them over to other nodes.
 type holding struct {
 	*parts
-	// unbinds are the next steps after Unbind actions, by their ID.
+	// unbinds holds the functions to call after Unbind actions, by the ID of the action.
 	unbinds map[int]func()
 	// pause is the backoff after etcd has refused a handover with an error. No handover starts
 	// before until. A handover silences its VIPs for a short time, which would be useless while
 	// etcd accepts no writes.
 	pause time.Duration
 	until local.Time
-	// unsure are handovers that etcd may have written, and retry is when to reclaim them.
+	// unsure holds handovers that etcd may have written, and retry is the time at which to reclaim
+	// their VIPs.
 	unsure []handover
 	retry  local.Time
 }
@@ -66,8 +67,8 @@ func (h *holding) forgetGone() {
 	})
 }
 
-// ownerChanged processes a change of a VIP's owner in etcd. moved reports whether the session has
-// also changed.
+// ownerChanged processes a change of a VIP's owner in etcd. The parameter moved reports whether the
+// owning session has also changed.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {
@@ -115,7 +116,7 @@ func (h *holding) closeGate() {
 	clear(h.unbinds)
 }
 
-// lapse closes the gate and reports why. Its timeout in the kernel may already have closed it.
+// lapse closes the gate and reports why. The kernel's timeout may already have closed the gate.
 func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	by := ""
 	if why == local.NotRefreshed && !h.session.passes() {
@@ -134,7 +135,7 @@ func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 	h.closeGate()
 }
 
-// restText lists the VIPs that a closed gate silences.
+// restText describes the VIPs that a closed gate silences.
 func restText(names []string) string {
 	switch len(names) {
 	case 0:

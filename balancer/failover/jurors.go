@@ -13,8 +13,8 @@ type jurors struct {
 	*env
 	etcd   *view
 	byNode map[string]*Juror
-	// votes holds the boots of the nodes that voted a session dead. asked holds the time of the
-	// last request for votes.
+	// votes maps each session to the nodes that voted it dead, with their boots. asked is the time
+	// of the last request for votes.
 	votes map[ID]map[string]ID
 	asked local.Time
 	// nextBoot is the next run that this node requests in etcd, or 0 for the current run.
@@ -26,8 +26,8 @@ func newJurors(e *env, etcd *view) *jurors {
 }
 
 // juror returns this node as a juror of a peer's session. If nil, this node must neither confirm
-// the session nor vote on it. Otherwise etcd has this run of the node, and has had the session
-// since that registration or later, so votes of an earlier run remain valid.
+// the session nor vote on it. Otherwise etcd has registered this run of the node, and its record of
+// the session is no older than the registration, so votes of an earlier run remain valid.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
@@ -40,8 +40,8 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	return j.byNode[node]
 }
 
-// silent reports whether a session is silent as far as this node knows. It returns this node as the
-// session's juror.
+// silent reports whether a session is silent as far as this node knows. It also returns this node
+// as the session's juror, or nil.
 func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	own := j.juror(node, s.value.ID)
 	t := s.value.Timing
@@ -63,15 +63,15 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 		j.do(Send{m.From, on, Message{Kind: Answer, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Sent: m.Sent}})
 	case from.alive == 0:
 		from.alive = j.now
-	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests, a host would temporarily have neither run registered
+	case j.now.Since(from.alive) >= retractAfter && j.nextBoot == 0: // with two pending requests, neither run would be registered for a while
 		j.nextBoot = j.o.NewID()
 		j.do(Register{j.nextBoot})
 	}
 }
 
-// registered processes this node's record in etcd. If it is a new run, no vote of the earlier run
-// counts, and sessions that the earlier run voted dead are confirmed again. It keeps the
-// confirmations of the earlier run.
+// registered processes this node's record in etcd. If it registers a new run, votes of the earlier
+// run no longer count, so sessions that the earlier run voted dead may be confirmed again. The
+// times of its confirmations remain.
 func (j *jurors) registered() {
 	m := j.etcd.members[j.o.Name]
 	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
@@ -106,7 +106,7 @@ func (j *jurors) ask(node string, s *record[Session]) {
 	}
 }
 
-// vote answers a request.
+// vote answers a request for a vote, if this node finds the session dead.
 func (j *jurors) vote(m Message) {
 	own := j.juror(m.Subject, m.Session)
 	if own == nil || m.Subject == j.o.Name || !own.Vote(j.now, j.o.Started, j.etcd.sessions[m.Subject].value.Timing) {
@@ -115,7 +115,8 @@ func (j *jurors) vote(m Message) {
 	j.do(Send{m.From, -1, Message{Kind: Vote, From: j.o.Name, Boot: j.o.Member.Boot, Session: m.Session, Subject: m.Subject}})
 }
 
-// collect stores a vote on a session if this node has requested the vote.
+// collect stores a vote on a session, and reports whether this node has requested the vote. Other
+// votes are ignored.
 func (j *jurors) collect(m Message) (requested bool) {
 	votes := j.votes[m.Session]
 	if votes != nil {
@@ -124,7 +125,8 @@ func (j *jurors) collect(m Message) (requested bool) {
 	return votes != nil
 }
 
-// castOwn votes on a silent session, and returns all votes.
+// castOwn adds this node's vote on a silent session to the collected votes, and returns all of
+// them.
 func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
 	votes := j.votes[s.value.ID]
 	if votes == nil {
@@ -137,7 +139,8 @@ func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
 	return votes
 }
 
-// voterConditions returns a write that holds while the voters still run, and the voters.
+// voterConditions returns a write that succeeds only if the voters' runs are still registered, and
+// the voters.
 func (j *jurors) voterConditions(node string, s *record[Session], votes map[string]ID) (w Write, voters []string) {
 	for _, name := range s.value.Jury {
 		m := j.etcd.members[name]

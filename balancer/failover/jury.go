@@ -24,8 +24,9 @@ func Revoking(n int) int {
 }
 
 // Deadline returns the time until which a session is confirmed by its jury of n members. sent holds
-// the sending times of the newest heartbeats that the other members have confirmed, or 0. asked is
-// the sending time of the newest renewal in etcd.
+// the sending times of the newest heartbeats that the other members have confirmed, or 0. The
+// parameter asked is the sending time of the newest successful renewal in etcd. The result is 0 if
+// nothing has confirmed the session.
 func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time {
 	newest := asked
 	if need := Confirming(n) - 1; need > 0 && need <= len(sent) {
@@ -40,16 +41,18 @@ func (t Timing) Deadline(n int, sent []local.Time, asked local.Time) local.Time 
 
 // Juror is a juror's memory of the session of one other node.
 type Juror struct {
-	// Session is the last session of the holder that the juror has received.
+	// Session is the holder's last session that the juror knows.
 	Session ID
 	// Answered is the time of the last confirmation of a heartbeat of the session. Newest is the
 	// sending time of that heartbeat. Both are 0 if there was no confirmation.
 	Answered, Newest local.Time
-	// Dead reports whether it has voted the session dead. Then it never confirms it again.
+	// Dead reports whether the juror has voted the session dead. It then never confirms the session
+	// again.
 	Dead bool
 }
 
-// Watch makes the juror a juror of the session, unless it already is.
+// Watch makes the session the juror's session. If it is a new session, the memory of the old
+// session is deleted.
 func (j *Juror) Watch(session ID) {
 	if j.Session != session {
 		*j = Juror{Session: session}
@@ -69,22 +72,23 @@ func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 	return true
 }
 
-// Silent reports whether the juror has confirmed no heartbeat of its session for the time of
-// silence, and has run for that time. A juror that has just started may have confirmed heartbeats
-// in an earlier run.
+// Silent reports whether the juror has run for the time Silence without confirming a heartbeat of
+// its session. It is also true after the juror has voted the session dead. A juror that has just
+// started may have confirmed heartbeats in an earlier run.
 func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }
 
-// Vote reports whether the juror finds its session dead. From then on it does not confirm it.
+// Vote reports whether the juror votes its session dead. If so, it never confirms the session
+// again.
 func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	j.Dead = j.Silent(now, started, silence)
 	return j.Dead
 }
 
-// MayRevoke reports whether a session may be revoked with that number of votes of other members in
-// a jury of n. The revoking node has known the session's present revision since known; a renewal in
-// etcd would have changed the revision.
+// MayRevoke reports whether a session may be revoked if its jury has n members and other members
+// have cast this number of votes. The revoking node has known the session's current revision since
+// the time known. A renewal in etcd would have changed the revision.
 func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -11,7 +11,7 @@ type Message struct {
 	// Ask or a Vote.
 	Session ID
 	Subject string
-	// Sent is the sender's time of a Beat, and returns in its Answer.
+	// Sent is the time of a Beat on the sender's clock. The Answer returns it.
 	Sent local.Time
 	// Echo is the receiver's newest Beat that the sender of a Beat has received. It proves that
 	// this Beat is newer. Echoless reports whether the sender's version has no echoes.
@@ -19,7 +19,7 @@ type Message struct {
 	Echoless bool
 	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender is
 	// not connected to etcd, so it would not receive a VIP that is given to it. Well has a bit for
-	// each of the sender's addresses, which is set if its network works.
+	// each of the sender's addresses, which is set if the network of the address works.
 	Ready, Away bool
 	Well        uint16
 }

@@ -24,7 +24,7 @@ func New(o Options) *Node {
 }
 
 // Deadline returns the time until which the session is confirmed, or 0 if it is not confirmed or
-// the gate is closed. The gate is refreshed while Timing.Passes permits this.
+// the gate is closed. The gate is refreshed as long as Timing.Passes permits this.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -32,13 +32,13 @@ func (n *Node) Deadline() local.Time {
 	return n.session.deadline
 }
 
-// Tick is called several times a heartbeat.
+// Tick must be called several times per heartbeat interval.
 func (n *Node) Tick(now local.Time) []local.Action {
 	n.now = now
 	return n.step()
 }
 
-// step does all that is due, and returns the actions.
+// step performs the steps that are due, and returns the actions.
 func (n *Node) step() []local.Action {
 	session := ID(0)
 	if n.session.live {
@@ -70,8 +70,9 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Stored processes changes of etcd, in the order of their revisions. All reports whether they are
-// all records at the revision, read after nodes/NODE of this run was written.
+// Stored processes changes of etcd, in the order of their revisions. The parameter all reports
+// whether the changes are all records at the revision, read after nodes/NODE of this run was
+// written.
 func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
@@ -102,7 +103,7 @@ func (n *Node) learn(c RecordChange) {
 		}
 	case Sessions:
 		if old := n.etcd.sessions[c.Name]; old != nil {
-			delete(n.jurors.votes, old.value.ID) // it has ended, or it is not silent
+			delete(n.jurors.votes, old.value.ID) // the session has ended, or is not silent
 		}
 		n.etcd.sessions.set(n.now, c)
 		n.etcd.locate(c.Name)
@@ -131,7 +132,7 @@ func (n *Node) LostEtcd(now local.Time) []local.Action {
 	return nil
 }
 
-// Wrote processes the outcome of a Write. The revision counts if the outcome is Done.
+// Wrote processes the outcome of a Write. The revision is valid if the outcome is Done.
 func (n *Node) Wrote(now local.Time, id int, outcome Outcome, revision int64) []local.Action {
 	n.now = now
 	n.writer.answered(id, outcome, revision)
@@ -157,19 +158,19 @@ func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	return n.step()
 }
 
-// Stop releases all VIPs that another node can hold, and then ends the session; Left reports its
-// completion.
+// Stop starts to release all VIPs that another node can hold, and then to end the session. Left
+// reports whether this is complete.
 func (n *Node) Stop(now local.Time) []local.Action {
 	n.now = now
 	n.gate.stopping, n.review = true, true
 	return n.step()
 }
 
-// Left reports whether a node that was stopped has no session any longer.
+// Left reports whether a stopped node no longer has a session.
 func (n *Node) Left() bool { return n.gate.left }
 
-// Opened processes that the gate was opened, or could not be. Addresses are bound after a check of
-// the deadline that follows the opening, because the opening may have been slow.
+// Opened processes that the gate was opened, or could not be. Before addresses are bound, the
+// deadline is checked again, because the opening may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
@@ -183,7 +184,8 @@ func (n *Node) Opened(now local.Time, err error) []local.Action {
 	return n.step()
 }
 
-// Lapsed handles a lapse of the gate. lasts is its duration, or 0 if unknown.
+// Lapsed processes a lapse of the gate. The parameter lasts is the duration of the lapse, or 0 if
+// unknown.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.now = now
 	if n.gate.state == open {
@@ -192,7 +194,7 @@ func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []lo
 	return n.step()
 }
 
-// Closed processes that a CloseGate is carried out.
+// Closed processes the completion of a CloseGate.
 func (n *Node) Closed(now local.Time) []local.Action {
 	n.now = now
 	if n.gate.state == closing {
@@ -217,7 +219,7 @@ func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]s
 }
 
 // Received processes a message that arrived at one of this node's addresses (an index of
-// Member.At). Any host on the network may have recorded it earlier. An Answer and a Vote remain
+// Member.At). Any host on the network may replay a recorded message. An old Answer or Vote is still
 // valid, and an Ask is only a request, but a Beat must be new.
 func (n *Node) Received(now local.Time, on int, m Message) []local.Action {
 	n.now = now
@@ -260,7 +262,7 @@ func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	return nil
 }
 
-// Addresses are the addresses on which a node receives heartbeats.
+// Addresses returns the addresses on which a node receives heartbeats.
 func (n *Node) Addresses(name string) []Address { return n.etcd.at[name] }
 
 // Whose returns the node that has a device with the MAC, or "".

@@ -23,8 +23,8 @@ type peer struct {
 	sent        local.Time
 	// echo is the stamp to return to the peer in heartbeats.
 	echo Stamp
-	// alive is when its session was first seen to continue after this node had voted it dead. Zero
-	// means it has not continued.
+	// alive is the time when a heartbeat first showed that the peer's session continues although
+	// this node voted it dead. Zero means that there was no such heartbeat.
 	alive local.Time
 }
 
@@ -41,8 +41,9 @@ type peers struct {
 	// reached holds the time of the last answer of a host that an address must reach. It is zero if
 	// there was no answer, or if the address need not reach a host.
 	reached [reported]local.Time
-	// next is when the next heartbeats are due, and wasWell is the state that the last heartbeats
-	// reported. reviewAt is when to review the VIPs that are bound here even without a change.
+	// next is when the next heartbeats are due, and wasWell is the state of the networks in the
+	// last heartbeats. reviewAt is the time at which to review the VIPs that are bound here even if
+	// nothing has changed.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -54,7 +55,7 @@ func newPeers(e *env, etcd *view) *peers { return &peers{env: e, etcd: etcd, all
 // causes a review.
 const reviewEvery = time.Second
 
-// beat sends heartbeats if they are due. A session of 0 means that there is no session.
+// beat sends heartbeats if they are due. The session is 0 if this node has none.
 func (p *peers) beat(ready bool, session ID) {
 	if p.now < p.next {
 		return
@@ -77,11 +78,11 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is the permitted silence of the host that an address must reach while heartbeats still
-// arrive there.
+// reachTime is the permitted silence of the host that an address must reach, if heartbeats still
+// arrive on the address.
 const reachTime = 2 * time.Second
 
-// reach records when the host that an address must reach answered.
+// reach records the time of the last answer of a host that an address must reach, or 0.
 func (p *peers) reach(on int, at local.Time) {
 	if on < reported {
 		p.reached[on] = at
@@ -124,8 +125,8 @@ func (p *peers) heardOn(name string) []bool {
 	return on
 }
 
-// reachesEtcd reports whether a node may be given a VIP. A node without etcd would not receive the
-// VIP, and no host would answer for the VIP until then.
+// reachesEtcd reports whether a node is connected to etcd, as far as its heartbeats show. A node
+// without etcd would not learn that it owns a VIP, so no host would answer for the VIP.
 func (p *peers) reachesEtcd(name string) bool { return p.all[name] == nil || !p.all[name].away }
 
 // peer returns the state of another node, and creates it if it is missing.
@@ -136,9 +137,10 @@ func (p *peers) peer(name string) *peer {
 	return p.all[name]
 }
 
-// receive returns the sender of a heartbeat that counts and is the newest, or nil. A heartbeat
-// counts if it is fresh and newer than the last at the same address. The content of a replayed or
-// late heartbeat is never used.
+// receive stores the content of a heartbeat, and returns its sender. It returns nil if the
+// heartbeat does not count or is not the sender's newest. A heartbeat counts if it is fresh and
+// newer than the last at the same address. The content of a replayed or late heartbeat is never
+// used.
 func (p *peers) receive(on int, m Message) *peer {
 	from := p.peer(m.From)
 	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer heartbeat has arrived at another address
@@ -164,7 +166,7 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	if !counts {
 		return false
 	}
-	if from.boot != m.Boot { // the clock of a new run may have restarted; on remains valid
+	if from.boot != m.Boot { // the clock of a new run may have restarted; from.on remains valid
 		from.boot = m.Boot
 		from.sent = 0
 		from.alive = 0
@@ -185,9 +187,9 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 	return true
 }
 
-// fresh reports whether a heartbeat was sent recently, which is true if it echoes a recent
-// heartbeat of this run. So the clocks of two hosts are never compared. A node without echoes is
-// trusted if its run is recorded in etcd.
+// fresh reports whether a heartbeat was sent recently. It must echo a recent heartbeat of this run,
+// so the clocks of two hosts are never compared. A node without echoes is trusted if its run is
+// recorded in etcd.
 func (p *peers) fresh(from *peer, m Message) bool {
 	if m.Echoless {
 		return p.isRun(from, m) || p.etcd.members[m.From] == nil && from.boot == m.Boot
@@ -199,8 +201,8 @@ func (p *peers) fresh(from *peer, m Message) bool {
 	return m.Echo.Boot == p.o.Member.Boot && m.Echo.Sent <= p.now && p.now.Since(m.Echo.Sent) < limit
 }
 
-// isRun reports whether a message is from the registered run of its sender. If etcd can't show
-// that, any run is accepted unless another run of the sender sent a heartbeat recently.
+// isRun reports whether a message is from the registered run of its sender. If etcd's records can't
+// answer this, any run is accepted unless another run of the sender sent a heartbeat recently.
 func (p *peers) isRun(from *peer, m Message) bool {
 	if r := p.etcd.members[m.From]; r != nil && !p.etcd.etcdLost {
 		return r.value.Boot == m.Boot

@@ -34,8 +34,8 @@ func (p placement) destination(v *vip) (to, why string) {
 	return p.preempt(v), "preempt"
 }
 
-// move returns the destination of a requested move and the reason to record, or why the move is
-// refused.
+// move returns the destination of a requested move and the reason to record, or the reason for a
+// refusal.
 func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	if m.To == "" {
 		if to = p.ranking.best(v); to == "" {
@@ -59,8 +59,8 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	return m.To, "move", ""
 }
 
-// preempt returns a node that the policy prefers and that has been healthy for the policy's time.
-// It returns "" if the VIP stays.
+// preempt returns a node that the policy prefers to this node, and that has been healthy for the
+// policy's time. It returns "" if the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {
@@ -79,7 +79,7 @@ func (p placement) preempt(v *vip) string {
 }
 
 // requestedBy returns the operator who requested a move of a VIP, and the reason. It returns "" if
-// no operator did.
+// no operator requested it.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

@@ -11,7 +11,7 @@ import (
 // rankDelay is the time for which each candidate waits for the next better candidate.
 const rankDelay = 150 * time.Millisecond
 
-// score ranks nodes for a VIP, or jurors for a node. It is the same on each host.
+// score ranks nodes for a VIP, or jurors for a node. All hosts compute the same score.
 func score(subject, node string) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(subject + "/" + node))
@@ -21,7 +21,7 @@ func score(subject, node string) uint32 {
 	return x ^ x>>16
 }
 
-// compare orders by a number, then by a score, then by a name.
+// compare returns number unless it is 0, and otherwise orders by score, then by name.
 func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
 }
@@ -37,8 +37,8 @@ type ranking struct {
 	counted map[string]int
 }
 
-// whyNot returns why a node can't hold a VIP and the other VIPs of its group now, or "". By force
-// it can also hold VIPs that it can't serve.
+// whyNot returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
+// If force is set, VIPs that the node can hold but not serve are no reason.
 func (r *ranking) whyNot(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {
@@ -85,8 +85,8 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	return m.value.Lacks(v.addr, force)
 }
 
-// despiteWeight reports whether a node may hold a VIP although its weight is 0. The reason is a
-// preference or a move of the VIP to the node, or its group on the node.
+// despiteWeight reports whether a node may hold a VIP although its weight is 0. The policy must
+// prefer the node, or a VIP of the group must be there or have a request to move there.
 func (r *ranking) despiteWeight(name string, v *vip) bool {
 	together := r.vips.together(v)
 	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }
@@ -108,8 +108,8 @@ func (r *ranking) leader(v *vip) string {
 // the node. Networks that the node does not report are assumed to work.
 func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
 
-// wellAnywhere reports whether the network of a VIP is well on any node. If not, no other node is
-// better than a node that is cut off.
+// wellAnywhere reports whether the network of a VIP works on any node. If it works on none, a node
+// that is cut off is as good as any other.
 func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	for name, m := range r.etcd.members {
 		well := r.peers.well()
@@ -126,7 +126,7 @@ func (r *ranking) wellAnywhere(a netip.Addr) bool {
 	return false
 }
 
-// cut reports whether a VIP's network is not well here, but is elsewhere.
+// cut reports whether a VIP's network works on another node but not on this node.
 func (r *ranking) cut(v *vip) bool {
 	at := r.o.Member.place(v.addr)
 	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
@@ -161,12 +161,12 @@ func (r *ranking) best(v *vip) string {
 	return ""
 }
 
-// ranks has this node's ranks for groups that were ranked together, so later changes of the counts
-// can't separate them.
+// ranks maps groups to this node's rank, so later changes of the counts can't separate the VIPs of
+// a group.
 type ranks map[string]int
 
-// rank returns this node's index among the candidates for a VIP; -1 means it can't hold the VIP.
-// The VIP then counts for the best.
+// rank returns this node's index among the candidates for a VIP; -1 means that this node can't hold
+// the VIP. The VIP and its group are then counted for the best candidate.
 func (r *ranking) rank(v *vip, seen ranks) int {
 	if rank, ok := seen[v.policy.Group]; ok {
 		return rank
@@ -191,7 +191,7 @@ func Better(vip string, prefer []string, a, b string, load func(node string) (vi
 	return cmp.Or(Preferred(prefer, a)-Preferred(prefer, b), compare(fewer, score(vip, b), score(vip, a), a, b))
 }
 
-// oneUnlessEqual is 0 for the same name, and otherwise 1.
+// oneUnlessEqual returns 0 if the names are equal, and otherwise 1.
 func oneUnlessEqual(name, same string) int {
 	if name == same {
 		return 0
@@ -199,8 +199,7 @@ func oneUnlessEqual(name, same string) int {
 	return 1
 }
 
-// Preferred is the index of a node in the list that a VIP prefers. All other nodes share the index
-// after the last.
+// Preferred returns the index of a node in prefer, or the length of prefer for all other nodes.
 func Preferred(prefer []string, name string) int {
 	if i := slices.Index(prefer, name); i >= 0 {
 		return i

@@ -19,13 +19,13 @@ func (h *holding) slowDown(o Outcome) {
 	}
 }
 
-// reclaim determines the owners of VIPs whose handover may have been written: this node writes
-// itself, on the condition that no other owner was written. Until the result is known, the VIPs
-// stay unbound, because another node may become their owner at any time.
+// reclaim determines the owners of VIPs whose handover may have been written. This node writes
+// itself as the owner, on the condition that no other owner was written. Until the result is known,
+// the VIPs stay unbound, because another node may become their owner at any time.
 func (h *holding) reclaim(all []handover) {
 	for _, g := range all {
 		if !h.session.owns(g.vip) {
-			g.end() // etcd has reported that it was written
+			g.end() // etcd has reported the new owner
 		}
 		if g.over() {
 			continue
@@ -43,19 +43,19 @@ func (h *holding) reclaim(all []handover) {
 			case o == Done:
 				h.writer.apply(&w, revision)
 				h.keep([]handover{g})
-			default: // it was written, and etcd's watch reports the owner
+			default: // the handover was written, and etcd's watch will report the owner
 			}
 		})
 	}
 }
 
-// reclaimLater reclaims a VIP after a heartbeat.
+// reclaimLater schedules the reclaim of a VIP after one heartbeat interval.
 func (h *holding) reclaimLater(g handover) {
 	h.unsure = append(h.unsure, g)
 	h.retry = h.now.Add(h.o.Timing.Beat)
 }
 
-// reclaimDue reclaims the VIPs that are due.
+// reclaimDue reclaims the VIPs in unsure when the retry is due.
 func (h *holding) reclaimDue() {
 	if all := h.unsure; len(all) > 0 && h.now >= h.retry {
 		h.unsure = nil

@@ -57,8 +57,8 @@ type Member struct {
 	Standby bool `json:"standby,omitempty"`
 	// StandbyBy is the request for standby, for this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot maps each address that this node can't own or serve to the reason. Absent lists the
-	// addresses among them that it can't add to a device. It can't serve the others.
+	// Cannot maps each address that this node can't own or serve to the reason. Absent lists those
+	// of these addresses that the node can't even add to a device.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
@@ -66,14 +66,14 @@ type Member struct {
 // Address is an address where a node receives heartbeats.
 type Address struct {
 	Addr netip.Addr `json:"address"`
-	// Networks are the networks of the address's device that may hold VIPs. If empty, the address
-	// only leads to etcd.
+	// Networks are the networks of the address's device that may hold VIPs. If empty, the device
+	// holds no VIPs.
 	Networks []netip.Prefix `json:"networks,omitempty"`
 	// MAC is the device's MAC address as text.
 	MAC string `json:"mac,omitempty"`
 }
 
-// holds reports whether a VIP belongs on the device of the address.
+// holds reports whether the device of the address may hold a VIP.
 func (a Address) holds(vip netip.Addr) bool {
 	return slices.ContainsFunc(a.Networks, func(p netip.Prefix) bool { return p.Contains(vip) })
 }
@@ -81,8 +81,8 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches reports whether a network of the node's devices contains a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns why the node can't hold a VIP, or "". If force is set, it can also hold a VIP that
-// it can't serve.
+// Lacks returns the reason why the node can't hold a VIP, or "". If force is set, it can also hold
+// a VIP that it can't serve.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -105,7 +105,8 @@ type Session struct {
 }
 
 // rebooted reports whether a and b (MACHINE-ID/BOOT/NAMESPACE) are different boots of the same
-// machine. Then nothing is left of the earlier kernel. Machines without an ID can't be compared.
+// machine. A reboot removes all VIPs of the earlier boot. Machines without an ID can't be compared,
+// so the result is false.
 func rebooted(a, b string) bool {
 	idA, bootA, _ := strings.Cut(a, "/")
 	idB, bootB, _ := strings.Cut(b, "/")
@@ -142,9 +143,10 @@ func (r Request) String() (text string) {
 
 // Move is the record moves/ADDRESS, a request to move an address and its group.
 type Move struct {
-	To string `json:"to,omitempty"` // "" means the best node other than the present owner
+	To string `json:"to,omitempty"` // "" means the best node other than the current owner
 	Request
-	// Until is when the command that made the request stops waiting. Then etcd deletes the key.
+	// Until is the time when the command that made the request stops waiting and etcd deletes the
+	// key.
 	Until time.Time `json:"until"`
 	// Force reports whether the VIP moves even if the node can't serve it. The VIP then stays
 	// there.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// revoke revokes a session that is silent, or whose node a person reports to be off, and claims its
-// VIPs.
+// revoke revokes a session that is silent, or whose node an operator has reported to be off, and
+// claims its VIPs.
 func (t *takeover) revoke() {
 	if t.writer.claiming || t.gate.stopping {
 		return
@@ -55,8 +55,8 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	return true
 }
 
-// turn returns the number of nodes that revoke a session before this node: the better nodes for its
-// first VIP.
+// turn returns the number of nodes that may revoke a session before this node, because they are
+// better candidates for the session's first VIP.
 func (t *takeover) turn(node string, session ID) int {
 	turn := len(t.etcd.members)
 	owned := t.ownedBy(node, session)
@@ -70,7 +70,7 @@ func (t *takeover) turn(node string, session ID) int {
 	return min(len(can), turn)
 }
 
-// ownedBy are the VIPs that a session owns.
+// ownedBy returns the VIPs that a session owns.
 func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 	for _, v := range t.vips.order {
 		if o := t.etcd.owners[v.name]; o != nil && o.value.Node == node && o.value.Session == session {
@@ -80,8 +80,8 @@ func (t *takeover) ownedBy(node string, session ID) (all []*vip) {
 	return all
 }
 
-// claimFrom writes that the session of a node has ended, and that this node owns the VIPs for which
-// it is the best. The other VIPs are then free.
+// claimFrom deletes the session of a node in etcd, and makes this node the owner of the VIPs for
+// which it is the best candidate. The other VIPs are then free.
 func (t *takeover) claimFrom(w Write, node, from, why string) {
 	s := t.etcd.sessions[node]
 	w.If = append(w.If, Condition{Key{Sessions, node}, s.revision})
@@ -94,7 +94,7 @@ func (t *takeover) claimFrom(w Write, node, from, why string) {
 				all = append(all, v)
 			}
 		}
-		t.ranking.counted = before // ranking counts
+		t.ranking.counted = before // because rank changes the counts
 	}
 	t.claim(w, all, from, why, t.jurors.lastSign(node))
 }

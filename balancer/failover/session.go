@@ -15,19 +15,19 @@ type session struct {
 	etcd   *view
 	writer *writer
 	id     ID
-	// live reports whether the session exists in etcd, at the revision.
+	// live reports whether the session exists in etcd, and revision is the revision of its record.
 	live     bool
 	revision int64
-	// jury confirms the session. next is the jury of a write with an unknown outcome; until it is
-	// known, both juries must confirm.
+	// jury lists the nodes that confirm the session. next is the jury in a write with an unknown
+	// outcome. Until the outcome is known, both juries must confirm the session.
 	jury, next []string
 	// confirmed is the sending time of the newest heartbeat that a juror has confirmed. renewed is
-	// the sending time of the newest renewal in etcd. deadline follows from them.
+	// the sending time of the newest renewal in etcd. deadline is computed from these times.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time
-	// writing reports whether a write of the session is under way. again is the earliest time of
-	// the next write: a heartbeat after the last.
+	// writing reports whether a write of the session is pending. again is the earliest time of the
+	// next write, one heartbeat interval after the last write.
 	writing bool
 	again   local.Time
 }
@@ -62,16 +62,16 @@ func (s *session) begin() {
 
 // replaces reports whether this node may replace a session with its name. The session must belong
 // to this machine with the same gate, to an earlier boot of it, or to a machine that an operator
-// has reported to be off. An earlier boot renews nothing. This machine may be a copy of a machine
-// with the same ID and name. The original keeps its session, because the peers of the copy no
-// longer confirm it.
+// has reported to be off. The session of an earlier boot must also be silent, because this machine
+// may be a copy of a running machine with the same ID and name.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
 	return !old.unreadable && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
 }
 
-// obstructed reports whether etcd has long had a session of this name that can't be replaced.
+// obstructed reports whether etcd has had a session of this node's name for a long time that this
+// node can't replace.
 func (s *session) obstructed() bool {
 	old := s.etcd.sessions[s.o.Name]
 	return !s.live && old != nil && s.now.Since(old.known) > 2*s.o.Timing.Silence && !s.replaces(old)
@@ -93,7 +93,7 @@ func (s *session) put(w Write, jury []string) {
 		}
 		s.writing, s.again = false, s.now.Add(s.o.Timing.Beat)
 		if o != Done || revision < s.revision {
-			return // if etcd performed it anyway, its watch reports it
+			return // if etcd has made the write anyway, its watch reports the change
 		}
 		s.renewed = max(s.renewed, sent)
 		s.writer.apply(&w, revision)
@@ -123,7 +123,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 }
 
 // answered processes a juror's confirmation of a heartbeat that this node sent, and reports whether
-// it is news.
+// the confirmation is newer than the juror's last.
 func (s *session) answered(m Message) bool {
 	if !s.live || m.Session != s.id || m.Sent <= s.confirmed[m.From] || m.Sent > s.now {
 		return false
@@ -167,14 +167,14 @@ func (s *session) ifMine() Write {
 	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
 }
 
-// renew requests etcd's confirmation of the session if too few peers confirm it.
+// renew writes the session to etcd again, which confirms it, if too few peers do.
 func (s *session) renew() {
 	if s.live && !s.writing && s.now >= s.again && !s.lasts(s.deadline) {
 		s.put(s.ifMine(), s.jury)
 	}
 }
 
-// lasts reports whether a deadline is far enough away.
+// lasts reports whether a deadline is far enough away that no renewal is needed.
 func (s *session) lasts(deadline local.Time) bool {
 	t := s.o.Timing
 	return deadline.Since(s.now) > t.Gate+(t.Confirm-t.Gate)/2
@@ -221,7 +221,7 @@ func (s *session) chooseJury() []string {
 	return jury
 }
 
-// confirmations returns the age of each juror's newest confirmation; -1 means never.
+// confirmations returns the age of each juror's newest confirmation; -1 means that there was none.
 func (s *session) confirmations() map[string]time.Duration {
 	ages := map[string]time.Duration{}
 	for _, j := range s.jury {
@@ -249,7 +249,7 @@ func (s *session) silentJurors() string {
 	return strings.Join(names, ", ") + " and etcd"
 }
 
-// formatSeconds formats a time for people.
+// formatSeconds formats a duration for operators.
 func formatSeconds(d time.Duration) string {
 	if d >= time.Minute {
 		return d.Round(time.Second).String()

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Status is the state of a node at one time.
+// Status is the state of a node at a point in time.
 type Status struct {
 	Session ID // 0 if there is no session in etcd
 	// Obstructed reports whether etcd contains a session of another machine with this node's name,
@@ -22,8 +22,8 @@ type Status struct {
 	// Free lists the VIPs that no live session owns, and the VIPs whose owner is silent but may not
 	// be revoked.
 	Free []netip.Addr
-	// Waiting maps the nodes whose silent sessions may not be revoked, because too few of their
-	// jurors are live, to their silent jurors and themselves.
+	// Waiting has the nodes whose silent sessions may not be revoked, because too few of their
+	// jurors are live. It maps each to the silent members of its jury, including the node itself.
 	Waiting map[string][]string
 	// Heard maps each other node to the addresses of this node (Member.At) on which a heartbeat of
 	// that node arrived recently.

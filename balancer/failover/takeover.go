@@ -14,9 +14,9 @@ import (
 // takeover claims VIPs that no live session owns, and revokes silent sessions.
 type takeover struct {
 	*parts
-	// free are the VIPs that no live session owns.
+	// free lists the VIPs that no live session owns.
 	free []*vip
-	// probing reports whether a Probe is under way.
+	// probing reports whether a Probe is pending.
 	probing bool
 }
 
@@ -40,8 +40,8 @@ func (t *takeover) count() {
 // conditions.
 const maxClaimed = 100
 
-// claimFree claims free VIPs. The best node claims immediately, and the other nodes claim after the
-// better nodes have had time for it.
+// claimFree claims free VIPs. The best node claims immediately, and each other node waits until all
+// better nodes have had time to claim.
 func (t *takeover) claimFree() {
 	if t.writer.claiming || t.gate.stopping || len(t.free) == 0 || !t.gate.passes() || t.now.Since(t.o.Started) < t.o.Timing.Silence {
 		return // a node that has just started has not received heartbeats of live nodes yet
@@ -82,7 +82,7 @@ func (t *takeover) due() claims {
 			late.add(v, unknown)
 		}
 		if ranked++; ranked == maxClaimed*len(t.etcd.members) || best.full() {
-			break // all nodes start with the same VIPs, and share them
+			break // all nodes start with the same VIPs and divide them
 		}
 	}
 	if best.empty() {
@@ -91,8 +91,8 @@ func (t *takeover) due() claims {
 	return best
 }
 
-// firstFree returns the time since which one of the VIPs has been free, or 0 if no VIP ever had an
-// owner.
+// firstFree returns the earliest time at which one of the VIPs became free, or 0 if none of them
+// ever had an owner.
 func firstFree(all []*vip) (since local.Time) {
 	for _, v := range all {
 		if !v.fresh && (since == 0 || v.since < since) {
@@ -102,7 +102,7 @@ func firstFree(all []*vip) (since local.Time) {
 	return since
 }
 
-// cannotRest is the time for which a VIP that this node can't hold is ignored.
+// cannotRest is the time for which this node ignores a free VIP that it can't hold.
 const cannotRest = 200 * time.Millisecond
 
 // claims are VIPs that this node may claim. Unknown addresses are probed first, because another
@@ -123,8 +123,8 @@ func (c *claims) add(v *vip, unknown bool) {
 func (c *claims) full() bool  { return len(c.vips) == maxClaimed || len(c.unknown) == maxClaimed }
 func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 
-// strangerRest is the time for which a VIP of a host outside the fleet is ignored before it is
-// probed again.
+// strangerRest is the time until a VIP is probed again after a host outside the fleet has answered
+// for it.
 const strangerRest = 10 * time.Second
 
 // probed processes the answers to a Probe: the MACs of the hosts that have addresses.
@@ -144,7 +144,7 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 			continue
 		}
 		if t.etcd.whose(mac) != "" {
-			continue // it has just claimed the VIP, and etcd will report that
+			continue // a node of the fleet has just claimed the VIP, and etcd will report that
 		}
 		v.stranger, v.askAgain = mac, t.now.Add(strangerRest)
 		t.do(local.Note{Kind: local.NoteRival, VIPs: 1, Text: fmt.Sprintf("did not take %s: a host outside the fleet has it, %s", a, mac)})
@@ -152,9 +152,9 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 	t.stale = true
 }
 
-// claim writes that this session owns VIPs. The write fails if their owner has changed or the
-// session is not live. since is the time of the last sign of their last owner, from; 0 means that
-// they never had an owner.
+// claim writes this session to etcd as the owner of VIPs. The write fails if an owner has changed
+// or the session is not live. The parameter from describes the last owner, and since is the time of
+// its last sign of life, or 0 if the VIPs never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
@@ -218,9 +218,9 @@ func (t *takeover) strangers() map[netip.Addr]string {
 	return all
 }
 
-// waiting returns the nodes whose VIPs pause until an operator reports that they are off. The
-// result has the silent members of each node's jury, and these VIPs. An unconfirmed node can't
-// determine them.
+// waiting returns the nodes whose VIPs have no usable owner until an operator reports that the
+// nodes are off. It maps each to the silent members of its jury. resting lists the VIPs. A node
+// whose own session is not confirmed returns nothing, because it may be cut off.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

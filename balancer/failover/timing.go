@@ -20,12 +20,12 @@ type Timing struct {
 	Silence time.Duration `json:"silence"`
 }
 
-// NewTiming returns the times for a silence. A test proves that these times permit neither two
-// owners nor a closed gate on a healthy host.
+// NewTiming returns the times for a given Silence. A test proves that these times permit neither
+// two owners nor a closed gate on a healthy host.
 func NewTiming(silence time.Duration) Timing {
 	return Timing{Beat: silence / 16, Confirm: silence * 5 / 8, Gate: silence * 5 / 16, Silence: silence}
 }
 
-// Passes reports whether the gate may be opened or refreshed at now, and an address may be added
-// behind it. A timely action has no effect after the deadline.
+// Passes reports whether it is early enough to open or refresh the gate, or to bind an address, at
+// the time now. See [local.Passes].
 func (t Timing) Passes(now, deadline local.Time) bool { return local.Passes(now, deadline, t.Gate) }

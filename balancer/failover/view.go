@@ -22,8 +22,8 @@ type view struct {
 	// records. The answer to a transaction and etcd's watch report the same change, and either may
 	// be late.
 	newest map[Key]int64
-	// loaded reports whether all records were read since this run was registered, and revision is
-	// the newest of them.
+	// loaded reports whether all records were read after this run was registered. revision is the
+	// newest known revision.
 	loaded   bool
 	revision int64
 	// etcdLost reports whether etcd is unreachable.
@@ -37,7 +37,7 @@ func newView(e *env) *view {
 	}
 }
 
-// missing are the deletions of the known records that are not among all.
+// missing returns deletions of the known records that are not in all.
 func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChange) {
 	listed := map[Key]bool{}
 	for _, c := range all {
@@ -61,7 +61,7 @@ func (v *view) isNews(c RecordChange) bool {
 	return true
 }
 
-// locate updates where a node receives heartbeats.
+// locate updates the addresses on which a node receives heartbeats.
 func (v *view) locate(name string) {
 	if m := v.members[name]; m != nil {
 		v.at[name] = m.value.At
@@ -92,13 +92,15 @@ func (v *view) whose(mac string) string {
 	return ""
 }
 
-// record is a record in the state in which this node last received it.
+// record is a record of etcd as this node last received it.
 type record[T any] struct {
 	value T
-	// revision is the revision of its last change, and known is when this node learned it.
+	// revision is the revision of its last change, and known is the time when this node received
+	// it.
 	revision int64
 	known    local.Time
-	// unreadable reports whether it can't be read, because a newer version may have written it.
+	// unreadable reports whether the text can't be decoded, perhaps because a newer version has
+	// written it.
 	unreadable bool
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Policy is the users' choice for a VIP with hold = "one".
 type Policy struct {
-	// Prefer has nodes, best first; the other nodes follow.
+	// Prefer lists nodes, best first. All other nodes follow.
 	Prefer []string
 	// Preempt is the time for which a better node of Prefer must work before the VIP returns to
 	// that node. Zero means that the VIP does not return.
@@ -30,10 +30,10 @@ type vip struct {
 	// giving is the ID of the Unbind that started the release of the VIP, or 0 if the VIP is not
 	// being released.
 	giving int
-	// fresh reports whether it has never had an owner.
+	// fresh reports whether the VIP has no owner in etcd, as if it never had one.
 	fresh bool
-	// since is the time when the VIP was first seen free, or 0 if it is not free. better is the
-	// time since which a preferred node could own the VIP.
+	// since is the time when this node noticed that the VIP is free, or 0 if it is not free. better
+	// is the time since which a preferred node could own the VIP, or 0.
 	since, better local.Time
 	// clear reports whether a probe before the first owner found no host outside the fleet with the
 	// address. stranger is the MAC of such a host. A VIP that this node could not claim is ignored
@@ -69,7 +69,7 @@ type vips struct {
 	// them.
 	removed map[string]*vip
 	order   []*vip // by name
-	// groups have the VIPs of each group, in order.
+	// groups holds the VIPs of each group, in order.
 	groups map[string][]*vip
 	// bound is the number of addresses that are bound here.
 	bound int
@@ -77,7 +77,7 @@ type vips struct {
 
 func newVIPs() *vips { return &vips{byName: map[string]*vip{}, removed: map[string]*vip{}} }
 
-// set replaces all VIPs, and returns those that users have removed.
+// set replaces all VIPs, and returns the VIPs that users have removed.
 func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 	next := map[string]*vip{}
 	for a, p := range policies {
@@ -107,7 +107,7 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 // find returns a VIP that exists or was removed.
 func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.removed[name]) }
 
-// together are the VIPs that a VIP moves with, including itself.
+// together returns the VIPs that move together with a VIP, including itself.
 func (x *vips) together(v *vip) []*vip {
 	if all := x.groups[v.policy.Group]; len(all) > 0 {
 		return all

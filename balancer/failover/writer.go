@@ -6,14 +6,15 @@ import "vipd/balancer/failover/local"
 type writer struct {
 	*env
 	etcd *view
-	// learn applies a change that a transaction has made.
+	// learn processes a change that a transaction has made.
 	learn   func(RecordChange)
 	waiting map[int]func(Outcome, int64)
 	last    int // ID
-	// claiming reports whether a transaction that claims VIPs is under way.
+	// claiming reports whether a transaction that claims VIPs is pending.
 	claiming bool
-	// refused is the newest known revision when etcd refused a transaction, usually because this
-	// node had not learned of a change. Until it has, or until patient, it sends no other.
+	// refused is the newest revision that this node knew when it sent a transaction that failed,
+	// usually because of a newer change. Until it receives a newer revision, or until the time
+	// patient, it claims and hands over no VIPs.
 	refused int64
 	patient local.Time
 }
@@ -28,7 +29,7 @@ func (w *writer) nextID() int {
 	return w.last
 }
 
-// write starts a transaction; then receives its outcome and revision.
+// write starts a transaction. The function then is called with its outcome and revision.
 func (w *writer) write(a Write, then func(Outcome, int64)) {
 	a.ID = w.nextID()
 	known := w.etcd.revision
@@ -60,5 +61,5 @@ func (w *writer) apply(a *Write, revision int64) {
 	}
 }
 
-// behind reports whether etcd would refuse again.
+// behind reports whether etcd would probably refuse another transaction.
 func (w *writer) behind() bool { return w.etcd.revision == w.refused && w.now < w.patient }

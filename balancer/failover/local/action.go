@@ -20,8 +20,8 @@ type OpenGate struct{}
 // Bind adds addresses to their devices and announces them.
 type Bind struct{ Addrs []netip.Addr }
 
-// Unbind removes addresses. If it has an ID, the protocol's Unbound is called when they are
-// removed.
+// Unbind removes addresses from their devices. If it has an ID, the protocol's Unbound is called
+// when they are removed.
 type Unbind struct {
 	ID    int
 	Addrs []netip.Addr
@@ -34,15 +34,15 @@ type Probe struct {
 	Within time.Duration
 }
 
-// Note is an event for people.
+// Note is an event for operators.
 type Note struct {
 	Kind NoteKind
 	Text string
 	// VIPs is the number of affected addresses, and Why is a word for metrics.
 	VIPs int
 	Why  string
-	// After is the time from the last sign of the VIPs' last owner to the takeover by this host. It
-	// is 0 if the VIPs never had an owner.
+	// After is the time between the last sign of life of the VIPs' last owner and the takeover by
+	// this host. It is 0 if the VIPs never had an owner.
 	After time.Duration
 }
 

@@ -5,7 +5,8 @@ type Lapse string
 
 // The lapses.
 const (
-	// NotRefreshed becomes NotConfirmed if that is its reason.
+	// NotRefreshed is replaced by NotConfirmed if the gate was not refreshed because the session
+	// was not confirmed.
 	NotRefreshed Lapse = "not refreshed"
 	NotConfirmed Lapse = "not confirmed"
 	Changed      Lapse = "changed by another program"

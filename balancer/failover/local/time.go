@@ -12,6 +12,7 @@ func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 // Since returns how long t is after u.
 func (t Time) Since(u Time) time.Duration { return time.Duration(t - u) }
 
-// Passes reports whether a gate with a fixed open time may be opened or refreshed at now, and an
-// address may be added behind it. A timely action has no effect after the deadline.
+// Passes reports whether it is early enough to open or refresh a gate, or to bind an address, at
+// the time now. The gate, which stays open for the duration gate, is then closed again before the
+// deadline.
 func Passes(now, deadline Time, gate time.Duration) bool { return now < deadline.Add(-gate) }
