@@ -9,7 +9,7 @@ import (
 // Send sends an advert immediately. [Node.Sent] receives the result.
 type Send struct {
 	Group string
-	// On is the index of the interface, and Source the address to send from. The TTL is 255.
+	// On is the index of the interface, and Source is the source address. The TTL is 255.
 	On      int
 	Source  netip.Addr
 	Packets []Packet

@@ -7,7 +7,7 @@ import (
 
 // Checksum is the way in which a router computes version 3's checksum over IPv4. Implementations
 // differ. All compute the same checksum in version 2 (without a pseudo-header) and over IPv6 (with
-// it).
+// a pseudo-header).
 type Checksum string
 
 // The kinds of checksums.
@@ -17,8 +17,8 @@ const (
 	// Pseudo also covers the pseudo-header of IPv4. keepalived sends it by default, and requires it
 	// from its peers.
 	Pseudo Checksum = "pseudo"
-	// OldUnicast is Pseudo with the multicast group as the destination of unicast packets:
-	// keepalived up to 1.3.6.
+	// OldUnicast is Pseudo with the multicast group as the destination even in unicast packets.
+	// keepalived up to 1.3.6 sends it.
 	OldUnicast Checksum = "old unicast"
 )
 
@@ -33,7 +33,7 @@ func (c Checksum) initial(version int, from, to netip.Addr, size int) uint32 {
 	return add(from.AsSlice()) + add(to.AsSlice()) + uint32(size) + Protocol
 }
 
-// verify returns the kind of the checksum of a message. It reports whether the checksum is right.
+// verify returns the kind of a message's checksum, and whether the checksum is correct.
 func verify(version int, message []byte, from, to netip.Addr) (Checksum, bool) {
 	kinds := []Checksum{Plain, Pseudo, OldUnicast}
 	switch {
@@ -64,7 +64,7 @@ func add(b []byte) (sum uint32) {
 	return sum
 }
 
-// fold returns a sum in 16 bits, with its carries added.
+// fold reduces a sum to 16 bits by adding its carries.
 func fold(sum uint32) uint16 {
 	for sum > 0xffff {
 		sum = sum>>16 + sum&0xffff

@@ -3,9 +3,9 @@
 //
 // It has no I/O and no clock. [Node] is one host: its methods receive an event and its time, and
 // return the actions to perform, in order. [Advert] is the message of the protocol; keepalived and
-// hardware routers send the same.
+// hardware routers use the same message.
 //
-// An owner sends adverts. A backup that has received none for its down time takes over. No router
+// An owner sends adverts. A backup takes over after its down time without an advert. No router
 // confirms the arrival of adverts, so two hosts that can't reach each other both own the VIPs. If a
 // process is killed or stopped, or hangs, its host does not continue to answer: the gate, a timer
 // in the kernel, silences its VIPs before the fastest backup takes over (timing.go). Each group has

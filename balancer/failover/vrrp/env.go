@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// env is shared by the routers of a node: the present moment, the actions to return, and the gate.
+// env is shared by the routers of a node: the current time, the actions to return, and the gate.
 type env struct {
 	now     local.Time
 	actions []local.Action
@@ -19,8 +19,8 @@ type env struct {
 	gateTime time.Duration
 	// ids numbers the Unbinds.
 	ids int
-	// stopping reports whether the node was stopped, and standby whether an operator wants no VIP
-	// here.
+	// stopping reports whether the node was stopped, and standby reports whether an operator has
+	// put it on standby.
 	stopping, standby bool
 }
 
@@ -44,8 +44,8 @@ func (e *env) closeGate() {
 type gateState int
 
 const (
-	closed  gateState = iota // and nothing is bound
-	closing                  // an action that closes it is pending
+	closed  gateState = iota // no VIP is bound
+	closing                  // a CloseGate is pending
 	opening
 	open
 )

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// These are priorities with a special meaning.
+// Priorities with a special meaning.
 const (
 	// resigns is in the last advert of an owner that releases the VIPs.
 	resigns = 0
@@ -16,15 +16,16 @@ const (
 
 // fitness is the state that decides whether this host should have the VIPs.
 type fitness struct {
-	// why is the reason why this host can't serve them, "" if it can, since then.
+	// why is the reason why this host can't serve the VIPs, or "". since is the time since which it
+	// can serve them.
 	why   string
 	since local.Time
-	// moving reports whether an operator is moving the VIPs away. held reports whether they have
-	// moved and must stay away, so an owner with a lower priority is not preempted.
+	// moving reports whether an operator is moving the VIPs away. held reports whether this move is
+	// complete. Then this host does not preempt an owner with a lower priority.
 	moving, held bool
 }
 
-// priority is the priority of the next advert.
+// priority returns the priority of the next advert.
 func (r *router) priority() uint8 {
 	if r.fitness.why != "" || r.fitness.moving || r.witness.lost {
 		return unwell
@@ -32,8 +33,8 @@ func (r *router) priority() uint8 {
 	return r.g.Priority
 }
 
-// preempts reports whether this host takes over from a lower owner, after a time in which it was
-// healthy.
+// preempts reports whether this host takes over from an owner with a lower priority, because it has
+// been healthy for the time after.
 func (f *fitness) preempts(now local.Time, after time.Duration) bool {
 	return after >= 0 && !f.held && !f.moving && now.Since(f.since) >= after
 }

@@ -12,24 +12,24 @@ import (
 type Group struct {
 	Name     string
 	RouterID uint8
-	// Priority is 2 to 254. The highest owns the VIPs.
+	// Priority is 2 to 254. The router with the highest priority owns the VIPs.
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration
 	// DownAdverts is the number of missed adverts after which a backup takes over. Zero means 3.
 	// All routers must use the same number.
 	DownAdverts int
-	// Preempt is the time for which this host must be healthy before it takes over from a router of
-	// a lower priority; Never disables that.
+	// Preempt is the time for which this host must be healthy before it takes over from a router
+	// with a lower priority. The value Never disables this.
 	Preempt time.Duration
 	// Link is the link on which adverts are sent and received, with the kind of addressing.
 	Link Link
-	// Advertise are the addresses in adverts, and VIPs all that move together.
+	// Advertise lists the addresses in adverts, and VIPs lists all addresses that move together.
 	Advertise, VIPs []netip.Addr
 	// Password is the password of version 2, or "".
 	Password string
-	// Checksum is the kind of checksum that this host sends. If empty, it is the kind that the
-	// receiver uses.
+	// Checksum is the kind of checksum that this host sends. If empty, this host sends the kind
+	// that the receiver uses.
 	Checksum Checksum
 	// Unyielding reports whether this host stays Active even if another owner ignores its adverts.
 	Unyielding bool
@@ -42,7 +42,7 @@ type Witness string
 // The kinds of witnesses.
 const (
 	NoWitness Witness = ""
-	// WitnessResigns makes an owner resign if they fall silent.
+	// WitnessResigns makes an owner resign if all witnesses fall silent.
 	WitnessResigns Witness = "resigns"
 	// WitnessRequired also keeps a backup from taking over from a silent owner unless they answer.
 	WitnessRequired Witness = "required"
@@ -55,7 +55,7 @@ const Never time.Duration = -1
 type Link struct {
 	// On is the index of the interface in the process.
 	On int
-	// Source is this host's address there. Its family is the group's.
+	// Source is this host's address on the interface. Its family is the group's.
 	Source netip.Addr
 	// Peers lists the only other routers, for unicast. If nil, adverts use multicast.
 	Peers []netip.Addr
@@ -68,7 +68,7 @@ func (g *Group) sameRouter(o *Group) bool {
 	return g.RouterID == o.RouterID && g.Version == o.Version && g.Link.On == o.Link.On && g.Link.Source == o.Link.Source
 }
 
-// receivers are the destinations of an advert.
+// receivers returns the destinations of an advert.
 func (l *Link) receivers() []netip.Addr {
 	if len(l.Peers) > 0 {
 		return l.Peers
@@ -85,7 +85,7 @@ func (g *Group) advert(priority uint8) *Advert {
 	return a
 }
 
-// label returns a text with the group and its first VIPs, for people.
+// label describes the group with its first VIPs, for operators.
 func (g *Group) label() string {
 	const listed = 3
 	var names []string

@@ -62,8 +62,8 @@ func (r *router) heardAsBackup(p *peer) {
 	}
 }
 
-// heardAsOwner leaves the VIPs to a higher router, and makes a lower router yield if this host is
-// connected.
+// heardAsOwner leaves the VIPs to a router with a higher priority. To a router with a lower
+// priority it replies with an advert, so that router yields, unless this host may be cut off.
 func (r *router) heardAsOwner(p *peer) {
 	a, own := p.advert, r.priority()
 	switch {

@@ -55,7 +55,7 @@ func (n *Node) maxPause() time.Duration {
 	return d
 }
 
-// step does all that is due, and returns the actions.
+// step performs the steps that are due, and returns the actions.
 func (n *Node) step() []local.Action {
 	for _, r := range n.routers {
 		r.step()
@@ -66,7 +66,7 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Tick is called several times an interval.
+// Tick must be called several times per interval.
 func (n *Node) Tick(now local.Time) []local.Action {
 	n.begin(now)
 	return n.step()
@@ -123,8 +123,8 @@ func (n *Node) Received(now local.Time, d Datagram) []local.Action {
 	return n.step()
 }
 
-// Opened processes that the gate was opened, or could not be. VIPs are bound after a check of the
-// deadline that follows the opening, because the opening may have been slow.
+// Opened processes that the gate was opened, or could not be. Before VIPs are bound, the deadline
+// is checked again, because the opening may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.begin(now)
 	if n.gate != opening {
@@ -153,9 +153,9 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse and its duration, or 0 if the duration is unknown. It must be called
-// before other events at that time, because an advert of a host with a closed gate would keep the
-// VIPs silent.
+// Lapsed processes a lapse of the gate. Its duration is 0 if unknown. Lapsed must be called before
+// other events at that time, because an advert of a host with a closed gate would keep the VIPs
+// silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -165,7 +165,7 @@ func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []lo
 }
 
 // lapse closes an open gate that may have closed because of its timeout. All groups become Backup
-// without an advert about this, so other routers take over after a silence.
+// without sending an advert, so other routers take over after a silence.
 func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 	n.awake = n.now
 	text := "gate closed: " + string(why)
@@ -194,7 +194,7 @@ func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	return n.step()
 }
 
-// unbound makes the chosen routers resign, because their addresses are removed.
+// unbound completes the resignation of the chosen routers, whose addresses are removed.
 func (n *Node) unbound(chosen func(*router) bool) {
 	for _, r := range slices.Concat(n.routers, n.leaving) {
 		if chosen(r) {
@@ -251,8 +251,8 @@ func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	return n.step()
 }
 
-// Resign passes a group to another router, if this host owns the group. If no router takes over,
-// this host does so again.
+// Resign hands over a group to another router, if this host owns the group. If no other router
+// takes over, this host becomes the owner again.
 func (n *Node) Resign(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil && r.state == Active {
@@ -276,7 +276,8 @@ func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	return n.step()
 }
 
-// Stop gives all VIPs to other routers, and then closes the gate; Left reports its completion.
+// Stop starts to release all VIPs, and then to close the gate. Left reports whether this is
+// complete.
 func (n *Node) Stop(now local.Time) []local.Action {
 	n.begin(now)
 	n.stopping = true

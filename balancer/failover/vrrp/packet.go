@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Protocol is VRRP's number in the IP header, and TTL is the TTL or hop limit of each packet, which
-// drops when a router forwards it.
+// Protocol is VRRP's number in the IP header. TTL is the TTL or hop limit of each packet; a router
+// that forwards a packet decreases it.
 const (
 	Protocol = 112
 	TTL      = 255
 )
 
-// MulticastGroup returns the address to which a router of the family sends its adverts.
+// MulticastGroup returns the multicast address for adverts of an address family.
 func MulticastGroup(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{224, 0, 0, 18})
@@ -46,8 +46,8 @@ type Advert struct {
 	Interval time.Duration
 	// Addrs are 1 to 255 addresses of the family of the packet.
 	Addrs []netip.Addr
-	// Auth and Password count in version 2. A password has at most 8 bytes, and is sent in the
-	// clear.
+	// Auth and Password are used only in version 2. A password has at most 8 bytes, and is sent in
+	// the clear.
 	Auth     AuthType
 	Password string
 }
@@ -130,7 +130,7 @@ func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	return a, sum, nil
 }
 
-// Reason is the reason for dropping a packet: a word for metrics.
+// Reason is the reason for dropping a packet, as a word for metrics.
 type Reason string
 
 // The reasons.
@@ -148,7 +148,7 @@ const (
 // DropError is the error of a packet that is dropped.
 type DropError struct {
 	Reason Reason
-	// Text completes "the advert of 192.168.1.12 ...".
+	// Text completes a sentence that starts with "the advert".
 	Text string
 	// listed reports whether the advert is otherwise whole, and lists a VIP of the group.
 	listed bool

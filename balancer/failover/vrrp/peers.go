@@ -15,16 +15,17 @@ import (
 // peer is another router that sends adverts with the group's router ID.
 type peer struct {
 	addr netip.Addr
-	// advert is its last accepted advert, sum the kind of its checksum, and at its time of arrival.
+	// advert is the router's last accepted advert, sum is the kind of its checksum, and at is the
+	// time of its arrival.
 	advert   *Advert
 	sum      Checksum
 	at       local.Time
 	received uint64
-	// drop is the reason for its last dropped packet, and droppedAt the time of that packet. noted
-	// is the time of the last note about that.
+	// drop is the reason why the router's last dropped packet was dropped, and droppedAt is its
+	// time of arrival. noted is the time of the last note about a dropped packet.
 	drop             *DropError
 	droppedAt, noted local.Time
-	// named reports whether metrics name it.
+	// named reports whether metrics name the router.
 	named bool
 	// every is the interval in the router's last readable advert, or 0.
 	every time.Duration
@@ -43,14 +44,14 @@ type peers struct {
 	named int
 }
 
-// maxPeers is the maximum number of remembered routers, and maxNamed of the routers in metrics,
-// because any host on the network can pretend to be many.
+// maxPeers is the maximum number of remembered routers, and maxNamed is the maximum number of
+// routers in metrics. Any host on the network can pretend to be many routers.
 const (
 	maxPeers = 32
 	maxNamed = 8
 )
 
-// accepted records an advert of a router.
+// accepted records an accepted advert of a router.
 func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 	if from.received == 0 && p.named < maxNamed {
 		from.named = true
@@ -63,7 +64,8 @@ func (p *peers) accepted(now local.Time, from *peer, a *Advert, sum Checksum) {
 	p.owner = from
 }
 
-// find returns the record of a router.
+// find returns the record of a router, and creates it if necessary. If there are too many, it
+// replaces the oldest record that metrics do not name.
 func (p *peers) find(addr netip.Addr) *peer {
 	if one := p.of[addr]; one != nil {
 		return one
@@ -88,7 +90,8 @@ func (p *peers) sorted() (all []*peer) {
 // interval returns the time between two adverts of the router, or a default if it is unknown.
 func (p *peer) interval(unknown time.Duration) time.Duration { return cmp.Or(p.every, unknown) }
 
-// counts reports whether the sender of a dropped packet may be an owner of the group's VIPs.
+// counts reports whether the packet was dropped for a reason that does not exclude that its sender
+// owns the group's VIPs.
 func (e *DropError) counts() bool {
 	switch e.Reason {
 	case WrongChecksum, WrongVersion, WrongInterval, WrongPassword:
@@ -132,7 +135,7 @@ func (p *peers) heardLast() (last *peer) {
 	return last
 }
 
-// claimed returns the reason why this host takes over.
+// claimed returns the cause of a takeover by this host.
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
 	case o == nil && len(p.owners(now, g)) > 0:
@@ -148,8 +151,8 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 	}
 }
 
-// checksum returns the kind of the checksum for a receiver: the kind that it sends, or
-// keepalived's.
+// checksum returns the kind of checksum for a receiver. Without a setting, it is the kind that the
+// receiver sends, or otherwise keepalived's default.
 func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	from := p.of[to]
 	if to.IsMulticast() {
@@ -195,13 +198,13 @@ const (
 	maxNotes  = 10
 )
 
-// noteLimit limits the notes about other routers, because anybody on the network can cause them.
+// noteLimit limits the notes about other routers, because any host on the network can cause them.
 type noteLimit struct {
 	since local.Time
 	count int
 }
 
-// allow reports whether there may be another note.
+// allow counts a note, and reports whether it may be sent.
 func (l *noteLimit) allow(now local.Time) bool {
 	if l.count == 0 || now.Since(l.since) >= noteEvery {
 		*l = noteLimit{since: now}

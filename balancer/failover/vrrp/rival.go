@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// rival is a router that is an owner in the same tenure as this host. Normally the lower router
+// rival is a router that acts as an owner during this host's tenure. Normally the lower router
 // receives the other's adverts and releases the VIPs. If neither router does so, this host must
 // yield, because the other router does not accept its adverts:
 //
@@ -24,15 +24,15 @@ type rival struct {
 	*peer
 	// preempted reports whether it was an owner when this host claimed the VIPs.
 	preempted bool
-	// since and last are the times of its first and last advert in this tenure, and adverts is
-	// their number. They start again after a silence.
+	// since and last are the times of its first and last advert in this tenure, and adverts is the
+	// number of its adverts. All are reset after a silence.
 	since, last local.Time
 	adverts     int
 	noted       bool
 }
 
-// limit is the time after which this host yields to a rival, or probes whether the rival has the
-// VIPs.
+// limit returns the time after which this host yields to a rival, or probes whether the rival has
+// the VIPs.
 func (v *rival) limit(g *Group) time.Duration {
 	d := (g.k() + 1) * max(g.Interval, v.interval(g.Interval))
 	if !v.preempted {
@@ -49,7 +49,8 @@ type rivals struct {
 	asked  local.Time
 }
 
-// find returns the record of a router, or nil if there are too many.
+// find returns the record of a router, and creates it if necessary. It returns nil if there are too
+// many records.
 func (x *rivals) find(p *peer) *rival {
 	i := slices.IndexFunc(x.all, func(v *rival) bool { return v.addr == p.addr })
 	if i < 0 {
@@ -70,7 +71,7 @@ func (x *rivals) preempted() *rival {
 	return nil
 }
 
-// heardRival processes an advert that should be its router's last.
+// heardRival processes an advert of a router that should stop sending adverts.
 func (r *router) heardRival(p *peer) {
 	t, v := &r.tenure, r.tenure.rivals.find(p)
 	if v == nil {
@@ -84,7 +85,7 @@ func (r *router) heardRival(p *peer) {
 	}
 	v.adverts++
 	if r.state == Claiming && p.addr.Compare(r.g.Link.Source) > 0 {
-		v.preempted = true // it has claimed at the same time
+		v.preempted = true // both routers claimed at the same time
 	}
 	if r.state == Active && !v.noted { // a Claiming router has not sent an advert yet
 		v.noted = true
@@ -105,7 +106,7 @@ func (x *rivals) present(now local.Time, g *Group) *peer {
 	return nil
 }
 
-// ignores describes a rival.
+// ignores describes a rival that ignores this host's adverts, for operators.
 func (p *peer) ignores(g *Group) string {
 	text := fmt.Sprintf("%s is Active, but %s is Active as well and ignores the adverts of this host", g.Name, p.addr)
 	if d := p.differs(g); d != "" {
@@ -114,9 +115,9 @@ func (p *peer) ignores(g *Group) string {
 	return text
 }
 
-// probeTimes are the times after a takeover from a router that was an owner. An owner restarts its
-// advert timer at each packet that it receives, so a router may own the VIPs without sending an
-// advert.
+// probeTimes are the times of Probes after a takeover from a router that was an owner. An owner
+// restarts its advert timer at each packet that it receives, so a router may own the VIPs without
+// sending an advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
 // contest yields to a rival that continues to send adverts, or probes whether a rival answers for
@@ -151,8 +152,8 @@ func (r *router) contest() {
 // maxProbe is the longest time for which a Probe waits for answers.
 const maxProbe = 300 * time.Millisecond
 
-// asksAbout reports whether a Probe must determine if a rival has the VIPs. This is the case if its
-// time is over, and it has sent adverts since the last Probe about it.
+// asksAbout reports whether a Probe must determine if a rival has the VIPs. This is necessary if
+// the rival's time limit has passed and it has sent adverts since the last Probe.
 func (x *rivals) asksAbout(v *rival, now local.Time, limit time.Duration) bool {
 	again := v.last > x.asked && now.Since(x.asked) >= limit
 	return v.adverts > 0 && now.Since(v.since) >= limit && (x.asked < v.since.Add(limit) || again)
@@ -180,15 +181,15 @@ func (x *rivals) latest() *peer {
 	return slices.MaxFunc(x.all, func(a, b *rival) int { return cmp.Compare(a.last, b.last) }).peer
 }
 
-// yielded is the decision to leave the VIPs to a router that ignores this host's adverts.
+// yielded records that this host has left the VIPs to a router that ignores its adverts.
 type yielded struct {
 	to *peer
 	// text is the reason why this host yielded, or "". differs describes how the router's
-	// configuration differs.
+	// configuration differs from this host's.
 	text, differs string
 }
 
-// yield leaves the VIPs to a router that ignores this host's adverts, until it is silent.
+// yield leaves the VIPs to a router that ignores this host's adverts, until that router is silent.
 func (r *router) yield(p *peer, text string) {
 	y := yielded{to: p, text: text, differs: p.differs(&r.g)}
 	if y.differs != "" {

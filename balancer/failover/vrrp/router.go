@@ -26,10 +26,10 @@ type router struct {
 	*env
 	g     Group
 	state State
-	// due is the time when a Backup takes over, a Claiming router has settled, or an Active router
-	// sends its next advert.
+	// due is the time when a Backup takes over, a Claiming router may bind the VIPs, or an Active
+	// router sends its next advert.
 	due local.Time
-	// last is the interval of the last owner.
+	// last is the advert interval of the last owner.
 	last  time.Duration
 	bound []netip.Addr
 	// giving is the ID of the Unbind that precedes a resigning advert, or 0.
@@ -42,7 +42,7 @@ type router struct {
 	sender  sender
 }
 
-// sender holds the numbers of a router's adverts, and whether they are sent.
+// sender numbers a router's adverts, and records whether they were sent.
 type sender struct {
 	// number is the number of the last advert, sent counts the adverts that left, and late is the
 	// longest delay of an advert.
@@ -61,7 +61,7 @@ func (s *sender) problem(now local.Time, g *Group) string {
 	return fmt.Sprintf("%s can't be owned here: adverts can't be sent: %s", g.Name, s.unsent)
 }
 
-// tenure is the time as Claiming and Active.
+// tenure describes the time since this router left Backup, in which it is Claiming and then Active.
 type tenure struct {
 	// first is the number of the tenure's first advert. sent is the time when the newest advert was
 	// sent, or 0.
@@ -69,7 +69,7 @@ type tenure struct {
 	sent  local.Time
 	// replied is the time of the last answer to another router.
 	replied local.Time
-	// active is the time when the VIPs were bound.
+	// began is the start of the tenure, and active is the time when the VIPs were bound.
 	began, active local.Time
 	rivals        rivals
 }
@@ -102,15 +102,15 @@ func (r *router) set(g Group) {
 	}
 }
 
-// owns reports whether adverts of this tenure have left, so the gate may be open.
+// owns reports whether adverts of this tenure were sent, so the gate may be open.
 func (r *router) owns() bool {
 	return r.state == Active || r.state == Claiming && r.tenure.sent > 0
 }
 
-// deadline is the time when the gate must be closed without another advert.
+// deadline returns the time at which the gate must be closed unless another advert is sent.
 func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime()) }
 
-// passes reports whether the gate may be opened and refreshed, and VIPs bound.
+// passes reports whether the gate may be opened or refreshed now, and VIPs may be bound.
 func (r *router) passes() bool { return r.owns() && local.Passes(r.now, r.deadline(), r.gateTime) }
 
 // step performs the steps that are due.
@@ -132,13 +132,13 @@ func (r *router) step() {
 	}
 }
 
-// become changes the state.
+// become changes the state, and records the change in the history.
 func (r *router) become(s State, why cause) {
 	r.history.add(Change{At: r.now, From: r.state, To: s, Why: why.word, Text: why.text})
 	r.state = s
 }
 
-// backUp makes the router a Backup with a full timer. The interval is the owner's.
+// backUp makes the router a Backup with a full down timer, for an owner with this interval.
 func (r *router) backUp(why cause, interval time.Duration) {
 	if r.state != Backup {
 		r.become(Backup, why)
@@ -147,7 +147,7 @@ func (r *router) backUp(why cause, interval time.Duration) {
 	r.restart(interval)
 }
 
-// restart starts the down timer, with the interval of the owner.
+// restart restarts the down timer for an owner with this interval.
 func (r *router) restart(interval time.Duration) {
 	r.last = interval
 	r.due = r.now.Add(r.g.DownTime(r.priority(), interval))
@@ -174,11 +174,11 @@ func (r *router) claim() {
 	r.advertise(r.priority())
 }
 
-// settle binds the VIPs when that is safe: the router is settled, the gate is open, and an advert
-// was just sent.
+// settle binds the VIPs when this is safe: a lower owner has had time to remove them, the gate is
+// open, and the last advert is recent.
 func (r *router) settle() {
 	switch {
-	case r.tenure.sent == 0: // it has not left yet
+	case r.tenure.sent == 0: // the first advert was not sent yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
 	case r.gate == closed: // opening is short, and no VIP is bound
@@ -189,7 +189,7 @@ func (r *router) settle() {
 	}
 }
 
-// bind makes the router Active.
+// bind makes the router Active and binds the VIPs.
 func (r *router) bind() {
 	why := r.history.latest()
 	note := local.Note{Kind: local.NoteTook, Text: "took " + r.g.label() + ": " + why.text, VIPs: len(r.g.VIPs), Why: why.word}
@@ -236,8 +236,8 @@ func (r *router) advertise(priority uint8) {
 	r.do(s)
 }
 
-// reply answers an advert with its own, at most a few times per interval, because any host on the
-// network may send many.
+// reply answers an advert with this router's own advert. It does so at most four times per
+// interval, because any host on the network may send many adverts.
 func (r *router) reply() {
 	if r.state == Active && r.now.Since(r.tenure.replied) >= r.g.Interval/4 {
 		r.tenure.replied = r.now
@@ -245,7 +245,7 @@ func (r *router) reply() {
 	}
 }
 
-// sent processes the result of an advert of the present tenure.
+// sent processes the result of sending an advert.
 func (r *router) sent(number uint64, at local.Time, err error) {
 	if err == nil {
 		r.sender.sent++
@@ -264,13 +264,13 @@ func (r *router) sent(number uint64, at local.Time, err error) {
 	}
 }
 
-// lose makes an owner a Backup, because its adverts do not leave.
+// lose makes an owner a Backup, because its adverts can't be sent in time.
 func (r *router) lose(why cause) {
 	r.stepDown(local.NoteLost, "lost "+r.g.label()+": "+why.text, why, r.g.Interval)
 }
 
-// stepDown makes an owner a Backup without an advert, and reports that. The interval is the new
-// owner's.
+// stepDown makes an owner a Backup without an advert, and reports the change. The new owner has
+// this interval.
 func (r *router) stepDown(kind local.NoteKind, text string, why cause, interval time.Duration) {
 	if r.state == Active {
 		r.do(local.Note{Kind: kind, Text: text, VIPs: len(r.bound), Why: why.word})
@@ -286,8 +286,8 @@ func (r *router) unbind(id int) {
 	}
 }
 
-// resign releases the VIPs: they are unbound, and then an advert reports that. The next state is
-// Backup or Init.
+// resign releases the VIPs: they are unbound, and then an advert informs the other routers. The
+// next state is Backup or Init.
 func (r *router) resign(next State, why cause) {
 	before := r.state
 	if before == Active {
@@ -308,7 +308,7 @@ func (r *router) resign(next State, why cause) {
 	}
 }
 
-// resigned reports to other routers that the VIPs are unbound.
+// resigned sends the advert that this router has released the VIPs.
 func (r *router) resigned() {
 	r.giving = 0
 	r.restart(r.g.Interval)

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// cause is the reason for a change of the state: a word for metrics, and a text for operators.
+// cause is the reason for a change of the state, as a word for metrics and a text for operators.
 type cause struct{ word, text string }
 
 // Change is a change of a group's state.
@@ -21,7 +21,7 @@ type Change struct {
 	Text string     `json:"text"`
 }
 
-// history records the past of a router.
+// history records the changes of a router's state.
 type history struct {
 	changes []Change
 	// counts counts the changes since the start.
@@ -43,13 +43,13 @@ func (h *history) add(c Change) {
 	h.counts[i].Count++
 }
 
-// latest is the cause of the last change.
+// latest returns the cause of the last change.
 func (h *history) latest() cause {
 	last := h.changes[len(h.changes)-1]
 	return cause{last.Why, last.Text}
 }
 
-// Status is the state of a node at one time.
+// Status is the state of a node at a point in time.
 type Status struct {
 	At     local.Time    `json:"at"`
 	Gate   string        `json:"gate"`
@@ -64,12 +64,12 @@ type GroupStatus struct {
 	State    State  `json:"state"`
 	// Priority is the priority in the next advert: 1 if this host can't serve the VIPs.
 	Priority uint8 `json:"priority"`
-	// Owner is the router that owns the VIPs: Group.Link.Source if it is this host; the zero Addr
-	// means that the owner is unknown.
+	// Owner is the address of the router that owns the VIPs. It is Group.Link.Source if this host
+	// owns them, and the zero Addr if the owner is unknown.
 	Owner netip.Addr `json:"owner"`
-	// Left is the time until the next step: an advert if Active, and a takeover if Backup.
+	// Left is the time until the next step, which is an advert if Active, and a takeover if Backup.
 	Left time.Duration `json:"left"`
-	// Advertised is the age of the last advert of this tenure, or -1.
+	// Advertised is the age of the last advert of this tenure, or -1 if there was none.
 	Advertised time.Duration `json:"advertised"`
 	Bound      []netip.Addr  `json:"bound,omitempty"`
 	// Peers lists the only other routers, for unicast. If empty, adverts use multicast.
@@ -105,14 +105,14 @@ type RouterStatus struct {
 	Interval time.Duration `json:"interval"`
 	Checksum Checksum      `json:"checksum"`
 	Addrs    []netip.Addr  `json:"addrs,omitempty"`
-	// Age is the age of the router's last accepted advert, or -1.
+	// Age is the age of the router's last accepted advert, or -1 if there was none.
 	Age time.Duration `json:"age"`
 	// Dropped is the reason why the router's last packet was dropped, or "".
 	Dropped Reason `json:"dropped,omitempty"`
-	// Differs describes how its configuration differs.
+	// Differs describes how the router's configuration differs from the group's.
 	Differs string `json:"differs,omitempty"`
-	// Named reports whether metrics name it. Only the first few routers are named, because anybody
-	// on the network can pretend to be many.
+	// Named reports whether metrics name the router. Only the first few routers are named, because
+	// any host on the network can pretend to be many.
 	Named bool `json:"named,omitempty"`
 }
 
@@ -165,7 +165,8 @@ func (p *peer) status(now local.Time, g *Group) RouterStatus {
 	return s
 }
 
-// problemKept is the time for which a router counts for problems after its last packet.
+// problemKept is the time for which a problem is reported after its last sign, such as a router's
+// last packet.
 const problemKept = time.Minute
 
 // problems describes configuration errors that an operator should fix.

@@ -37,11 +37,11 @@ func (g *Group) k() time.Duration {
 	return time.Duration(g.DownAdverts)
 }
 
-// OwnerTime returns D, how long after an advert the gate may be open.
+// OwnerTime returns D, the time for which the gate may be open after an advert.
 func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
 
-// Skew returns the delay after kA at which a backup of a priority takes over: the higher the
-// priority, the sooner. Interval is the owner's.
+// Skew returns the delay after kA until a backup of a given priority takes over. It is shorter for
+// higher priorities. The interval is the owner's.
 func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	if g.Version == 2 {
 		interval = time.Second
@@ -49,8 +49,8 @@ func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	return (256 - time.Duration(priority)) * interval / 256
 }
 
-// DownTime returns the time from an owner's last advert to the takeover by a backup of a priority.
-// Interval is the owner's.
+// DownTime returns the time from an owner's last advert to the takeover by a backup of a given
+// priority. The interval is the owner's.
 func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }

@@ -6,13 +6,14 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// witness is the knowledge of the hosts that must be within reach. They are asked all the time.
+// witness is the state of the hosts that must be within reach. The process sends requests to them
+// continuously.
 type witness struct {
-	// asked is the time of the first request to these hosts. answered is the time of the last
-	// answer. Both may be 0.
+	// asked is the time of the first request to these hosts, and answered is the time of the last
+	// answer. Either may be 0.
 	asked, answered local.Time
-	// here reports whether a witness has answered while this host was Active, and lost whether all
-	// have been silent since.
+	// here reports whether a witness has answered while this host was Active. lost reports whether
+	// all witnesses then fell silent.
 	here, lost bool
 	// waits reports whether the down timer has ended and an answer is awaited. blocked reports
 	// whether no answer arrived.
@@ -27,7 +28,7 @@ const (
 )
 
 // reached processes an answer. If this host may have been cut off, another router may have become
-// the owner. This host waits for that router's adverts, and must be well for a while again.
+// the owner. This host waits for that router's adverts, and must be healthy again for a while.
 func (r *router) reached() {
 	w := &r.witness
 	cut := w.lost || w.blocked
@@ -58,8 +59,8 @@ func (r *router) unwitnessed(now local.Time) bool {
 	return r.state == Backup && r.g.Witness == WitnessRequired && !w.blocked && now.Since(max(w.asked, w.answered)) > witnessLost
 }
 
-// fellSilent reports whether no witness has answered for a while, although one did while this host
-// was Active.
+// fellSilent reports whether no witness has answered for a while, although a witness answered
+// earlier while this host was Active.
 func (w *witness) fellSilent(now local.Time) bool {
 	if !w.here || now.Since(w.answered) < witnessLost {
 		return false
@@ -68,8 +69,8 @@ func (w *witness) fellSilent(now local.Time) bool {
 	return true
 }
 
-// hasWitness reports whether this host may take over. If the owner is silent, this host might be
-// cut off.
+// hasWitness reports whether this host may take over. If the owner is silent, a witness must have
+// answered, because this host might be cut off.
 func (r *router) hasWitness() bool {
 	w := &r.witness
 	if r.g.Witness != WitnessRequired || r.peers.resigned(r.now, &r.g) || len(r.peers.owners(r.now, &r.g)) > 0 || r.witnessed() {
