@@ -4,17 +4,17 @@ import "vipd/balancer"
 
 // Combined is the state of a target with several checks.
 type Combined struct {
-	// State is the verdict of all checks together. Its cause and time belong to the check that
-	// decides, and its results to Shown. Due is the time of the next check.
+	// State is the verdict of all checks together. Cause and Since are from the check that decides,
+	// and Streak and Last are from the check Shown. Due is the time of the next check.
 	State
 	// Decides is the index of the check that decides. Shown is the index of the check whose results
 	// contradict the verdict; if no check does, it equals Decides.
 	Decides, Shown int
 }
 
-// Combine returns the state of a target from the states of its checks. It is up if all checks have
-// found it up, or with need = "any", if a single check has. One check that finds it down, or up
-// with any, decides alone.
+// Combine returns the state of a target from the states of its checks. The target is up if all
+// checks have found it up, or, with need = "any", if a single check has. A check decides alone if
+// it has found the target down, or up with "any".
 func Combine(states []State, need balancer.HealthNeed) Combined {
 	alone, together := balancer.HealthDown, balancer.HealthUp
 	if need == balancer.NeedAnyHealth {
@@ -58,9 +58,9 @@ func Combine(states []State, need balancer.HealthNeed) Combined {
 	return out
 }
 
-// precedes reports whether s decides a verdict before other, which has the same verdict. A check
-// that decides alone is the earliest that is not assumed; of checks that decide together, it is the
-// last.
+// precedes reports whether s, rather than other, is the check that decides. Both have the same
+// verdict. If one check decides alone, the earliest verdict that is not assumed decides. If all
+// checks decide together, the latest verdict decides.
 func (s *State) precedes(other *State, alone bool) bool {
 	if s.Assumed != other.Assumed {
 		return s.Assumed != alone

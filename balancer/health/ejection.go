@@ -11,13 +11,14 @@ import (
 // EjectionRules define when failed connection attempts eject an endpoint, and for how long.
 type EjectionRules struct {
 	// Failures is the number of attempts in a row that must fail. After its ejection an endpoint is
-	// on probation: a single failure ejects it again until it has accepted a connection.
+	// on probation: a single failure ejects the endpoint again until it has accepted a connection.
 	Failures int
 	// Apart is the minimum time between two failures that count, because failures at the same
-	// moment have the same cause. Within Failures times Apart, an endpoint may restart without
-	// being ejected.
+	// moment have the same cause. An endpoint that restarts within about Failures times Apart is
+	// not ejected.
 	Apart time.Duration
-	// Base is the duration of the first ejection. The n-th lasts n times as long, at most Max.
+	// Base is the duration of the first ejection. The n-th ejection lasts n times as long, up to
+	// Max.
 	Base, Max time.Duration
 	// Forgive is the time without an ejection after which an earlier ejection no longer counts.
 	Forgive time.Duration
@@ -36,16 +37,16 @@ type Budget func(balancer.Target) int
 type EjectionChange struct {
 	Target balancer.Target
 	balancer.Ejection
-	// End is the reason for its end, and For is how long it lasted. They are "" and 0 if it
-	// started.
+	// End is the reason for the end of the ejection, and For is its duration. They are "" and 0 for
+	// a start.
 	End string
 	For time.Duration
 }
 
 // Ejections decides which endpoints temporarily get no new connections, from the results of
 // connection attempts. It has no clock. Only one goroutine at a time may use it. It has records
-// only of endpoints that fail, and drops a record when all of its ejections are forgiven. The
-// records are lost at a restart, after which an endpoint that still fails is soon ejected again.
+// only of failing endpoints, and drops a record when all ejections are forgiven. A restart loses
+// the records, and endpoints that still fail are soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record
@@ -58,11 +59,11 @@ type record struct {
 	failed int
 	// last is the time of the last failure that counted.
 	last time.Time
-	// count is the number of ejections that still count. since is the time when the last of them
-	// ended or was forgiven.
+	// count is the number of ejections that are not forgiven. since is the time when an ejection
+	// last ended or was forgiven.
 	count int
 	since time.Time
-	// began and until are the limits of the present ejection, by the monotonic clock.
+	// began and until are the start and end of the current ejection, by the monotonic clock.
 	began, until time.Time
 	// passed is the number of consecutive passed checks since began.
 	passed int
@@ -76,7 +77,7 @@ func NewEjections(rules EjectionRules) *Ejections {
 // Ejected returns the ejected targets.
 func (e *Ejections) Ejected() snap.Map[balancer.Target, balancer.Ejection] { return e.ejected }
 
-// Next returns when the next ejection expires. Zero means that nothing is ejected.
+// Next returns the time when the next ejection expires. Zero means that nothing is ejected.
 func (e *Ejections) Next() (next time.Time) {
 	for t := range e.ejected.Keys() {
 		if until := e.records[t].until; next.IsZero() || until.Before(next) {
@@ -87,7 +88,7 @@ func (e *Ejections) Next() (next time.Time) {
 }
 
 // Failed records a failed connection attempt to t and returns the ejection that it starts, if any.
-// If the budget is exhausted, t is ejected at its first failure after that changes.
+// If the budget is exhausted, t is ejected at its first failure after the budget permits this.
 func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room Budget) (EjectionChange, bool) {
 	if e.ejected.Has(t) {
 		return EjectionChange{}, false
@@ -105,7 +106,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 		return EjectionChange{}, false
 	}
 	e.forgive(r, now)
-	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only last longer
+	if time.Duration(r.count)*e.rules.Base < e.rules.Max { // a higher count would only take longer to forgive
 		r.count++
 	}
 	r.began = now
@@ -116,8 +117,8 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 	return EjectionChange{Target: t, Ejection: x}, true
 }
 
-// Answered records that t accepted a connection. It ends the row of failures. It also ends an
-// ejection, which happens if t was tried because no other endpoint accepted the connection.
+// Answered records that t accepted a connection. This resets the number of failures, and ends an
+// ejection of t. An ejected endpoint is tried if no other endpoint accepts the connection.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if r == nil {
@@ -148,8 +149,8 @@ func (e *Ejections) Checked(t balancer.Target, res Result, rise int, now time.Ti
 	return e.end(t, now, "it passes its checks")
 }
 
-// Update ends expired ejections, and drops targets that are no longer endpoints. If other endpoints
-// failed or were removed, it also ends the latest ejections that exceed the budget.
+// Update ends expired ejections, and drops targets that are no longer endpoints. It also ends the
+// latest ejections if they exceed the budget because other endpoints failed or were removed.
 func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, room Budget) []EjectionChange {
 	var ended []EjectionChange
 	end := func(t balancer.Target, why string) {
@@ -180,7 +181,7 @@ func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, roo
 	return ended
 }
 
-// end ends the ejection of t, if it is ejected.
+// end ends the ejection of t. The bool is false if t is not ejected.
 func (e *Ejections) end(t balancer.Target, now time.Time, why string) (EjectionChange, bool) {
 	x, ok := e.ejected.Get(t)
 	if !ok {
@@ -197,7 +198,7 @@ func (e *Ejections) end(t balancer.Target, now time.Time, why string) (EjectionC
 // wallTime returns t without its monotonic clock reading.
 func wallTime(t time.Time) time.Time { return t.UTC().Round(0) }
 
-// forgive reduces the count of r by one for each Forgive that has passed.
+// forgive reduces the count of r by one for each time Forgive that has passed.
 func (e *Ejections) forgive(r *record, now time.Time) {
 	n := min(r.count, int(now.Sub(r.since)/e.rules.Forgive))
 	if n > 0 {

@@ -22,12 +22,14 @@ func (s State) Save() (Saved, bool) {
 	return Saved{s.Verdict, wallTime(s.Since), s.Cause, s.Streak, last}, s.Verdict != balancer.HealthUnknown && !s.Assumed
 }
 
-// minKept is the minimum time for which a saved verdict counts. A host may need as long to restart.
+// minKept is the minimum time for which a saved verdict is valid, because a host may need this long
+// to restart.
 const minKept = time.Minute
 
-// Restore returns the state that continues from v, which was still true at the time held. Its next
-// check is due within the given time from now. A verdict from the future, or older than a minute
-// and three intervals, is ignored: the target is unknown, and its first result decides.
+// Restore returns a state that continues from v. The parameter held is the time until which v was
+// the current state. The next check is due within the given time from now. A verdict from the
+// future, or older than a minute and three intervals, is ignored: the target is unknown, and its
+// first result decides.
 func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
 	age := min(now.Sub(v.Ended()), now.Sub(held))
@@ -55,8 +57,8 @@ func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	return next
 }
 
-// Expedite returns s with its next check due now, or a fast interval after the latest check,
-// because thousands of hints may arrive.
+// Expedite returns s with its next check due now. Because thousands of hints may arrive, the check
+// is due no earlier than a fast interval after the start of the latest check.
 func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {

@@ -13,7 +13,7 @@ type Rules struct {
 	// FastInterval replaces Interval while results contradict the verdict.
 	FastInterval time.Duration
 	// Rise is the number of consecutive passed checks that bring a target up, and Fall is the
-	// number of failed checks that take it down. Both are at least 1.
+	// number of consecutive failed checks that take it down. Both are at least 1.
 	Rise, Fall int
 }
 
@@ -42,7 +42,7 @@ type State struct {
 
 	seed    uint64 // seed of the target's jitter
 	checks  uint64 // number of results so far
-	offbeat bool   // other targets may be checked at the same moment, because of Sooner or because they changed together
+	offbeat bool   // other targets may be checked at the same moment, because of Expedite or because they changed together
 }
 
 // New returns the state of an unknown target. Its first check is due within the given time from
@@ -102,11 +102,12 @@ func (s State) decide(v balancer.Verdict) State {
 // Turning reports whether the latest result contradicted the verdict without changing it yet.
 func (s State) Turning() bool { return s.Streak > 0 }
 
-// next returns when the check after res is due. A random part of up to a tenth of the interval is
-// subtracted, so targets drift apart. Nothing is added, so a failure is detected within the time
-// that the rules promise. After a check that many targets may have had at the same moment, the next
-// one is due at any time within the interval. Checks never overlap: after a check that took longer
-// than the interval, the next one is due at once.
+// next returns when the check after res is due. A random time of up to a tenth of the interval is
+// subtracted, so checks of different targets drift apart. No time is added, so a failure is
+// detected within the time that the rules promise. After a check that many targets may have had at
+// the same moment, the next check may be due at any time between the fast interval and the
+// interval. Checks never overlap: after a check that took longer than the interval, the next check
+// is due immediately.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {
@@ -122,7 +123,7 @@ func (s State) next(r Rules, res Result) time.Time {
 	return due
 }
 
-// needed returns how many contrary results in a row change the verdict v.
+// needed returns the number of consecutive contrary results that change the verdict v.
 func (r Rules) needed(v balancer.Verdict) int {
 	if v == balancer.HealthUp {
 		return r.Fall

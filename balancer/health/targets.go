@@ -71,7 +71,7 @@ func (s Subject) Confirmation() (longest time.Duration) {
 // Targets computes the targets to check, with work only for differences. The zero value is ready.
 // Only one goroutine may use it.
 type Targets struct {
-	// Agents makes the targets ask the agents of endpoints, instead of their checks.
+	// Agents reports whether the subjects are the questions to endpoints' agents instead of checks.
 	Agents    bool
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
@@ -125,7 +125,7 @@ func (t *Targets) dirty(env *balancer.Env, in *balancer.Inputs) map[balancer.Nam
 	return dirty
 }
 
-// replace computes the subjects of one service again.
+// replace replaces the subjects of one service.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	t.index.Update(name, in)
 	wanted := map[balancer.Target]Subject{}
@@ -184,7 +184,8 @@ func (t *Targets) subjects(s *balancer.Service, in *balancer.Inputs) map[balance
 	return wanted
 }
 
-// subjectOf returns the given checks of e at port p. It returns nil if none can be made.
+// subjectOf returns the given checks of e at port p as a linked list. It returns nil if no check is
+// possible.
 func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health, e *balancer.Endpoint, p *balancer.Port) (first *Subject) {
 	for _, h := range slices.Backward(checks) {
 		probed, own := p, e.CheckPort(h)
@@ -202,7 +203,7 @@ func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health
 }
 
 // header returns the version of the PROXY header that clients' connections to a port of e start
-// with. datagrams reports whether the check is over UDP.
+// with. The parameter datagrams reports whether the check is over UDP.
 func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16, datagrams bool) balancer.ProxyProtocol {
 	leads := func(p balancer.Port) bool {
 		has := p.Protocol == balancer.TCP || p.Protocol == balancer.UDP && datagrams && s.ProxyProtocol == balancer.ProxyProtocolV2

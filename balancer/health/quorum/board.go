@@ -29,7 +29,8 @@ func (b VoteKey) Compare(other VoteKey) int {
 
 // Vote is a node's verdict on a target.
 type Vote struct {
-	// Verdict is the verdict of its checks. Unknown means that it can't run them and abstains.
+	// Verdict is the verdict of its checks. Unknown means that the node can't run the checks and
+	// abstains.
 	Verdict balancer.Verdict `json:"verdict"`
 	// Since is the time of the verdict, by the node's own clock.
 	Since time.Time `json:"since,omitzero"`
@@ -53,7 +54,7 @@ func (b *Board) votesOn(t balancer.Target) iter.Seq2[VoteKey, *Vote] {
 	return b.Votes.While(VoteKey{Target: t}, func(k VoteKey) bool { return k.Target == t })
 }
 
-// votes returns the votes on a target of its checkers, and of other live nodes.
+// votes returns the votes on a target: own by its checkers, and others by other live nodes.
 func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
 	for k, v := range b.votesOn(t) {
 		switch {

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// Size is the number of nodes that check a target: with three, one may be wrong or missing.
+// Size is the number of nodes that check a target. With three nodes, one may be wrong or missing.
 const Size = 3
 
 // electorate is the set of nodes from which checkers are chosen.
@@ -28,9 +28,9 @@ func newElectorate(nodes []balancer.NodeName) electorate {
 	return e
 }
 
-// checkers returns the Size nodes that check targets probed at an address, the first choice first,
-// or all nodes if there are fewer. The result depends on nothing else, so all hosts choose the same
-// nodes.
+// checkers returns the nodes that check targets at a probed address, best first. There are Size of
+// them, or fewer if the electorate is smaller. The result depends only on the electorate and the
+// address, so all hosts choose the same nodes.
 func (e electorate) checkers(at netip.AddrPort) []balancer.NodeName {
 	addr := at.Addr().As16()
 	key := hash.Mix(hash.Add(hash.Offset, append(addr[:], byte(at.Port()>>8), byte(at.Port()))))

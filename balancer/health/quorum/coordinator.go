@@ -23,8 +23,8 @@ type Coordinator struct {
 	all, exec electorate // the nodes that check, and the nodes among them that may run programs
 	targets   map[balancer.Target]*target
 	alone     map[balancer.Target]bool // the targets that this host decides alone
-	// awaited maps targets with a missing vote to the time when the silent checker no longer
-	// counts.
+	// awaited maps targets to the time when they must be decided again, because a missing vote no
+	// longer counts or the verdict expires.
 	awaited map[balancer.Target]time.Time
 	turned  []balancer.Target // targets of alone that Judge must visit
 
@@ -38,12 +38,13 @@ type Coordinator struct {
 type target struct {
 	subject  health.Subject
 	checkers []balancer.NodeName
-	// missing maps checkers without a vote to the time since which the vote has been missing. mute
-	// holds the checkers that no longer count.
+	// missing maps checkers without a vote to the time since which the vote has been missing.
+	// timedOut lists the checkers that no longer count, because their vote has been missing for too
+	// long.
 	missing  map[balancer.NodeName]time.Time
 	timedOut []balancer.NodeName
-	// verdict was reached at the time since. The previous verdict lasted for the duration lasted,
-	// as far as this host knows.
+	// since is the time of the verdict, and lasted is the duration of the previous verdict, as far
+	// as this host knows.
 	verdict balancer.Verdict
 	since   time.Time
 	lasted  time.Duration
@@ -54,7 +55,7 @@ type target struct {
 	unchecked time.Time
 }
 
-// setVerdict sets the verdict to v from a time on.
+// setVerdict sets the verdict and its time.
 func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 	s.lasted = 0
 	if s.verdict != balancer.HealthUnknown {
@@ -75,7 +76,8 @@ type Round struct {
 	Alone bool
 	// Exec reports whether this host may run the programs of the fleet's exec checks.
 	Exec bool
-	// Now is the time. Patience is how long a vote may need to reach the board, besides the checks.
+	// Now is the current time. VoteDelay is the maximum time that a vote needs to reach the board
+	// after the checks.
 	Now       time.Time
 	VoteDelay time.Duration
 }
@@ -121,7 +123,7 @@ func (c *Coordinator) Assign(r Round) snap.Map[balancer.Target, health.Subject] 
 	return c.mine
 }
 
-// updateElectorates reads the nodes that may check from the board.
+// updateElectorates computes the electorates from the nodes on the board.
 func (c *Coordinator) updateElectorates() {
 	var all, exec []balancer.NodeName
 	for n, checker := range c.round.Board.Nodes.All() {
@@ -140,8 +142,8 @@ func (c *Coordinator) electorate(s *target) electorate {
 	return c.all
 }
 
-// setTarget applies a change of the wanted targets, and reports whether the target is now the
-// fleet's.
+// setTarget applies a change of the wanted targets, and reports whether the fleet now checks the
+// target.
 func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Subject]) bool {
 	if !change.HasNew || !change.New.Fleet {
 		if c.targets[t] != nil {
@@ -161,7 +163,7 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 		return false
 	}
 	s := c.targets[t]
-	if s == nil { // this host may have checked it for itself until now
+	if s == nil { // this host may have checked the target for itself until now
 		s = &target{}
 		if v := c.verdicts.At(t); v != balancer.HealthUnknown {
 			s.setVerdict(v, c.round.Now)
@@ -183,8 +185,8 @@ func (c *Coordinator) Overdue(now time.Time) bool {
 	return false
 }
 
-// countCheckers returns the number of a target's checkers that count: all except checkers whose
-// votes have been missing for too long. While the board can't be read, all count.
+// countCheckers returns the number of a target's checkers that count, which excludes checkers whose
+// votes have been missing for too long. While the board can't be read, all checkers count.
 func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	r, silent := &c.round, s.missing
 	s.missing, s.timedOut = nil, nil
@@ -239,8 +241,8 @@ func (c *Coordinator) settle(t balancer.Target, s *target) {
 	c.publish(t, s)
 }
 
-// forget makes a target's verdict unknown if no node checks the target. Nodes have the same time to
-// check again as for missing votes.
+// forget makes a target's verdict unknown if no node checks the target. It waits as long as for a
+// missing vote, because a node may start to check the target again.
 func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	if checked || c.round.Alone || c.round.Waiting || s.verdict == balancer.HealthUnknown {
 		s.unchecked = time.Time{}
@@ -258,8 +260,8 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	s.setVerdict(balancer.HealthUnknown, c.round.Now)
 }
 
-// decide sets the verdict of a target from the votes. It holds from now on. If this host counts the
-// votes for the first time, it holds since they made the majority.
+// decide sets the verdict of a target from the votes. The time of a new verdict is now. If this
+// host counts the votes for the first time, it is the time when they became a majority.
 func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
@@ -271,7 +273,8 @@ func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	s.judged = !c.round.Waiting
 }
 
-// adopt sets the verdict of a target from this host's own checks, if they have one.
+// adopt sets the verdict of a target to the verdict of this host's own checks, if they have a
+// verdict.
 func (c *Coordinator) adopt(t balancer.Target, s *target) {
 	if v, ok := c.own.Get(t); ok && v != s.verdict {
 		s.setVerdict(v, c.round.Now)
@@ -286,7 +289,8 @@ func (c *Coordinator) publish(t balancer.Target, s *target) {
 	c.shared, c.verdicts = c.shared.Set(t, s.verdict), c.verdicts.Set(t, s.verdict)
 }
 
-// follow sets the verdict of a target that is not the fleet's from this host's own checks.
+// follow publishes the verdict of this host's own checks for a target that the fleet does not
+// check.
 func (c *Coordinator) follow(t balancer.Target) {
 	if v, ok := c.own.Get(t); ok {
 		c.verdicts = c.verdicts.Set(t, v)
@@ -295,7 +299,8 @@ func (c *Coordinator) follow(t balancer.Target) {
 	}
 }
 
-// Judge returns the verdicts on all targets. Own are the verdicts of this host's own checks.
+// Judge returns the verdicts on all targets. The map own has the verdicts of this host's own
+// checks.
 func (c *Coordinator) Judge(own snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.own
 	c.own = own
@@ -346,8 +351,8 @@ type Tally struct {
 	Lasted time.Duration
 	// Alone reports whether this host decides by its own checks.
 	Alone bool
-	// Checkers lists the nodes that check the target. Votes holds their votes by node. Mute lists
-	// the checkers whose votes have been missing for so long that the checkers don't count.
+	// Checkers lists the nodes that check the target. Votes holds their votes by node. TimedOut
+	// lists the checkers that do not count, because their votes have been missing for too long.
 	Checkers []balancer.NodeName
 	Votes    map[balancer.NodeName]Vote
 	TimedOut []balancer.NodeName

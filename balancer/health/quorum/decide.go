@@ -7,10 +7,10 @@ import (
 	"vipd/balancer"
 )
 
-// Decide returns the verdict on a target from the votes of its checkers, whose number is given.
-// before is the current verdict, and others are the votes of former checkers. since is the time
-// when the votes became a majority. If there is no majority, since is zero and the verdict is
-// before.
+// Decide returns the verdict on a target from the votes of its checkers. The parameter checkers is
+// their number, before is the current verdict, and others are the votes of former checkers. The
+// result since is the time when the votes decided. If the current verdict stays for lack of a
+// decision, since is zero.
 func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdict balancer.Verdict, since time.Time) {
 	counting := checkers - len(votesFor(votes, balancer.HealthUnknown))
 	need := counting/2 + 1
@@ -28,8 +28,8 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 	return guess(need, slices.Concat(votes, others))
 }
 
-// older breaks a tie in favour of the older vote. The former verdict would be wrong, because it may
-// differ from host to host, and would then always differ.
+// older breaks a tie in favour of the older vote. It ignores the current verdict, because hosts
+// with different verdicts would then disagree until the tie ends.
 func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since
@@ -37,8 +37,7 @@ func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess returns the verdict of the majority of votes. It is for a host that does not know the
-// previous verdict.
+// guess returns the verdict of the majority of votes. It serves hosts that have no verdict yet.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := votesFor(votes, balancer.HealthUp), votesFor(votes, balancer.HealthDown)
 	switch {

@@ -25,7 +25,7 @@
 //     checker does not count until it votes.
 //   - If two checkers disagree, the older vote wins, regardless of the verdict that a host had
 //     before. So all hosts that read the same board agree.
-//   - If a single checker is cut off from the target, it finds the target down, and the two others
+//   - If a single checker is cut off from the target, it finds the target down, but the two others
 //     outvote it.
 //   - A checker that can't run the check abstains. Its vote is neither up nor down, and the others
 //     decide as if it did not exist. A checker that loses the ability to run a check withdraws its
