@@ -14,8 +14,8 @@ import "vipd/balancer"
 type leastLoaded struct {
 	cursor
 	load func(i int) int64
-	// more is added to each load. If unweighted, every weight counts as 1. If idle, the first idle
-	// member is chosen.
+	// more is added to each load. If unweighted is set, every weight counts as 1. If idle is set,
+	// the first idle member is chosen.
 	more             int64
 	unweighted, idle bool
 }

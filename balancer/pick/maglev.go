@@ -8,7 +8,8 @@ import (
 )
 
 const (
-	// maglevSize is the number of slots: a prime, the smaller one of the two in the paper.
+	// maglevSize is the number of slots, which must be a prime. It is the smaller of the two sizes
+	// in the paper.
 	maglevSize = 65537
 	// maglevEmpty marks a free slot. It is also the maximum number of members that get slots.
 	maglevEmpty = 1<<16 - 1
@@ -22,7 +23,7 @@ const (
 type maglev struct {
 	members []candidate
 	table   *maglevTable
-	// fallback chooses if many slots in a row belong to skipped members.
+	// fallback picks a member if many slots in a row belong to skipped members.
 	fallback rendezvous
 }
 
@@ -67,14 +68,14 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 }
 
 // maglevSeat is a member while a table is filled: the next slot of its permutation, the step
-// between slots, and the fraction of a slot that is due to it.
+// between slots, and its credit towards its next slot.
 type maglevSeat struct {
 	slot, step  uint32
 	due, weight int64
 }
 
 // maglevSlots returns a filled table. In each round, every member gets the next free slots of its
-// permutation, in proportion to its weight. In the first round each gets at least one.
+// permutation, in proportion to its weight. In the first round, each member gets at least one slot.
 func maglevSlots(members []candidate) []uint16 {
 	members = members[:min(len(members), maglevEmpty)]
 	slots := slices.Repeat([]uint16{maglevEmpty}, maglevSize)
@@ -113,10 +114,10 @@ func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 	}
 }
 
-// maglevPrice returns the weight that a slot costs. If it is the greatest weight, the heaviest
-// member gets one slot per round, as in the paper. If that needs too many rounds, the price is
-// halved, and heavy members get several slots per round. Halving keeps the price, and with it most
-// of the table, when members are added or removed.
+// maglevPrice returns the weight that a slot costs. If the price is the greatest weight, the
+// heaviest member gets one slot per round, as in the paper. If that needs too many rounds, the
+// price is halved until few rounds are enough. Because it is only halved, adding or removing a
+// member rarely changes the price and most of the table.
 func maglevPrice(members []candidate) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {

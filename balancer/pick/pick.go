@@ -10,28 +10,28 @@ import (
 
 // Flow is a new connection, or the first packet of a UDP flow.
 type Flow struct {
-	// Client is its source. The hashes use only the address, so all connections of a client have
-	// the same backend.
+	// Client is the source of the connection. The hashes use only the address, so all connections
+	// of a client have the same backend.
 	Client netip.AddrPort
-	// VIP is its destination.
+	// VIP is the destination of the connection.
 	VIP netip.AddrPort
 }
 
 // Picker chooses among the backends of one frontend. It is safe for concurrent use.
 type Picker interface {
 	// Pick returns the backend for f as an index into the backends of New, or -1 if none is left.
-	// It chooses only Active backends with a weight above 0, and none for which skip returns true,
-	// such as backends that were tried or have reached their limit. A nil skip excludes none. Pick
-	// may hold a lock while it calls skip, so skip must be quick and must not call Pick. Pick calls
-	// it only for as many backends as necessary.
+	// It chooses only Active backends with a weight above 0. It excludes backends for which skip
+	// returns true, such as backends that were tried or have reached their limit. A nil skip
+	// excludes no backend. Pick may hold a lock while it calls skip, so skip must be quick and must
+	// not call Pick. Pick calls it only for as many backends as necessary.
 	Pick(f Flow, skip func(i int) bool) int
 }
 
 // New returns the picker of scheduler s for backends, which may have any order. It does not keep
-// the slice. load returns the number of connections of backend i. lc, wlc, sed and nq call it at
-// any time from several goroutines; if nil, it is 0 for all. Count a connection as soon as its
-// backend is picked, because a late count sends bursts to one backend. An unknown scheduler is
-// treated as wrr, the default of services.
+// the slice. The function load returns the number of connections of backend i. Only lc, wlc, sed
+// and nq call it, at any time and from several goroutines. If nil, all loads are 0. Count a
+// connection as soon as its backend is picked, because a late count sends bursts to one backend. An
+// unknown scheduler is treated as wrr, the default of services.
 func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	return Next(nil, s, backends, load)
 }
@@ -40,8 +40,8 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 // service that changes often distributes connections as evenly as a service that never changes. If
 // old has the same scheduler, rr and the ties of the least-connection schedulers continue after the
 // last choice, wrr keeps the credit of every address that is still among backends, in any state,
-// and mh shares its table if addresses and weights are equal. Later picks of old are not carried
-// over.
+// and mh shares its table if addresses and weights are equal. Later picks of old do not affect the
+// new picker.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := candidatesOf(backends)
 	if load == nil {
@@ -75,8 +75,8 @@ type candidate struct {
 // usable reports whether b gets new connections.
 func usable(b balancer.Backend) bool { return b.State == balancer.Active && b.Weight > 0 }
 
-// candidatesOf returns the usable backends, sorted by address. So the order of the frontend does
-// not matter, and two generations can be compared in one pass.
+// candidatesOf returns the usable backends, sorted by address. The order of the frontend's backends
+// therefore does not matter, and two generations can be compared in one pass.
 func candidatesOf(backends []balancer.Backend) []candidate {
 	members := make([]candidate, 0, len(backends))
 	for i, b := range backends {

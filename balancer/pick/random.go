@@ -15,7 +15,7 @@ type weightedRandom struct {
 	draw func(n int64) int64
 }
 
-// randomTries is the maximum number of draws before all members that are not skipped are visited.
+// randomTries is the maximum number of draws before all members are visited.
 const randomTries = 4
 
 func newRandom(members []candidate) *weightedRandom {
@@ -28,8 +28,8 @@ func newRandom(members []candidate) *weightedRandom {
 	return r
 }
 
-// Pick implements Picker. Drawing again after a skipped member has the same probabilities as
-// drawing among the other members.
+// Pick implements Picker. Another draw after a skipped member gives the same probabilities as a
+// draw among the other members.
 func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	if len(r.members) == 0 {
 		return -1

@@ -7,9 +7,10 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// rendezvous chooses by highest random weight: each member's number is a hash of the key and of its
-// address, and the least number wins. A member that is removed or skipped does not change the order
-// of the others, so only its own keys move. A member whose weight grows only gains keys.
+// rendezvous chooses by rendezvous hashing: each member's number is a hash of the key and of the
+// member's address, and the smallest number wins. A member that is removed or skipped does not
+// change the order of the others, so only its own keys move. A member whose weight grows only gains
+// keys.
 //
 // The numbers are exponentially distributed with the weight as rate. So the probability that a
 // member has the smallest number is proportional to its weight.
@@ -31,7 +32,7 @@ func newRendezvous(members []candidate) rendezvous {
 func (r *rendezvous) pick(key uint64, skip func(i int) bool) int {
 	best, least := -1, math.Inf(1)
 	for i, seed := range r.seeds {
-		// u, a fraction in (0, 1], is (2^53 - gap) / 2^53.
+		// u is the fraction (2^53 - gap) / 2^53, which is in (0, 1].
 		gap := float64(1<<53 - 1 - hash.Mix(key^seed)>>11)
 		// -ln(u) is at least 1-u, so most members lose without a logarithm.
 		if gap/(1<<53)*r.inverse[i] >= least {

@@ -9,11 +9,11 @@ import (
 // cursor is a circular position among members that survives changes of the members.
 type cursor struct {
 	members []candidate
-	// start is the first position while nothing was chosen. before is the last choice of earlier
-	// members; start follows it.
+	// start is the position of the first choice. before is the last choice among earlier members,
+	// or zero; start follows it.
 	start  int
 	before netip.AddrPort
-	// taken is the last chosen position plus 1. Zero means none.
+	// taken is the last chosen position plus 1. Zero means that nothing was chosen.
 	taken atomic.Int64
 }
 
@@ -34,7 +34,7 @@ func (c *cursor) init(members []candidate, old *cursor) {
 	})
 }
 
-// last returns the address that c, or an earlier cursor, has chosen last.
+// last returns the last address that c or an earlier cursor has chosen.
 func (c *cursor) last() netip.AddrPort {
 	if taken := c.taken.Load(); taken > 0 {
 		return c.members[taken-1].addr
@@ -82,7 +82,8 @@ func (r *roundRobin) Pick(_ Flow, skip func(i int) bool) int {
 	}
 }
 
-// find returns the first position from start on, going round, that is not skipped, or -1.
+// find returns the first position that is not skipped, or -1. It searches from start on, and wraps
+// around.
 func (r *roundRobin) find(start int, skip func(i int) bool) int {
 	for n := range r.members {
 		at := start + n

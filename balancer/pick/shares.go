@@ -7,9 +7,9 @@ import (
 )
 
 // Shares returns the fraction of new connections that each backend gets with scheduler s. If the
-// choice depends on f or on the current load, a single backend gets all connections. Otherwise the
-// fractions follow turns or weights. All fractions are zero if no backend can be chosen. The
-// arguments are the same as for New and Pick.
+// choice depends on f or on the current load, a single backend gets all connections. Otherwise all
+// backends have equal fractions (rr), or fractions in proportion to their weights. All fractions
+// are zero if no backend can be chosen. The arguments are the same as for New and Pick.
 func Shares(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64, f Flow, skip func(i int) bool) []float64 {
 	parts := make([]float64, len(backends))
 	switch s {

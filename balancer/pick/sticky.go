@@ -25,13 +25,13 @@ type Sticky struct {
 	mu      sync.Mutex
 	timeout time.Duration
 	limit   int
-	// epoch is the zero of times: the first time that was passed in.
+	// epoch is the first time passed to Store. Entries store times relative to it.
 	epoch time.Time
 	// clients maps each client to its index in entries. Neither contains pointers, so the garbage
 	// collector need not scan them.
 	clients map[[16]byte]int32
-	// entries[0] closes the ring: its next is the oldest entry, its prev is the latest. The other
-	// entries are in the ring or free.
+	// entries[0] closes the ring: its next is the oldest entry, and its prev is the latest. The
+	// other entries are in the ring or free.
 	entries []stickyEntry
 	free    []int32
 }
@@ -46,8 +46,8 @@ type stickyEntry struct {
 }
 
 // NewSticky returns an empty table of at most limit clients, each kept for timeout. A full table
-// drops the client whose last new connection is the oldest. If timeout is 0 or less, nothing is
-// kept. If limit is 0 or less, it is DefaultStickyLimit.
+// drops the client whose last new connection is the oldest. If timeout is 0 or less, no client is
+// kept. If limit is 0 or less, the limit is DefaultStickyLimit.
 func NewSticky(timeout time.Duration, limit int) *Sticky {
 	if limit <= 0 {
 		limit = DefaultStickyLimit
@@ -71,8 +71,8 @@ func (s *Sticky) Lookup(client netip.Addr, now time.Time) (netip.AddrPort, bool)
 	return netip.AddrPortFrom(netip.AddrFrom16(e.backend).Unmap(), e.port), true
 }
 
-// Left returns how long client is remembered after now without a new connection. It is 0 for an
-// unknown client.
+// Left returns the time after now for which client is remembered without a new connection. It is 0
+// for an unknown client.
 func (s *Sticky) Left(client netip.Addr, now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +112,9 @@ func (s *Sticky) Store(client netip.Addr, backend netip.AddrPort, now time.Time)
 	s.linkLocked(at)
 }
 
-// All calls visit for each client that is remembered at now, with its backend and the time of its
-// last new connection, the oldest first. visit must not use the table.
+// All calls the function visit for each client that is remembered at now, in the order of the
+// clients' last new connections. It passes the client, the backend, and the time of this
+// connection. The function must not use the table.
 func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.AddrPort, last time.Time)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +126,7 @@ func (s *Sticky) All(now time.Time, visit func(client netip.Addr, backend netip.
 }
 
 // SetTimeout replaces the timeout, also for remembered clients: a longer timeout may restore
-// clients that had exceeded the old timeout. A timeout of 0 or less drops everything.
+// clients that had exceeded the old timeout. A timeout of 0 or less drops all clients.
 func (s *Sticky) SetTimeout(timeout time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -151,7 +152,7 @@ func (s *Sticky) expiredLocked(e *stickyEntry, now time.Time) bool {
 	return now.Sub(s.epoch)-e.last >= s.timeout
 }
 
-// removeLocked drops a client. With the last client, it frees the memory.
+// removeLocked drops a client. After the last client, it frees the memory.
 func (s *Sticky) removeLocked(at int32) {
 	s.unlinkLocked(at)
 	delete(s.clients, s.entries[at].client)

@@ -10,15 +10,16 @@ import (
 	"vipd/balancer"
 )
 
-// weighted is smooth weighted round robin. Each pick adds to every member's credit its weight, and
-// chooses the first member with the most credit. That member pays the sum of all weights.
+// weighted is smooth weighted round robin. Each pick adds every member's weight to its credit, and
+// chooses the first member with the highest credit. That member pays the sum of all weights.
 //
 // Members with the same weight gain the same, so only payments change their order: a chosen member
 // usually moves to the end. A pick compares the first member of each weight.
 //
 // Skipped members do not take part: they gain nothing, and the chosen member pays only the weights
-// of the others. A member is only found to be skipped in its turn, so a full member waits with the
-// credit of about one turn. When it is free again, it does not get all missed turns at once.
+// of the others. A pick notices that a member is skipped only when it is the member's turn, so a
+// full member keeps the credit of about one turn. When it is no longer full, it does not get all
+// missed turns in a row.
 type weighted struct {
 	members []candidate
 	total   int64 // sum of all weights
@@ -38,12 +39,13 @@ type group struct {
 	weight int64
 	// gain is the credit that each member has received since the start.
 	gain int64
-	// ring has their indexes in members, circular and sorted by falling credit from head on.
+	// ring holds their indexes in members. It is circular, and sorted by falling credit from head
+	// on.
 	ring []int
 	head int
 }
 
-// share is the credit of an address in turns: credit divided by the sum of weights.
+// share is the credit of an address, measured in turns. A turn is the sum of all weights.
 type share struct {
 	addr  netip.AddrPort
 	turns float64
@@ -96,7 +98,7 @@ func (w *weighted) Pick(_ Flow, skip func(i int) bool) int {
 	return w.members[at].index
 }
 
-// gainLocked adds to every member's credit its weight.
+// gainLocked adds every member's weight to its credit.
 func (w *weighted) gainLocked() {
 	for i := range w.groups {
 		w.groups[i].gain += w.groups[i].weight
@@ -121,8 +123,8 @@ func (w *weighted) compare(a, b int) int {
 	return cmp.Or(cmp.Compare(w.credits[b], w.credits[a]), cmp.Compare(a, b))
 }
 
-// pickAmongLocked picks among the members that are not skipped. It visits every member. The member
-// skipped is known to be skipped.
+// pickAmongLocked picks among the members that are not skipped. It visits every member. The caller
+// already knows that skip returns true for the member with the index skipped.
 func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	best := -1
 	highest := int64(0)
@@ -160,7 +162,7 @@ func (w *weighted) sortLocked() {
 	}
 }
 
-// shares returns the credit of each member and of away, sorted by address.
+// shares returns the credit of each member and each backend in absent, sorted by address.
 func (w *weighted) shares() []share {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,9 +181,9 @@ func (w *weighted) shares() []share {
 
 // inherit gives addresses their former credit. Credit is carried over in turns, because a change of
 // weights changes the cost of a turn. It is relative to the mean of all known addresses, so a new
-// address is neither ahead nor behind. The credit of unusable backends is kept in away: a backend
-// that repeatedly fails and recovers would never get enough credit if it started from zero each
-// time. If there are no members, all credit is kept.
+// address is neither ahead nor behind. The credit of unusable backends is kept in absent.
+// Otherwise, a backend that repeatedly fails and recovers would start from zero each time, and
+// never get enough credit. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	if len(w.members) == 0 {
 		w.absent = past
@@ -191,7 +193,7 @@ func (w *weighted) inherit(past []share, backends []balancer.Backend) {
 	sum, count := 0.0, 0
 	at, ok := 0, false
 	for i, b := range backends {
-		// Backends are usually in order, so each one is next in past.
+		// Backends are usually sorted, so the share of each is the next in past.
 		if ok = at < len(past) && past[at].addr == b.Addr; !ok {
 			at, ok = slices.BinarySearchFunc(past, b.Addr, func(s share, a netip.AddrPort) int { return s.addr.Compare(a) })
 		}
