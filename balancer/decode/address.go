@@ -27,8 +27,8 @@ func ParseAddr(text string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// ParsePrefix parses a network. Host bits and a missing length are errors, which suggest the right
-// network.
+// ParsePrefix parses a network. Host bits and a missing length are errors, whose text suggests the
+// right network.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	text = strings.TrimSpace(text)
 	p, err := netip.ParsePrefix(text)

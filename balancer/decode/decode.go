@@ -14,12 +14,13 @@ import (
 
 // Problem is a mistake in a tree.
 type Problem struct {
-	// Path leads to the field, such as endpoints[2].weight. Names that TOML would quote are quoted.
+	// Path is the path of the field, such as endpoints[2].weight. Names that need quotes in TOML
+	// are quoted.
 	Path string
 	// Unknown reports whether the struct has no such field. All other problems are about values.
 	Unknown bool
-	// Misplaced reports whether a heading before the value may be missing, so it belongs elsewhere.
-	// The field is unknown, or has an unexpected table or list.
+	// Misplaced reports whether the value may belong to another table whose heading is missing. The
+	// field is then unknown, or has an unexpected table or list.
 	Misplaced bool
 	// Text explains the problem, and lists the possible values.
 	Text string
@@ -47,8 +48,8 @@ type Number interface{ Number() (n int64, ok bool) }
 // Values is implemented by string types with a fixed set of values.
 type Values interface{ Values() []string }
 
-// Synonyms is implemented by [Values] that other programs call by other names. Synonyms returns the
-// value that each name stands for; a name is in lower case, without "_" and "-".
+// Synonyms is implemented by types of [Values] that have other names in other programs. Synonyms
+// maps each such name, in lower case and without "_" and "-", to the value.
 type Synonyms interface{ Synonyms() map[string]string }
 
 // Into decodes tree into the struct that target points to, and returns all problems in the order of
@@ -68,7 +69,7 @@ type decoder struct {
 	// plans holds the fields of each struct type. It is built for each call of Into, because this
 	// takes only microseconds and a global cache would need a lock.
 	plans    map[reflect.Type][]field
-	path     []byte // path of the current value; one buffer, so paths cost nothing until a problem occurs
+	path     []byte // path of the current value; a buffer, so paths cost nothing until a problem occurs
 	problems []Problem
 }
 
@@ -117,7 +118,7 @@ func (d *decoder) problem(format string, args ...any) *Problem {
 	return &d.problems[len(d.problems)-1]
 }
 
-// wrongType adds the problem that the current value has another type than wanted.
+// wrongType adds a problem because the current value has the wrong type.
 func (d *decoder) wrongType(wanted string, raw any) {
 	d.problem("needs %s, not %s", wanted, describe(raw)).Misplaced = isComposite(raw)
 }
@@ -134,7 +135,7 @@ func isComposite(raw any) bool {
 // Join returns the path of the field name in the table at path.
 func Join(path, name string) string { return string(AppendName([]byte(path), name)) }
 
-// AppendName is Join for a path in a buffer.
+// AppendName is like Join, but appends to the path in a buffer.
 func AppendName(path []byte, name string) []byte {
 	if len(path) > 0 {
 		path = append(path, '.')
@@ -163,7 +164,7 @@ func (d *decoder) enterIndex(i int) int {
 
 func (d *decoder) leave(back int) { d.path = d.path[:back] }
 
-// plain reports whether name is a TOML key without quotes.
+// plain reports whether name is a TOML key that needs no quotes.
 func plain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
@@ -238,7 +239,7 @@ func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	return ""
 }
 
-// value decodes raw into v. Types with a special meaning precede kinds.
+// value decodes raw into v. Types with their own format are checked before kinds.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -301,7 +302,7 @@ func (d *decoder) asTable(raw any) (map[string]any, bool) {
 	return table, ok
 }
 
-// asStruct is asTable for a struct type, whose example improves the message.
+// asStruct is like asTable, but the message has an example if the struct type has one.
 func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 	table, ok := raw.(map[string]any)
 	if ok {
@@ -315,7 +316,7 @@ func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 }
 
 // pointer decodes raw into the value that v points to, or into a new value. A table with problems
-// is kept, and a plain value is not.
+// is kept, but any other value with problems is not.
 func (d *decoder) pointer(v reflect.Value, raw any, allowed string) {
 	if v.Type().Elem().Kind() == reflect.Struct && !isText(v.Type()) {
 		table, ok := d.asStruct(v.Type().Elem(), raw)
@@ -398,8 +399,8 @@ func isList(raw any) bool {
 	return false
 }
 
-// loneElement decodes raw into the only element of v. A table with problems is kept, and a plain
-// value is not.
+// loneElement decodes raw into the only element of v. A table with problems is kept, but any other
+// value with problems is not.
 func (d *decoder) loneElement(v reflect.Value, raw any, allowed string) {
 	p := newWithDefaults(v.Type().Elem())
 	d.value(p.Elem(), raw, allowed)

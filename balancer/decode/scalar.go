@@ -16,7 +16,7 @@ import (
 	"unicode/utf8"
 )
 
-// str decodes text into v, whose type may limit the values.
+// str decodes text into v. The type of v may limit the possible values.
 func (d *decoder) str(v reflect.Value, raw any) {
 	choice, limited := v.Interface().(Values)
 	if _, isText := raw.(string); limited && !isText {
@@ -56,7 +56,7 @@ func (d *decoder) asText(raw any) (string, bool) {
 	return s, ok
 }
 
-// text decodes raw into target with parse, whose error becomes the problem.
+// text decodes raw into target with the function parse. Its error becomes a problem.
 func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -69,7 +69,7 @@ func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) 
 	}
 }
 
-// unmarshal decodes raw into target, whose error becomes the problem.
+// unmarshal decodes raw into target. An error of UnmarshalText becomes a problem.
 func (d *decoder) unmarshal(target encoding.TextUnmarshaler, raw any) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -129,7 +129,7 @@ func (d *decoder) signed(v reflect.Value, raw any, allowed string) {
 	}
 }
 
-// unsigned decodes numbers of up to 63 bits, the limit of TOML.
+// unsigned decodes numbers of up to 63 bits, because TOML has signed 64-bit integers.
 func (d *decoder) unsigned(v reflect.Value, raw any, allowed string) {
 	maximum := uint64(math.MaxUint64) >> (64 - v.Type().Bits())
 	if n, ok := d.integer(raw, 0, int64(min(maximum, math.MaxInt64)), allowed); ok {
@@ -137,8 +137,8 @@ func (d *decoder) unsigned(v reflect.Value, raw any, allowed string) {
 	}
 }
 
-// integer returns the whole number in raw, if it is from minimum to maximum. The range tag narrows
-// both.
+// integer returns the whole number in raw, if it is between minimum and maximum. The range tag in
+// allowed narrows these limits. The bool is false if it has added a problem.
 func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int64, bool) {
 	var n int64
 	var err error
@@ -169,7 +169,7 @@ func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int6
 	return 0, false
 }
 
-// mustInt parses one bound of a range tag. An empty end is the limit of the type.
+// mustInt parses one end of a range tag. If the end is empty, it returns limit.
 func mustInt(tag string, limit int64) int64 {
 	if tag == "" {
 		return limit
@@ -230,7 +230,7 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 // isDecimal reports whether s has only digits and dots, like a duration without its unit.
 func isDecimal(s string) bool { return s != "" && strings.Trim(s, "0123456789.") == "" }
 
-// mustDuration parses one bound of a range tag.
+// mustDuration parses one end of a range tag.
 func mustDuration(tag string) time.Duration {
 	d, err := time.ParseDuration(tag)
 	if err != nil {
@@ -239,7 +239,7 @@ func mustDuration(tag string) time.Duration {
 	return d
 }
 
-// asNumber returns a number as text.
+// asNumber returns the text of a number. The bool is false if raw is not a number.
 func asNumber(raw any) (string, bool) {
 	switch n := raw.(type) {
 	case int64:
@@ -252,7 +252,7 @@ func asNumber(raw any) (string, bool) {
 	return "", false
 }
 
-// describe names a value in the words of TOML and JSON.
+// describe describes a value in the terms of TOML and JSON.
 func describe(raw any) string {
 	if n, ok := asNumber(raw); ok {
 		return "the number " + n
