@@ -30,8 +30,8 @@ type node[K Ordered[K], V comparable] struct {
 	left, right *node[K, V]
 }
 
-// seed makes the priorities unpredictable to anyone who chooses keys. It is set once, because all
-// versions of all maps must agree on it.
+// seed makes the priorities unpredictable to anyone who chooses keys. All versions of all maps use
+// the same seed, so that they can be compared.
 var seed = maphash.MakeSeed()
 
 // Len returns the number of entries.
@@ -65,7 +65,7 @@ func (m Map[K, V]) Has(key K) bool {
 	return ok
 }
 
-// Set returns a map in which key has value. If m already has it, Set returns m.
+// Set returns a map in which key has the given value. If m already has this entry, Set returns m.
 func (m Map[K, V]) Set(key K, value V) Map[K, V] {
 	if old, ok := m.Get(key); ok && old == value {
 		return m
@@ -81,7 +81,7 @@ func (m Map[K, V]) Delete(key K) Map[K, V] {
 	return Map[K, V]{m.root.delete(key)}
 }
 
-// All yields the entries in key order.
+// All yields all entries in key order.
 func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(yield) }
 }

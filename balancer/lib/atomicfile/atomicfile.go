@@ -24,10 +24,10 @@ const (
 	ThisBoot Lifetime = false
 )
 
-// Write atomically replaces the file at path with the output of write: a reader sees the old or the
-// new content. Only the owner may read it. A missing folder is created for a ThisBoot file, but not
-// for a Lasting file, because its disk may not be mounted. Write checks the errors of the buffered
-// writer, so write need not.
+// Write atomically replaces the file at path with the output of the function write, so a reader
+// sees the old or the new content. Only the owner may read the file. A missing folder is created
+// for a ThisBoot file, but not for a Lasting file, because its disk may not be mounted. The
+// function need not check errors of the buffered writer, because Write does.
 //
 // Each file must have only one writing process, with one goroutine at a time.
 func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) error {
@@ -82,8 +82,8 @@ func Remove(path string) error {
 	return errors.Join(failed...)
 }
 
-// Leftovers returns the temporary files of processes that were killed in Write for path. Files of
-// earlier versions end in a 32-bit number.
+// Leftovers returns the temporary files of processes that were killed in Write for path. Temporary
+// files of earlier versions end in a 32-bit number.
 func Leftovers(path string) (files []string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package atomicfile replaces and removes files atomically: a process that is killed leaves either
-// the old or the new file. vipd uses it for its ledgers in run_dir and its state in state_dir, in
+// Package atomicfile replaces and removes files atomically: if a process is killed, either the old
+// or the new file remains. vipd uses it for its ledgers in run_dir and its state in state_dir, in
 // packages of store, dataplane and cmd.
 package atomicfile

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// own gives f the owner and the group in info, unless it has them.
+// own sets the owner and the group of f to the values in info, unless they are equal.
 func own(f *os.File, info os.FileInfo) error {
 	is, err := f.Stat()
 	if err != nil {
@@ -21,7 +21,8 @@ func own(f *os.File, info os.FileInfo) error {
 	return f.Chown(int(want.Uid), int(want.Gid))
 }
 
-// syncFolder writes the names in a folder to disk. File systems that can't do that return EINVAL.
+// syncFolder syncs the entries of a folder to disk. It ignores EINVAL, because some file systems
+// can't sync folders.
 func syncFolder(path string) error {
 	f, err := os.Open(path)
 	if err != nil {

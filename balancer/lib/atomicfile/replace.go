@@ -7,7 +7,7 @@ import (
 )
 
 // Replace atomically replaces the text of an existing file, and keeps its mode and owner. A
-// symbolic link stays, and its target is replaced. The new text outlives a power failure.
+// symbolic link stays, and its target is replaced. The new text survives a power failure.
 func Replace(path string, text []byte) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

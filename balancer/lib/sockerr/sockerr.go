@@ -26,7 +26,7 @@ var winsock = map[syscall.Errno]syscall.Errno{
 	syscall.ECONNREFUSED: 10061, syscall.EHOSTUNREACH: 10065,
 }
 
-// numberOn returns the number of an error on a system.
+// numberOn returns the number of an error on an operating system.
 func numberOn(system string, e syscall.Errno) syscall.Errno {
 	if number := winsock[e]; system == "windows" && number != 0 {
 		return number
