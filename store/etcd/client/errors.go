@@ -60,7 +60,7 @@ const (
 func Untrusted(err error) bool {
 	text := fmt.Sprint(Unwrapped(err))
 	failed := strings.Contains(text, handshakeFailed) || strings.Contains(text, tlsRefused)
-	return failed && strings.Contains(text, "cert") // else the other end said nothing, or does not speak TLS
+	return failed && strings.Contains(text, "cert") // otherwise the other side gave no reason, or does not use TLS
 }
 
 // Is reports whether err is the server error want.
@@ -97,7 +97,7 @@ func Full(err error) bool { return err != nil && Is(err, rpctypes.ErrNoSpace) }
 // FullRemedy is the advice to users after [Full].
 const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
-// Advised adds FullRemedy to an error if it is the remedy.
+// Advised adds FullRemedy to an error if etcd is full.
 func Advised(err error) error {
 	if !Full(err) {
 		return err

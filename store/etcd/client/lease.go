@@ -60,8 +60,8 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 var ErrPatience = errors.New("that may pass")
 
 // Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
-// times in the time to live of the lease, and when wake is sent, but with a pause of at least
-// minPause. It calls report with each new error, and with nil after a success.
+// times in the time to live of the lease, and after each signal on wake, but with a pause of at
+// least minPause. It calls report with each new error, and with nil after a success.
 func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)

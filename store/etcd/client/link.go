@@ -278,7 +278,7 @@ type reading struct {
 	seen  History // if the revision is 0, the first page determines it
 }
 
-// Scope reads a scope.
+// scope reads a scope.
 func (r *reading) scope(ctx context.Context, s Scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {

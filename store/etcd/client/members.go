@@ -20,8 +20,8 @@ import (
 )
 
 // Members uses one member of etcd at a time: the first member that proves that it has not lost the
-// others. If a request stays unanswered, all members are tested again. The first that answers is
-// used, and watches on the former member end. Its methods are safe for concurrent use.
+// others. If a request stays unanswered, all members are tested again. The first member that
+// answers is used, and watches on the former member end. Its methods are safe for concurrent use.
 type Members struct {
 	config Config
 	// key is the key that members must read to prove themselves. It need not exist.
@@ -248,7 +248,7 @@ type proof struct {
 	err      error
 }
 
-// next tests the next candidate, if any.
+// next starts to test the next candidate, if there is one.
 func (r *race) next(ctx context.Context) {
 	if len(r.candidates) == 0 {
 		return

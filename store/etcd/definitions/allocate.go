@@ -132,8 +132,8 @@ type allocator struct {
 	book *book      // nil if it must be read
 }
 
-// plan returns the allocation for a change of a service. The service is at the given revision, and
-// will become wanted, or will be removed if wanted is nil.
+// plan returns the allocation for a change of a service. The change replaces the service at the
+// given revision with wanted, or removes it if wanted is nil.
 func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// endedTTL is the time for which etcd keeps a pending change after its end, so each node that
-// reaches etcd learns how it ended.
+// endedTTL is the time for which etcd keeps a pending change after its end, so each node that is
+// connected to etcd learns how it ended.
 const endedTTL = time.Minute
 
 // ErrNotPending means that no change is pending in etcd.
@@ -57,7 +57,8 @@ func anotherPending(p *schema.Pending) error {
 	return fmt.Errorf("another change by %s is pending until %s: vipctl confirm keeps it, vipctl abort reverts it", p.By, p.Until.Local().Format(time.RFC3339))
 }
 
-// EndPending ends the pending change of a revision. confirmed means that its services are written.
+// EndPending ends the pending change of a revision. The parameter confirmed reports whether its
+// services were written.
 func (w *Writer) EndPending(ctx context.Context, p *schema.Pending, revision int64, by string, confirmed bool) error {
 	ended := *p
 	ended.Ended, ended.Confirmed = by, confirmed

@@ -38,8 +38,8 @@ func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	return schema.Encode(fields)
 }
 
-// maxOfCIDR is the maximum number of addresses that are used of a network. Services never hold that
-// many, and the limit avoids overflows.
+// maxOfCIDR is the maximum number of addresses that a pool uses from one network. Services never
+// hold that many, and the limit avoids overflows.
 const maxOfCIDR = 1 << 48
 
 // checkCIDRs returns the mistake in the networks of a pool, or nil.

@@ -70,8 +70,8 @@ func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.E
 
 // Run registers the endpoint, and registers it again whenever it is missing, until ctx ends. The
 // first write replaces the key of another holder, because the registrar may have been restarted.
-// Later Run reports a key of another registrar and does not replace it. The endpoint remains until
-// Leave or the end of the lease.
+// After that, Run reports a key of another registrar, but does not replace it. The endpoint remains
+// until Leave or the end of the lease.
 func (r *Registrar) Run(ctx context.Context) {
 	r.lease.Keep(ctx, r.check, nil, nil, r.Report)
 }

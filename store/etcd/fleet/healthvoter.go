@@ -70,8 +70,7 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set replaces the checks that the node can run, and all its votes by target. The targets must not
-// contain the node. It never blocks.
+// Set replaces the node's announcement, and all its votes by target. It never blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()
 	news := v.live != live || v.votes != votes

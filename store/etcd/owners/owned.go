@@ -21,7 +21,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Admin reads the owners of VIPs, and passes requests of operators to owners. Its methods are safe
+// Admin reads the owners of VIPs, and writes requests of operators to owners. Its methods are safe
 // for concurrent use.
 type Admin struct {
 	client *client.Client
@@ -166,9 +166,9 @@ func (r *records) cannot(name string, m failover.Member, a netip.Addr, force boo
 	return m.Lacks(a, force)
 }
 
-// MoveVIP requests the owner of a VIP to pass it to another node, or to the best node if the name
-// is "". It returns the new owner once the VIP has moved. If the owner refuses, it returns an
-// error.
+// MoveVIP asks the owner of a VIP to move it to another node, or to the best node if the name is
+// "". It waits until the VIP has moved, and returns the new owner. If the owner refuses, it returns
+// an error.
 func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -213,8 +213,9 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 }
 
-// requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until. So the
-// VIP does not move later if the requester was killed. withdraw removes the request.
+// requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until. If the
+// requester is killed, the VIP therefore does not move later. The function withdraw removes the
+// request.
 func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {

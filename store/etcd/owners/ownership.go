@@ -235,7 +235,7 @@ func (o *Ownership) verify(ctx context.Context, m *client.Member) error {
 	return err
 }
 
-// configured passes on whether the node is on standby.
+// configured calls Standby with the setting in the node's configuration.
 func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	var config struct {
 		Standby json.RawMessage `json:"standby"`
@@ -268,7 +268,7 @@ func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordCha
 	return c, ok
 }
 
-// follow passes changes on and renews the lease, until one of them fails.
+// follow reports changes and renews the lease, until either fails.
 func (o *Ownership) follow(ctx context.Context, m *client.Member, l *client.Lease, revision int64) error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	var keeping sync.WaitGroup

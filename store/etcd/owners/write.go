@@ -11,7 +11,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Write runs a transaction once.
+// Write runs a transaction, and returns its outcome and revision. The error explains any outcome
+// except Done and Refused.
 func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outcome, int64, error) {
 	if !o.ready.Load() {
 		return failover.Unsent, 0, errors.New("there is no connection to etcd")

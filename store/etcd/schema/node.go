@@ -17,7 +17,7 @@ type NodeConfig struct {
 	Mode string `toml:"mode" json:"mode,omitempty"`
 	// Zone is the zone of the node. If empty, the zone of the node's file applies.
 	Zone string `toml:"zone" json:"zone,omitempty"`
-	// Standby makes the node pass its owned VIPs to other nodes and own none.
+	// Standby reports whether the node must hand over its owned VIPs to other nodes and own none.
 	Standby bool `toml:"standby" json:"standby,omitempty"`
 	// By and Reason are the author and the reason of the last change.
 	By     string `toml:"by" json:"by,omitempty"`
@@ -67,8 +67,8 @@ type NodeStatus struct {
 	ProblemCount int      `json:"problem_count"`
 	Problems     []string `json:"problems,omitempty"`
 	// Drains lists the draining endpoints with their connections on this node. If there are more
-	// than MaxNodeDrains, it lists those with the most connections, and DrainsOmitted counts the
-	// others.
+	// than MaxNodeDrains, it lists the endpoints with the most connections, and DrainsOmitted
+	// counts the others.
 	Drains        []NodeDrain `json:"drains,omitempty"`
 	DrainsOmitted int         `json:"drains_omitted,omitempty"`
 }

@@ -17,11 +17,11 @@ import (
 // Pending is a change of services that nodes serve before it is confirmed. Its key is
 // PREFIX/pending.
 type Pending struct {
-	// By is the author of the change, and Ended by whom it was ended.
+	// By is the author of the change, and Ended is the user who ended it.
 	By    string `json:"by,omitempty"`
 	Ended string `json:"ended,omitempty"`
-	// Since is the time of the change, and Until the time at which nodes revert it, each by its own
-	// clock. An abort sets Until to Since.
+	// Since is the time of the change, and Until is the time at which nodes revert it, each by its
+	// own clock. An abort sets Until to Since.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 	// Confirmed reports whether the services have been written for all nodes.
@@ -30,7 +30,8 @@ type Pending struct {
 	On []string `json:"on,omitempty"`
 	// Services are the changed services.
 	Services map[balancer.Name]*PendingService `json:"services"`
-	// Unread are the problems of services that this version can't decode. Services lacks them.
+	// Unread holds the problems of services that this version can't decode. These services are
+	// missing in Services.
 	Unread []balancer.Problem `json:"-"`
 }
 
@@ -43,15 +44,15 @@ type PendingService struct {
 	Service *balancer.Service `json:"-"`
 }
 
-// Live reports whether the change is neither ended nor over at a time. An aborted change ends when
-// it started, so the clocks of hosts do not matter.
+// Live reports whether the change is still pending at a time. An aborted change ends at the time
+// when it started, so differences between the hosts' clocks do not matter.
 func (p *Pending) Live(now time.Time) bool {
 	return !p.Confirmed && p.Since.Before(p.Until) && now.Before(p.Until)
 }
 
-// Covers reports whether the change is for a node: its name, "zone=ZONE" or a percentage such as
-// "10%" is among On, or On is empty. A percentage chooses nodes by a hash of their names, so a
-// larger one includes the nodes of a smaller one.
+// Covers reports whether the change is for a node. On must be empty, or contain the node's name,
+// "zone=ZONE" with its zone, or a percentage such as "10%". A percentage selects nodes by a hash of
+// their names, so a larger percentage includes the nodes of a smaller percentage.
 func (p *Pending) Covers(node, zone string) bool {
 	if len(p.On) == 0 {
 		return true

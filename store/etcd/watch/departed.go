@@ -24,8 +24,8 @@ type departure struct {
 	*record
 	// at is the time when the endpoint vanished.
 	at time.Time
-	// kept reports whether the endpoint stays in use. Once others are registered again, it stays in
-	// use until the given time.
+	// kept reports whether the endpoint stays in use. After another endpoint is registered again,
+	// it stays in use only until the time in until.
 	kept  bool
 	until time.Time
 }

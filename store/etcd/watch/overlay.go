@@ -25,10 +25,10 @@ func (o *overlay) isSame(p *schema.Pending) bool {
 	return o.of != nil && p != nil && o.of.By == p.By && o.of.Since.Equal(p.Since)
 }
 
-// overlaid returns the services of s with the pending change over them, if it is for this node. A
-// service that was written since the start of the change keeps that text. After a confirmation, the
-// pending text of each service stays until its written text is seen, because the keys are followed
-// separately.
+// overlaid returns the services of s, with the pending change applied if it is for this node. A
+// service that was written after the start of the change keeps the written text. After a
+// confirmation, the pending text of each service stays in use until its written text arrives,
+// because the keys are followed separately.
 func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *balancer.Service], []*store.Pending) {
 	services := s.Services
 	p := s.pending
@@ -55,8 +55,9 @@ func (w *watchRun) overlaid(s *state, now time.Time) (snap.Map[balancer.Name, *b
 	return services, []*store.Pending{t.form}
 }
 
-// scoped returns the pending service as the nodes of p serve it. If other nodes have another text
-// of it, its nodes don't share checks with them: votes belong to an endpoint, not to a text.
+// scoped returns the pending service as the nodes of p serve it. If p is only for some nodes, each
+// node checks for itself, because other nodes have another text, and a vote does not name the text
+// to which it applies.
 func scoped(s *balancer.Service, p *schema.Pending) *balancer.Service {
 	if len(p.On) == 0 || s.Health == nil {
 		return s

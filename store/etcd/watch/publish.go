@@ -82,7 +82,7 @@ func (w *watchRun) publishDue() {
 	w.move(Position{next.Revision, next.Revision})
 }
 
-// configure passes on the configuration of this node if it has changed.
+// configure calls Configured with the configuration of this node if it has changed.
 func (w *watchRun) configure() {
 	var config schema.NodeConfig
 	if shown := w.shown().config; shown != nil {
