@@ -34,7 +34,7 @@ type loader struct {
 	// read.
 	place    string
 	placeErr error
-	// defaults holds the last good [defaults]. round is their number.
+	// defaults holds the last good [defaults]. round is incremented when they change.
 	defaults map[string]any
 	round    int
 	// unsettled reports whether a file was being written at any time since the last full check.
@@ -231,8 +231,8 @@ func (l *loader) stat(path string) (os.FileInfo, error) {
 	return info, nil
 }
 
-// readers is the maximum number of files that are read at once. Parsing uses a CPU, and several
-// times the file's size in memory.
+// readers is the maximum number of files that are read concurrently. Parsing uses a CPU, and
+// several times the file's size in memory.
 const readers = 4
 
 // readAll reads the files that have changed, and merges them.
@@ -262,8 +262,8 @@ func (l *loader) readAll(found map[string]os.FileInfo, what look) {
 	}
 }
 
-// read reads a file of the place. Because several reads run at once, it modifies only the field
-// ahead of the loader.
+// read reads a file of the place. Several reads run concurrently, so read must not modify any field
+// of the loader except ahead.
 func (l *loader) read(path string, old *contents, what look) *contents {
 	fresh, doc := l.parse(path, old, what)
 	if doc != nil {

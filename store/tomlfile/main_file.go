@@ -89,8 +89,8 @@ func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 }
 
 // readPlace reads [store].path, relative to the main file's directory. If the value is not a
-// string, the reader of the section reports the error, and the place is unchanged. The place is
-// also unchanged, and kept is true, if the path is missing and an error may hide it.
+// string, the reader of the section reports the error, and the place is unchanged. If the path is
+// missing and an error may hide it, the place is also unchanged, and readPlace returns true.
 func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)

@@ -31,7 +31,7 @@ type pendingFile struct {
 // trial is a pending change that is in use.
 type trial struct {
 	*store.Pending
-	// before is the last good state without it.
+	// before is the last good state without the change.
 	before *goodState
 	// overtaken reports whether the file has changed since the start.
 	overtaken bool
@@ -117,9 +117,10 @@ func (w *watchRun) start(what *look) error {
 	return nil
 }
 
-// resume uses the pending change of an earlier process, unless its time is over. A file that has
-// neither text was saved after the change ended, and the end was not recorded. kept is the last
-// good state of that process, or nil.
+// resume uses the pending change of an earlier process, unless its time is over. If the file has
+// neither the former nor the pending text, the change is dropped, because the file was saved after
+// its end, which was not recorded. The parameter kept is the last good state of that process, or
+// nil.
 func (w *watchRun) resume(what *look, kept *goodState) {
 	var r pendingFile
 	if w.record == nil || !w.record.Read(&r) || r.Pending == nil || !samePath(r.Pending.Place, w.options.Main) {
@@ -179,7 +180,7 @@ func (l *loader) copyGood() (*goodState, error) {
 	return decodeKept(text.Bytes())
 }
 
-// try makes the main file have the text of p. The next load reads it.
+// try replaces the text of the main file with the text of p for the next loads.
 func (l *loader) try(p *store.Pending, before *goodState) {
 	l.main.trial = &trial{Pending: p, before: before}
 	l.readText = func(path string) (text, error) {
@@ -194,7 +195,7 @@ func (l *loader) try(p *store.Pending, before *goodState) {
 	}
 }
 
-// keep makes the text of the main file its own again. Its state stays.
+// keep ends the trial without changing the state. The main file is then read from the disk again.
 func (l *loader) keep() { l.main.trial, l.readText = nil, readText }
 
 // reverted returns a loader with the state before the trial. Values that have not changed keep
@@ -219,7 +220,7 @@ func (l *loader) pending() []*store.Pending {
 	return []*store.Pending{l.main.trial.Pending}
 }
 
-// overtakenProblem returns the problem of a file that has changed while a change of it is pending.
+// overtakenProblem returns a problem if the main file has changed while a change is pending.
 func (l *loader) overtakenProblem() []balancer.Problem {
 	if l.main.trial == nil || !l.main.trial.overtaken {
 		return nil

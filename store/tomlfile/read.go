@@ -112,7 +112,7 @@ func (l *loader) reread(c *contents, t *text, what look) *contents {
 }
 
 // recency determines whether files have changed recently. It is safe for concurrent use, because
-// several files are read at once.
+// several files are read concurrently.
 type recency struct {
 	// grace is defaultGrace except in tests.
 	grace time.Duration
@@ -142,8 +142,8 @@ func (r *recency) recent(t *text) bool {
 	return time.Since(r.ahead[t.path].at) < r.grace
 }
 
-// unchanged returns c for a file that is being written and must be checked again soon. If report is
-// true, it adds a problem about this.
+// unchanged returns a copy of c for a file that is being written and must be checked again soon. If
+// report is true, it adds a problem about this.
 func (c *contents) unchanged(report bool) *contents {
 	kept := *c
 	kept.unsettled, kept.err = true, nil

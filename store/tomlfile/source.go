@@ -19,7 +19,7 @@ import (
 // Options configures a Source. Main is required.
 type Options struct {
 	// Main is the daemon's configuration file. The source reads its [services.*], [vips.*],
-	// [defaults] and [store].path, and ignores its other sections.
+	// [defaults] and [store].path. It publishes the other sections as Settings.
 	Main string
 	// StateDir is used to save the last good state, for a start with a mistake in a file. If nil,
 	// the state is not saved.
@@ -167,7 +167,7 @@ func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, er
 	}
 }
 
-// begin makes the state that an earlier process saved the previous state.
+// begin loads the state that an earlier process has saved as the previous state.
 func (w *watchRun) begin(what *look) {
 	var kept *goodState
 	err := w.file.Load(func(text []byte) (err error) {
@@ -215,8 +215,8 @@ func (w *watchRun) load(what look) bool {
 	return changed
 }
 
-// next waits until files must be checked. The channel receives the answer to a reload; otherwise it
-// is nil. next returns false if ctx has ended.
+// next waits until files must be checked, and selects them. After a request to reload, the channel
+// must receive the answer; otherwise it is nil. The bool is false if ctx has ended.
 func (w *watchRun) next(ctx context.Context) (look, chan<- answer, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time
