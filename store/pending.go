@@ -2,19 +2,19 @@ package store
 
 import "time"
 
-// Pending is a change that is served before it is confirmed. It ends by a confirmation, which keeps
-// the change, or by an abort or its deadline, which revert it.
+// Pending is a change that is served before it is confirmed. A confirmation keeps the change. An
+// abort or the deadline reverts it.
 type Pending struct {
 	// Place is the file that the change would replace, or its key in etcd.
 	Place string `json:"place"`
 	// By is the author; "" means unknown.
 	By string `json:"by,omitempty"`
-	// Since is the time of the change, and Until its deadline.
+	// Since is the time of the change, and Until is its deadline.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
 	// On are the nodes of a change in etcd; empty means all.
 	On []string `json:"on,omitempty"`
-	// Text is the new text of a file, and Former the SHA-256 sum of the text that it replaces.
+	// Text is the new text of a file, and Former is the SHA-256 sum of the text that it replaces.
 	Text   string `json:"text"`
 	Former string `json:"former"`
 }

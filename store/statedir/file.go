@@ -55,8 +55,8 @@ func Text(content any) func(*bufio.Writer) error {
 // Path returns the path of the file.
 func (f *File) Path() string { return filepath.Join(f.dir.path, f.name) }
 
-// Read decodes a file that Text has written into into, and reports whether it succeeded. A file
-// that can't be decoded is set aside, and is a problem until the next write.
+// Read decodes a file that Text has written, stores the result in into, and reports whether it
+// succeeded. A file that can't be decoded is set aside, and is a problem until the next write.
 func (f *File) Read(into any) (read bool) {
 	read, err := f.Decode(into)
 	if err != nil {
@@ -65,7 +65,8 @@ func (f *File) Read(into any) (read bool) {
 	return read
 }
 
-// Decode is Read without the note of an error. A missing file is not an error.
+// Decode works like Read, but returns the error instead of recording it. A missing file is not an
+// error.
 func (f *File) Decode(into any) (read bool, err error) {
 	err = f.Load(func(text []byte) error {
 		var head struct {
@@ -91,9 +92,9 @@ func (f *File) Refuse(err error) {
 	f.noteLocked(fmt.Errorf("reading what an earlier run kept: %w", err))
 }
 
-// Load passes the content that an earlier process has saved to decode. If decode fails, Load
-// renames the file to NAME.broken, and reports this in its error. A file that can't be read remains
-// until the next write.
+// Load calls the function decode with the content that an earlier process has saved. If decode
+// fails, Load renames the file to NAME.broken, and reports this in its error. A file that can't be
+// read remains until the next write.
 func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil

@@ -19,8 +19,8 @@ const (
 	// starting is the maximum wait for the disk at a start. During this time, vipd serves nothing.
 	starting = 10 * time.Second
 	// pause is the time until a failed write is retried, and the minimum time between two writes of
-	// a Large file. Writing a Large file uses at most one part in share of the time: the file of
-	// 100,000 checks has 25 MB. After a disk has hung, the pause is at most longest.
+	// a Large file. Writing a Large file uses at most 1/share of the time, because the file of
+	// 100,000 checks has 25 MB. After a disk has hung, the pause is at most maxRest.
 	pause   = 5 * time.Second
 	share   = 20
 	maxRest = 5 * time.Minute
@@ -44,8 +44,9 @@ func New(path string, changed func()) *Dir {
 	return &Dir{path: path, changed: changed, closing: make(chan struct{})}
 }
 
-// Check calls check, which may create the folder, and returns its error. A disk that does not
-// answer is not an error here, because the next read reports it.
+// Check calls the function check with the path of the folder, and returns its error. The function
+// may create the folder. A disk that does not answer is not an error here, because the next read
+// reports it.
 func (d *Dir) Check(check func(path string) error) error {
 	_, err := ask(d, d.path, func() (struct{}, error) { return struct{}{}, check(d.path) })
 	if errors.Is(err, errSilent) {
@@ -57,8 +58,8 @@ func (d *Dir) Check(check func(path string) error) error {
 // errSilent means that the disk did not answer in time at a start.
 var errSilent = fmt.Errorf("the disk has not answered for %s", starting)
 
-// ask returns the result of read, which reads the file at path. It waits for a disk that hangs only
-// once. In this case it leaves read running.
+// ask returns the result of the function read, which reads the file at path. If the disk hangs, ask
+// returns an error and leaves read running. Until the disk answers, later calls do not wait.
 func ask[T any](d *Dir, path string, read func() (T, error)) (answer T, err error) {
 	silent := &os.PathError{Op: "open", Path: path, Err: errSilent}
 	if d.hanging.Load() > 0 {
@@ -101,8 +102,8 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file with a name. unkept describes the loss if the file can't be written. Each
-// file must have a single user, who must read it before writing it.
+// File returns the file with a name. The text unkept describes the loss if the file can't be
+// written. Each file must have a single user, who must read it before writing it.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil

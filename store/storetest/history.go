@@ -21,7 +21,7 @@ func testEnd(t *testing.T, p Place) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends immediately, while changes are in progress
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends immediately, while definitions are being written
 	}()
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })

@@ -179,5 +179,5 @@ func (r *record) blockPublish() (release func()) {
 	return release
 }
 
-// held reports whether publish is blocked by hold.
+// held reports whether a call of publish waits because of blockPublish.
 func (r *record) held() bool { return r.waiting.Load() }
