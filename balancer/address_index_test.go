@@ -49,8 +49,8 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 	}
 }
 
-// TestUpdateNodeAddresses changes the addresses of random nodes. The updated map must equal one
-// built from scratch.
+// TestUpdateNodeAddresses changes the addresses of random nodes. The updated map must equal a map
+// that is built from scratch.
 func TestUpdateNodeAddresses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var before, after snap.Map[balancer.NodeName, *balancer.Node]
@@ -68,7 +68,7 @@ func TestUpdateNodeAddresses(t *testing.T) {
 		for a, c := range snap.Diff(of, balancer.NodeAddresses(after, "n0")) {
 			t.Fatalf("step %d: %s is %q, want %q", i, a, c.Old, c.New)
 		}
-		for a, name := range of.All() { // the first node that has it
+		for a, name := range of.All() { // the first node that has the address
 			for other, n := range after.All() {
 				if other < name && other != "n0" && slices.Contains(n.Addresses, a) {
 					t.Fatalf("step %d: %s is an address of %s, want %s", i, a, name, other)

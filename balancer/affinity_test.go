@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// scoped returns a frontend with affinity and backends at these addresses.
+// scoped returns a frontend with affinity of this scope and backends at these addresses.
 func scoped(scope AffinityScope, backends ...string) *Frontend {
 	f := &Frontend{Key: Key{netip.MustParseAddr("10.96.0.1"), 80, TCP}, Service: "web", AffinityTimeout: 1, AffinityScope: scope}
 	for _, b := range backends {
@@ -15,8 +15,8 @@ func scoped(scope AffinityScope, backends ...string) *Frontend {
 	return f
 }
 
-// TestAffinityEndpointFindsBackend stores each backend and finds it again. With a memory for
-// several ports, a frontend with other target ports must find the same endpoints.
+// TestAffinityEndpointFindsBackend stores each backend and finds it again. If several ports share a
+// memory, a frontend with other target ports must find the same endpoints.
 func TestAffinityEndpointFindsBackend(t *testing.T) {
 	all := []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:81", "10.0.0.3:80"}
 	others := []string{"10.0.0.1:90", "10.0.0.2:90", "10.0.0.2:99", "10.0.0.3:1"}

@@ -8,9 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestAgentAnswer reads lines of agents in sequence. Each must have the state and share that
-// HAProxy's words mean, its two states must not change each other, and a line without a known word
-// must be refused.
+// TestAgentAnswer reads lines of agents in sequence. Each answer must have the state and percentage
+// that the words mean in HAProxy. A drain and a down state must not affect each other. A line
+// without a known word must be refused.
 func TestAgentAnswer(t *testing.T) {
 	a := balancer.FirstAnswer()
 	for _, c := range []struct {
@@ -50,7 +50,7 @@ func TestAgentAnswer(t *testing.T) {
 }
 
 // TestAgentWeights compiles endpoints with answers of agents. The shares must follow the answers,
-// never exceed the configured weights, and yield to overrides.
+// and never exceed the configured weights. Overrides must have priority.
 func TestAgentWeights(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
@@ -121,7 +121,7 @@ func TestAgentsInPanic(t *testing.T) {
 	in.Agents = in.Agents.Set(target(1), balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100}).Set(target(2), balancer.AgentAnswer{State: balancer.AgentDown, Percent: 100})
 	in.Health = in.Health.Set(target(3), balancer.HealthDown).Set(target(4), balancer.HealthUp)
 	for threshold, want := range map[int]string{
-		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // of the third and the fourth, half are up
+		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // one of two counted endpoints is up, the fourth
 		51: "1:draining/0 2:down/0 3:active/1 4:active/1",
 	} {
 		changed := *s

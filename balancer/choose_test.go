@@ -86,7 +86,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHealth gives verdicts to endpoints in order: u is up, d is down, ? is unknown.
+// TestHealth gives verdicts to endpoints in order: u is up, d is down, ? is unknown. The states of
+// the backends must follow from the verdicts.
 func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		name, verdicts string
@@ -177,7 +178,7 @@ func TestCutConnections(t *testing.T) {
 }
 
 // TestNodePortConflict lets two services claim a node port on a node with several addresses. The
-// loser has one problem.
+// loser must have exactly one problem.
 func TestNodePortConflict(t *testing.T) {
 	var in balancer.Inputs
 	for _, name := range []balancer.Name{"a", "b"} {
@@ -321,7 +322,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestMinUsable gives endpoints verdicts in order: u is up, d is down, b is a backup that is up.
+// TestMinUsable gives verdicts to endpoints in order: u is up, d is down, b is a backup that is up.
+// If too few are usable, only backups may serve, except in panic mode.
 func TestMinUsable(t *testing.T) {
 	const refused, backups = "fewer than 2 endpoints are usable (1): clients are refused", "fewer than 2 endpoints are usable (1): backups serve instead"
 	for _, c := range []struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestAdjustClock sets the clock of random drains and ramps forward and back. They must proceed as
-// without the changes.
+// if the clock had not been set.
 func TestAdjustClock(t *testing.T) {
 	drained, ramped := 0, 0
 	for seed := range uint64(100) {
@@ -44,7 +44,7 @@ func TestAdjustClock(t *testing.T) {
 	}
 }
 
-// left returns the time until the next change that only time causes.
+// left returns the time until the memory next expires.
 func (r *ramping) left() time.Duration {
 	if next := r.memory.NextExpiry(); !next.IsZero() {
 		return next.Sub(r.now)

@@ -10,8 +10,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNextEqualsCompile runs random histories. The incremental compiler must return the same as a
-// compile from scratch, and keep the pointers of equal values.
+// TestNextEqualsCompile runs random histories. The incremental compiler must return the same result
+// as a compilation from scratch, and keep the pointers of equal values.
 func TestNextEqualsCompile(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)

@@ -16,7 +16,7 @@ import (
 	"vipd/balancer"
 )
 
-// fromJSON decodes a table like sources do.
+// fromJSON decodes a table as sources do.
 func fromJSON(t testing.TB, text string) map[string]any {
 	t.Helper()
 	if text == "" {

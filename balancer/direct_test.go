@@ -9,7 +9,7 @@ import (
 )
 
 // TestRealServer compiles a service with forward = "dr" on the host of its endpoint. Only a real
-// server holds the VIP silently and serves nothing, unless the host may own the VIP.
+// server must hold the VIP silently and serve nothing, unless the host may own the VIP.
 func TestRealServer(t *testing.T) {
 	own, other, vip := netip.MustParseAddr("192.168.1.11"), netip.MustParseAddr("192.168.1.12"), netip.MustParseAddr("10.96.0.10")
 	for name, test := range map[string]struct {

@@ -10,8 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection sets states of endpoints in order: u is up, d is down, ? is unknown, e and x are
-// ejected while up or down.
+// TestEjection sets states of endpoints in order: u is up, d is down, ? is unknown, e is ejected
+// while up, and x is ejected while down. An ejected endpoint may serve only if no other endpoint
+// can.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
 		return func(s *balancer.Service) { s.Endpoints[i].Backup = true }
@@ -102,8 +103,8 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
-// endpoints may be unused, including failing endpoints. A reused budget must return the same as a
-// new budget.
+// endpoints may be unused, including failing endpoints. A reused budget must return the same
+// numbers as a new budget.
 func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
@@ -149,8 +150,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns the number of f's backends that could serve on this node, that are unused, and
-// that are down.
+// counted returns how many backends of f could serve on this node, how many of them are unused, and
+// how many are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {

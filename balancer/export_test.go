@@ -2,7 +2,7 @@ package balancer
 
 import "net/netip"
 
-// Once is compile.
+// Once compiles without the rounds of Next.
 func (c *Compiler) Once(env Env, in Inputs) Desired { return c.compile(env, in) }
 
 // NodePortAddresses is nodePortAddresses.

@@ -189,7 +189,7 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	return s
 }
 
-// rename sometimes replaces the address of e by a name.
+// rename sometimes replaces the address of e with a name.
 func (h *history) rename(e *balancer.Endpoint) {
 	if h.IntN(4) == 0 {
 		e.Address, e.Name = netip.Addr{}, pickOne(h, "db.example.org", "localhost")

@@ -52,7 +52,8 @@ func TestNamesAreWrittenBack(t *testing.T) {
 	}
 }
 
-// TestLookupsOf reads the lookups of services. A program in etcd must not run.
+// TestLookupsOf returns the lookups of services. They must not include a program of a service from
+// etcd.
 func TestLookupsOf(t *testing.T) {
 	host := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
 	program := balancer.Lookup{Kind: balancer.ProgramLookup, Name: "/etc/members\x00db"}

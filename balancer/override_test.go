@@ -65,7 +65,8 @@ func anyOverride(r *rand.Rand) (o balancer.Override) {
 }
 
 // TestOverridesWinOverAgents overrides an endpoint whose service has an agent. Values equal to the
-// definition must be kept until they are reset. The end of a drain must leave the agent in charge.
+// definition must be kept until they are reset. After the end of a drain, the agent's answer must
+// apply again.
 func TestOverridesWinOverAgents(t *testing.T) {
 	one, two, reset, yes, no := 1, 2, balancer.ResetWeight, true, false
 	defined := []*balancer.Endpoint{{Weight: 1}}
@@ -187,8 +188,8 @@ func TestOverridePartsExpire(t *testing.T) {
 	}
 }
 
-// TestOverridePartsKeepSignatures sets the weight, drains the endpoint and ends the drain, and the
-// reverse. The signature of the other part must be kept.
+// TestOverridePartsKeepSignatures sets the weight and drains the endpoint, and then resets one of
+// them. The other part must keep its signature.
 func TestOverridePartsKeepSignatures(t *testing.T) {
 	five, back, yes, no := 5, balancer.ResetWeight, true, false
 	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}

@@ -10,7 +10,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestPortRangeText formats and parses ports and ranges, as text and as JSON.
+// TestPortRangeText formats and parses ports and ranges, as text and as JSON. Both must return the
+// original value.
 func TestPortRangeText(t *testing.T) {
 	for text, want := range map[string]PortRange{"80": 80, "8000-8999": NewPortRange(8000, 8999), "80-80": 80, "all": AllPorts, "1-65535": AllPorts, "65535": 65535} {
 		p, err := ParsePortRange(text)
@@ -134,7 +135,8 @@ func TestRangeConflicts(t *testing.T) {
 }
 
 // TestRangeOnOwnAddress claims ranges on an address of the node. A range with port 22 must be
-// refused; of services from etcd, also a range with a port on which a program listens.
+// refused; for services from etcd, a range with a port on which a program listens must also be
+// refused.
 func TestRangeOnOwnAddress(t *testing.T) {
 	const vip = "192.168.1.1"
 	own := []netip.Addr{netip.MustParseAddr(vip)}

@@ -17,7 +17,7 @@ type ramping struct {
 	before balancer.Desired
 }
 
-// compiled compiles the present inputs twice, because the memory of the first round affects the
+// compiled compiles the current inputs twice, because the memory of the first round affects the
 // second.
 func (r *ramping) compiled() string {
 	r.t.Helper()
@@ -89,8 +89,8 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestNoRamp starts all endpoints together, turns slow start off, and removes the frontend. None
-// may leave a ramp.
+// TestNoRamp starts all endpoints together, disables slow start, and removes the frontend. None of
+// these steps may leave a ramp.
 func TestNoRamp(t *testing.T) {
 	r := newRamping(t)
 	r.service(2, nil)
@@ -120,7 +120,8 @@ func TestNoRamp(t *testing.T) {
 	}
 }
 
-// TestRampWeights ramps weights of several sizes. Shares must be as exact as weights allow.
+// TestRampWeights ramps weights of several sizes. Shares must be as exact as integer weights
+// permit.
 func TestRampWeights(t *testing.T) {
 	for _, c := range []struct {
 		weights [2]int // of the serving and the joining endpoint

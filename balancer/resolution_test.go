@@ -19,7 +19,7 @@ func membersAt(addresses string) (all []balancer.LookupRecord) {
 }
 
 // TestReplacedAnswers replaces the answer of a lookup. Former members must stay until all checks of
-// a new member pass, and without checks until there is an answer.
+// a new member pass. Without checks, they must stay until the next answer.
 func TestReplacedAnswers(t *testing.T) {
 	const old, new1, new2, old6, new6 = "192.0.2.1", "192.0.2.11", "192.0.2.12", "2001:db8::1", "2001:db8::11"
 	for name, c := range map[string]struct {

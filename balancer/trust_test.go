@@ -11,7 +11,7 @@ import (
 )
 
 // TestTrustVIPs claims addresses of this host's own traffic. Services from etcd must be refused
-// unless addresses.allowed permits it, and files must not.
+// unless addresses.allowed permits the address. Services from files must be accepted.
 func TestTrustVIPs(t *testing.T) {
 	own := netip.MustParseAddr("192.168.1.5")
 	env := balancer.Env{Local: []netip.Addr{own, netip.MustParseAddr("2001:db8::5")}, Capabilities: plainEnv().Capabilities}
@@ -102,9 +102,9 @@ func TestTrustNodePorts(t *testing.T) {
 	}
 }
 
-// TestReservedAddresses claims addresses that this host reaches etcd by. Services from etcd must be
-// refused unless addresses.allowed names the address alone, because the host could receive no
-// further change.
+// TestReservedAddresses claims addresses through which this host reaches etcd. Services from etcd
+// must be refused unless addresses.allowed has an entry for exactly this address, because the host
+// could receive no further changes.
 func TestReservedAddresses(t *testing.T) {
 	member, gateway := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("fe80::1")
 	for _, c := range []struct {
@@ -234,8 +234,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. They must be used only from
-// a file, or if allowed_endpoints names the address alone.
+// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. They must be used only if
+// they are from a file, or if allowed_endpoints has an entry for exactly this address.
 func TestMetadataEndpoints(t *testing.T) {
 	for _, address := range []string{"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
 		a := netip.MustParseAddr(address)
@@ -268,8 +268,8 @@ func TestMetadataEndpoints(t *testing.T) {
 	}
 }
 
-// TestFilesFromEtcd gives checks TLS files in several folders. Services from etcd must be refused
-// files outside of the node's folder, and not be checked.
+// TestFilesFromEtcd gives checks TLS files in several folders. Services from etcd must not be
+// checked with files outside of the node's folder.
 func TestFilesFromEtcd(t *testing.T) {
 	for _, c := range []struct {
 		key, folder, path string
@@ -312,7 +312,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		vip, allowed string
 		nodePort     uint16
 		endpoints    []string
-		fromEtcd     bool // whether they are used from etcd
+		fromEtcd     bool // whether endpoints from etcd are used
 	}{
 		{"10.96.0.10 fd00:96::10", "", 0, []string{"192.168.1.11", "10.1.1.1", "fd00::1"}, true},
 		{"10.96.0.10 fd00:96::10", "", 0, private, false},
@@ -370,8 +370,8 @@ func TestTrustedEndpoints(t *testing.T) {
 }
 
 // TestTrustNodeAddresses claims an address of another node. Services from etcd must get it only if
-// addresses.allowed names it alone, or this node already has it. Files may have it, and VIPs with
-// an owner may not.
+// addresses.allowed has an entry for exactly this address, or if this node already has it. Services
+// from files must get it. For VIPs with one owner, the same must hold.
 func TestTrustNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
@@ -415,8 +415,8 @@ func TestTrustNodeAddresses(t *testing.T) {
 }
 
 // TestOwnEndpoints uses a host's own addresses, low ports of other nodes and ports of etcd as
-// endpoints. Services from etcd may use them only if allowed_endpoints permits it. The problem must
-// have the line to add.
+// endpoints. Services from etcd may use them only if allowed_endpoints permits them. The problem
+// must have the line to add.
 func TestOwnEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -664,7 +664,7 @@ func TestTrustUser(t *testing.T) {
 	}
 }
 
-// TestTrustAccessLog names a file as the access log. Services from etcd must be refused.
+// TestTrustAccessLog names a file as the access log. Services from etcd must not use it.
 func TestTrustAccessLog(t *testing.T) {
 	for origin, logs := range map[balancer.Origin]map[string]bool{
 		{File: "vipd.toml", Line: 3}: {"": true, "journal": true, "/var/log/web.log": true},
@@ -680,12 +680,12 @@ func TestTrustAccessLog(t *testing.T) {
 	}
 }
 
-// TestEndpointsCheckedAtPort refuses endpoints from etcd whose checks would reach a port that is
-// closed to clients.
+// TestEndpointsCheckedAtPort checks endpoints from etcd at ports that are closed to clients. Such
+// endpoints must not be used.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
-		port     uint16 // the check's
+		port     uint16 // the port of the check
 		allowed  string
 		used     bool
 	}{

@@ -70,7 +70,7 @@ require: has no effect without hold = "one": each host holds the VIP`},
 }
 
 // TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. It must return when an
-// endpoint is usable, at most once in 5 s.
+// endpoint is usable, but at most every 5 s.
 func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs
@@ -112,7 +112,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 1, balancer.Withdrawn}, // 2 s after the last return
 		{2 * time.Second, 0, balancer.Withdrawn},
-		{2 * time.Second, 1, balancer.Serving}, // 6 s after it
+		{2 * time.Second, 1, balancer.Serving}, // 6 s after the last return
 		{time.Second, 2, balancer.Serving},
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 2, balancer.Withdrawn},
@@ -137,8 +137,8 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 	}
 }
 
-// TestWithdrawnOwnAddress withdraws VIPs that the host may have independently of vipd. Their
-// frontends must stay closed while the host has them, and the problem must name the service's
+// TestWithdrawnOwnAddress withdraws VIPs that the host may have independently of vipd. While the
+// host has them, their frontends must not be withdrawn, and the problem must name the service's
 // field.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	const warning = `has no effect on %s here, because this host has it without vipd: let only vipd add it, or remove withdraw`
