@@ -12,8 +12,8 @@ import (
 )
 
 // model visits all states of a session, its jurors and the node that revokes it. After its session
-// is revoked, a host must not answer: its gate is closed, or no VIP is bound. Time advances in
-// ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
+// is revoked, a host must not answer, because its gate is closed or no VIP is bound. Time advances
+// in ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
 // action, and jurors may lose their memory in a restart. The package's own Deadline, Passes, Juror
 // and MayRevoke decide.
 type model struct {
@@ -23,7 +23,7 @@ type model struct {
 	bug      string // the broken rule; "" means none
 }
 
-// moment is a state. Ages are in ticks, and stop growing when they no longer matter.
+// moment is a state. Ages are in ticks, up to a maximum above which they make no difference.
 type moment struct {
 	jurors [2]witness
 	// asked is the age of a pending renewal, and renewed is the age of the newest renewal in etcd.
@@ -34,19 +34,19 @@ type moment struct {
 	// changed reports whether etcd has a newer revision of the session than the taker knows, and
 	// known is the age of the known revision.
 	changed, known int8
-	// burying reports whether the revocation is under way, and buried whether etcd has committed
-	// it.
+	// burying reports whether the revocation is pending, and buried reports whether etcd has
+	// committed it.
 	burying, buried int8
 }
 
 // witness is a juror.
 type witness struct {
-	beats     int8 // bits for the ages of heartbeats under way
+	beats     int8 // bits for the ages of heartbeats in transit
 	confirmed int8 // age of the newest heartbeat confirmed to the holder
 	silent    int8 // ticks since its last confirmation or its start
 	dead      int8 // 1 if it has voted
 	boot      int8
-	known     int8 // its boot in etcd
+	known     int8 // the juror's boot in etcd
 	vote      int8 // 1 + boot of the vote known to the taker; 0 means none
 	counted   int8 // the vote in the transaction
 }
@@ -55,7 +55,7 @@ func (m *model) l() int8 { return int8(m.Confirm) }
 func (m *model) t() int8 { return int8(m.Gate) }
 func (m *model) d() int8 { return int8(m.Silence) }
 
-// digits passes each part of a state to f, with its number of values.
+// digits calls f with each part of a state, and the number of its possible values.
 func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	l, d := int(m.l())+2, int(m.d())+2
 	for j := range m.n - 1 {
@@ -147,8 +147,8 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat sends a heartbeat, or delivers and confirms it. Heartbeats may be replayed because this
-// juror remembers none.
+// beat sends a heartbeat, or delivers and confirms it. Heartbeats may be replayed, because the
+// model's juror does not remember any.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -179,7 +179,7 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// restart clears a juror's memory; it then registers and votes.
+// restart clears a juror's memory. The juror then registers and votes.
 func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	w := s.jurors[j]
 	if w.boot < m.restarts {
@@ -216,7 +216,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// renew lets etcd confirm the session.
+// renew requests or delivers etcd's confirmation of the session.
 func (m *model) renew(s moment, emit func(moment, string)) {
 	if s.asked > m.l() {
 		s.asked = 0
@@ -249,7 +249,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	if passes && s.gate > 0 && s.refreshing == 0 {
 		set("to refresh", func(t *moment) { t.refreshing = 1 })
 	}
-	idle := s.opening == 0 && s.binding == 0 // the same thread does both
+	idle := s.opening == 0 && s.binding == 0 // the same thread opens and binds
 	if passes && s.gate == 0 && idle && (s.bound == 0 || m.bug == "opens with an address bound") {
 		set("to open", func(t *moment) { t.opening = 1 })
 	}
@@ -381,8 +381,8 @@ func TestRevokedHostsAreSilent(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes breaks one rule at a time. The model must find two owners for each broken
-// rule.
+// TestModelFindsMistakes breaks one rule at a time. For each broken rule, the model must find a
+// revoked host that answers.
 func TestModelFindsMistakes(t *testing.T) {
 	for bug, needs := range map[string]struct {
 		n        int

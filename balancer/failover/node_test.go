@@ -23,8 +23,8 @@ func addresses(n int) map[netip.Addr]Policy {
 	return out
 }
 
-// TestNeverTwoOwners injects faults from seeds. No host may answer next to the owner. When all
-// faults are over, each VIP must have an owner, and a group must have one owner.
+// TestNeverTwoOwners injects faults from seeds. At most one host may answer for a VIP at any time.
+// When all faults are over, each VIP must have an owner, and a group must have one owner.
 func TestNeverTwoOwners(t *testing.T) {
 	// Seeds found by make soak: a VIP moves to a node just before that node loses its confirmation.
 	// A second handover starts before the outcome of the first is known. The gate closes and opens
@@ -128,8 +128,8 @@ func TestTakeOver(t *testing.T) {
 }
 
 // TestNotes closes the gate of an owner. Its notes must have the reason, the duration and the VIPs,
-// and the next owner's note the time without an owner. If too few hosts are left to revoke an
-// owner, the last host must name it.
+// and the next owner's note must have the time without an owner. If too few hosts are left to
+// revoke an owner, the last host must name that owner.
 func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -328,7 +328,7 @@ func TestHandover(t *testing.T) {
 	last := w.owner(vip)
 	for _, other := range w.hosts {
 		if other != h && other != last {
-			other.powerOff() // the session of the first host to end is not revoked again
+			other.powerOff() // the first session that ends is not revoked again
 		}
 	}
 	w.run(3 * time.Second)
@@ -396,7 +396,7 @@ func TestForcedMove(t *testing.T) {
 	move(true)
 	got("it was moved there by force", to)
 	change(func(m *Member) { m.Cannot = nil })
-	w.run(2 * time.Minute) // until it may move again
+	w.run(2 * time.Minute) // until the VIP may move again
 	got("it could be served there meanwhile", to)
 	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	got("it can't be served there again", to)

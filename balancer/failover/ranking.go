@@ -38,7 +38,7 @@ type ranking struct {
 }
 
 // whyNot returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
-// If force is set, VIPs that the node can hold but not serve are no reason.
+// If force is set, it ignores that the node can't serve a VIP that it can hold.
 func (r *ranking) whyNot(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {

@@ -33,22 +33,22 @@ func (w *world) answered(v netip.Addr, when string) {
 }
 
 // TestEtcdLostDuringMove makes etcd unreachable during a move. The VIP must return to its owner
-// when etcd does.
+// when etcd is reachable again.
 func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
 	w.fates = []fate{lost}
-	w.run(100 * time.Millisecond) // it is unbound, and written
+	w.run(100 * time.Millisecond) // the VIP is unbound, and its new owner is written
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(8 * time.Second)
-	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // its lease has ended
+	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // the lease of the request has ended
 	clear(w.cut)
 	w.run(3 * time.Second)
 	w.answered(vip, "etcd is back")
 }
 
 // TestEtcdRefusesWrites makes etcd unreachable or fills it. A VIP that should move must stay on its
-// host, and must hardly ever be removed from its device. Afterwards it must move.
+// host, and must be removed from its device only a few times. Afterwards it must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)

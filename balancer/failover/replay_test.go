@@ -151,8 +151,8 @@ func (w *world) deliverAll(c capture) {
 }
 
 // TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes against the owner, while the
-// owner can't reach etcd. The juror retracts its vote with a new run, of which the owner can't be
-// informed by etcd. The new run must confirm the owner, even during replays.
+// owner can't reach etcd. The juror retracts its vote with a new run, but etcd can't inform the
+// owner of this run. The new run must confirm the owner, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()

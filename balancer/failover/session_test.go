@@ -126,7 +126,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	}
 }
 
-// TestFenceWithoutSession fences hosts without a session, and hosts that replace another. The
+// TestFenceWithoutSession fences hosts without a session, and hosts that replace another host. The
 // fences must be effective.
 func TestFenceWithoutSession(t *testing.T) {
 	w, vip, _ := owned(t, 3)
@@ -189,14 +189,15 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	}
 }
 
-// TestManyNetworks receives a peer's heartbeats on more networks than a heartbeat can report.
+// TestManyNetworks delivers a peer's heartbeats on more networks than a heartbeat can report. The
+// node must accept them.
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	const beyond = 20
 	owner.input(func(now local.Time) []local.Action { return owner.node.Reached(now, beyond) })
 	other := w.hosts[1-owner.index]
 	other.lost[0] = true
-	for range 60 { // then the other juror votes against its session
+	for range 60 { // after this, the other juror votes against its session
 		owner.input(func(now local.Time) []local.Action {
 			return owner.node.Received(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})

@@ -26,7 +26,7 @@ type transfer struct {
 }
 
 // mover is a simulated host, on which one process runs at a time. Its node receives the results of
-// kernel actions in order, but late. options configures its processes.
+// kernel actions in order, but late. Options configures its processes.
 type mover struct {
 	*Node
 	Options
@@ -43,7 +43,7 @@ type report struct {
 	id   int
 }
 
-// flight is a transaction under way.
+// flight is a pending transaction.
 type flight struct {
 	Write
 	host                    int
@@ -313,7 +313,7 @@ func (x *transfer) wrong() string {
 	case answers == 1 || gone > 0 || moving+len(x.flights) > 0:
 		return ""
 	}
-	for _, h := range x.hosts { // in time, a stopped host's session would be revoked, and peers would confirm a new session
+	for _, h := range x.hosts { // if time advanced, a stopped host's session would be revoked, and peers would confirm a new session
 		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}

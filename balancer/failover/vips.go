@@ -30,7 +30,7 @@ type vip struct {
 	// giving is the ID of the Unbind that started the release of the VIP, or 0 if the VIP is not
 	// being released.
 	giving int
-	// fresh reports whether the VIP has no owner in etcd, as if it never had one.
+	// fresh reports whether etcd has no record of an owner of the VIP.
 	fresh bool
 	// since is the time when this node noticed that the VIP is free, or 0 if it is not free. better
 	// is the time since which a preferred node could own the VIP, or 0.

@@ -68,7 +68,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.serial, do})
 }
 
-// run advances the time and runs the events due.
+// run advances the time and runs the events that are due.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && w.queue[0].at <= end && w.dual == "" {
@@ -150,7 +150,7 @@ type host struct {
 	stopped   local.Time // time until which the process is paused
 	epoch     int        // of the process
 	boots     int        // of the kernel
-	echoless  bool       // it runs a version without echoes
+	echoless  bool       // reports whether the host runs a version without echoes
 	node      *Node
 	inputs    []func(local.Time) []local.Action
 	working   bool
@@ -167,8 +167,8 @@ type host struct {
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
-// later calls do in the process after a time, unless the process is killed before. A paused process
-// calls it later.
+// later calls the function do in the process after a time, unless the process is killed before. A
+// paused process calls it later.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -184,7 +184,8 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns the duration of a small action of the process. Some are far too long.
+// hitch returns the random duration of a small action of the process. A few durations are far too
+// long.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -545,7 +546,7 @@ const (
 	lost
 )
 
-// expire removes expired leases, again and again.
+// expire repeatedly removes expired leases.
 func (w *world) expire() {
 	w.after(500*time.Millisecond, func() {
 		for _, h := range w.hosts {
@@ -723,7 +724,7 @@ func (w *world) updateVIPsLater() {
 	}
 }
 
-// owner returns the only host that answers for a VIP. It returns nil if no host answers, or if the
+// owner returns the only host that answers for a VIP. It returns nil if no host answers, or if this
 // host is not the owner in etcd.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
