@@ -25,16 +25,16 @@ type bench struct {
 	sendErr error
 	notes   []string
 	probes  int
-	// found are the answers to Probes.
+	// found holds the answers to Probes.
 	found map[netip.Addr]string
-	// mute keeps OpenGate, CloseGate and Unbind from being answered.
+	// mute reports whether OpenGate, CloseGate and Unbind get no answer.
 	mute bool
 }
 
 const (
 	vip  = "10.9.0.100"
 	self = "10.9.0.5"
-	high = "10.9.0.9" // whose address is higher
+	high = "10.9.0.9" // the address of a router with a higher address than this host
 	low  = "10.9.0.1"
 )
 
@@ -131,7 +131,7 @@ func (b *bench) receiveFor(d time.Duration, from string, priority uint8, change 
 	}
 }
 
-// state is the group's state.
+// state returns the group's state.
 func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
@@ -157,7 +157,7 @@ func (b *bench) priorities() (all []uint8) {
 	return all
 }
 
-// noted reports whether a note has a text.
+// noted reports whether any note contains a text.
 func (b *bench) noted(text string) bool {
 	return strings.Contains(strings.Join(b.notes, "\n"), text)
 }

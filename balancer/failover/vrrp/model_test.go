@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// scenario is a course of events without faults. The model repeats it with each fault before each
+// scenario is a sequence of events without faults. The model repeats it with each fault before each
 // act of each host.
 type scenario struct {
 	name   string
@@ -23,11 +23,11 @@ type scenario struct {
 	// both is the maximum time for which both hosts may answer if the victim stops while the other
 	// host preempts it.
 	both time.Duration
-	// losses is how many adverts before the fault may be lost.
+	// losses is the number of adverts before the fault that may be lost.
 	losses int
-	// ends reports whether the first host ends, so a fault of the second leaves no owner.
+	// ends reports whether the first host ends, so a fault of the second host leaves no owner.
 	ends bool
-	// spoil changes packets on their way.
+	// spoil changes packets in transit.
 	spoil func(from *host, d *vrrp.Datagram)
 }
 
@@ -36,10 +36,11 @@ func startAt(w *world, h *host, d time.Duration) {
 	h.start()
 }
 
-// preempting is the longest time for which both answer if a peer takes over at a stop.
+// preempting is the maximum time for which both hosts answer if a peer preempts a host that is
+// stopped at this moment.
 const preempting = gateTime
 
-// scenarios are all courses of a pair.
+// scenarios returns all scenarios of a pair.
 func scenarios() []scenario {
 	return []scenario{
 		{name: "an owner and a backup", groups: pair(150, 100, 0), from: 500 * ms, to: 610 * ms, losses: 1, prepare: func(w *world) {
@@ -115,7 +116,7 @@ func stubborn(groups []vrrp.Group) []vrrp.Group {
 	return groups
 }
 
-// strangers gives each group peers that do not have the other's address.
+// strangers gives each group peers that do not include the other host.
 func strangers(groups []vrrp.Group) []vrrp.Group {
 	for i := range groups {
 		groups[i].Link.Peers = addrs("10.9.0.77")
@@ -140,8 +141,8 @@ func faults() []fault {
 	return all
 }
 
-// silence is the longest time without an owner: the down time of a host that started it late, twice
-// if the host had just paused.
+// silence is the maximum time without an owner. It is twice the maximum down time, because a host
+// that has just paused starts its down timer again.
 const silence = 2 * (4*interval + 50*ms)
 
 // history is a scenario with a fault of one host. The lost adverts are the last adverts before the
@@ -225,9 +226,9 @@ func (h *history) wrong(w *world) string {
 	return ""
 }
 
-// TestPairMeetsAllFaults runs each course of a pair with each fault before each act of each host.
-// Two hosts must never answer, unless one preempts the other within the gate's time of its stop. At
-// the end one must answer.
+// TestPairMeetsAllFaults runs each scenario of a pair with each fault before each act of each host.
+// Two hosts must never answer, unless one preempts the other within the gate's time after a stop.
+// At the end, one host must answer.
 func TestPairMeetsAllFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
@@ -252,7 +253,8 @@ func (w *world) owners() (n int) {
 	return n
 }
 
-// TestGaps has no fault but the event itself. The VIP must be silent no longer than VRRP allows.
+// TestGaps runs single events without further faults. The VIP must be silent no longer than VRRP
+// permits.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	skew := pair(150, 100, 0)[1].Skew(100, interval)
@@ -291,8 +293,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes is a control that breaks one rule at a time. The model must detect that
-// two hosts answer, or that no host answers at the end.
+// TestModelFindsMistakes breaks one rule at a time. The model must detect that two hosts answer, or
+// that no host answers at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -315,9 +317,9 @@ func TestModelFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestRandomHistories has random pauses, hangs, kills, restarts, moves and changes of readiness,
-// and packets with random delays. Both hosts may answer only within the gate's time of a stop, or
-// the owner's time of a hang. At the end one must answer.
+// TestRandomHistories injects random pauses, hangs, kills, restarts, moves, changes of readiness
+// and packet delays. Both hosts may answer only within the gate's time after a stop, or the owner's
+// time after a hang. At the end, one host must answer.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range wait.Soak(60, 5000) {
@@ -333,7 +335,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// hangs reports whether a history has hung loops.
+// hangs reports whether the history of a seed has hung loops.
 func hangs(seed int) bool { return seed%2 == 0 }
 
 func randomHistory(seed int, verbose bool) *world {
@@ -357,7 +359,7 @@ func randomHistory(seed int, verbose bool) *world {
 	return w
 }
 
-// disturb does something random to a host.
+// disturb injects a random fault or event into a host.
 func (w *world) disturb(h *host, hangs bool) {
 	say := func(what string) { w.notef("%s: %s", h.group.Link.Source, what) }
 	switch w.random.IntN(7) {

@@ -43,7 +43,8 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	}
 }
 
-// TestOwnerHears has an Active node receive each kind of advert.
+// TestOwnerHears delivers each kind of advert to an Active node. It must stay Active only if it
+// should be the owner.
 func TestOwnerHears(t *testing.T) {
 	for _, c := range []struct {
 		name, from string
@@ -241,9 +242,9 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	}
 }
 
-// TestYield adds an owner that ignores this host's adverts. If the node preempted it, the node must
-// yield within k+2 intervals, and stay a Backup until the router is silent. If the router appears
-// later, the node must not yield.
+// TestYield adds an owner that ignores this host's adverts. If the node preempted this owner, it
+// must yield within k+2 intervals, and stay a Backup until the router is silent. If the router
+// appears later, the node must not yield.
 func TestYield(t *testing.T) {
 	same := func(*vrrp.Advert, *vrrp.Datagram) {}
 	peers := func(g *vrrp.Group) { g.Link.Peers = addrs(high) }
@@ -310,16 +311,17 @@ func wrongChecksum(a *vrrp.Advert, d *vrrp.Datagram) {
 	d.Data[7]++
 }
 
-// TestYieldToANewcomer adds a router to a long-time owner. It ignores the owner's adverts, and
-// answers for the VIP. The owner must yield within k+2 intervals. It must be the owner again after
-// the router's configuration was repaired, or an operator resumes the host.
+// TestYieldToANewcomer adds a router to a long-time owner. The router ignores the owner's adverts,
+// and answers for the VIP. The owner must yield within k+2 intervals. It must become the owner
+// again after the router's configuration is repaired, or an operator resumes the host.
 func TestYieldToANewcomer(t *testing.T) {
 	same := func(*vrrp.Advert, *vrrp.Datagram) {}
 	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
 	for _, c := range []struct {
 		name   string
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// adverts is the number of its adverts, and answers whether it answers for the VIP.
+		// adverts is the number of the router's adverts, and answers reports whether it answers for
+		// the VIP.
 		adverts int
 		answers bool
 		want    vrrp.State
@@ -418,8 +420,8 @@ func TestManyStrangers(t *testing.T) {
 	}
 }
 
-// TestUnyieldingOwner adds a router that ignores its adverts. The node must not yield. It must
-// report the router at its first advert, and the difference.
+// TestUnyieldingOwner adds a router that ignores the node's adverts. The node must not yield. It
+// must report the router at its first advert, and how the router differs.
 func TestUnyieldingOwner(t *testing.T) {
 	g := mainGroup()
 	g.Unyielding = true
@@ -506,8 +508,8 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
-// TestFailedUnbind resigns while the VIP can't be unbound. The gate must close permanently and
-// remove the VIP. The router must resign then, and be able to own the group again.
+// TestFailedUnbind resigns while the VIP can't be unbound. The gate must close, which removes the
+// VIP. The router must then resign, and must be able to own the group again.
 func TestFailedUnbind(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -522,8 +524,8 @@ func TestFailedUnbind(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestMove moves a group away from a host that preempts. The other router must keep it until it is
-// silent; without another router the host must become Active again.
+// TestMove moves a group away from a host that preempts. The other router must keep it until the
+// router is silent; without another router the host must become Active again.
 func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -539,7 +541,8 @@ func TestMove(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestStandbyAndStop must resign, and own nothing afterwards.
+// TestStandbyAndStop puts a node on standby and stops it. The node must resign, and must own
+// nothing afterwards.
 func TestStandbyAndStop(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -584,8 +587,8 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// TestSlowGate opens the gate when the first advert no longer allows that. The node must not bind
-// the VIP, and close the gate.
+// TestSlowGate opens the gate when the first advert no longer allows that. The node must close the
+// gate without binding the VIP.
 func TestSlowGate(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.mute = true
@@ -649,9 +652,9 @@ func TestFailedAdverts(t *testing.T) {
 	}
 }
 
-// TestWitness has hosts that must be within reach. An owner must resign once when they become
-// silent, and a Backup must not take over from a silent router without them. If one answers again,
-// the Backup must wait for another owner first.
+// TestWitness configures witnesses. When they become silent, an owner must resign once, and a
+// Backup must not take over from a silent router. When a witness answers again, the Backup must
+// first wait for another owner.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -679,7 +682,7 @@ func TestWitness(t *testing.T) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}
 	b.run(1900 * ms)
-	b.want(vrrp.Backup) // it is cut off
+	b.want(vrrp.Backup) // the node is cut off
 	b.receive(low, 50)
 	b.receive(low, 0)
 	b.run(150 * ms)
@@ -688,8 +691,8 @@ func TestWitness(t *testing.T) {
 	b.want(vrrp.Active) // no host answered while the node was Active
 }
 
-// TestSilentWitness configures a witness for a Backup that receives adverts. Once the witness has
-// not answered for 2 s, the Backup must report that it would not take over. It must not report this
+// TestSilentWitness configures a witness for a Backup that receives adverts. After the witness has
+// been silent for 2 s, the Backup must report that it would not take over. It must not report this
 // without a witness.
 func TestSilentWitness(t *testing.T) {
 	for _, kind := range []vrrp.Witness{vrrp.WitnessRequired, vrrp.WitnessResigns, vrrp.NoWitness} {
@@ -715,8 +718,8 @@ func TestSilentWitness(t *testing.T) {
 	}
 }
 
-// TestLateWitness makes a witness answer shortly after the down timer. The node must take over
-// immediately.
+// TestLateWitness makes a witness answer shortly after the end of the down timer. The node must
+// take over immediately.
 func TestLateWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -728,8 +731,9 @@ func TestLateWitness(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestHealedPartition connects a cut host with the owner of a lower priority again. The host must
-// not preempt it before it has been connected for its time, and not at all without a witness.
+// TestHealedPartition reconnects a host that was cut off from an owner with a lower priority. The
+// host must not preempt the owner before it has been connected for its Preempt time. While no
+// witness answers, it must never preempt the owner.
 func TestHealedPartition(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -765,8 +769,8 @@ func TestHealedPartition(t *testing.T) {
 	}
 }
 
-// TestOwnerThatWasCutOff adds another owner while no witness answers. The higher owner must resign.
-// It must not if a witness has just answered.
+// TestOwnerThatWasCutOff adds another owner while no witness answers. The owner with the higher
+// priority must resign, unless a witness has just answered.
 func TestOwnerThatWasCutOff(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		g := mainGroup()
@@ -786,8 +790,8 @@ func TestOwnerThatWasCutOff(t *testing.T) {
 	}
 }
 
-// TestUnsentAdverts keeps all adverts from leaving. The node must not own the group, and a problem
-// must name the reason.
+// TestUnsentAdverts makes sending fail for all adverts. The node must not own the group, and a
+// problem must name the reason.
 func TestUnsentAdverts(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.sendErr = errors.New("operation not permitted")
@@ -807,7 +811,8 @@ func TestUnsentAdverts(t *testing.T) {
 	}
 }
 
-// TestSetGroups changes a group in place, and then its router ID.
+// TestSetGroups changes a group in place, and then its router ID. Only the new ID must release the
+// VIPs.
 func TestSetGroups(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -860,7 +865,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestNext must be the end of the down timer, and then the next advert.
+// TestNext reads Next as a Backup and as an owner. It must be the end of the down timer, and then
+// the time of the next advert.
 func TestNext(t *testing.T) {
 	b := newBench(t, mainGroup())
 	if got, want := b.node.Next(), b.now.Add(b.groups[0].DownTime(100, interval)); got != want {

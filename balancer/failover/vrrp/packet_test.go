@@ -91,7 +91,7 @@ func TestChecksumKinds(t *testing.T) {
 	}{
 		{sum: vrrp.Plain, to: all, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: all, want: vrrp.Pseudo},
-		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // which are equal
+		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // equal for multicast
 		{sum: vrrp.Plain, to: peer, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: peer, want: vrrp.Pseudo},
 		{sum: vrrp.OldUnicast, to: peer, want: vrrp.OldUnicast},

@@ -8,7 +8,7 @@ import (
 )
 
 // TestTimingInequalities checks all legal intervals and numbers of down adverts. If an owner stops
-// or its adverts no longer leave, its gate must close before the fastest backup takes over. A
+// or can no longer send adverts, its gate must close before the fastest backup takes over. A
 // healthy owner must have time left.
 func TestTimingInequalities(t *testing.T) {
 	check := func(g vrrp.Group) {
@@ -39,7 +39,8 @@ func TestTimingInequalities(t *testing.T) {
 	check(vrrp.Group{Version: 3, Interval: 200 * time.Millisecond})
 }
 
-// TestSharedGate has groups of two intervals. The gate must suit the smaller.
+// TestSharedGate computes the gate's time for groups with two intervals. It must depend on the
+// smaller interval.
 func TestSharedGate(t *testing.T) {
 	if got := vrrp.GateTime([]vrrp.Group{{Interval: time.Second}, {Interval: 200 * time.Millisecond}}); got != 100*time.Millisecond {
 		t.Errorf("GateTime = %s, want 100ms", got)

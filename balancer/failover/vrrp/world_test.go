@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// The world has steps of a millisecond.
+// The time advances in steps of a millisecond.
 const (
 	ms       = time.Millisecond
 	interval = 100 * ms
@@ -40,8 +40,8 @@ type world struct {
 	// log records all events if verbose is set.
 	verbose bool
 	log     []string
-	// both is the longest time for which both hosts answered, and nobody the longest time without
-	// an answer since the first.
+	// both is the longest time for which both hosts answered. nobody is the longest time without an
+	// answer since the first answer.
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
@@ -64,16 +64,16 @@ type host struct {
 	w     *world
 	group vrrp.Group
 	node  *vrrp.Node
-	// gate is until when the gate is open.
+	// gate is the time until which the gate is open.
 	gate                    local.Time
 	bound                   bool
 	loop, worker, refresher thread
 	inbox                   []func(local.Time) []local.Action
-	// opened, refreshed and deadline are the refresher's.
+	// opened, refreshed and deadline belong to the refresher.
 	opened              bool
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
-	busy                local.Time // until then nothing is due
+	busy                local.Time // nothing is due before this time
 	// acts counts the atomic acts of the process. The fault happens before one of them.
 	acts  int
 	fault fault
@@ -109,7 +109,7 @@ func newWorld(groups ...vrrp.Group) *world {
 	return w
 }
 
-// start starts a process: it closes the gate and removes the VIP first.
+// start starts a process, which first closes the gate and removes the VIP.
 func (h *host) start() {
 	h.w.notef("%s starts", h.group.Link.Source)
 	h.gate, h.bound, h.opened, h.down, h.inbox = 0, false, false, false, nil
@@ -179,7 +179,7 @@ func (w *world) observe() {
 		w.both = max(w.both, ms)
 	}
 	measure(n > 1, &w.bothSince, &w.both)
-	if n > 0 || w.nobodySince >= 0 { // it is -1 until the first answers
+	if n > 0 || w.nobodySince >= 0 { // -1 before the first answer
 		measure(n == 0, &w.nobodySince, &w.nobody)
 	}
 }
@@ -217,7 +217,7 @@ func (h *host) step() {
 
 func (h *host) idle(t *thread) bool { return len(t.todo) == 0 && t.stopped <= h.w.now && !h.down }
 
-// act does at most n acts of a thread.
+// act performs at most n acts of a thread.
 func (h *host) act(t *thread, n int) {
 	for ; n > 0 && len(t.todo) > 0 && t.stopped <= h.w.now && !h.down; n-- {
 		if h.acts++; h.fault.do != nil && h.acts == h.fault.act {
@@ -246,7 +246,7 @@ func (h *host) check() {
 	}
 }
 
-// next returns the next input of the loop; a lapse is the first.
+// next returns the next input of the loop. A lapse precedes all other inputs.
 func (h *host) next() func(local.Time) []local.Action {
 	if late := h.w.now.Since(h.refreshed); h.opened && late > gateTime*4/5 {
 		h.opened = false
@@ -293,8 +293,8 @@ func (h *host) probe(a local.Probe) {
 	h.w.later = append(h.w.later, laterInput{h.w.now.Add(a.Within), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
 }
 
-// send sends an advert. It reads the time in one act, sends in another, and reports that in a
-// third.
+// send sends an advert. It reads the time in one act, sends in the second act, and reports the
+// result in the third act.
 func (h *host) send(s vrrp.Send) {
 	at := h.w.now
 	leave := func() {
