@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/health"
 )
 
-// TestCombine combines random states. The verdict must follow from the counts of the verdicts, and
-// the deciding check must have it, at the time at which the combined verdict began.
+// TestCombine combines random states. The verdict must follow from the counts of the verdicts. The
+// deciding check must have this verdict since the time at which the combined verdict began.
 func TestCombine(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	verdicts := []balancer.Verdict{balancer.HealthUnknown, balancer.HealthUp, balancer.HealthDown}
@@ -58,8 +58,8 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// TestCombineAssumed combines verdicts of other nodes with an own verdict. A verdict is assumed
-// unless own results suffice for it.
+// TestCombineAssumed combines verdicts of other nodes with a verdict of this node. The result must
+// be assumed unless this node's own results are sufficient for it.
 func TestCombineAssumed(t *testing.T) {
 	up, down := health.State{Verdict: balancer.HealthUp}, health.State{Verdict: balancer.HealthDown}
 	assumed := func(s health.State) health.State { s.Assumed = true; return s }

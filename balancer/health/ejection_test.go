@@ -15,11 +15,11 @@ import (
 
 // life is the reference model of one endpoint. It advances in steps of a second.
 type life struct {
-	is            bool // an endpoint
+	is            bool // reports whether this is an endpoint
 	failed, count int
 	quiet         int // seconds for which no failure counts
 	out, left     int // duration of the ejection in seconds, and the seconds left; left is 0 if it is not ejected
-	idle          int // seconds without an ejection since the last one was forgotten
+	idle          int // seconds without an ejection since the last ejection was forgiven
 	passed        int
 }
 
@@ -78,7 +78,7 @@ func (l *life) check(r health.EjectionRules, passed bool, rise int) {
 	}
 }
 
-// lives are the endpoints of a service in order. At most half may be out.
+// lives are the endpoints of a service in order. At most half of them may be out.
 type lives []life
 
 func (l lives) room() int {

@@ -14,7 +14,7 @@ import (
 // model is the reference: it keeps every result and computes each answer from all of them.
 type model struct {
 	rules   health.Rules
-	results []health.Result // those that count
+	results []health.Result // the results that count
 }
 
 func (m *model) add(r health.Result) {
@@ -33,7 +33,7 @@ func (m *model) row(i int) int {
 }
 
 // verdict returns the verdict after n results: the verdict of the latest run that was long enough.
-// The first result alone is long enough.
+// For the first verdict, a single result is enough.
 func (m *model) verdict(n int) balancer.Verdict {
 	for i := n - 1; i >= 0; i-- {
 		passed := m.results[i].Outcome == health.Passed
@@ -47,7 +47,7 @@ func (m *model) verdict(n int) balancer.Verdict {
 	return balancer.HealthUnknown
 }
 
-// since returns when the present verdict was reached.
+// since returns the time when the current verdict was reached.
 func (m *model) since() time.Time {
 	n := len(m.results)
 	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
@@ -74,7 +74,7 @@ func (m *model) cause() string {
 	return ""
 }
 
-// streak returns how many of the latest results contradict the verdict.
+// streak returns the number of latest results in a row that contradict the verdict.
 func (m *model) streak() int {
 	n := len(m.results)
 	if n == 0 || (m.results[n-1].Outcome == health.Passed) == (m.verdict(n) == balancer.HealthUp) {
@@ -156,8 +156,8 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	}
 }
 
-// TestFailureDetectedInTime kills targets at random moments, with checks that fail at their time
-// limit. Each must be down within the promised time.
+// TestFailureDetectedInTime kills targets at random moments. Their checks fail after the full
+// timeout. Each must be down within the promised time.
 func TestFailureDetectedInTime(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 2))

@@ -30,7 +30,8 @@ func written(m snap.Map[balancer.Target, health.Subject]) string {
 	return fmt.Sprint(words)
 }
 
-// TestTargets derives the targets of services with various ports and types of checks.
+// TestTargets computes the targets of services with various ports and types of checks. Each check
+// must use a port of a suitable protocol.
 func TestTargets(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 443, TargetPort: 8443, Protocol: balancer.UDP}
@@ -69,7 +70,8 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestEndpointChecks gives endpoints their own port to check, and excludes one from checks.
+// TestEndpointChecks gives endpoints their own port to check, and excludes one endpoint from
+// checks. The targets must follow these settings.
 func TestEndpointChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.TCPHealth, Port: 9000}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1), endpoint(2), endpoint(3)}
@@ -138,8 +140,8 @@ func TestEtcdExecChecks(t *testing.T) {
 	}
 }
 
-// TestEtcdTLSFiles checks a service from etcd with a file of TLS outside of the folder that the
-// node allows. It must not be checked until the node allows the folder.
+// TestEtcdTLSFiles checks a service from etcd with a TLS file outside of the folder that the node
+// allows. It must not be checked until the node allows the folder.
 func TestEtcdTLSFiles(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.HTTPSHealth, CAFile: "/srv/ca.pem"}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}

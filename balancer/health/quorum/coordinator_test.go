@@ -192,7 +192,7 @@ func (h *history) change() {
 	h.last = fmt.Sprintf("%s and %s", t, n)
 }
 
-// found are the verdicts of this host's own checks.
+// found returns the verdicts of this host's own checks.
 func (h *history) found(mine subjects) (out verdicts) {
 	for t, v := range h.own {
 		if mine.Has(t) && v != balancer.HealthUnknown {
@@ -262,8 +262,8 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// writeUntilStable makes all hosts write in random order until nothing is left to write. Each
-// receives the verdicts of all hosts.
+// writeUntilStable makes all hosts write in random order until nothing is left to write. The
+// function each receives the verdicts of every host.
 func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
@@ -282,7 +282,7 @@ func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 
 // TestVerdictDuringHostChanges adds and removes hosts. One of them finds every target down. With
 // three or more hosts, no host may ever regard a target as down if it is up. A target that fails
-// must finally be down for all, and each target must have three votes left.
+// must finally be down for all hosts, and each target must have three votes left.
 func TestVerdictDuringHostChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))

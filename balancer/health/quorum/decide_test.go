@@ -11,7 +11,7 @@ import (
 )
 
 // ballots parses votes such as "u5 d7": u (up), d (down) or a (abstains), and the second since
-// which it holds.
+// which the vote holds.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -24,6 +24,7 @@ func ballots(text string) []quorum.Vote {
 }
 
 // TestDecide decides from votes, with and without an earlier verdict and votes of earlier checkers.
+// The verdict and its time must be as listed.
 func TestDecide(t *testing.T) {
 	const none = balancer.HealthUnknown
 	const up, down = balancer.HealthUp, balancer.HealthDown

@@ -38,9 +38,9 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	return standing
 }
 
-// TestVerdictSince compares since when a verdict holds. For a host that starts, this must be the
-// time when the votes agreed, but not in the future if a clock is ahead. For a host that sees the
-// verdict change, it must be the current time, regardless of the age of the votes. If the board is
+// TestVerdictSince reads the time of a verdict. For a host that starts, this must be the time when
+// the votes agreed, but not in the future if a clock is ahead. For a host that sees the verdict
+// change, it must be the current time, regardless of the age of the votes. If the board is
 // unreachable, it must not change.
 func TestVerdictSince(t *testing.T) {
 	const second = time.Second
@@ -67,9 +67,9 @@ func TestVerdictSince(t *testing.T) {
 	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
 }
 
-// TestMissingVotes deletes votes. A missing vote must count until its node had enough time, and
-// again as soon as it votes. If no checker votes, each host must decide alone. The time while the
-// board is unreachable must not count.
+// TestMissingVotes deletes votes. A checker without a vote must count until it had enough time to
+// vote, and again as soon as it votes. If no checker votes, each host must decide alone. The time
+// while the board is unreachable must not count.
 func TestMissingVotes(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + VoteDelay
 	s := newSitting(2)
@@ -98,8 +98,8 @@ func TestMissingVotes(t *testing.T) {
 	check("none for long", limit, "", true, up, true, "host2", "host1")
 }
 
-// TestNoNodeMayCheck removes the last node that may run programs. Its verdict must be kept until
-// the node had enough time to return, and while the board is unreachable, but no longer.
+// TestNoNodeMayCheck removes the last node that may run programs. The verdict must stay until the
+// node had enough time to return, and while the board is unreachable, but no longer.
 func TestNoNodeMayCheck(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
 	s := newSitting(0)
