@@ -80,7 +80,7 @@ func TestLogarithm(t *testing.T) {
 }
 
 // TestHashKeepsClients varies ports and the order of backends. Each client must keep its backend,
-// and with dh all clients must share one.
+// and with dh all clients must share a backend.
 func TestHashKeepsClients(t *testing.T) {
 	backends := active(3, 1, 4, 1, 5, 9, 2, 6)
 	for _, s := range append(consistentSchedulers(), balancer.DestinationHash) {
@@ -137,7 +137,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 }
 
 // TestHashMovesFewClients removes, skips and restores a backend. sh must move only the clients of
-// this backend, and mh a few percent of other clients. They must move by weight.
+// this backend, and mh a few percent of other clients. The clients must move in proportion to the
+// weights of their new backends.
 func TestHashMovesFewClients(t *testing.T) {
 	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))

@@ -42,7 +42,7 @@ func without(backends []balancer.Backend, i int) []balancer.Backend {
 	return slices.Delete(slices.Clone(backends), i, i+1)
 }
 
-// someWeights returns n weights: small, equal, or of the whole range.
+// someWeights returns n random weights up to a random maximum.
 func someWeights(r *rand.Rand, n int) []int {
 	most := []int{1, 3, 10, 100, balancer.MaxWeight}[r.IntN(5)]
 	weights := make([]int, n)
@@ -52,7 +52,8 @@ func someWeights(r *rand.Rand, n int) []int {
 	return weights
 }
 
-// clientOf returns client n: neighbors, like the clients of a network.
+// clientOf returns the address of client n. Clients have neighboring addresses, like the clients of
+// a network.
 func clientOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(1024+n%60000))
 }

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// cost is the definition of the least-connection schedulers' cost, for load c and weight w.
+// cost returns the cost by the definition of a least-connection scheduler, for load c and weight w.
 func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	switch {
 	case s == balancer.LeastConn:

@@ -63,7 +63,8 @@ func TestMaglevPriceLimitsWork(t *testing.T) {
 	}
 }
 
-// TestMaglevMatchesPaper fills tables for equal weights. They must equal the paper's.
+// TestMaglevMatchesPaper fills tables for equal weights. They must equal the tables of the paper's
+// algorithm.
 func TestMaglevMatchesPaper(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 100} {
 		members := candidatesOf(active(slices.Repeat([]int{3}, n)...))
@@ -111,7 +112,7 @@ func TestMaglevSharesTables(t *testing.T) {
 }
 
 // TestMaglevSkipsBackends skips backends, few or almost all. Their clients must move to the other
-// backends by weight, and the same way each time.
+// backends in proportion to the weights, and to the same backends each time.
 func TestMaglevSkipsBackends(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)

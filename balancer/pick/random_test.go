@@ -14,7 +14,8 @@ func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
 	return p
 }
 
-// TestRandomDrawsByWeight skips few or many members. The others must be drawn by weight.
+// TestRandomDrawsByWeight skips few or many members. The other members must be drawn in proportion
+// to their weights.
 func TestRandomDrawsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 60 {

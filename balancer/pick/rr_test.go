@@ -22,7 +22,7 @@ func TestRoundRobinIgnoresWeights(t *testing.T) {
 	}
 }
 
-// TestRoundRobinSharesSkippedPicks skips backends. The remaining backends must share their picks
+// TestRoundRobinSharesSkippedPicks skips backends. The remaining backends must share the picks
 // evenly.
 func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 	p := New(balancer.RoundRobin, even(5), nil)

@@ -141,7 +141,7 @@ func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	}
 	s.Store(client, backend, at(20))
 	s.Store(client, backend, at(29))
-	s.Store(client, backend, at(28)) // of a goroutine that read the clock earlier
+	s.Store(client, backend, at(28)) // as from a goroutine that read the clock earlier
 	if got, ok := s.Lookup(client, at(38)); !ok || got != backend {
 		t.Errorf("Lookup 9s after the last connection = %v %v, want %v", got, ok, backend)
 	}

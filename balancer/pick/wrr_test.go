@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// literal is smooth weighted round robin exactly as defined.
+// literal is a direct implementation of smooth weighted round robin.
 type literal struct{ weight, credit []int }
 
 // pick returns the member with the most credit that is not skipped.
@@ -133,7 +133,7 @@ func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 }
 
 // TestWeightedContinuesAcrossGenerations makes generations with the same weights. The picks must be
-// the same as without.
+// the same as without new generations.
 func TestWeightedContinuesAcrossGenerations(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 30 {
