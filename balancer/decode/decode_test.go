@@ -145,7 +145,7 @@ name = "only the name"
 [optional]
 `
 
-// TestInto decodes every type of field from TOML and JSON.
+// TestInto decodes every type of field from TOML and JSON. Both must return the same values.
 func TestInto(t *testing.T) {
 	zero := time.Duration(0)
 	want := &config{
@@ -179,8 +179,8 @@ func TestInto(t *testing.T) {
 	}
 }
 
-// TestProblems decodes invalid tables. All problems must be reported, and their fields keep their
-// values.
+// TestProblems decodes invalid tables. All problems must be reported, and the invalid fields must
+// keep their values.
 func TestProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`level = 128`, `level: 128 is out of range; -128 to 127 are possible`},
@@ -242,7 +242,8 @@ func TestProblems(t *testing.T) {
 	}
 }
 
-// TestJSONOnly decodes values that TOML does not have.
+// TestJSONOnly decodes values that TOML does not have. Null must leave fields unchanged, and other
+// values must be problems.
 func TestJSONOnly(t *testing.T) {
 	target := defaults()
 	got := lines(decode.Into(target, fromJSON(t, `{"text": null, "item": null, "labels": {"a": null}, "words": [null], "small": 1e2,

@@ -49,8 +49,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfKilledWrite kills a process in Write. Its file must be found, not disturb the next
-// Write, and be removed with the file.
+// TestLeftoversOfKilledWrite kills a process in Write. Leftovers must find the temporary file. It
+// must not affect the next Write, and Remove must delete it together with the file.
 func TestLeftoversOfKilledWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

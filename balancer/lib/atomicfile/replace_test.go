@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestReplace replaces a file through a link. Its text must be the new one, and its mode and the
-// link must stay. A missing file must be an error.
+// TestReplace replaces a file through a link. It must have the new text, and its mode and the link
+// must stay. A missing file must be an error.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")

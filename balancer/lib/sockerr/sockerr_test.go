@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestIs checks real errors of the system that runs the test.
+// TestIs causes real errors on the system that runs the test. Is must recognise them.
 func TestIs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
