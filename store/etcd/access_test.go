@@ -92,7 +92,7 @@ func TestUntrusted(t *testing.T) {
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
-			_ = conn.Close() // as a proxy does whose members are all down
+			_ = conn.Close() // like a proxy whose members are all down
 		}
 	}()
 	config := overTLS(c)
@@ -134,8 +134,8 @@ func TestNoAccess(t *testing.T) {
 	}
 }
 
-// TestNoAccessChanges fixes one of several reasons. The next reason must be reported soon, and the
-// fixed reason must no longer be reported.
+// TestNoAccessChanges fixes one of several reasons for missing access. The next reason must be
+// reported soon, and the fixed reason must no longer be reported.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -223,7 +223,7 @@ func TestRevoked(t *testing.T) {
 		step.back()
 		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 	}
-	c.Revoke("vipd", "/vipda/vips/") // the rest does not need it
+	c.Revoke("vipd", "/vipda/vips/") // the test does not need this right
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
 		t.Errorf("without the right: connected = %t, %v, want true and a problem", s.Connected, s.Problems)

@@ -101,7 +101,7 @@ func (f *follower) count() int {
 	return len(f.all)
 }
 
-// turns returns the number of times that etcd was lost or returned.
+// turns returns the number of changes between connected and disconnected.
 func (f *follower) turns() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

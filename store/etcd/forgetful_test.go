@@ -28,9 +28,10 @@ type forgetful struct {
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
-	// stuck makes the proxy create no watches and send nothing on existing watches.
+	// stuck reports whether the proxy creates no watches and sends nothing on existing watches.
 	stuck atomic.Bool
-	// member makes the proxy number watches like a member and report progress, unless it is stuck.
+	// member reports whether the proxy numbers watches like a member and reports progress, unless
+	// it is stuck.
 	member bool
 	// asked counts the clients that have requested the lost watch.
 	asked atomic.Int64

@@ -142,8 +142,8 @@ func (p *place) now() int64 {
 	return answer.Header.Revision
 }
 
-// TestHealthVotesWrittenOnce writes votes. They must need few transactions. They must be written
-// only once, again after each loss, and must be removed with the node.
+// TestHealthVotesWrittenOnce writes votes. They must be written in few transactions, only once, and
+// again after each loss. They must be removed with the node.
 func TestHealthVotesWrittenOnce(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

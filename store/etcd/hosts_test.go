@@ -36,7 +36,7 @@ func atAddress(a string) balancer.Node {
 }
 
 // TestPublishedNodes publishes, changes and removes the addresses of nodes. Another program also
-// does so. A source and a writer must see the addresses while the node is live.
+// writes addresses. A source and a writer must see the addresses while the node is live.
 func TestPublishedNodes(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

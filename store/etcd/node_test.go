@@ -49,9 +49,9 @@ func (c *configLog) wait(t *testing.T, want ...schema.NodeConfig) {
 	}
 }
 
-// TestNodeConfig configures a node. The source must pass on the configuration before the first
+// TestNodeConfig configures a node. The source must report the configuration before the first
 // snapshot, after changes, and after a restart without etcd. If the configuration becomes
-// unreadable, the previous one must stay.
+// unreadable, the previous configuration must stay.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -110,7 +110,7 @@ func TestNodeConfig(t *testing.T) {
 
 func quoted(text string) string { return text[:min(len(text), 40)] }
 
-// TestConfiguredBeforeFirst starts a source. It must pass on the node's configuration before the
+// TestConfiguredBeforeFirst starts a source. It must report the node's configuration before the
 // first snapshot.
 func TestConfiguredBeforeFirst(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestRole(t *testing.T) {
 	config := p.as(t, role())
 	var told configLog
 	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
-	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // an address for nothing
+	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // the problem is about an allocated address without a service
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.SetStatus(schema.NodeStatus{Revision: 1})
 	status := func(revision int) {

@@ -197,8 +197,8 @@ func TestRegistrarRefuses(t *testing.T) {
 	}
 }
 
-// large returns a service whose text has the given number of bytes. 30 KB of it become 500 KB if
-// the text is formatted in lines.
+// large returns a service whose text has the given number of bytes. A text of 30 KB needs 500 KB if
+// it is formatted in lines.
 func large(bytes int) map[string]any {
 	f, deep := fields(80), []any{1}
 	for range 10 {

@@ -7,7 +7,7 @@ import (
 )
 
 // TestSeenDisagrees follows two keys to revision 7, at which the second is deleted. Only readings
-// that can't follow this state may disagree.
+// that can't be a later state of this history may disagree.
 func TestSeenDisagrees(t *testing.T) {
 	kv := func(key, value string, revision int64) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision}

@@ -30,7 +30,7 @@ func newFollower(t *testing.T) *follower {
 	return f
 }
 
-// restart replaces the process by one that has read all keys, which its file may have kept.
+// restart replaces the process with a process that has read all keys, from etcd or from its file.
 func (f *follower) restart(t *testing.T) {
 	zone := ""
 	s, err := New(Options{
@@ -55,7 +55,7 @@ func (f *follower) put(kv *mvccpb.KeyValue) {
 	f.state.put(f.reader.record(kv, f.state.records.At(rawKey(kv.Key))), f.now)
 }
 
-// write makes a value, which put delivers later.
+// write creates the value of a key, which put delivers later.
 func (f *follower) write(key, text string) *mvccpb.KeyValue {
 	f.revision++
 	kv := &mvccpb.KeyValue{Key: []byte("/p/" + key), Value: []byte(text), CreateRevision: f.revision, ModRevision: f.revision}
@@ -110,7 +110,7 @@ func TestPendingOfZone(t *testing.T) {
 }
 
 // TestPendingAbortByAnotherClock aborts a change whose author's clock is ahead. The node must
-// revert it at once.
+// revert it immediately.
 func TestPendingAbortByAnotherClock(t *testing.T) {
 	f := newFollower(t)
 	p := &schema.Pending{By: "ana", Since: f.now.Add(time.Hour), Until: f.now.Add(2 * time.Hour)}
@@ -123,8 +123,8 @@ func TestPendingAbortByAnotherClock(t *testing.T) {
 	}
 }
 
-// TestPendingChecks makes a service with shared checks pending. The nodes of a scope must check it
-// for themselves, and all nodes together must share its checks.
+// TestPendingChecks starts a pending change of a service with shared checks. The nodes of a scope
+// must check it for themselves, and all nodes together must share its checks.
 func TestPendingChecks(t *testing.T) {
 	for _, test := range []struct {
 		on   []string
