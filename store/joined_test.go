@@ -152,8 +152,8 @@ func describe(s store.Snapshot) string {
 	return b.String()
 }
 
-// TestJoinedTells joins sources with problems. Problems must name both places, and an error of
-// either source must be reported.
+// TestJoinedTells joins sources with problems and errors. Problems must name both places, and an
+// error of either source must be reported.
 func TestJoinedTells(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})

@@ -18,7 +18,7 @@ type note struct {
 	Text    string `json:"text"`
 }
 
-// has checks that a file contains want. If want is "", the file must be missing.
+// has fails the test unless a file contains want. If want is "", the file must be missing.
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {

@@ -17,7 +17,7 @@ import (
 
 type snapshot = store.Snapshot
 
-// in replaces DIR in text with the directory of w.
+// in returns text with the directory of w in place of DIR.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
 // TestFilesThatAreWrittenInSteps writes a file in steps. No partial text may be accepted while a

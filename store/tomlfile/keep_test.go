@@ -18,7 +18,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// run follows vipd.toml with its saved state until it has read the files, and then stops.
+// run follows vipd.toml with the saved state until the files are read, and returns the last
+// snapshot.
 func (w *world) run() store.Snapshot {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())

@@ -34,7 +34,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) main() string { return filepath.Join(b.dir, "vipd.toml") }
 
-// start starts a new process that finds the files of an earlier one.
+// start starts a new process with the files of an earlier process.
 func (b *bench) start() {
 	b.state = statedir.New(filepath.Join(b.dir, "state"), func() {})
 	s := New(Options{Main: b.main(), StateDir: b.state, Pended: func(_ *store.Pending, how store.Outcome, _ string) {
@@ -113,8 +113,8 @@ func (m *pendingModel) served() string {
 }
 
 // TestPendingHistories compares random histories of saves, changes, confirmations, aborts, expiries
-// and restarts with a model. The served state must be the old or the pending one before the
-// deadline, and exactly the old or the confirmed one afterwards.
+// and restarts with a model. Before the deadline, the old or the pending state must be served, and
+// afterwards exactly the old or the confirmed state.
 func TestPendingHistories(t *testing.T) {
 	seen := map[store.Outcome]int{}
 	for seed := range uint64(20) {
@@ -240,8 +240,9 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	}
 }
 
-// TestPendingEndIsNotRecorded ends changes while state_dir is unwritable. An abort must report
-// that. After a confirmation and a later save, a restart must serve the save.
+// TestPendingEndIsNotRecorded ends changes while state_dir is unwritable. An abort must report that
+// its end is not recorded. After a confirmation and a later save, a restart must serve the saved
+// text.
 func TestPendingEndIsNotRecorded(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -254,7 +255,7 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		do()
-		_ = b.state.Close() // it can't write either
+		_ = b.state.Close() // Close can't write the record either
 		err = errors.Join(os.Rename(away, state), os.WriteFile(filepath.Join(state, pendingName), recorded, 0o600))
 		if err != nil {
 			t.Fatal(err)
@@ -284,8 +285,8 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	b.close()
 }
 
-// TestPendingKeepsPointers reverts a change. Services that it did not touch must keep their
-// pointers throughout.
+// TestPendingKeepsPointers reverts a change. Services that the change did not affect must keep
+// their pointers throughout.
 func TestPendingKeepsPointers(t *testing.T) {
 	b := newBench(t)
 	const other = "[services.b]\nvips = [\"10.96.0.9\"]\nports = [{ port = 80 }]\n"
@@ -309,8 +310,8 @@ func (b *bench) close() {
 	}
 }
 
-// TestPendingOvertaken saves the file while a change is pending. The save must be a problem, and
-// must be read at the end of the change.
+// TestPendingOvertaken saves the file while a change is pending. The saved text must cause a
+// problem, and must be read at the end of the change.
 func TestPendingOvertaken(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))

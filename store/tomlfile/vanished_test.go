@@ -23,13 +23,13 @@ func unknownTables(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// checked follows vipd.toml with unknownTables.
+// checked follows vipd.toml with unknownTables as its Check.
 func (w *world) checked() {
 	w.Helper()
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), Check: unknownTables}, nil)
 }
 
-// names writes names with a blank between them.
+// names formats names with a space between them.
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
 // TestMistakeOutsideService hides services with each kind of mistake. Hidden services must stay
@@ -130,7 +130,7 @@ func TestVanishedDefaults(t *testing.T) {
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
 			t.Errorf("%q: scheduler = %s, snat = %s, want the former defaults", text, a.Scheduler, a.SNAT)
 		}
-		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last one is an error itself
+		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last defaults have an error themselves
 			t.Errorf("%q: problems = %v, want the hidden defaults named only in the first three", text, s.Problems)
 		}
 	}

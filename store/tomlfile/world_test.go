@@ -31,7 +31,7 @@ type world struct {
 	seen int
 }
 
-// newWorld creates a directory with files. files maps a path to a text.
+// newWorld creates a directory with files. The map files has the text of each path.
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir()}
