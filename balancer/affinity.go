@@ -138,8 +138,8 @@ func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 
 // AffinityEndpoint returns the form in which the memories of f hold the backend at an address. With
 // PortScope, it is the backend's address and port. With a wider scope, it is the address and the
-// backend's rank among the backends with that address, because the port of an endpoint can differ
-// between frontends.
+// backend's rank among the backends with that address. The port would not be sufficient, because it
+// can differ between frontends.
 func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	if !f.AffinityScope.beyondPort() {
 		return at

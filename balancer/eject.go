@@ -65,8 +65,8 @@ func (r *EjectionBudget) Has(t Target) bool {
 
 // Remaining returns the number of endpoints that may still be ejected among those that share
 // connections with t, whose port must be set. Up to half of them may be ejected or down. Only
-// endpoints that could serve here count: endpoints of the same family that are not draining, have a
-// weight, and are on this node if locality requires this.
+// endpoints of the same family that could serve here count. They are not draining, have a weight,
+// and are on this node if locality requires this.
 //
 // The result is negative if too many endpoints are ejected, because others have failed or were
 // removed. If t serves several ports, the result is the smallest of all ports. If t could not

@@ -72,8 +72,8 @@ type Backend struct {
 	Failing bool
 }
 
-// Dead reports whether clients that connect again must not return to b, even if they have
-// connections to it, because b is removed, ejected, or fails its checks.
+// Dead reports whether b is removed, ejected, or fails its checks. Clients that connect again must
+// then not return to b, even if they still have connections to it.
 func (b Backend) Dead() bool {
 	return b.State == Removed || b.State == Ejected || b.Failing && b.State != Active
 }
@@ -89,8 +89,8 @@ func FrontendsOn(frontends snap.Map[Key, *Frontend], a netip.Addr) iter.Seq2[Key
 	return frontends.While(Key{Addr: a}, func(k Key) bool { return k.Addr == a })
 }
 
-// FrontendAt returns the frontend that gets connections to an address and port, and its key: the
-// frontend of that port, or of the narrowest range that contains it.
+// FrontendAt returns the frontend that gets connections to an address and port, and its key. It is
+// the frontend of exactly this port, or otherwise of the narrowest range that contains the port.
 func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 	if f, ok := frontends.Get(at); ok {
 		return at, f

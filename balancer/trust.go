@@ -55,8 +55,8 @@ func (env *Env) RefusedFile(s *Service) (field, path string) {
 func (env *Env) tlsDir() string { return cmp.Or(env.TLSDir, DefaultTLSDir) }
 
 // LogsTo returns the access log of s: JournalLog, a file, or "" for no log. It returns false if the
-// node's configuration decides, because s sets no log, or because s is from etcd and names a file,
-// which vipd would write as root.
+// node's configuration decides. This is the case if s sets no log, or if s is from etcd and names a
+// file, because vipd would write the file as root.
 func (s *Service) LogsTo() (to string, ok bool) {
 	if s.AccessLog == nil || fromEtcd(s) && *s.AccessLog != "" && *s.AccessLog != JournalLog {
 		return "", false

@@ -26,8 +26,8 @@ func newJurors(e *env, etcd *view) *jurors {
 }
 
 // juror returns this node as a juror of a peer's session. If nil, this node must neither confirm
-// the session nor vote on it. Otherwise etcd has registered this run of the node, and its record of
-// the session is no older than the registration, so votes of an earlier run remain valid.
+// the session nor vote on it. Otherwise this run of the node is registered in etcd, and the record
+// of the session is no older than the registration. Votes of an earlier run therefore remain valid.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {

@@ -132,9 +132,9 @@ func (r *ranking) cut(v *vip) bool {
 	return at >= 0 && !isWell(r.peers.well(), at) && r.wellAnywhere(v.addr)
 }
 
-// candidates returns the nodes that can own a VIP, the best first: the node with the other VIPs of
-// the group, and then the others in the order of [Better]. The policy of a group is the policy of
-// its first VIP.
+// candidates returns the nodes that can own a VIP, best first. The node with the other VIPs of the
+// group is first, and the other nodes follow in the order of [Better]. The policy of a group is the
+// policy of its first VIP.
 func (r *ranking) candidates(v *vip) []string {
 	v = r.vips.together(v)[0]
 	leader := r.leader(v)

@@ -62,8 +62,8 @@ func (s *session) begin() {
 
 // replaces reports whether this node may replace a session with its name. The session must belong
 // to this machine with the same gate, to an earlier boot of it, or to a machine that an operator
-// has reported to be off. The session of an earlier boot must also be silent, because this machine
-// may be a copy of a running machine with the same ID and name.
+// has reported to be off. The session of an earlier boot must also be silent. Otherwise this
+// machine may be a copy of a running machine with the same ID and name.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)

@@ -153,8 +153,8 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 }
 
 // claim writes this session to etcd as the owner of VIPs. The write fails if an owner has changed
-// or the session is not live. The parameter from describes the last owner, and since is the time of
-// its last sign of life, or 0 if the VIPs never had an owner.
+// or the session is not live. The parameter from describes the last owner. The time of its last
+// sign of life is since, or 0 if the VIPs never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {

@@ -29,7 +29,8 @@ func (w *writer) nextID() int {
 	return w.last
 }
 
-// write starts a transaction. The function then is called with its outcome and revision.
+// write starts a transaction. When its outcome is known, it calls the function then with the
+// outcome and the revision.
 func (w *writer) write(a Write, then func(Outcome, int64)) {
 	a.ID = w.nextID()
 	known := w.etcd.revision

@@ -37,11 +37,11 @@ func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int
 }
 
 // Next returns a picker like New that continues from the state of old, which may be nil. So a
-// service that changes often distributes connections as evenly as a service that never changes. If
-// old has the same scheduler, rr and the ties of the least-connection schedulers continue after the
-// last choice, wrr keeps the credit of every address that is still among backends, in any state,
-// and mh shares its table if addresses and weights are equal. Later picks of old do not affect the
-// new picker.
+// service that changes often distributes connections as evenly as a service that never changes. The
+// state is kept only if old has the same scheduler. rr and the ties of the least-connection
+// schedulers continue after the last choice. wrr keeps the credit of every address that is still
+// among backends, in any state. mh shares its table if addresses and weights are equal. Later picks
+// of old do not affect the new picker.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := candidatesOf(backends)
 	if load == nil {

@@ -44,8 +44,8 @@ func (r *weightedRandom) Pick(_ Flow, skip func(i int) bool) int {
 	return r.pickAmong(skip)
 }
 
-// pickAmong draws among the members that are not skipped in one pass: each member replaces the
-// choice with the probability of its weight among the members so far (reservoir sampling).
+// pickAmong draws among the members that are not skipped, in one pass (reservoir sampling). Each
+// member replaces the choice with the probability of its weight among the members so far.
 func (r *weightedRandom) pickAmong(skip func(i int) bool) int {
 	chosen, sum := -1, int64(0)
 	for _, m := range r.members {

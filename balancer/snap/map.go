@@ -5,7 +5,7 @@ import (
 	"iter"
 )
 
-// Ordered is the constraint of keys: they are comparable with ==, and Compare returns a negative
+// Ordered is the constraint of keys, which are comparable with ==. Compare returns a negative
 // number, zero or a positive number if the receiver sorts before, with or after other. Compare
 // returns zero exactly if the keys are ==.
 type Ordered[K any] interface {

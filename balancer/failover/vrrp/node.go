@@ -97,8 +97,8 @@ func (n *Node) Next() (earliest local.Time) {
 	return earliest
 }
 
-// Sent processes the result of a Send: the advert was sent, or err blocked all its packets. at is a
-// time before the first packet was sent.
+// Sent processes the result of a Send. If err is not nil, none of the advert's packets was sent.
+// The time at is shortly before the first packet was sent.
 func (n *Node) Sent(now local.Time, s Send, at local.Time, err error) []local.Action {
 	n.begin(now)
 	if r := n.find(s.Group); r != nil {
