@@ -97,8 +97,8 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 }
 
 // strangers returns problems for all other content of a file that may contain only services and
-// settings of addresses. main is the file that should contain the daemon's sections, or "" if it is
-// unknown.
+// settings of addresses. The parameter main is the file that should contain the daemon's sections,
+// or "" if it is unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {

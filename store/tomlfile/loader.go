@@ -273,8 +273,9 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	return fresh
 }
 
-// parse reads the file at path. doc contains the tables that fresh still needs. doc is nil if the
-// tables of old stay, because nothing has changed, the file can't be read, or it is being written.
+// parse reads the file at path. The document has the tables that fresh still needs. It is nil if
+// the tables of old stay, because nothing has changed, the file can't be read, or it is being
+// written.
 func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
@@ -317,8 +318,8 @@ type Result struct {
 	Main *Document
 }
 
-// Load reads the files that a Source would follow, once. path is a daemon's configuration file, a
-// services file, which is read in the same way, or a directory of services files.
+// Load reads once the files that a Source would follow. The path leads to a daemon's configuration
+// file, a directory of services files, or a services file, which is read like a configuration file.
 func Load(path string) Result {
 	main, place := path, ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {

@@ -109,8 +109,8 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	return false
 }
 
-// staying returns the problem of a setting that stays in use although it is missing, or a part of
-// it is missing, because an error in the file may hide it.
+// staying returns the problem of a setting that stays in use although it, or a part of it, is
+// missing. An error in the file may hide the setting.
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,

@@ -39,9 +39,9 @@ func (l *loader) hider() *balancer.Problem {
 }
 
 // mayHide reports whether p is an error that may hide the definition of a service. Such an error is
-// not about a service, is about a service that was never served, such as a misspelled name, is
-// about a service as a whole, or is about a value that may belong to another table. A wrong value
-// of a service does not hide other definitions.
+// about no service, about a service as a whole, or about a service that was never served, such as a
+// misspelled name. It may also be about a value that may belong to another table. A wrong value of
+// a service does not hide other definitions.
 func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }

@@ -121,9 +121,9 @@ func share(ctx context.Context, d time.Duration, part time.Duration) time.Durati
 	return d
 }
 
-// Do runs an operation, and may repeat it. It repeats the operation on another member if the member
-// in use fails or does not answer, and with a new token if the old token has expired. If no member
-// was reached, it returns [Unsent].
+// Do runs an operation, and may repeat it. If the member in use fails or does not answer, it
+// repeats the operation on another member. If the token has expired, it repeats the operation with
+// a new token. If no member was reached, it returns [Unsent].
 func (s *Members) Do(ctx context.Context, operation func(context.Context, *Member) error) error {
 	var doubted *Member
 	renewals := 0

@@ -176,10 +176,10 @@ func (s *stream) prove(ctx context.Context) error {
 	return nil
 }
 
-// checkRights checks whether the user's rights have changed since the full reading: a watch
-// continues after its right is removed, and a denied watch is not granted later. If it returns an
-// error, the stream must end. It reads the key of the folder itself, which is cheap because this
-// key can't exist.
+// checkRights checks whether the user's rights have changed since the full reading. The watches do
+// not show this, because a watch continues after its right is removed, and a denied watch is not
+// granted later. If it returns an error, the stream must end. It reads the key of the folder
+// itself, which is cheap because this key can't exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
 		f := &s.scopes[i] // f.next must not be read here, because another goroutine writes it

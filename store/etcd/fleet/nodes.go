@@ -61,9 +61,10 @@ type Registry struct {
 // NewRegistry returns a registry.
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
-// Nodes returns all nodes that exist or are configured, sorted by name. revision is the revision of
-// the last change of the keys that all nodes follow, or 0 if the user may not read all of these
-// keys. Removals of endpoints and overrides count with the next change, because they leave no key.
+// Nodes returns all nodes that exist or are configured, sorted by name. The result revision is the
+// revision of the last change of the keys that all nodes follow. It is 0 if the user may not read
+// all of these keys. Removals of endpoints and overrides count with the next change, because they
+// leave no key.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = r.Statuses(ctx); err != nil {
 		return nil, 0, err

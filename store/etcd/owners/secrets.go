@@ -34,8 +34,9 @@ func newSecret() []byte {
 	return b
 }
 
-// RekeyOwnership replaces the key of heartbeats in steps, with a pause after each step except the
-// last: all hosts first learn the next key, then sign with it, and finally refuse the former key.
+// RekeyOwnership replaces the key of heartbeats in three steps, with a pause after the first and
+// the second. All hosts first receive the next key, then sign with it, and finally refuse the
+// former key.
 func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
 	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {

@@ -7,8 +7,9 @@ import (
 )
 
 // seen holds the last state of each key that was read or followed. It complements the marker of
-// [client.History]: after a compaction, etcd can't return its history, and the marker may have been
-// written again in another history, because this host writes its own key after each outage.
+// [client.History], because etcd can't return its history after a compaction. The marker may then
+// have been written again in another history, because this host writes its own key after each
+// outage.
 type seen struct {
 	keys map[string]*mvccpb.KeyValue
 	// revision is the revision of the last received events. The revision in the header of an answer

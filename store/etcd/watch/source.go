@@ -125,8 +125,8 @@ func (s *Source) SetDefaults(defaults map[string]any) {
 	}
 }
 
-// Position returns the progress of the source. vipctl uses it to wait for a revision: the revision
-// is in effect once a snapshot is published whose Seen has reached it.
+// Position returns the progress of the source. vipctl uses it to wait for a revision, which is
+// published when Seen has reached it.
 func (s *Source) Position() Position {
 	s.mu.Lock()
 	defer s.mu.Unlock()

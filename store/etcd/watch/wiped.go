@@ -9,7 +9,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// wiped is the last state of a history that was replaced by a history without some of its services:
+// wiped is the last state of a history that was replaced by a history without some of its services.
 // etcd was wiped and may be partly written again, or was restored from an old backup. This state
 // stays in use until the new history has services and none was added for a while. Then the new
 // services count as complete, and missing services are removed.
