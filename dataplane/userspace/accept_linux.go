@@ -13,35 +13,36 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// route returns the frontend to which a connection belongs, or nil, and the VIP and port to which
-// the client has connected.
+// route returns the frontend of a connection, or nil if there is none, and the VIP and port to
+// which the client has connected.
 type route func(fd int) (*frontend, netip.AddrPort)
 
 // listener is a TCP socket from which the first loop accepts connections.
 type listener struct {
 	d     *Dataplane
-	f     *frontend // nil if frontends share it
+	f     *frontend // nil if several frontends share the socket
 	route route
 	addr  *net.TCPAddr
 
 	mu      sync.Mutex // guards fd; loops only try to lock it
 	fd      int        // -1 means closed
-	stopped bool       // accepts no more
+	stopped bool       // it no longer accepts connections
 }
 
-// intake holds the reasons why a loop does not accept.
+// intake holds the reasons why a loop does not accept connections.
 type intake struct {
-	paused  []*listener // there is no room for their connections
+	paused  []*listener // listeners without room for their connections
 	resumed int64       // the instant of the last check for room
-	ended   bool        // a connection has ended since
+	ended   bool        // a connection has ended since that check
 	orphans []orphan    // clients of frontends that are not applied yet
 }
 
-// acceptBatch is the number of connections that a loop accepts before it serves others.
+// acceptBatch is the maximum number of connections that a loop accepts before it handles other
+// events.
 const acceptBatch = 16
 
-// accept makes the first loop accept connections from a socket, which it then owns. f is nil if
-// frontends share it.
+// accept makes the first loop accept connections from socket, which then belongs to that loop. If
+// several frontends share the socket, f is nil.
 func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
 	ln := &listener{d: d, f: f, route: to, addr: socket.Addr().(*net.TCPAddr)}
 	raw, err := socket.SyscallConn()
@@ -74,7 +75,7 @@ func (ln *listener) refit(c *config) error {
 	return fit(uintptr(ln.fd), c)
 }
 
-// stop ends the accepting, and leaves the socket open.
+// stop ends the accepting of connections, and leaves the socket open.
 func (ln *listener) stop() {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -97,7 +98,7 @@ func (ln *listener) close() {
 // queue.
 func (l *loop) accept(ln *listener) {
 	if !ln.mu.TryLock() {
-		return // it is just being changed or closed; the event is repeated
+		return // it is being changed or closed; epoll repeats the event
 	}
 	defer ln.mu.Unlock()
 	for range acceptBatch {
@@ -126,13 +127,14 @@ func (l *loop) accept(ln *listener) {
 	}
 }
 
-// pause ignores a listener until its connections may have room. The caller has locked it.
+// pause makes the loop ignore a listener until there is room for its connections. The caller has
+// locked ln.
 func (l *loop) pause(ln *listener) {
 	_ = l.poller.control(unix.EPOLL_CTL_MOD, ln.fd, 0, ln.id())
 	l.paused = append(l.paused, ln)
 }
 
-// resume accepts again from the paused listeners for which there is room.
+// resume accepts connections again from the paused listeners for which there is room.
 func (l *loop) resume() {
 	if len(l.paused) > 0 && (l.ended || l.meter.woke >= l.resumed+int64(tick)) {
 		l.resumed = l.meter.woke
@@ -141,7 +143,7 @@ func (l *loop) resume() {
 	l.ended = false
 }
 
-// unpaused reports whether a listener is no longer paused.
+// unpaused reports whether ln need not stay paused, and makes the loop accept from it again.
 func (l *loop) unpaused(ln *listener) bool {
 	if !ln.mu.TryLock() {
 		return false
@@ -182,8 +184,8 @@ func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 	}
 }
 
-// check serves a client that may connect. If the node's own addresses have to be read first, which
-// takes time, the client waits for that.
+// check serves a client if it may connect. If the node's own addresses have to be read first, which
+// may be slow, the client waits for them.
 func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	defer l.containClient(f, fd, from)
 	may, sure := f.conf.Load().admits(l.d, from.Addr())
@@ -200,7 +202,7 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	}
 }
 
-// adoptOrphans serves the clients whose frontends are applied by now.
+// adoptOrphans serves the clients whose frontends have been applied since they connected.
 func (l *loop) adoptOrphans() {
 	if len(l.orphans) == 0 {
 		return
@@ -218,7 +220,7 @@ func (l *loop) turnAway(fd int) {
 	l.d.budget.give(2)
 }
 
-// serve begins a connection. greets reports whether the client's PROXY header follows.
+// serve starts a connection. greets reports whether the client must first send a PROXY header.
 func (l *loop) serve(f *frontend, fd int, from, to netip.AddrPort, greets bool) {
 	if !l.d.begin() {
 		l.turnAway(fd)

@@ -9,31 +9,33 @@ import (
 )
 
 // maxSources is the maximum number of sources that an admitter counts. Further sources have no
-// limit of their own.
+// limits of their own.
 const maxSources = 1 << 16
 
 // admitter counts the connections of a service's clients in one family, for the limits of its
 // frontends. Connections and flows that were open before the service had limits are not counted.
 type admitter struct {
 	key   admitterKey
-	users int // frontends that use it; the mu of admitters guards it
+	users int // the number of frontends that use it; the mu of admitters guards it
 
 	mu      sync.Mutex // guards the fields below
 	total   int
 	sources map[netip.Addr]*source
-	// sweepAt is the number of sources at which idle sources are removed. It doubles the number of
-	// the remaining sources, so each removal is paid for by as many additions.
+	// sweepAt is the number of sources at which idle sources are removed. It is twice the number of
+	// sources that the last removal left, so the cost of each removal is spread over as many
+	// additions.
 	sweepAt int
-	// swept is the time of the last removal. A full admitter removes sources once in sweepPause.
+	// swept is the time of the last removal. A full admitter removes sources at most once in
+	// sweepPause.
 	swept time.Time
-	// full is the time when a source had no limit because there were too many.
+	// full records when a source had no limits because there were too many sources.
 	full shortage
 }
 
 // source is a network of clients.
 type source struct {
 	conns int
-	// credit is the number of connections that it may open at the time at.
+	// credit is the number of connections that the source could open at the time in the field at.
 	credit float64
 	at     time.Time
 }
@@ -41,7 +43,7 @@ type source struct {
 // minSweep is the minimum number of sources at which idle sources are removed.
 const minSweep = 1024
 
-// sweepPause is the minimum time between two removals. Looking at all sources takes a millisecond,
+// sweepPause is the minimum time between two removals. Checking all sources takes a millisecond,
 // and a flood from many sources must not cause that for each connection.
 const sweepPause = time.Second
 
@@ -93,7 +95,7 @@ func (n admission) end() {
 	}
 }
 
-// sourceLocked returns the source, or nil if there are too many.
+// sourceLocked returns the source of a network. It returns nil if there are too many sources.
 func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) *source {
 	if s := a.sources[key]; s != nil {
 		return s
@@ -115,8 +117,8 @@ func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) 
 	return s
 }
 
-// open uses the source's credit for a connection, and reports whether the connection is within the
-// limits of the source.
+// open reports whether another connection is within the limits of the source. If so, it subtracts
+// the connection from the source's credit.
 func (s *source) open(l balancer.ClientLimits, now time.Time) bool {
 	if r := l.SourceRate; r.N > 0 {
 		s.credit = min(s.credit+float64(r.N)*float64(now.Sub(s.at))/float64(r.Per), float64(r.N))
@@ -134,7 +136,7 @@ func (s *source) open(l balancer.ClientLimits, now time.Time) bool {
 	return true
 }
 
-// admitters has the admitters of all services with limits.
+// admitters holds the admitters of all services with limits.
 type admitters struct {
 	mu  sync.Mutex
 	all map[admitterKey]*admitter
@@ -145,8 +147,8 @@ type admitterKey struct {
 	is4     bool
 }
 
-// share returns the admitter for the definition g of f, or nil if g is nil or has no limits. An
-// admitter lasts while a frontend uses it.
+// share returns the admitter for g, the new definition of f. It returns nil if g is nil or has no
+// limits. An admitter exists while a frontend uses it.
 func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,8 +176,8 @@ func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	return next
 }
 
-// admitLocked counts a connection of a client, and reports whether it is within the limits. The
-// node itself has no limits.
+// admitLocked counts a connection of a client, and reports whether it is within the limits. No
+// limits apply to the node itself.
 func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
 	c := f.conf.Load()
 	if f.admitter == nil || c.isExempt(f.d, client) {
@@ -184,14 +186,14 @@ func (f *frontend) admitLocked(client netip.Addr) (admission, bool) {
 	return f.admitter.admit(client, c.limitsOf(client), time.Now())
 }
 
-// isExempt reports whether client is the node itself. A PROXY header that names the node is not
-// sufficient.
+// isExempt reports whether client is the node itself. If the address comes from a PROXY header, the
+// client is not exempt.
 func (c *config) isExempt(d *Dataplane, client netip.Addr) bool {
 	return !c.AcceptProxyProtocol && c.isOwn(d, client)
 }
 
-// limitsOf returns the limits for a client. If a PROXY header names a client of the other family,
-// its source has the default prefix length.
+// limitsOf returns the limits for a client. If a PROXY header names a client of the other address
+// family, the source prefix has the default length.
 func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
 	l := c.Limits
 	if l.SourcePrefix > 0 && client.Is4() != c.Addr.Is4() {
@@ -200,7 +202,8 @@ func (c *config) limitsOf(client netip.Addr) balancer.ClientLimits {
 	return l
 }
 
-// recountLocked counts a connection of an earlier process, regardless of the limits.
+// recountLocked counts a connection that was handed over by an earlier process, regardless of the
+// limits.
 func (f *frontend) recountLocked(client netip.Addr) admission {
 	c := f.conf.Load()
 	if f.admitter == nil || c.isExempt(f.d, client) {

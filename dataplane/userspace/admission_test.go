@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestAdmitterCounts opens and ends connections of two sources at chosen times. Each attempt must
-// be within the limits exactly as listed, and ended connections must not count.
+// TestAdmitterCounts opens and ends connections of two sources at chosen times. The limits must
+// accept and refuse the attempts as listed, and ended connections must not count.
 func TestAdmitterCounts(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	neighbor := netip.MustParseAddr("192.0.2.77")
@@ -30,10 +30,10 @@ func TestAdmitterCounts(t *testing.T) {
 		{balancer.ClientLimits{SourceRate: balancer.Rate{N: 2, Per: time.Second}, SourcePrefix: 32}, []attempt{
 			{a, 0, 0, true}, {a, 0, 0, true}, {a, 0, 0, false}, {b, 0, 0, true},
 			{a, 400 * time.Millisecond, 0, false}, {a, 500 * time.Millisecond, 0, true}, {a, 500 * time.Millisecond, 0, false},
-			{a, time.Hour, 0, true}, {a, time.Hour, 0, true}, {a, time.Hour, 0, false}, // credit does not exceed the rate
+			{a, time.Hour, 0, true}, {a, time.Hour, 0, true}, {a, time.Hour, 0, false}, // credit must not exceed the rate
 		}},
 		{balancer.ClientLimits{Connections: 9, SourceConnections: 1, SourceRate: balancer.Rate{N: 1, Per: time.Minute}, SourcePrefix: 32}, []attempt{
-			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refusal uses no credit
+			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refused attempt must use no credit
 		}},
 	} {
 		start, l := time.Now(), newAdmitter(admitterKey{})
@@ -61,7 +61,7 @@ func TestAdmitterCounts(t *testing.T) {
 }
 
 // TestAdmitterMemory opens connections from more sources than an admitter counts. Further sources
-// must have no limit, and sources without connections must make room.
+// must have no limits, and sources without connections must be removed to make room.
 func TestAdmitterMemory(t *testing.T) {
 	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
 	a, now := newAdmitter(admitterKey{}), time.Now()

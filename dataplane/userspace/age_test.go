@@ -9,7 +9,7 @@ import (
 )
 
 // TestMaxConnectionAge keeps connections busy beyond their maximum age. They must end with a reset,
-// not more than 10 % early, and also if the age is set while they are open.
+// at most 10 % early, even if the age is set while they are open.
 func TestMaxConnectionAge(t *testing.T) {
 	const age = 2 * time.Second
 	s := serveAt(t, "127.0.0.1:0", named("a"))
@@ -32,7 +32,7 @@ func TestMaxConnectionAge(t *testing.T) {
 				}
 				break
 			}
-			time.Sleep(10 * time.Millisecond) // keeps it busy
+			time.Sleep(10 * time.Millisecond) // keeps the connection busy
 		}
 		if lived := time.Since(begun); lived < age*9/10 {
 			t.Errorf("age at the end of a connection to %s = %s, want at least 90 %% of %s", x, lived, age)
@@ -40,8 +40,9 @@ func TestMaxConnectionAge(t *testing.T) {
 	}
 }
 
-// TestMaxConnectionAgeSpread compares connections that started together. Their ends must be spread
-// over the last tenth of the age, and be the same in another process.
+// TestMaxConnectionAgeSpread compares the remaining times of connections that started together.
+// Their ends must be spread over the last tenth of the age, and another process must calculate the
+// same ends.
 func TestMaxConnectionAgeSpread(t *testing.T) {
 	now := time.Now()
 	shortest, longest := time.Hour, time.Duration(0)

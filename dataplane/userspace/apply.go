@@ -9,7 +9,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Apply makes each key what its change says. Keys fail independently: the errors are KeyErrors.
+// Apply sets or removes the definition of each key as its change requires. Keys fail independently,
+// with KeyErrors.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -28,7 +29,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 }
 
 // configure sets the definitions of frontends, and requests the interception of their connections.
-// Some keys may fail.
+// The returned KeyErrors hold the keys that failed.
 func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -44,7 +45,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		d.reads.start()
 		d.tasks.Go(d.janitor)
 	}
-	for _, c := range batch { // ports become free before other frontends open them
+	for _, c := range batch { // removals come first, so their ports are free when other frontends open them
 		if c.New == nil {
 			d.removeLocked(c)
 			continue
@@ -87,7 +88,7 @@ func (d *Dataplane) removeLocked(c dataplane.Change) {
 	d.watchLocked(f)
 }
 
-// watchLocked adds f to the frontends of the janitor, or removes it.
+// watchLocked adds f to the frontends that the janitor checks, or removes it from them.
 func (d *Dataplane) watchLocked(f *frontend) {
 	if f.timed() {
 		d.timed[f] = struct{}{}

@@ -1,13 +1,13 @@
 package userspace
 
-// aside calls functions that may block, such as logs and hooks, in their order, in a goroutine. So
-// the loops and flows never wait for them.
+// aside calls functions that may block, such as logs and hooks, one after another in a goroutine,
+// so the loops and flows never wait for them.
 type aside struct {
 	queue chan func()
 	done  chan struct{}
 }
 
-// asideLimit is the number of calls that may wait. Further calls are lost.
+// asideLimit is the maximum number of waiting calls. Further calls are dropped.
 const asideLimit = 4096
 
 func (a *aside) start() {
@@ -20,7 +20,8 @@ func (a *aside) start() {
 	}()
 }
 
-// do calls call soon, and reports whether it will. Before start and after stop it calls it at once.
+// do queues call, and reports whether there was room for it. Before start and after stop, do runs
+// it immediately.
 func (a *aside) do(call func()) bool {
 	if a.queue == nil {
 		call()
@@ -34,7 +35,7 @@ func (a *aside) do(call func()) bool {
 	}
 }
 
-// flush waits for all earlier calls.
+// flush waits for all calls that were queued earlier.
 func (a *aside) flush() {
 	done := make(chan struct{})
 	if a.queue != nil {
@@ -43,7 +44,8 @@ func (a *aside) flush() {
 	}
 }
 
-// stop waits for all calls, and ends the goroutine. Nothing may call do meanwhile.
+// stop waits for all queued calls, and ends the goroutine. No other goroutine may call do during
+// stop.
 func (a *aside) stop() {
 	if a.queue != nil {
 		close(a.queue)

@@ -8,26 +8,28 @@ import (
 	"vipd/balancer"
 )
 
-// backend is the state of a backend of a service's port. All VIPs of the service share it, and it
-// outlives their changes.
+// backend is the state of a backend of a service's port. All VIPs of the service share it. It
+// survives changes of their definitions.
 type backend struct {
 	addr    netip.AddrPort
 	service balancer.Name
 	// to is the address in the form for dialing.
 	to dialAddress
-	// active counts connections and flows from their choice to their end.
+	// active is the number of connections and flows for which the backend was chosen and that have
+	// not ended.
 	active atomic.Int64
-	// total counts the connections and flows that it accepted, failures the connects that failed.
+	// total is the number of connections and flows that the backend accepted, and failures the
+	// number of failed attempts to connect.
 	total, failures atomic.Uint64
-	// Until the instant restUntil, the backend is never the first choice; 0 means that its last
-	// answer was good.
+	// Until the instant restUntil, the backend is never the first choice. Zero means that the last
+	// attempt succeeded.
 	restUntil atomic.Int64
 	// seen is the time when a frontend last used it; the dataplane's mu guards it.
 	seen time.Time
 }
 
-// take counts another connection and returns true, unless the number would exceed the bound; 0
-// means no bound.
+// take counts another connection and returns true, unless the count would exceed bound. A bound of
+// 0 means no limit.
 func (b *backend) take(bound int) bool {
 	if bound <= 0 {
 		b.active.Add(1)
@@ -44,7 +46,7 @@ func (b *backend) take(bound int) bool {
 	}
 }
 
-// target returns its name in reports of dials.
+// target returns the name of the backend in reports of dials.
 func (b *backend) target() balancer.Target {
 	return balancer.Target{Service: b.service, Addr: b.addr.Addr(), Port: b.addr.Port()}
 }
@@ -53,10 +55,10 @@ func (b *backend) release() { b.active.Add(-1) }
 
 func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= int64(bound) }
 
-// resting reports whether the backend failed a moment ago.
+// resting reports whether the backend is at rest after a recent failure.
 func (b *backend) resting(now int64) bool { return now < b.restUntil.Load() }
 
-// awake reports whether the backend does not rest. After a rest it returns true for a single
+// awake reports whether the backend is not at rest. After a rest, it returns true for a single
 // caller, which then tries the backend.
 func (b *backend) awake(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
@@ -66,12 +68,13 @@ func (b *backend) awake(now int64, patience time.Duration) bool {
 	return now >= until && b.restUntil.CompareAndSwap(until, now+int64(patience+Rest))
 }
 
-// failed lets it rest, and reports whether it did not rest before.
+// failed starts a rest of the backend, and reports whether the last attempt before had succeeded.
 func (b *backend) failed(now int64) bool {
 	return b.restUntil.Swap(now+int64(Rest)) == 0
 }
 
-// answered records that it accepts connections, and reports whether it was resting.
+// answered records that the backend accepts connections, and reports whether an earlier attempt had
+// failed.
 func (b *backend) answered() bool {
 	return b.restUntil.Load() != 0 && b.restUntil.Swap(0) != 0
 }

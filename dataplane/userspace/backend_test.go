@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestBackendRest makes a backend fail. It must rest, then one client must try it, and an answer
-// must end the rest.
+// TestBackendRest makes a backend fail. It must rest, then a single client must try it, and an
+// answer must end the rest.
 func TestBackendRest(t *testing.T) {
 	b := &backend{}
 	const start = int64(time.Hour)

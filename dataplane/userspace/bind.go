@@ -9,53 +9,56 @@ import (
 	"vipd/balancer"
 )
 
-// interception brings connections to frontends. Calls of its methods must not overlap. The caller
-// holds the dataplane's lock for open and forget, but not for the other methods, which may be slow.
+// interception is a way of bringing connections to frontends. Calls of its methods must not
+// overlap. The caller holds the dataplane's lock for open and forget, but not for the other
+// methods, which may be slow.
 type interception interface {
 	// open requests the interception of f according to its definition.
 	open(f *frontend) error
-	// forget ends the interception of f. The caller closes its sockets.
+	// forget ends the interception of f. The caller closes the sockets of f.
 	forget(f *frontend)
-	// commit carries out the requests of the earlier calls.
+	// commit applies the changes that earlier calls of open and forget requested.
 	commit(ctx context.Context) error
 	// lose makes conntrack forget the UDP flows of redirects to closed sockets, because another
 	// program may get the ports.
 	lose(ctx context.Context, keys map[balancer.Key]bool) error
-	// translates reports whether conntrack translates connections to some frontends, and to all.
+	// translates reports whether conntrack translates connections to some frontends, and to all of
+	// them.
 	translates() (some, all bool)
-	// maxPorts returns the maximum number of ports of a range.
+	// maxPorts returns the maximum number of ports of a port range.
 	maxPorts() int
-	// served reports whether connections to f are intercepted, unless f is withdrawn.
+	// served reports whether the interception of f works as its definition requires.
 	served(f *frontend) bool
 	inspect(ctx context.Context) (damage []string, err error)
 	intact(ctx context.Context) (reason string, err error)
-	// stop shuts the frontends, and sends all new connections to closed ports, which are held.
-	// Established connections continue. close ends the interception, and leaves the sockets of
-	// bound frontends.
+	// stop closes the sockets of the frontends, and sends all new connections to closed ports,
+	// which vipd holds. Established connections continue. close ends the interception, and leaves
+	// the sockets of bound frontends open.
 	stop(ctx context.Context, frontends []*frontend) error
 	close(ctx context.Context) error
 	// shared returns the sockets that several frontends share.
 	shared() []*listener
-	// portOf returns the port of the range of f to which a redirected client sends datagrams, or 0
-	// if it is unknown. local is the address and port at which they arrive.
+	// portOf returns the port in the range of f to which a redirected client sent a datagram, or 0
+	// if it is unknown. local is the address and port at which the datagram arrived.
 	portOf(f *frontend, client, local netip.AddrPort) uint16
-	// inherit keeps the interception of an earlier process, which sends UDP to these ports, until
-	// the first commit replaces it.
+	// inherit keeps an earlier process's interception until the first commit replaces it. ports
+	// holds the port to which UDP is redirected for each frontend.
 	inherit(ports map[balancer.Key]uint16)
 }
 
-// bind is the interception by sockets at VIP:port.
+// bind is the interception with sockets at VIP:port.
 type bind struct{}
 
 func (bind) translates() (some, all bool) { return false, false }
 
-// maxBoundPorts limits the ports of a range with the bind interception, because each has a socket.
+// maxBoundPorts is the maximum number of ports of a range with the bind interception, which needs a
+// socket for each port.
 const maxBoundPorts = 1024
 
 func (bind) maxPorts() int { return maxBoundPorts }
 
 func (bind) open(f *frontend) error {
-	if f.conf.Load().Withdrawn { // the VIP is another host's
+	if f.conf.Load().Withdrawn { // another host has the VIP
 		f.shut()
 		return nil
 	}
@@ -78,7 +81,7 @@ func (bind) open(f *frontend) error {
 	return failed
 }
 
-// openListenerLocked opens or closes the TCP socket according to the definition.
+// openListenerLocked opens or closes the TCP socket as the definition requires.
 func (p *portSockets) openListenerLocked() error {
 	c := p.f.conf.Load()
 	switch {
@@ -98,7 +101,7 @@ func (p *portSockets) openListenerLocked() error {
 func (bind) forget(*frontend)             {}
 func (bind) commit(context.Context) error { return nil }
 
-// lose does nothing, because conntrack does not translate.
+// lose does nothing, because no conntrack entry redirects clients.
 func (bind) lose(context.Context, map[balancer.Key]bool) error { return nil }
 
 func (bind) inspect(context.Context) ([]string, error) { return nil, nil }
@@ -107,21 +110,21 @@ func (bind) close(context.Context) error               { return nil }
 func (bind) shared() []*listener                       { return nil }
 func (bind) inherit(map[balancer.Key]uint16)           {}
 
-// portOf returns 0. Each port has its own socket.
+// portOf returns 0. It is not needed, because each port has its own socket.
 func (bind) portOf(*frontend, netip.AddrPort, netip.AddrPort) uint16 { return 0 }
 
 func (bind) stop(_ context.Context, frontends []*frontend) error {
 	for _, f := range frontends {
 		f.shut()
-		if !f.d.yielded { // another process of this kind may need the port
+		if !f.d.yielded { // another userspace dataplane may need the port
 			f.refuse()
 		}
 	}
 	return nil
 }
 
-// refuse keeps the port at the VIP closed until letGo, as if no backend were active. If it can't be
-// silent, it refuses clients.
+// refuse keeps the port at the VIP closed until letGo is called, as if no backend were active. If
+// the port can't stay silent, clients are refused.
 func (f *frontend) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// blackhole returns an address that never answers a connection: a listener whose queue is full.
+// blackhole returns an address that never answers: the queue of its listener is full.
 func blackhole(t testing.TB) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -47,7 +47,7 @@ func blackhole(t testing.TB) netip.AddrPort {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if info.Unacked > info.Sacked { // more wait than may
+		if info.Unacked > info.Sacked { // the queue is full
 			return at
 		}
 		if c, err := net.DialTimeout("tcp", at.String(), time.Second); err == nil {
@@ -56,8 +56,8 @@ func blackhole(t testing.TB) netip.AddrPort {
 	}
 }
 
-// TestUnresponsiveBackendDelaysFew connects clients while a backend never answers. Few
-// connections are delayed by it.
+// TestUnresponsiveBackendDelaysFew connects clients while one backend never answers. It must delay
+// only few connections.
 func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 	hole := blackhole(t)
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -79,9 +79,9 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// At first all requests may reach it at once; later one request for each rest and timeout. If
-	// the machine was paused, the other backends may rest because they were late, and all requests
-	// may reach it again.
+	// At first, all requests may reach this backend together, and later one request after each rest
+	// and timeout. If the machine was paused, the other backends may also rest because they were
+	// late, and all requests may reach this one again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
 		t.Errorf("requests at it = %d in %s, want 1 to %d", n, took, most)
@@ -89,7 +89,7 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 }
 
 // TestCloseAndRemovalAbandonDials removes a backend, and closes the dataplane, while a dial hangs.
-// Neither may wait for the dial.
+// Neither step may wait for the dial.
 func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	hole := blackhole(t)
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -139,7 +139,7 @@ func TestSourceRanges(t *testing.T) {
 	d := start(t, Options{})
 	cases := []struct {
 		sources string
-		in      bool // the remote client is in them
+		in      bool // whether the sources include the remote client
 	}{
 		{"", true},
 		{"10.9.0.2/32 fd00:9::2/128", true},
@@ -147,7 +147,7 @@ func TestSourceRanges(t *testing.T) {
 		{"0.0.0.0/0 ::/0", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 10.8.0.0/15 fd00:8::/31", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 fd00:9:0:0:1::/80", false},
-		{"10.9.0.2/32", false}, // for IPv6: none of its family
+		{"10.9.0.2/32", false}, // no prefix for IPv6
 	}
 	for _, c := range cases {
 		for _, key := range []string{"10.96.0.1:80/tcp", "10.96.0.1:80/udp", "[fd00:96::1]:80/tcp", "[fd00:96::1]:80/udp"} {
@@ -180,10 +180,10 @@ func TestSourceRanges(t *testing.T) {
 	}
 }
 
-// silence is how long a client waits when it must get no answer.
+// silence is the time that a test waits to show that a client gets no answer.
 const silence = 300 * time.Millisecond
 
-// try makes a request from a namespace. It returns an error if the request is refused.
+// try makes a request from a namespace. It returns an error if there is no answer.
 func try(t *testing.T, from *lab.NS, k balancer.Key) error { return tryFor(t, from, k, wait.Patience) }
 
 func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) error {
@@ -198,14 +198,14 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 	return err
 }
 
-// TestExplainsWhyItCannotListen applies a frontend whose port another program has. The error must
+// TestExplainsWhyItCannotListen applies a frontend whose port another program uses. The error must
 // explain how to find the program, and other frontends must be served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
 	d := start(t, Options{})
 	wildcard := frontendAt(fmt.Sprintf("127.77.4.5:%d", s.addr.Port()), other.addr)
-	elsewhere := frontendAt("203.0.113.9:9000", other.addr) // a VIP that may come
+	elsewhere := frontendAt("203.0.113.9:9000", other.addr) // a VIP that the host might get later
 	fine := frontendAt("127.77.4.5:9000", other.addr)
 	err := d.tryApply(wildcard, elsewhere, fine)
 	var each dataplane.KeyErrors
@@ -229,9 +229,9 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// Within the budget no client may be lost: clients that exceed it must wait in the queue. If
-	// the system runs out of descriptors before the budget, clients that were just accepted may be
-	// lost after their connect timeout.
+	// At the budget, no client may be lost: clients beyond it must wait in the kernel's queue. If
+	// the system runs out of descriptors before the budget does, clients that were just accepted
+	// may be lost after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -249,7 +249,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			vip := netip.MustParseAddrPort("127.77.4.6:9000")
 			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
 			var held []*client
-			for range 150 { // far more than 64 descriptors allow: the others wait in the queue
+			for range 150 { // far more than 64 descriptors allow: the others must wait in the queue
 				held = append(held, mustConnect(t, vip))
 			}
 			var answered atomic.Int64
@@ -261,7 +261,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 					} else if how == "budget" || !isReset(err) {
 						t.Errorf("connection %d: %v", i, err)
 					}
-					c.Close() // frees a place for the next
+					c.Close() // makes room for the next connection
 				})
 			}
 			wg.Wait()
@@ -288,12 +288,12 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.maxDescriptors = 1000 // the budget does not help, because the system refuses
+		o.maxDescriptors = 1000 // the budget has room, but the system refuses
 	}
 	d := start(t, o)
 	f := frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend))
 	if how == "emfile" {
-		f.ConnectTimeout = time.Second // the time that lost clients wait
+		f.ConnectTimeout = time.Second // the time until accepted clients are lost
 	}
 	d.apply(f)
 	_, _ = os.Stdin.Read(make([]byte, 1))
@@ -309,8 +309,8 @@ func queued(t *testing.T, ln *listener) uint32 {
 	return info.Unacked
 }
 
-// TestManyListenersKeepTheBudget fills the budget while many listeners wait for clients. They use
-// no descriptors beyond it.
+// TestManyListenersKeepTheBudget fills the budget while many listeners wait for clients. The
+// listeners must use no descriptors beyond the budget.
 func TestManyListenersKeepTheBudget(t *testing.T) {
 	const listeners = 60
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -320,14 +320,14 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 		all = append(all, frontendAt(fmt.Sprintf("127.77.4.7:%d", 9000+i), s.addr))
 	}
 	d.apply(all...)
-	for _, f := range all { // so its listener runs
+	for _, f := range all { // makes sure that the frontend's listener accepts
 		if _, err := askOnce(f.AddrPort(), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	greedy := d.frontends[all[0].Key]
 	var first []*client
-	for range 100 { // more than its share
+	for range 100 { // more than the frontend's share
 		first = append(first, mustConnect(t, all[0].AddrPort()))
 	}
 	eventually(t, "the first to have its share", func() error {

@@ -13,12 +13,12 @@ import (
 // errLoop is the reason why a backend gets no connections that would return to their frontend.
 var errLoop = errors.New("its address belongs to a service that leads back to this service: connections would loop")
 
-// chains holds the wanted frontends by key. Because a backend may itself be a frontend, connections
-// to backends are checked for loops.
+// chains holds the wanted frontends by key. A backend may itself be a frontend, so connections to
+// backends are checked for loops.
 type chains struct {
-	mu        sync.RWMutex // guards what follows; no frontend is locked under it
+	mu        sync.RWMutex // guards the fields below; no frontend is locked while it is held
 	frontends map[balancer.Key]*frontend
-	// ranges has the frontends with a range of ports on each address, the narrowest first.
+	// ranges holds the frontends of each address that have a port range, the narrowest first.
 	ranges map[netip.Addr][]*frontend
 }
 
@@ -45,7 +45,8 @@ func (c *chains) remove(f *frontend) {
 	}
 }
 
-// at returns the wanted frontend that gets connections to an address and port, or nil.
+// at returns the wanted frontend that receives connections to an address and port. It returns nil
+// if there is none.
 func (c *chains) at(k balancer.Key) *frontend {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -64,8 +65,8 @@ func (c *chains) atLocked(k balancer.Key) *frontend {
 	return nil
 }
 
-// leadBack reports whether a connection from the frontend at own to a backend may return to that
-// frontend. The backend is rarely a frontend, so one lookup usually suffices.
+// leadBack reports whether a connection from the frontend own to the backend at the address in to
+// may return to that frontend. Most backends are not frontends, so one lookup usually suffices.
 func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

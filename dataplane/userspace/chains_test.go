@@ -10,8 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestLoopsTakeNoConnections applies services that lead to themselves and to each other, where a
-// connection would use all descriptors. They refuse their clients, and a chain with an end works.
+// TestLoopsTakeNoConnections applies services that lead to themselves and to each other, so a
+// connection would use up all descriptors. They must refuse their clients, and a chain that ends at
+// a server must work.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxDescriptors: 200})
@@ -44,7 +45,7 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		t.Errorf("error of a datagram through another service = %v, want nil", err)
 	}
 	eventually(t, "the end of connections", func() error {
-		if used := d.budget.used.Load(); used > before+2 { // the two flows of the chain
+		if used := d.budget.used.Load(); used > before+2 { // the chain has two flows
 			return fmt.Errorf("used descriptors = %d, before = %d", used, before)
 		}
 		return nil
@@ -56,7 +57,8 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 	})
 }
 
-// TestChainsLaw compares leadBack with a walk over all paths, step by step.
+// TestChainsLaw applies random changes, and compares leadBack with a walk over all paths after each
+// step.
 func TestChainsLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -107,8 +109,8 @@ func TestChainsLaw(t *testing.T) {
 	}
 }
 
-// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients that stay. They must use no
-// more than their service's share.
+// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients of a service that stay
+// connected. They must use no more descriptors than their service's share.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})
@@ -116,7 +118,7 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"
 	d.apply(slow[0], slow[1], good)
-	for range 60 { // far more than allowed; waiting clients use no descriptors
+	for range 60 { // far more than the share; waiting clients use no descriptors
 		for _, f := range slow {
 			mustConnect(t, f.AddrPort())
 		}

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// remove removes one of f's backends.
+// without returns a copy of f without the backend at addr.
 func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	return with(f, func(f *balancer.Frontend) {
 		for i, b := range f.Backends {
@@ -31,7 +31,7 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 }
 
 // TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. Only requests
-// that the backend had accepted may fail.
+// that this backend had accepted may fail.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -80,7 +80,7 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	wg.Wait()
 	close(done)
 	meddling.Wait()
-	// The flaky backend accepted the failed requests before it was killed.
+	// Before it was stopped, the flaky backend had accepted the failed requests.
 	for _, b := range d.Counters()[0].Backends {
 		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
 			t.Errorf("failed requests = %d, want at most the unanswered ones of the dead backend; it had accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
@@ -89,7 +89,8 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
-// meddle changes everything that can change while the backends of f stay, until ctx ends.
+// meddle changes everything in f that can change without removing its first backend, until ctx
+// ends.
 func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
@@ -109,8 +110,8 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 	}
 }
 
-// flowing is a connection with a time limit for each read and write. A busy machine may be slow,
-// but the connection must not stall.
+// flowing is a connection with a time limit for each read and write. A slow transfer is accepted,
+// because the machine may be busy, but the connection must not stall.
 type flowing struct{ net.Conn }
 
 func (c flowing) Read(p []byte) (int, error) {
@@ -123,8 +124,8 @@ func (c flowing) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// TestStreamsOutliveChanges changes a frontend while a connection carries data. All bytes
-// arrive, and are counted.
+// TestStreamsOutliveChanges changes a frontend while a connection carries data. All bytes must
+// arrive and be counted.
 func TestStreamsOutliveChanges(t *testing.T) {
 	size := int64(wait.Soak(64, 256)) << 20
 	sum := func(r io.Reader) [32]byte {
@@ -133,7 +134,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		return [32]byte(h.Sum(nil))
 	}
 	begun := make(chan struct{}, 10)
-	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads everything, then answers with the sum and as much again
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads everything, then answers with a checksum and as much data again
 		begun <- struct{}{}
 		got := sum(c)
 		_, _ = c.Write(got[:])
@@ -145,7 +146,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
-	select { // an earlier change may have left it to the other server, or to none
+	select { // the other server may get the connection because of an earlier change
 	case <-begun:
 	case <-time.After(wait.Patience):
 		t.Fatal("the connection does not reach the server")
@@ -177,8 +178,8 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfLostBackendsAreCut gives a backend each state, and then removes it. Only a
-// removed or expired backend loses its connections.
+// TestConnectionsOfLostBackendsAreCut gives a backend each state in turn, and then removes it. Only
+// an expired backend, or one that is no longer defined, may lose its connections.
 func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -208,7 +209,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		}
 	}
 	until := time.Now().Add(300 * time.Millisecond)
-	d.apply(with(f, func(f *balancer.Frontend) { // a's time ends soon
+	d.apply(with(f, func(f *balancer.Frontend) { // the time of backend a ends soon
 		for i := range f.Backends {
 			if f.Backends[i].Addr == a.addr {
 				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, until
@@ -229,7 +230,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 }
 
 // TestRemovedFrontendDrains removes a frontend with a connection, restores it, and removes it
-// again. The connection lives until drain_timeout.
+// again. The connection must last until drain_timeout.
 func TestRemovedFrontendDrains(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -246,7 +247,7 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "draining" {
 		t.Errorf("connections = %v, want one that is draining", list)
 	}
-	d.apply(f) // it returns in time, so the connection continues
+	d.apply(f) // the frontend is restored before the timeout, so the connection must continue
 	later := time.Now().Add(2 * f.DrainTimeout)
 	d.tidy(later)
 	c.mustAsk(t)
@@ -264,8 +265,8 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	})
 }
 
-// TestIdleTimeout ends connections without traffic, and no others. If the machine is paused for too
-// long, other connections also become idle; then the test tries again with twice the timeout.
+// TestIdleTimeout ends connections without traffic. Other connections must continue. If the machine
+// is paused for too long, they also become idle, and the test tries again with twice the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -273,7 +274,7 @@ func TestIdleTimeout(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if gap < timeout/2 { // the relay alone may have stood still, but not three times in a row
+		if gap < timeout/2 { // only the relay may have stood still, but not three times in a row
 			if unseen++; unseen == 3 {
 				t.Fatal(err)
 			}
@@ -282,15 +283,15 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles describes errors of idle and busy connections, and returns the longest pause of the busy
-// connections.
+// idles runs idle and busy connections, and returns an error if a wrong one ends. It also returns
+// the longest pause of the busy connections.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
 	const drops = 10
 	dropped := make(chan time.Duration, 1) // the longest gap
 	s := serveAt(t, "127.0.0.1:0", named("s"))
-	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer, and then sends small pieces
+	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer, and then sends single bytes
 		var gap time.Duration
 		defer func() { dropped <- gap }()
 		_, _ = c.Write(make([]byte, 200<<10))
@@ -330,8 +331,9 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	return max(gap, <-dropped), err
 }
 
-// TestSlowReadersAreNotIdle reads slowly, and not at all, from full socket buffers. Slow reading
-// must count as traffic. If the machine is paused, the test tries again like TestIdleTimeout.
+// TestSlowReadersAreNotIdle fills the socket buffers of a client that reads slowly and of one that
+// does not read. Slow reading must count as traffic. If the machine is paused, the test tries again
+// like TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -348,8 +350,8 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly connects a client that reads slowly and a client that never reads, and expects a
-// reset of the second. It returns the longest pause of the first, and its error.
+// readsSlowly connects a client that reads slowly and a client that never reads. The second must be
+// reset. It returns the longest pause of the first client, and the error of its reads.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

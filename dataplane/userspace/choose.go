@@ -10,12 +10,13 @@ import (
 	"vipd/balancer/pick"
 )
 
-// errNoBackend means that no backend is active, or that all were tried or are at their bound.
+// errNoBackend means that no backend is active, or that all of them were tried or are at their
+// connection limit.
 var errNoBackend = errors.New("no backend is left")
 
-// chooseLocked chooses the backend of a new connection or flow, except for those in tried, and
-// counts it. The caller must release the backend. The order of choice is: affinity, the scheduler
-// among backends that do not rest, backups, ejected backends, the scheduler among all, and any
+// chooseLocked chooses a backend that is not in tried for a new connection or flow, and counts it.
+// The caller must release the backend. The order of choice is: affinity, the scheduler among
+// backends that are not at rest, backups, ejected backends, the scheduler among all, and any
 // ejected backend.
 func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backend, *config, error) {
 	c := f.conf.Load()
@@ -37,7 +38,7 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	b, err := c.choose(f.d, f.flow(client), tried)
 	switch {
 	case err != nil:
-	case ok && c.mayKnow(endpoint, tried): // it rests or is full: this connection uses another backend, and the client's affinity remains
+	case ok && c.mayKnow(endpoint, tried): // it is at rest or full: this connection uses another backend, but affinity remains
 		m.Store(who, endpoint, now)
 	default:
 		m.Store(who, c.AffinityEndpoint(b.addr), now)
@@ -45,8 +46,8 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	return b, c, err
 }
 
-// mayKnow reports whether a client may stay with the endpoint that affinity remembers: its backend
-// must be active, and must not be among those that the client has just tried.
+// mayKnow reports whether a client may stay with the endpoint that affinity remembers. The backend
+// must be active, and must not be among those that were just tried for this connection.
 func (c *config) mayKnow(endpoint netip.AddrPort, tried []*backend) bool {
 	i := c.AffinityBackend(endpoint)
 	return i >= 0 && c.Backends[i].State == balancer.Active && !slices.Contains(tried, c.backends[i])
@@ -56,7 +57,8 @@ func (f *frontend) flow(client netip.AddrPort) pick.Flow {
 	return pick.Flow{Client: client, VIP: f.vip}
 }
 
-// known takes the backend of an endpoint of affinity, if it can get a new connection now.
+// known counts a connection to the backend of a remembered endpoint, and returns the backend. It
+// returns nil if the backend can't get a new connection now.
 func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) *backend {
 	if !c.mayKnow(endpoint, tried) {
 		return nil
@@ -73,8 +75,8 @@ func (c *config) known(d *Dataplane, endpoint netip.AddrPort, tried []*backend) 
 	return b
 }
 
-// standby takes a backup, or else an ejected backend, after every active backend has failed, for
-// this connection or recently. A full backend has not failed.
+// standby chooses a backup if every active backend has failed, either for this connection or
+// recently. Without a backup it chooses an ejected backend. A full backend has not failed.
 func (c *config) standby(now int64, tried []*backend) *backend {
 	failed := func(b *backend) bool { return b.resting(now) || slices.Contains(tried, b) }
 	for i, b := range c.backends {
@@ -88,8 +90,8 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 	return c.idlest(balancer.Ejected, failed)
 }
 
-// idlest takes the backend with the fewest connections in a state. It returns nil if all have
-// failed or are full.
+// idlest chooses the backend with the fewest connections among those in a state, and counts the
+// connection. It returns nil if all of them have failed or are full.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0
@@ -107,7 +109,8 @@ func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool)
 	return best
 }
 
-// choose asks the scheduler. It repeats the choice if the backend became full in the meantime.
+// choose asks the scheduler for a backend. It repeats the choice if the backend became full in the
+// meantime.
 func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
 	now := d.now()
 	rest := true
@@ -121,7 +124,7 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 			if b := c.standby(now, tried); b != nil {
 				return b, nil
 			}
-			rest = false // a resting backend may answer again
+			rest = false // resting backends may accept connections again
 			continue
 		}
 		if i < 0 {
@@ -137,6 +140,6 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !rest || b.awake(now, c.ConnectTimeout) {
 			return b, nil
 		}
-		b.release() // another goroutine has just started to try it: it rests again
+		b.release() // another goroutine has just started to try it, so it is at rest again
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAffinityKeepsClients connects many clients with affinity. They must stay on their backend,
+// TestAffinityKeepsClients connects many clients with affinity. They must stay on their backends,
 // and only clients of a dead backend may move.
 func TestAffinityKeepsClients(t *testing.T) {
 	servers := map[string]*server{}
@@ -45,7 +45,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 		return got
 	}
 	first := round()
-	d.apply(with(f, func(f *balancer.Frontend) { f.Scheduler = balancer.Random })) // the clients stay
+	d.apply(with(f, func(f *balancer.Frontend) { f.Scheduler = balancer.Random })) // clients must stay despite another scheduler
 	for i, name := range round() {
 		if name != first[i] {
 			t.Fatalf("client %d moved from %s to %s", i, first[i], name)
@@ -59,8 +59,8 @@ func TestAffinityKeepsClients(t *testing.T) {
 	}
 }
 
-// TestMaxConnectionsIsNeverExceeded connects more clients at once than max_connections allows,
-// through two VIPs. The number of served connections must not exceed the limit.
+// TestMaxConnectionsIsNeverExceeded connects more clients at the same time than max_connections
+// allows, through two VIPs. The number of served connections must not exceed the limit.
 func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	var now, most atomic.Int64
 	handle := func(c net.Conn) {
@@ -102,8 +102,8 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
 }
 
-// TestLeastConnectionsIsExact connects clients at once with lc. The backends must have equal
-// numbers, and the backend with fewer must get the next connection.
+// TestLeastConnectionsIsExact connects clients concurrently with the lc scheduler. The backends
+// must have equal numbers of connections, and a backend with fewer must get the next connection.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})

@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// headerTime limits the time until a client's PROXY header is complete.
+	// headerTime is the maximum time until a client's PROXY header is complete.
 	headerTime = 5 * time.Second
 	// maxHeader is the maximum size of a client's PROXY header. Longer headers are refused.
 	maxHeader = 16 << 10
-	// headerV1 is the maximum size of a header of version 1, and headerV2 the minimum of version 2.
+	// headerV1 is the maximum size of a header of version 1, and headerV2 the minimum size of
+	// version 2.
 	headerV1, headerV2 = 107, 16
 )
 
-// errNoHeader means that a connection did not begin with a PROXY header of a client within
-// source_ranges.
+// errNoHeader means that a connection did not start with a valid PROXY header, or that the header
+// names a client outside source_ranges.
 var errNoHeader = errors.New("no valid PROXY header")
 
-// headerSize returns the size of the PROXY header at the start of data, or 0 if it is not known
-// yet.
+// headerSize returns the size of the PROXY header at the start of data. It returns 0 if more data
+// is needed.
 func headerSize(data []byte) (int, error) {
 	startsLike := func(signature string) bool {
 		n := min(len(data), len(signature))
@@ -53,8 +54,8 @@ func headerSize(data []byte) (int, error) {
 	return 0, errNoHeader
 }
 
-// namedClient returns the client that a complete header names. Otherwise, such as in a check of the
-// sender, the client is the sender.
+// namedClient returns the client that a complete header names. If the header names none, for
+// example in a sender's health check, the client is the sender.
 func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	h, err := proxyproto.Read(bufio.NewReaderSize(bytes.NewReader(text), len(text)))
 	if err != nil {
@@ -68,7 +69,7 @@ func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// introduceLocked makes the client that a complete header names the client of the connection.
+// introduceLocked sets the connection's client to the one that a complete header names.
 func (c *conn) introduceLocked(text []byte) error {
 	client, err := namedClient(text, c.from)
 	if err != nil {
@@ -81,8 +82,8 @@ func (c *conn) introduceLocked(text []byte) error {
 	return nil
 }
 
-// reportHeader warns about a client without a valid header. Connections without data are usually
-// checks of a port.
+// reportHeader warns about a client without a valid header, unless the client sent nothing: such
+// connections are usually port checks.
 func (c *conn) reportHeader(err error) {
 	if errors.Is(err, errNoHeader) {
 		c.f.d.seldom("refusing a client: accept_proxy_protocol needs a PROXY header at the start of the connection", "frontend", c.f.key, "client", c.from, "err", err)

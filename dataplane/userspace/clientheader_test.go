@@ -16,7 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reports answers each line with the client and the VIP in the PROXY header of the connection.
+// reports answers each line with the client and the VIP that the PROXY header of the connection
+// names.
 func reports(c net.Conn) {
 	in := bufio.NewReader(c)
 	h, err := proxyproto.Read(in)
@@ -32,7 +33,7 @@ func reports(c net.Conn) {
 	}
 }
 
-// introduced returns a frontend that reads PROXY headers of loopback addresses.
+// introduced returns a frontend that accepts PROXY headers from loopback addresses.
 func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	f := frontendAt(key, backends...)
 	f.AcceptProxyProtocol = true
@@ -40,7 +41,7 @@ func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// headerOf returns the PROXY header of a client.
+// headerOf returns a PROXY header that names a client.
 func headerOf(t testing.TB, version balancer.ProxyProtocol, client string, vip netip.AddrPort) string {
 	t.Helper()
 	text, err := header(version, netip.MustParseAddrPort(client), vip)
@@ -50,7 +51,7 @@ func headerOf(t testing.TB, version balancer.ProxyProtocol, client string, vip n
 	return string(text)
 }
 
-// greet sends text at the start of a connection.
+// greet opens a connection, and sends text as its first bytes.
 func greet(t testing.TB, vip netip.AddrPort, text string) *client {
 	t.Helper()
 	c := mustConnect(t, vip)
@@ -60,8 +61,8 @@ func greet(t testing.TB, vip netip.AddrPort, text string) *client {
 	return c
 }
 
-// TestAcceptedHeader connects with headers of both versions and families, at once and in single
-// bytes. The endpoint must receive the named client, and the list of connections must show it.
+// TestAcceptedHeader sends headers of both versions and families, in one piece and in single bytes.
+// The endpoint must receive the named client, and the list of connections must show it.
 func TestAcceptedHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		s := serveAt(t, net.JoinHostPort(host, "0"), reports)
@@ -106,7 +107,7 @@ func TestAcceptedHeader(t *testing.T) {
 	}
 }
 
-// TestHeaderWithoutClient connects with headers that name no client. The sender must be the client.
+// TestHeaderWithoutClient sends headers that name no client. The sender must become the client.
 func TestHeaderWithoutClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", reports)
 	d := start(t, Options{})
@@ -122,7 +123,7 @@ func TestHeaderWithoutClient(t *testing.T) {
 }
 
 // TestRefusedHeaders connects without a valid header, with a client outside source_ranges, and from
-// a network that is not trusted. Each connection must be reset, and the endpoint must see none.
+// a network that is not trusted. Each connection must be reset, and none may reach the endpoint.
 func TestRefusedHeaders(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -156,7 +157,7 @@ func TestRefusedHeaders(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = x.Close() })
-			_, _ = x.Write([]byte(c.text)) // the reset can come between two writes
+			_, _ = x.Write([]byte(c.text)) // a reset may arrive between the two writes
 			if c.name == "the start of a header" {
 				_ = x.CloseWrite()
 			}
@@ -173,8 +174,8 @@ func TestRefusedHeaders(t *testing.T) {
 	}
 }
 
-// TestSlowHeader sends the start of a header and waits. The connection must end soon after
-// headerTime, and a removed frontend must not wait for it.
+// TestSlowHeader sends only the start of a header. The connection must end soon after headerTime,
+// and the removal of the frontend must not wait for the rest of the header.
 func TestSlowHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -185,11 +186,11 @@ func TestSlowHeader(t *testing.T) {
 	if took := time.Since(begun); took < headerTime {
 		t.Errorf("time until the reset = %s, want at least %s", took, headerTime)
 	}
-	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for it
+	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for the rest of the header
 }
 
-// TestHeadersLimitAndKeepClients gives a service affinity and limits. Both must apply to the named
-// clients, of both families.
+// TestHeadersLimitAndKeepClients gives a service affinity and limits. Both must apply to the
+// clients that headers name, in both families.
 func TestHeadersLimitAndKeepClients(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.5:9100", serveAt(t, "127.0.0.1:0", named("a")).addr, serveAt(t, "127.0.0.1:0", named("b")).addr)
@@ -208,8 +209,8 @@ func TestHeadersLimitAndKeepClients(t *testing.T) {
 	}
 }
 
-// FuzzAcceptedHeader reads arbitrary data. The size of a complete header must be within the data,
-// and more data must not change it.
+// FuzzAcceptedHeader reads arbitrary data. The size of a complete header must not exceed the data,
+// and more data must not change the size.
 func FuzzAcceptedHeader(f *testing.F) {
 	f.Add([]byte("PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\nGET"), []byte("x"))
 	f.Add([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x01\x01\x01\x01\x02\x02\x02\x02\x00\x01\x00\x02"), []byte("x"))

@@ -18,9 +18,9 @@ import (
 	"vipd/test/wait"
 )
 
-// listenEverywhere starts a program of the host that listens on every address at a port.
+// listenEverywhere starts a program on the host that listens at a port of every address.
 func (w *twoHosts) listenEverywhere(port int) {
-	for _, network := range []string{"tcp", "udp"} { // of both families
+	for _, network := range []string{"tcp", "udp"} { // the socket serves both families
 		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
 	}
 }
@@ -39,7 +39,7 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 }
 
 // TestClientsNeverReachProgramsOfTheHost starts a program of the host at the frontends' port.
-// Clients never reach it, in any state of the frontends.
+// Clients must never reach it, in any state of the frontends.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -95,7 +95,8 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	}
 }
 
-// TestClosedPortsAreHeld closes and opens a frontend. No other program can listen at its port.
+// TestClosedPortsAreHeld closes and opens a frontend. No other program may be able to listen at its
+// port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -130,7 +131,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 		if f.Proto == balancer.TCP {
 			c := mustConnect(t, f.AddrPort())
 			c.mustAsk(t)
-			d.apply(closed) // despite an established connection
+			d.apply(closed) // must close despite an established connection
 			wantHeld("closed again")
 			if _, err := connect(f.AddrPort(), ""); err == nil {
 				t.Error("a closed port accepts a connection")
@@ -151,7 +152,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 }
 
 // TestPortsAreHeldWhileConnectionsDrain closes a dataplane with a connection. The connection must
-// last until the end, new clients must be refused, and the port must stay occupied.
+// last until the end of the drain, new clients must be refused, and the ports must stay occupied.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -205,8 +206,8 @@ func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error 
 	return f.redirector.Set(ctx, ports)
 }
 
-// TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next Apply removes
-// it.
+// TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next Apply must
+// remove the redirect.
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -230,8 +231,8 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestLookingCostsLittle applies 2,000 redirects at once. A check whether they are intact may last
-// at most 10 ms.
+// TestLookingCostsLittle applies 2,000 redirects in one batch. A check whether they are intact may
+// take at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -246,7 +247,7 @@ func TestLookingCostsLittle(t *testing.T) {
 	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
 		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
-	fastest := time.Hour // other processes make some of them slow, but not all
+	fastest := time.Hour // other processes slow down some checks, but not all
 	for range 100 {
 		began := time.Now()
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
@@ -261,7 +262,7 @@ func TestLookingCostsLittle(t *testing.T) {
 	}
 }
 
-// slow is a redirector whose first change waits for goOn.
+// slow is a redirector whose first change waits until goOn is closed.
 type slow struct {
 	redirector
 	once          sync.Once
@@ -276,8 +277,8 @@ func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	return s.redirector.Set(ctx, ports)
 }
 
-// TestCountersDoNotWaitForTables reads counters while a change of redirects hangs. They are
-// returned.
+// TestCountersDoNotWaitForTables reads counters while a change of redirects hangs. Counters must
+// return.
 func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -306,14 +307,14 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 }
 
 // TestComesBackWhileItDrains makes a dataplane yield to another mode. Another userspace dataplane
-// then replaces that mode before the first's connections have ended. The state of the first does
-// not affect the other.
+// then replaces that mode before the connections of the first have ended. The state of the first
+// must not affect the other.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	all := w.frontendsAt(t, 80)
-	// Like the other mode's rules, it keeps conntrack's hooks in the kernel, and with them
-	// redirected connections.
+	// Like the other mode's rules, this rule keeps conntrack's hooks active, and so the redirects
+	// of established connections.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)
 	first.apply(all...)

@@ -27,13 +27,13 @@ func TestConformance(t *testing.T) {
 			},
 		}
 	}
-	t.Run("bind", func(t *testing.T) { // on a bare host, without guard and iptables
+	t.Run("bind", func(t *testing.T) { // on a host without guard and iptables
 		s := subject(Bind)
 		const why = "a UDP port with flows stays open for those, so that nobody tells new clients no"
 		s.Skip = map[string]string{"routed/no-endpoints/weight-0/udp4": why, "routed/no-endpoints/weight-0/udp6": why}
 		dataplanetest.Run(t, s)
 	})
-	t.Run("bind-guarded", func(t *testing.T) { // on a host that adds VIPs
+	t.Run("bind-guarded", func(t *testing.T) { // on a host where vipd adds VIPs
 		s := subject(Bind)
 		s.Host = func(t testing.TB) dataplane.Host { return dataplanetest.GuardedHost(t, host.DefaultOptions()) }
 		dataplanetest.Run(t, s, "waiting", "uplinks", "withdrawn")
@@ -52,9 +52,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// shownByBind are the cases that only make soak runs with redirection. They test the handling of
-// accepted connections, however they arrived. They also damage parts of the guard that do not
-// affect the redirection, like in nftables mode.
+// shownByBind returns the cases that run with redirects only in soak runs. These cases test how
+// accepted connections are handled, regardless of how they arrived. They also damage parts of the
+// guard that do not affect redirects.
 func shownByBind() map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
@@ -75,7 +75,7 @@ func shownByBind() map[string]string {
 	return skip
 }
 
-// guarded returns the host that vipd maintains.
+// guarded returns a host that vipd maintains.
 func guarded(t testing.TB) dataplane.Host {
 	t.Helper()
 	o := host.DefaultOptions()
@@ -83,7 +83,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, o)
 }
 
-// cleanup does the work of vipctl cleanup.
+// cleanup does the same work as vipctl cleanup.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(t.Context(), false)

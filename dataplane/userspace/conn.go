@@ -9,7 +9,7 @@ import (
 	"vipd/dataplane"
 )
 
-// conn is a client's connection, from the accept to the end.
+// conn is a client's connection, from its acceptance to its end.
 type conn struct {
 	f *frontend
 	// to is the VIP and port to which the client connected.
@@ -19,13 +19,13 @@ type conn struct {
 
 	// f.mu guards the fields below.
 	prev, next *conn
-	from       netip.AddrPort // the client, by its PROXY header if the frontend reads them
+	from       netip.AddrPort // the client's address, from its PROXY header if the frontend reads them
 	entered    bool           // counted by enterLocked
-	backend    *backend       // chosen; nil means not yet
-	retries    int            // backends that were tried before it
+	backend    *backend       // the chosen backend, or nil before the choice
+	retries    int            // the number of backends that were tried before it
 	served     bool           // the backend has accepted the connection
-	cut        bool           // to be reset
-	left       bool           // ended, no longer among the frontend's connections
+	cut        bool           // the connection must be reset
+	left       bool           // it has ended, and is no longer among the frontend's connections
 	admission  admission
 
 	transport // moves the bytes
@@ -42,15 +42,15 @@ var (
 	errCut = errors.New("the connection was cut")
 	// errHanded means that another process continues the connection.
 	errHanded = errors.New("the connection was handed over")
-	// errLost means that a side has reset the connection.
+	// errLost means that a client or backend has reset the connection.
 	errLost = errors.New("a side of the connection is lost")
 )
 
-// lastWords limits the time in which the other side receives the data that a side sent before its
-// reset.
+// lastWords is the maximum time in which the other side receives the data that a side sent before
+// its reset.
 const lastWords = 5 * time.Second
 
-// joinLocked adds c to the connections, unless the frontend was removed.
+// joinLocked adds c to the connections. It returns false if the frontend was removed or is closing.
 func (f *frontend) joinLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
@@ -61,8 +61,8 @@ func (f *frontend) joinLocked(c *conn) bool {
 	return true
 }
 
-// enterLocked counts the connection c of a known client, and adds it to the connections. It returns
-// false if the frontend was removed, or c is over a limit.
+// enterLocked counts the connection c after its client is known, and adds it to the connections. It
+// returns false if the frontend was removed or is closing, or if c exceeds a limit.
 func (f *frontend) enterLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
@@ -82,7 +82,8 @@ func (f *frontend) linkLocked(c *conn) {
 	f.count++
 }
 
-// leaveLocked removes c, which ended with err. c must not be used afterwards.
+// leaveLocked removes c from the connections. err is the reason for its end, or nil. c must not be
+// used afterwards.
 func (f *frontend) leaveLocked(c *conn, err error) {
 	c.prev.next, c.next.prev = c.next, c.prev
 	c.left = true
@@ -103,7 +104,7 @@ func (f *frontend) leaveLocked(c *conn, err error) {
 	c.admission.end()
 }
 
-// endLocked returns the word for the end of a connection with err.
+// endLocked returns the word that describes how a connection ended. err is the reason, or nil.
 func (c *conn) endLocked(err error) string {
 	switch {
 	case c.cut:
@@ -116,17 +117,17 @@ func (c *conn) endLocked(err error) string {
 	return dataplane.EndReset
 }
 
-// timeLeft returns the time until c reaches a maximum age, or a time up to 10 % before that, so
-// connections that started together end one after another. The difference is derived from the
-// client's port and the time of the start, so another process that takes over c knows it too.
+// timeLeft returns the time until c has to end because of a maximum age. Connections end up to 10 %
+// before that age, so those that started together do not end together. The reduction is derived
+// from the client's port and the start time, so a process that takes over c calculates the same.
 func (c *conn) timeLeft(maximum time.Duration, now time.Time) time.Duration {
 	const steps = 1 << 10
 	early := (int64(c.from.Port()) + c.since.UnixNano()/int64(time.Microsecond)) % steps
 	return c.since.Sub(now) + maximum - maximum/(10*steps)*time.Duration(early)
 }
 
-// chooseLocked chooses the next backend. The choice is recorded, so the dial is abandoned if the
-// backend is removed.
+// chooseLocked chooses the next backend, and records it. So the dial is abandoned if the backend is
+// removed.
 func (c *conn) chooseLocked(tried []*backend) (*backend, *config, error) {
 	c.backend = nil
 	if c.cut {
@@ -143,14 +144,14 @@ func (c *conn) chooseLocked(tried []*backend) (*backend, *config, error) {
 	return b, conf, nil
 }
 
-// settleLocked records that b has accepted the connection. It returns false if the definition has
-// changed during the dial, so the connection may not use b.
+// settleLocked records that b has accepted the connection. It returns false if the definition
+// changed during the dial, and the connection may no longer use b.
 func (c *conn) settleLocked(b *backend) bool {
 	if c.cut || !c.f.removed && !c.f.conf.Load().keeps(b, time.Now()) {
 		return false
 	}
 	c.served = true
-	c.backend = c.f.conf.Load().adopt(b) // the service may have another name now
+	c.backend = c.f.conf.Load().adopt(b) // the service may have been renamed
 	c.backend.total.Add(1)
 	if c.f.d.followers.some() {
 		c.f.d.followers.tell(news{true, c.describeLocked()})
@@ -164,7 +165,7 @@ func (c *conn) cutLocked() {
 	c.interruptLocked()
 }
 
-// begin counts another connection. It returns false if no more may start.
+// begin counts another connection. It returns false if no more connections may start.
 func (d *Dataplane) begin() bool {
 	d.gate.RLock()
 	defer d.gate.RUnlock()

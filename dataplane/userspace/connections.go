@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Connections calls visit for the connections and flows that match q. It holds no lock during
-// visit. It visits the connections that a frontend had at the start, with their current state.
+// Connections calls visit for each connection and flow that q selects, without holding a lock. It
+// visits the connections that a frontend had when its turn came, with their current state.
 func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, f := range d.list() {
 		if !f.concerns(&q) {
@@ -37,8 +37,8 @@ func (f *frontend) concerns(q *dataplane.ConnectionQuery) bool {
 	return k == balancer.Key{} || k.Addr == f.key.Addr && k.Proto == f.key.Proto && k.Port.Overlaps(f.key.Port)
 }
 
-// begun returns functions that describe the connections and flows of f, and report whether they are
-// live.
+// begun returns a function for each connection and flow of f. The function returns the current
+// state, and reports whether the connection has not ended.
 func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,7 +87,7 @@ func (f *frontend) describeLocked(x *flow) dataplane.Connection {
 	}
 }
 
-// stateLocked returns the word for the state of a connection.
+// stateLocked returns the word that describes the state of a connection.
 func (c *conn) stateLocked(conf *config) string {
 	if !c.served {
 		return "connecting"

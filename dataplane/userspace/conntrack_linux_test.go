@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStaleFlowsAreRetried makes conntrack refuse to delete a flow. Apply must fail, and the next
+// TestStaleFlowsAreRetried makes the removal of conntrack flows fail. Apply must fail, and the next
 // Apply must succeed.
 func TestStaleFlowsAreRetried(t *testing.T) {
 	w := newTwoHosts(t)
@@ -30,7 +30,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = lab.AskWithin(c, 50*time.Millisecond) // conntrack has a flow without a redirect
+	_, _ = lab.AskWithin(c, 50*time.Millisecond) // creates a conntrack flow without a redirect
 	if err := d.tryApply(f); err == nil {
 		t.Fatal("Apply = nil, want an error because flows remain")
 	}
@@ -43,7 +43,7 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 }
 
 // TestYieldForgetsResetConnections resets a client's connection, and yields. The client must reach
-// the next dataplane at once, although conntrack would remember the redirect for ten seconds.
+// the next dataplane immediately, although conntrack would remember the redirect for ten seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

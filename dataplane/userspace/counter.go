@@ -12,19 +12,19 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// counter holds the counters of a service's port, for all its frontends. It outlives the frontends
-// by [counters.Retention], and so do the counts of a backend, so totals do not decrease when
-// something is removed and restored.
+// counter holds the counters of a service's port, for all its frontends. It is kept for
+// [counters.Retention] after the last frontend is removed, like the counts of a removed backend. So
+// totals do not decrease if a frontend or backend is removed and restored.
 type counter struct {
 	connections, in, out, failures atomic.Uint64
 	service                        balancer.Name
-	seen                           time.Time // when a frontend last had it; the dataplane's mu guards it
+	seen                           time.Time // when a frontend last used it; the dataplane's mu guards it
 
 	mu       sync.Mutex
 	backends map[netip.AddrPort]*backend
 }
 
-// backend returns the backend at an address, always the same one.
+// backend returns the backend at an address. It creates the backend if there is none.
 func (t *counter) backend(at netip.AddrPort) *backend {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (d *Dataplane) counterLocked(f *balancer.Frontend) *counter {
 	return t
 }
 
-// forgetLocked removes state that no frontend has used for so long that it equals new state.
+// forgetLocked removes counters and backends that no frontend has used for [counters.Retention].
 func (d *Dataplane) forgetLocked(now time.Time) {
 	for _, f := range d.frontends {
 		c := f.conf.Load()
@@ -72,18 +72,18 @@ func (d *Dataplane) forgetLocked(now time.Time) {
 	}
 }
 
-// Counters returns the counts of every port of a service that is served, or was within the last
-// hour.
+// Counters returns the counts of every service port that is served, or was served within
+// [counters.Retention].
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()
 	return append(d.passed(), d.carried.Counters(ctx)...)
 }
 
-// countTime limits the counting of connections that conntrack carries on.
+// countTime limits the counting of connections of another mode, which conntrack forwards.
 const countTime = 10 * time.Second
 
-// passed returns the counts of this process.
+// passed returns the counts of the connections that this process served.
 func (d *Dataplane) passed() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestTallyForgets removes a backend and its service. The backend's counts are kept for a time, and
-// the service's counts are kept longer.
+// TestTallyForgets removes a backend, and then its service. Their counts must be kept for
+// counters.Retention after their last use, and then be forgotten.
 func TestTallyForgets(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -36,7 +36,7 @@ func TestTallyForgets(t *testing.T) {
 		}
 	}
 	f.configure(one, d.counterLocked(one))
-	after(2*counters.Retention, 2) // it has a live connection
+	after(2*counters.Retention, 2) // it has an open connection
 	b.active.Add(-1)
 	after(counters.Retention, 2)
 	after(time.Second, 1)
@@ -44,7 +44,7 @@ func TestTallyForgets(t *testing.T) {
 		t.Errorf("connections of the service = %d, want 3", n)
 	}
 	delete(d.frontends, both.Key)
-	now = time.Now() // Counters has just used it
+	now = time.Now() // the call of Counters was the last use
 	after(counters.Retention-time.Minute, 1)
 	after(2*time.Minute, 0)
 	if n := len(d.counters); n != 0 {

@@ -12,7 +12,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// judge handles a failed attempt. A nil error means that the backend is not at fault.
+// judge records a failed attempt to connect to b. If err is nil, the backend is not at fault.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
@@ -28,7 +28,7 @@ func (f *frontend) judge(b *backend, err error) {
 		b.failures.Add(1)
 		f.conf.Load().counter.failures.Add(1)
 		target := b.target()
-		f.d.aside.do(func() { // before b rests, so every later success is reported
+		f.d.aside.do(func() { // queued before b.failed, so the report of a later success follows this one
 			if f.d.told != nil {
 				f.d.told(target, err)
 			}
@@ -41,7 +41,8 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// lacks returns the exhausted resource that clients wait for, with advice, or "".
+// lacks returns a description of the exhausted resource that makes clients wait, with advice. It
+// returns "" if there is none.
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {
@@ -52,7 +53,7 @@ func (d *Dataplane) lacks() string {
 	return lacks
 }
 
-// praise records that b accepts connections, or answers. It costs one comparison while the backend
+// praise records that b accepts connections or answers datagrams. It costs one comparison while b
 // has no failures.
 func (f *frontend) praise(b *backend) {
 	if !b.answered() {
@@ -67,8 +68,8 @@ func (f *frontend) praise(b *backend) {
 	})
 }
 
-// seldom logs a warning at most once in ten seconds, because such events affect many connections at
-// once.
+// seldom logs a warning, but at most one in ten seconds, because an event may affect many
+// connections at the same time.
 func (d *Dataplane) seldom(what string, args ...any) {
 	now, last := d.now(), d.warned.Load()
 	if last != 0 && now-last < int64(10*time.Second) || !d.warned.CompareAndSwap(last, now) {
@@ -77,7 +78,7 @@ func (d *Dataplane) seldom(what string, args ...any) {
 	d.aside.do(func() { d.log.Warn(what, args...) })
 }
 
-// explainListen adds the likely cause of a failure to listen, and advice.
+// explainListen adds the likely cause and advice to the error of a failure to listen.
 func explainListen(at balancer.Key, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):

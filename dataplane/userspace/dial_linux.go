@@ -12,17 +12,17 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// dial is the search for a backend that accepts a connection. Each is tried at most once.
+// dial is the search for a backend that accepts a connection. Each backend is tried at most once.
 type dial struct {
 	backend  *backend
 	conf     *config
 	tried    []*backend
 	deadline int64          // the instant of the connect timeout
 	busy     bool           // the process has no free descriptors
-	to       netip.AddrPort // the backend's address, with the client's port of a range
+	to       netip.AddrPort // the backend's address, with the port of a range that matches the client's
 }
 
-// adopt makes a connection one of the loop's.
+// adopt adds a connection to the loop.
 func (l *loop) adopt(c *conn) {
 	defer l.contain(c)
 	c.timer.owner = c
@@ -34,7 +34,7 @@ func (l *loop) adopt(c *conn) {
 	l.proceed(c)
 }
 
-// interruptLocked makes the loop look at the connection again.
+// interruptLocked makes the loop check the connection again.
 func (c *conn) interruptLocked() {
 	if l := c.loop; l != nil {
 		l.send(func(l *loop) { l.proceed(c) })
@@ -53,7 +53,7 @@ func (l *loop) proceed(c *conn) {
 		return
 	}
 	switch {
-	case c.loop != l: // it has moved
+	case c.loop != l: // another loop has the connection now
 		c.interruptLocked()
 		c.f.mu.Unlock()
 	case c.phase == gone:
@@ -79,8 +79,8 @@ func (l *loop) proceed(c *conn) {
 	}
 }
 
-// keeps reports whether the connection may still use the backend that it dials. The caller has
-// locked the frontend.
+// keeps reports whether the connection may still use the backend to which it is connecting. The
+// caller has locked the frontend, and keeps unlocks it.
 func (l *loop) keeps(c *conn) bool {
 	defer c.f.mu.Unlock()
 	return c.f.conf.Load().keeps(c.dial.backend, time.Now())
@@ -112,9 +112,8 @@ func (l *loop) chosen(c *conn) (*backend, *config, error) {
 	return c.chooseLocked(c.dial.tried)
 }
 
-// connect starts a connection to the chosen backend. While the process has no free descriptors, the
-// connection waits, because that is not the backend's fault, and to the client it looks like a slow
-// backend.
+// connect starts a connection to the chosen backend. If the process has no free descriptors, the
+// connection waits: the backend is not at fault, and to the client it looks like a slow backend.
 func (l *loop) connect(c *conn) {
 	d := &c.dial
 	to := d.backend.to
@@ -128,7 +127,7 @@ func (l *loop) connect(c *conn) {
 	case d.busy && l.d.now() < d.deadline:
 		l.wheel.set(&c.timer, tick)
 	case errno == 0:
-		c.sides[serverSide].eager = false // nothing waits for room yet
+		c.sides[serverSide].eager = false // no write waits for room yet
 		l.dialed(c, unix.EPOLLOUT)
 	case errno == unix.EINPROGRESS:
 		l.wheel.set(&c.timer, d.conf.ConnectTimeout)
@@ -147,7 +146,7 @@ func (l *loop) dialed(c *conn, events uint32) {
 			err = syscall.Errno(errno)
 		}
 		if errno == 0 {
-			err = unix.ECONNRESET // its cause was reported before
+			err = unix.ECONNRESET // the cause was reported before
 		}
 		l.failed(c, dialError(c.dial.to, err))
 		return
@@ -164,8 +163,9 @@ func (l *loop) dialed(c *conn, events uint32) {
 	l.proceed(c)
 }
 
-// introduce sends the PROXY header, and refuses a connection of the socket to itself, which Linux
-// opens if a backend that does not listen has the port that the kernel has chosen.
+// introduce sends the PROXY header. It returns an error if the socket is connected to itself, which
+// happens if nothing listens on the backend's port and the kernel chose that port as the local
+// port.
 func (l *loop) introduce(c *conn) error {
 	d := &c.dial
 	if l.d.loops.mayChoose(d.to.Port()) && portOf(c.sides[serverSide].fd) == d.to {
@@ -205,7 +205,7 @@ func (l *loop) settled(c *conn) bool {
 	return c.settleLocked(c.dial.backend)
 }
 
-// relay moves the data that is available, and then waits for events of the sides.
+// relay moves the available data, and then waits for events of both sides.
 func (l *loop) relay(c *conn) {
 	c.idle = idleness{seenAt: l.d.now()}
 	l.setTimer(c)
@@ -219,8 +219,8 @@ func (l *loop) relay(c *conn) {
 	}
 }
 
-// failed handles a dial that failed with err, and continues with another backend. A nil error means
-// that the backend is not at fault.
+// failed continues with another backend after a dial failed with err. If err is nil, the backend is
+// not at fault.
 func (l *loop) failed(c *conn, err error) {
 	b := c.dial.backend
 	if c.f.refusesPort(err) {
@@ -254,7 +254,7 @@ func (l *loop) leave(c *conn) {
 	l.left(c)
 }
 
-// finish ends the accounting of a connection.
+// finish removes a connection from the counts of the dataplane.
 func (l *loop) finish(c *conn) {
 	c.phase = gone
 	c.f.descriptors.Add(-2)

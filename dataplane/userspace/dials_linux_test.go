@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestDialTimeoutIsReported dials an address that never answers. The timeout is reported.
+// TestDialTimeoutIsReported dials an address that never answers. The timeout must be reported.
 func TestDialTimeoutIsReported(t *testing.T) {
 	hole := blackhole(t)
 	good := serveAt(t, "127.0.0.1:0", named("good"))
@@ -17,19 +17,19 @@ func TestDialTimeoutIsReported(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	awaitReport(t, reports, hole, os.ErrDeadlineExceeded, func() {
-		_, _ = askOnce(f.AddrPort(), "") // no server can answer within that time
+		_, _ = askOnce(f.AddrPort(), "") // without an answer within the timeout
 	})
 }
 
-// TestRedirectedDialsAreReported refuses and then answers dials in the redirect interception, with
-// both families and protocols. Each is reported.
+// TestRedirectedDialsAreReported makes backends refuse and then accept connections in the redirect
+// interception, with both families and protocols. Each outcome must be reported.
 func TestRedirectedDialsAreReported(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
 	reports := collectReports(d)
 	all := w.frontendsAt(t, 80)
 	d.apply(all...)
-	for _, f := range all[:3:3] { // the fourth has the address of the third
+	for _, f := range all[:3:3] { // the fourth has the same backend address as the third
 		at := f.Backends[0].Addr
 		awaitReport(t, reports, at, syscall.ECONNREFUSED, func() { _ = tryFor(t, w.remote, f.Key, silence) })
 	}

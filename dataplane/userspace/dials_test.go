@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// dials collects reports of dials by backend.
+// dials holds the reported results of dials by backend.
 type dials struct {
 	mu       sync.Mutex
 	outcomes map[netip.AddrPort][]error
@@ -37,15 +37,15 @@ func (d *dials) of(at netip.AddrPort) []error {
 	return d.outcomes[at]
 }
 
-// collectReports collects the reports of a dataplane.
+// collectReports returns a collection of all reports of a dataplane.
 func collectReports(d *rig) *dials {
 	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
 	d.ReportDials(reports.report)
 	return reports
 }
 
-// awaitReport sends requests until the last report about a backend is the error want; nil means a
-// success.
+// awaitReport sends requests until the last report about a backend is the error want. If want is
+// nil, the report must be a success.
 func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
@@ -58,8 +58,9 @@ func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, as
 	})
 }
 
-// TestDialsAreReported makes a backend refuse and recover. Each failure is reported with its cause,
-// then the first success, and nothing about backends that never failed.
+// TestDialsAreReported makes a backend refuse connections and recover. Each failure must be
+// reported with its cause, and then the first success. Backends that never failed must not be
+// reported.
 func TestDialsAreReported(t *testing.T) {
 	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
 	bad.stop()
@@ -87,8 +88,8 @@ func TestDialsAreReported(t *testing.T) {
 	}
 }
 
-// TestMissedEndsAreCounted follows connections too slowly. The follower must receive the number of
-// missed ends.
+// TestMissedEndsAreCounted uses a follower that is too slow. It must receive the number of ends
+// that it missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})
@@ -115,7 +116,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	for range ends {
 		d.followers.tell(news{})
 	}
-	for range begins { // all are missed, but starts are not counted as ends
+	for range begins { // all are missed, but must not be counted as ends
 		d.followers.tell(news{began: true})
 	}
 	cancel()
@@ -126,8 +127,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	}
 }
 
-// TestEjectedIsTheLastResort ejects a backend. It gets no connections, and serves when all others
-// refuse.
+// TestEjectedIsTheLastResort ejects a backend. It must get no connections until all others refuse.
 func TestEjectedIsTheLastResort(t *testing.T) {
 	other, backup, ejected := serveAt(t, "127.0.0.1:0", named("other")), serveAt(t, "127.0.0.1:0", named("backup")), serveAt(t, "127.0.0.1:0", named("ejected"))
 	d := start(t, Options{})
@@ -158,8 +158,8 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	wantAll("ejected")
 }
 
-// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. It gets
-// its share again after nothing is refused.
+// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. It must
+// get its share again when datagrams are no longer refused.
 func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()
@@ -173,7 +173,7 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 		_ = c.Close()
 	}
 	awaitReport(t, reports, silent, syscall.ECONNREFUSED, ask)
-	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // nothing reads from it
+	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // receives datagrams, but never answers
 	if err != nil {
 		t.Fatal(err)
 	}

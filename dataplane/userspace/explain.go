@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Explain implements [dataplane.Explains] with the tables and pickers that choose backends.
+// Explain implements [dataplane.Explains]. It reads the affinity tables and schedulers that also
+// choose backends for connections.
 func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
 	d.mu.Lock()
 	f := d.frontends[g.Key]
@@ -40,7 +41,7 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	return e, nil
 }
 
-// choiceOf describes how the picker of a scheduler chooses.
+// choiceOf describes how a scheduler chooses.
 func choiceOf(s balancer.Scheduler) string {
 	switch s {
 	case balancer.RoundRobin:

@@ -11,15 +11,16 @@ import (
 	"vipd/balancer"
 )
 
-// dropsClients reports whether a socket filter can leave clients without an answer.
+// dropsClients reports whether a socket filter can silently drop clients' packets.
 const dropsClients = true
 
-// Classic BPF loads data at these offsets from the network header, or from the packet's metadata.
+// Classic BPF loads data at these offsets. They refer to the network header or to the packet's
+// metadata.
 const (
 	networkHeader = ^uint32(0x100000) + 1   // SKF_NET_OFF
 	interfaceAt   = ^uint32(0x1000) + 1 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
 	loopback      = 1                       // the index of lo, in every network namespace
-	// mostInstructions is the kernel's limit of a classic filter.
+	// mostInstructions is the kernel's limit for a classic filter.
 	mostInstructions = 4096
 )
 
@@ -32,8 +33,8 @@ func filter(fd uintptr, c *config) error {
 	}
 	err := attach(fd, program)
 	if errors.Is(err, unix.ENOMEM) || errors.Is(err, unix.EPERM) {
-		// The filter exceeds net.core.optmem_max, which also counts the filter to be replaced, or
-		// needs root. The attached filter is for other clients than these.
+		// The filter exceeds net.core.optmem_max, which also counts the old filter, or it needs
+		// root. The old filter must be removed in any case, because it allows other clients.
 		if err := detach(fd); err != nil {
 			return err
 		}
@@ -66,8 +67,8 @@ func detach(fd uintptr) error {
 	return err
 }
 
-// canFilter reports whether this process may filter TCP. Newer kernels (such as 6.18) require
-// privileges for it, but not for UDP.
+// canFilter reports whether this process may filter TCP sockets. Newer kernels (such as 6.18)
+// require privileges for TCP, but not for UDP.
 func canFilter() bool {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -77,7 +78,7 @@ func canFilter() bool {
 	return attach(uintptr(fd), []bpf.Instruction{bpf.RetConstant{Val: 0}}) == nil
 }
 
-// filterProgram returns the filter of c, or nil if everything may pass.
+// filterProgram returns the filter for c. It returns nil if every packet may pass.
 func filterProgram(c *config) []bpf.Instruction {
 	var keep, drop bpf.Instruction = bpf.RetConstant{Val: 1 << 31}, bpf.RetConstant{Val: 0}
 	if !c.serves && c.NoEndpoints == balancer.DropClients && c.Proto == balancer.TCP {
@@ -86,7 +87,7 @@ func filterProgram(c *config) []bpf.Instruction {
 	if len(c.Sources) == 0 {
 		return nil
 	}
-	// The node's own connections use lo, whatever their source address is.
+	// The node's own connections arrive on lo, regardless of their source address.
 	program := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: interfaceAt, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: loopback, SkipTrue: 1},
@@ -103,7 +104,8 @@ func filterProgram(c *config) []bpf.Instruction {
 	return append(program, drop)
 }
 
-// matchSource executes then for packets with a source in p. It compares word by word.
+// matchSource returns code that executes then for packets with a source in p, and continues after
+// itself for others. It compares the address word by word.
 func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
 	addr, at := p.Masked().Addr().AsSlice(), networkHeader+12
 	if p.Addr().Is6() {
@@ -119,7 +121,7 @@ func matchSource(p netip.Prefix, then bpf.Instruction) []bpf.Instruction {
 		code = append(code, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(addr[4*i:])})
 	}
 	code = append(code, then)
-	for i, instruction := range code { // a mismatch jumps behind the last
+	for i, instruction := range code { // a mismatch jumps behind the last instruction
 		if jump, ok := instruction.(bpf.JumpIf); ok {
 			jump.SkipTrue = uint8(len(code) - i - 1)
 			code[i] = jump

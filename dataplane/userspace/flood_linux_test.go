@@ -17,7 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsOfBusyBackendsEnd ends flows whose backend sends without a pause. They must end at once.
+// TestFlowsOfBusyBackendsEnd ends flows while their backend sends continuously. They must end
+// immediately.
 func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	for want, end := range map[error]func(*net.UDPConn) error{
 		net.ErrClosed:          (*net.UDPConn).Close,
@@ -58,12 +59,12 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	}
 }
 
-// slowClient serves a client with a very slow link, to which its backend sends without a pause.
+// slowClient sets up a client with a very slow link, to which its backend sends continuously.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "2mb")
-	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // ends the wait if the test fails
+	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // otherwise a failed test would hang
 	b, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +81,7 @@ func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPCon
 	return d, f, b, flood(t, b, flowFrom(t, b, c))
 }
 
-// flowFrom starts a client's flow, and returns the address of its backend's answers.
+// flowFrom starts a client's flow, and returns the address to which its backend sends answers.
 func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
 	t.Helper()
 	_, _ = client.Write([]byte("go"))
@@ -91,8 +92,8 @@ func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPor
 	return from
 }
 
-// TestNothingWaitsForSlowClients limits the process's send buffer. A slow client does not block the
-// removal of its frontend.
+// TestNothingWaitsForSlowClients uses a small send buffer and a slow client. The client must not
+// block the removal of its frontend.
 func TestNothingWaitsForSlowClients(t *testing.T) {
 	d, f, _, sent := slowClient(t)
 	if err := d.frontends[f.Key].ports[0].packets.SetWriteBuffer(100 << 10); err != nil {
@@ -110,8 +111,8 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	}
 }
 
-// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client. The answers of the fast
-// client arrive.
+// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client. The fast client must
+// receive its answers.
 func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	d, f, b, _ := slowClient(t)
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
@@ -129,7 +130,7 @@ func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	}
 }
 
-// flood sends datagrams until the end of the test, and counts them.
+// flood sends datagrams until the end of the test. It returns their number.
 func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -145,13 +146,13 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 }
 
 // TestNoClientWaitsForSlowBackends uses a backend with a very slow link. Clients of the other
-// backend are served.
+// backend must be served.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.serve()
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
-	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // ends the wait if the test fails
+	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // otherwise a failed test would hang
 	d := start(t, Options{})
 	f := frontendAt("127.77.7.1:9000/udp", netip.MustParseAddrPort("10.9.0.2:7000"), udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(f)

@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane"
 )
 
-// flow is a UDP client at a frontend, with its own socket to its backend.
+// flow is the UDP traffic of a client at a frontend, with its own socket to its backend.
 type flow struct {
 	client netip.AddrPort
 	back   way
@@ -29,16 +29,16 @@ type flow struct {
 	// The frontend's mu guards the fields below.
 	prev, next *flow
 	backend    *backend
-	placed     int64 // what last was when it was put in its place in the ring
+	placed     int64 // the value of last when the flow was put at its place in the ring
 	ended      bool
 	admission  admission
 }
 
-// idle reports whether x no longer counts as live.
+// idle reports whether x no longer counts as active.
 func (x *flow) idle(now int64) bool { return time.Duration(now-x.last.Load()) >= dataplane.IdleAfter }
 
-// flowTable finds flows by client, and by age: the ring has approximately the order of their last
-// datagrams.
+// flowTable finds flows by client and by age. The ring holds them approximately in the order of
+// their last datagrams.
 type flowTable struct {
 	by   map[flowKey]*flow
 	ring flow
@@ -81,9 +81,9 @@ func (t *flowTable) remove(x *flow) {
 	t.unlink(x)
 }
 
-// oldest returns the flow that should make room, or nil. Flows do not move at each datagram.
-// Instead, a flow that had datagrams since it was placed moves to the end here. After a few of
-// them, it returns the next one.
+// oldest returns the flow that should make room, or nil if there are no flows. Flows do not move at
+// each datagram. Instead, oldest moves a flow with newer datagrams to the end of the ring, up to 64
+// times, and then returns the flow at the start.
 func (t *flowTable) oldest() *flow {
 	if len(t.by) == 0 {
 		return nil
@@ -106,7 +106,7 @@ func (t *flowTable) oldest() *flow {
 type flowBudget struct {
 	limit int
 
-	mu      sync.Mutex // guards what follows, and flowShare of every frontend; nothing else is locked under it
+	mu      sync.Mutex // guards the fields below and every flowShare; no lock is acquired under it
 	used    int
 	holders []*frontend
 }
@@ -117,8 +117,9 @@ type flowShare struct {
 	at   int // index among the holders, while used is not 0
 }
 
-// newFlowBudget limits flows to half of the descriptors, and to half of the system's local ports,
-// because each flow needs one. If ports is 0, their number is unknown.
+// newFlowBudget returns a budget of at most half of the descriptors, and half of the system's local
+// ports, because each flow needs one. A limit of 0 means the default. If ports is 0, their number
+// is unknown.
 func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	if limit <= 0 {
 		limit = 1 << 16
@@ -129,7 +130,8 @@ func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }
 
-// take counts another flow of f, unless that would exceed the limit.
+// take counts another flow of f, and returns true. If that would exceed the limit, it returns
+// false.
 func (b *flowBudget) take(f *frontend) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,8 +160,8 @@ func (b *flowBudget) give(f *frontend) {
 	}
 }
 
-// yields returns the frontend that must make room for another flow of f: the one with the most
-// flows, or f itself if no other has more. It returns nil if there are no flows.
+// yields returns the frontend that must make room for another flow of f. This is the frontend with
+// the most flows, or f itself if no other has more. It returns nil if there are no flows.
 func (b *flowBudget) yields(f *frontend) *frontend {
 	b.mu.Lock()
 	defer b.mu.Unlock()

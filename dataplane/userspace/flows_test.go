@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestFlowsOfOneServiceDoNotStarveAnother fills the flow budget from one service. Another
-// service still gets its share.
+// TestFlowsOfOneServiceDoNotStarveAnother uses up the flow budget with one service. Another service
+// must still get its share.
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -39,18 +39,18 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after the first client of the other service = %s, want %s", got, want)
 	}
-	ask(f, 20) // a service with few flows keeps them
+	ask(f, 20) // a service with few flows must keep them
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after more clients of the first service = %s, want %s", got, want)
 	}
-	ask(g, 20) // its share is half of them
+	ask(g, 20) // its share is half of the flows
 	if got, want := count(), "web 5, other 5"; got != want {
 		t.Errorf("flows after many clients of both = %s, want %s", got, want)
 	}
 }
 
-// TestFlowBudgetLaw takes and returns places at random. Always the frontend with the most flows
-// yields, and no other.
+// TestFlowBudgetLaw reserves and returns places at random. The frontend that yields must always be
+// the one with the most flows.
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -62,7 +62,7 @@ func TestFlowBudgetLaw(t *testing.T) {
 	}
 	sum := 0
 	for step := range 20_000 {
-		f := all[min(r.IntN(len(all)), r.IntN(len(all)))] // some are busier
+		f := all[min(r.IntN(len(all)), r.IntN(len(all)))] // some frontends are busier
 		switch {
 		case r.IntN(3) > 0:
 			if got, want := b.take(f), sum < 50; got != want {

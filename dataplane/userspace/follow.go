@@ -18,18 +18,19 @@ type followers struct {
 // follower is a caller of Follow.
 type follower struct {
 	news chan news
-	// missed reports whether news overflowed; ends is the number of lost ends of connections.
+	// missed reports whether the channel overflowed. ends is the number of lost ends of
+	// connections.
 	missed atomic.Bool
 	ends   atomic.Uint64
 }
 
-// news reports the start or the end of a connection.
+// news is the start or the end of a connection.
 type news struct {
 	began bool
 	conn  dataplane.Connection
 }
 
-// followerBuffer is the number of events that a slow follower may be behind.
+// followerBuffer is the number of events that a slow follower may lag behind.
 const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
@@ -89,7 +90,7 @@ func (d *Dataplane) Follow(ctx context.Context, tell func(began bool, c *datapla
 	}
 }
 
-// report calls lost if events were lost since the last call.
+// report calls lost if events were lost since its last call.
 func (f *follower) report(lost func(ends uint64)) {
 	if f.missed.Swap(false) {
 		lost(f.ends.Swap(0))

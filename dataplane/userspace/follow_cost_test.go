@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestFollowingOffCostsLittle measures the cost of following for a connection without followers:
+// TestFollowingOffCostsLittle measures what Follow costs a connection if there are no followers:
 // two checks of a counter. They must cost less than 2 % of a connection. Both are measured in one
-// run because the ratio is 1:1,000 or less.
+// run, because the ratio is 1:1,000 or less.
 func TestFollowingOffCostsLittle(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	vip := netip.MustParseAddrPort("127.58.30.1:8080")
@@ -22,7 +22,7 @@ func TestFollowingOffCostsLittle(t *testing.T) {
 		}
 	}
 	connection := time.Since(began) / connections
-	followed, fastest := 0, time.Hour // other processes make some of them slow, but not all
+	followed, fastest := 0, time.Hour // other processes slow down some batches, but not all
 	for range batches {
 		began := time.Now()
 		for range looks {

@@ -15,38 +15,40 @@ import (
 type frontend struct {
 	d   *Dataplane
 	key balancer.Key
-	// vip is the address and the first port.
+	// vip is the VIP with the first port.
 	vip  netip.AddrPort
 	conf atomic.Pointer[config] // written under mu
-	// descriptors is the number of descriptors of its connections.
+	// descriptors is the number of descriptors that its connections use.
 	descriptors atomic.Int64
 
-	mu sync.Mutex // guards what follows
-	// ports has the sockets: at each port in the bind interception, and otherwise at most one.
+	mu sync.Mutex // guards the fields below
+	// ports holds the sockets. The bind interception has a socket for each port, and redirects at
+	// most one.
 	ports []*portSockets
-	// bound reports whether these are at VIP:port, in the bind interception.
+	// bound reports whether the sockets are at VIP:port, as in the bind interception.
 	bound bool
 	// conns is the head of the ring of connections.
 	conns conn
 	count int
 	// flows are the UDP flows.
 	flows flowTable
-	// flowShare is its part of the flow budget; that budget's mu guards it.
+	// flowShare is the frontend's part of the flow budget, whose mu guards it.
 	flowShare flowShare
-	// memories are the memories of affinity. They are empty without affinity.
+	// memories are the affinity memories. There are none without affinity.
 	memories memories
-	// admitter counts connections for the limits, and is nil without limits.
+	// admitter counts connections for the limits. It is nil if there are no limits.
 	admitter *admitter
-	// removed reports whether it has no definition; its connections end at drainUntil.
+	// removed reports whether the frontend has no definition. Its connections end at drainUntil.
 	removed    bool
 	drainUntil time.Time
-	// ended reports whether the dataplane is closing, and no longer waits.
+	// ended reports whether the dataplane is closing, and no longer waits for connections.
 	ended bool
-	// handing reports whether connections are paused for their handover.
+	// handing reports whether reading is paused for a handover.
 	handing bool
-	// nextLost is the time when a backend next loses its connections; zero means unknown.
+	// nextLost is the next time when a backend loses its connections. Zero means that there is
+	// none.
 	nextLost time.Time
-	// idleChecked is the time of the janitor's last check for idle connections.
+	// idleChecked is the instant of the last check for idle connections or flows.
 	idleChecked int64
 }
 
@@ -69,7 +71,7 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 	return f
 }
 
-// configure sets the definition g. It cuts connections to removed backends, and UDP flows.
+// configure sets g as the definition. It ends connections and flows whose backend was removed.
 func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	next := &config{Frontend: g, serves: g.Serves(), counter: t, backends: make([]*backend, len(g.Backends))}
 	for i, b := range g.Backends {
@@ -100,7 +102,7 @@ func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	}
 }
 
-// forgetClients ends the use of memories of affinity, and of counts for limits.
+// forgetClients stops using the affinity memories and the counts for limits.
 func (f *frontend) forgetClients() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,8 +110,8 @@ func (f *frontend) forgetClients() {
 	f.admitter = f.d.admitters.share(f, nil)
 }
 
-// adoptLocked moves the counts of connections and flows to the backends of a service with a new
-// name, so bounds and the scheduler still see them.
+// adoptLocked moves the counts of connections and flows to the backends of a renamed service, so
+// connection limits and the scheduler still include them.
 func (f *frontend) adoptLocked(c *config) {
 	for x := f.conns.next; x != &f.conns; x = x.next {
 		if x.served {
@@ -119,7 +121,8 @@ func (f *frontend) adoptLocked(c *config) {
 	f.flows.each(func(x *flow) { x.backend = c.adopt(x.backend) })
 }
 
-// adopt moves a connection's count to the backend with the same address.
+// adopt moves the count of a connection to the backend of c with the same address, and returns that
+// backend. If there is none, it returns b.
 func (c *config) adopt(b *backend) *backend {
 	i := c.index(b.addr)
 	if i < 0 || c.backends[i] == b {
@@ -130,18 +133,18 @@ func (c *config) adopt(b *backend) *backend {
 	return c.backends[i]
 }
 
-// timed reports whether something changes here by time alone.
+// timed reports whether the janitor must check the frontend, because its state changes without
+// calls.
 func (f *frontend) timed() bool {
 	c := f.conf.Load()
 	return f.removed || f.key.Proto == balancer.UDP ||
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
-// closed reports whether clients should find a closed port.
+// closed reports whether clients should get a closed port.
 func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
-// find returns the definition of the backend, or nil if the frontend no longer has its address. If
-// the service has a new name, its backend at the same address counts as a different backend.
+// find returns the definition of the backend, or nil if the frontend no longer has its address.
 func (c *config) find(b *backend) *balancer.Backend {
 	if i := c.index(b.addr); i >= 0 {
 		return &c.Backends[i]
@@ -158,14 +161,15 @@ func (c *config) index(at netip.AddrPort) int {
 	return i
 }
 
-// keeps reports whether connections to b may continue.
+// keeps reports whether connections to b may continue at the time now.
 func (c *config) keeps(b *backend, now time.Time) bool {
 	is := c.find(b)
 	return is != nil && !is.Expired(now)
 }
 
-// nextUntil returns the next instant at which a backend loses its connections, or zero. It uses the
-// monotonic clock, so a change of the system's time ends no drain.
+// nextUntil returns the next instant at which a backend loses its connections, or zero if there is
+// none. The instant uses the monotonic clock, so a change of the system's time does not end a
+// drain.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {
@@ -179,7 +183,7 @@ func (c *config) nextUntil(now time.Time) time.Time {
 	return next
 }
 
-// cutLostLocked ends the connections and flows to backends that have lost them.
+// cutLostLocked ends the connections and flows whose backend may no longer keep them.
 func (f *frontend) cutLostLocked(now time.Time) {
 	c := f.conf.Load()
 	f.nextLost = c.nextUntil(now)
@@ -199,7 +203,7 @@ func (f *frontend) cutLostLocked(now time.Time) {
 	})
 }
 
-// end resets all connections, accepts no more, and returns their number.
+// end resets all connections, refuses new ones, and returns the number of the existing ones.
 func (f *frontend) end() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -210,8 +214,8 @@ func (f *frontend) end() int {
 	return f.count
 }
 
-// remove removes the definition: the frontend accepts nothing, flows end, and connections continue
-// until the end of the drain. It reports whether nothing is left.
+// remove removes the definition. The frontend accepts nothing, flows end, and connections continue
+// until the end of the drain. It reports whether no connection is left.
 func (f *frontend) remove(now time.Time) bool {
 	f.shut()
 	f.mu.Lock()
@@ -223,8 +227,8 @@ func (f *frontend) remove(now time.Time) bool {
 	return f.count == 0
 }
 
-// allows reports whether a client may connect: any client if there are no source ranges, and always
-// the node itself, unless connections need PROXY headers.
+// allows reports whether a client may connect. Without source ranges, any client may. The node
+// itself always may, unless connections need PROXY headers.
 func (c *config) allows(d *Dataplane, client netip.Addr) bool {
 	return c.Allows(client) || c.isExempt(d, client)
 }
@@ -234,8 +238,8 @@ func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
 	return client.IsLoopback() || client == c.Addr || d.own.has(client)
 }
 
-// admits reports whether a client may connect. sure is false if this depends on the node's own
-// addresses, and they have to be read again.
+// admits reports whether a client may connect. If this depends on the node's own addresses, which
+// have to be read again, sure is false.
 func (c *config) admits(d *Dataplane, client netip.Addr) (may, sure bool) {
 	allowed := c.Allows(client)
 	if c.AcceptProxyProtocol {

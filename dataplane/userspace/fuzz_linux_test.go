@@ -6,7 +6,7 @@ import (
 )
 
 // FuzzHandedOver decodes arbitrary bytes as an item of an earlier vipd. The bytes after the
-// description are preserved.
+// description must be preserved.
 func FuzzHandedOver(f *testing.F) {
 	f.Add([]byte(`{"kind":"conn","key":{"Addr":"10.96.0.10","Port":80,"Proto":"tcp"}}tail`))
 	f.Add([]byte(`{"kind":"listener","redirected":true}`))

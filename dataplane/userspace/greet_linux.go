@@ -2,8 +2,8 @@ package userspace
 
 import "golang.org/x/sys/unix"
 
-// greet reads the PROXY header of a client, and waits for its rest. The caller has locked the
-// frontend.
+// greet reads the PROXY header of a client, or waits for the rest of the header. The caller has
+// locked the frontend.
 func (l *loop) greet(c *conn) {
 	complete, err := l.readHeader(c)
 	switch {
@@ -20,8 +20,8 @@ func (l *loop) greet(c *conn) {
 	}
 }
 
-// readHeader reads the header if it is complete. Until then, it stays in the socket, so another
-// process can take over the connection.
+// readHeader reads the header if it is complete. An incomplete header stays in the socket, so
+// another process can take over the connection. readHeader unlocks the frontend.
 func (l *loop) readHeader(c *conn) (complete bool, err error) {
 	defer c.f.mu.Unlock()
 	if !c.f.joinLocked(c) {

@@ -23,40 +23,42 @@ import (
 // These are the kinds of items that are handed over.
 const (
 	listenerKind = "listener" // of a frontend
-	sharedKind   = "shared"   // listener of all redirected frontends of a family
+	sharedKind   = "shared"   // the listener of all redirected frontends of a family
 	packetsKind  = "packets"  // the UDP socket of a frontend
 	connKind     = "connection"
 	flowKind     = "flow"
-	clientsKind  = "clients" // some of those that have a backend by affinity
+	clientsKind  = "clients" // some of the clients with affinity
 )
 
-// handed describes an item. The buffered bytes of a connection follow, first those of In.
+// handed describes an item. The buffered bytes of a connection follow the description: first the
+// bytes of In, then those of Out.
 type handed struct {
 	Kind string
 	// Key is the frontend's key, or the zero Key for a shared socket.
 	Key balancer.Key `json:",omitzero"`
-	// Redirected reports whether a redirect leads to the socket, which is not at the frontend's
-	// address.
+	// Redirected reports whether the socket is not at the frontend's address, and receives
+	// redirected traffic.
 	Redirected bool
 	// Port is the port to which the client of a connection or flow sends.
 	Port   uint16 `json:",omitempty"`
 	Client netip.AddrPort
 	// Introduced reports whether Client is final: its PROXY header was read, or none is expected.
 	Introduced bool `json:",omitempty"`
-	// Backend is the other side. It is invalid while a connection has no backend.
+	// Backend is the backend's address. It is invalid if the connection has no backend yet.
 	Backend netip.AddrPort
 	// Local is the source address of replies of a redirected flow.
 	Local   netip.Addr
 	Since   time.Time
 	In, Out handedHalf
 	Clients []handedClient `json:",omitempty"`
-	// VIP, Service and Prefix identify the memory of Clients, if it is not of Key.
+	// VIP, Service and Prefix identify the affinity memory of Clients if it does not belong to Key
+	// alone.
 	VIP     netip.Addr    `json:",omitzero"`
 	Service balancer.Name `json:",omitempty"`
 	Prefix  int           `json:",omitempty"`
 }
 
-// memory returns the memory of Clients.
+// memory returns the identity of the affinity memory of Clients.
 func (h *handed) memory() balancer.AffinityMemory {
 	id := balancer.AffinityMemory{Key: h.Key, Service: h.Service, Prefix: h.Prefix}
 	if h.VIP.IsValid() {
@@ -65,7 +67,7 @@ func (h *handed) memory() balancer.AffinityMemory {
 	return id
 }
 
-// handedClients describes clients of a memory.
+// handedClients returns the description of some clients of an affinity memory.
 func handedClients(id balancer.AffinityMemory, clients []handedClient) handed {
 	h := handed{Kind: clientsKind, Clients: clients, Service: id.Service, Prefix: id.Prefix}
 	if id.Port == 0 {
@@ -76,30 +78,31 @@ func handedClients(id balancer.AffinityMemory, clients []handedClient) handed {
 	return h
 }
 
-// handedClient is a client with affinity, its endpoint, and the time of its last connection.
+// handedClient is a client with affinity, its endpoint, and the time of its last use.
 type handedClient struct {
 	Client  netip.Addr
-	Backend netip.AddrPort // Frontend.AffinityEndpoint
+	Backend netip.AddrPort // as returned by Frontend.AffinityEndpoint
 	Last    time.Time
 }
 
-// clientsAtOnce is the number of clients in an item, well within the maximum size.
+// clientsAtOnce is the maximum number of clients in an item. It keeps an item well below the
+// maximum size.
 const clientsAtOnce = 1000
 
-// handedHalf is a direction of a connection or flow.
+// handedHalf is one direction of a connection or flow.
 type handedHalf struct {
 	Bytes uint64
-	// Ended reports whether the end was forwarded.
+	// Ended reports whether the sender's end was forwarded to the receiver.
 	Ended bool
 	// Pending is the number of bytes after the description. Piped is the number of bytes in a pipe,
 	// whose two ends are among the files.
 	Pending, Piped int
 }
 
-// heir is the process that takes over.
+// heir is the process that takes over the connections.
 type heir struct {
 	queue *handover.Queue
-	// failed reports whether it accepts no more items.
+	// failed reports whether the queue accepts no more items.
 	failed atomic.Bool
 }
 
@@ -117,9 +120,9 @@ func (h *heir) send(item handed, tail []byte, files ...int) error {
 	return err
 }
 
-// HandOver implements [dataplane.HandsOver]. All loops and goroutines stop reading first, so
-// nothing is lost between the two processes: new data waits in the kernel. Connections that can't
-// be handed over drain as in Close.
+// HandOver implements [dataplane.HandsOver]. All loops and goroutines stop reading first, so new
+// data waits in the kernel, and none is lost between the two processes. Connections that can't be
+// handed over drain as in Close.
 func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -136,14 +139,14 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		ln.stop()
 	}
 	d.tasks.Wait()  // no UDP socket is read any longer
-	d.reads.flush() // clients that wait for it become connections
+	d.reads.flush() // clients that wait for the node's addresses become connections
 	d.loops.halt()
 	err := errors.Join(unwatched, d.handOverSockets(frontends), d.inherited.passOn(d.heir))
 	d.refuseNew()
 	for _, f := range frontends {
 		f.handOverConns()
 	}
-	d.loops.resume() // for the connections that are left
+	d.loops.resume() // for the connections that were not handed over
 	if left := d.drain(ctx, frontends); left > 0 {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
@@ -160,7 +163,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 	return nil
 }
 
-// stopReading ends the accepting, read loops and flows, and leaves their sockets open.
+// stopReading stops accepting connections and reading datagrams, and leaves the sockets open.
 func (f *frontend) stopReading() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -170,7 +173,7 @@ func (f *frontend) stopReading() {
 			p.listener.stop()
 		}
 		if p.packets != nil {
-			_ = p.packets.SetReadDeadline(longAgo) // these fail only if they are closed
+			_ = p.packets.SetReadDeadline(longAgo) // deadlines fail only if the socket is closed
 		}
 	}
 	f.flows.each(func(x *flow) { _ = x.socket.SetReadDeadline(longAgo) })
@@ -204,8 +207,8 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 	return failed
 }
 
-// handOver sends the open socket. A bound socket has the key of its port, so a frontend of this
-// port alone may also adopt it.
+// handOver sends the open socket. The item of a bound socket has the key of its port, so a later
+// frontend of only this port may also adopt it.
 func (p *portSockets) handOver() error {
 	switch {
 	case p.listener != nil:
@@ -229,7 +232,7 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	}
 	for _, x := range all {
 		err := to.send(x.handed, x.tail, x.files...)
-		failed = cmp.Or(failed, err) // one error is enough
+		failed = cmp.Or(failed, err) // the first error is enough
 		if err != nil {
 			x.close()
 			continue
@@ -242,8 +245,8 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	return failed
 }
 
-// handOverClients sends the clients with affinity. Clients come last, because the other items are
-// more important if there is no room for all.
+// handOverClients sends the clients with affinity. They come last, because the other items are more
+// important if the queue has no room for all.
 func (d *Dataplane) handOverClients() error {
 	send := func(id balancer.AffinityMemory, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {
@@ -270,7 +273,7 @@ func (d *Dataplane) handOverClients() error {
 	return nil
 }
 
-// clients returns the clients at now, by the system's clock.
+// clients returns the clients that are known at the time now. Their times use the system's clock.
 func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	m.All(now, func(client netip.Addr, endpoint netip.AddrPort, last time.Time) {
 		all = append(all, handedClient{client, endpoint, now.Round(0).Add(last.Sub(now))})
@@ -278,8 +281,8 @@ func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	return all
 }
 
-// handOverConns hands over the connections, while the loops stand still. Those that can't be handed
-// over stay.
+// handOverConns hands over the connections while the loops stand still. Connections that can't be
+// handed over stay with this process.
 func (f *frontend) handOverConns() {
 	f.mu.Lock()
 	var handed []*conn
@@ -294,7 +297,7 @@ func (f *frontend) handOverConns() {
 	}
 }
 
-// sendConn sends a connection with its data.
+// sendConn sends a connection with its buffered data.
 func (h *heir) sendConn(c *conn) error {
 	item := handed{Kind: connKind, Key: c.f.key, Port: c.to.Port(), Client: c.from, Introduced: c.phase != greeting, Since: c.since}
 	files := []int{c.sides[clientSide].fd}
@@ -314,7 +317,7 @@ func (h *heir) sendConn(c *conn) error {
 	return h.send(item, tail, files...)
 }
 
-// handedHalf describes the direction from a side.
+// handedHalf describes the direction in which data comes from a side.
 func (c *conn) handedHalf(from int) handedHalf {
 	h := handedHalf{Bytes: c.out.Load(), Ended: c.sides[from].passed, Pending: len(c.sides[1-from].pending), Piped: c.sides[1-from].held}
 	if from == clientSide {
@@ -326,7 +329,7 @@ func (c *conn) handedHalf(from int) handedHalf {
 // drop closes this process's copy of a connection that another process continues.
 func (l *loop) drop(c *conn) {
 	for i := range c.sides {
-		if c.sides[i].watched { // the copy of the other process would still bring events
+		if c.sides[i].watched { // otherwise the other process's copy would still cause events here
 			l.poller.remove(c.sides[i].fd)
 		}
 	}

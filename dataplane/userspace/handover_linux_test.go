@@ -23,7 +23,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// succeed hands d over to a new dataplane, like a new process, and applies frontends there.
+// succeed hands d over to a new dataplane, which stands for a new process, and applies frontends
+// there.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
 	next := r.takenOver()
@@ -34,7 +35,7 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	return next
 }
 
-// takenOver returns a dataplane to which d was handed over, and which serves nothing yet.
+// takenOver hands d over, and returns the new dataplane, which serves nothing yet.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
 	items := r.handedOver()
@@ -43,7 +44,7 @@ func (r *rig) takenOver() *rig {
 	return next
 }
 
-// handedOver returns the items that d hands over.
+// handedOver hands d over, and returns the items.
 func (r *rig) handedOver() []handover.Item {
 	r.t.Helper()
 	in, out, err := handover.Pair()
@@ -62,7 +63,7 @@ func (r *rig) handedOver() []handover.Item {
 	return items
 }
 
-// pattern is a stream in which each byte shows its position.
+// pattern is a stream in which each byte depends on its position.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -73,8 +74,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stream sends a pattern through an echoing backend until stop is closed, and checks the result.
-// pause is the client's pause between two reads.
+// stream sends a pattern through an echoing backend until stop is closed, and checks the echo.
+// pause is the time that the client waits between two reads.
 func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan struct{}) {
 	c := mustConnect(t, vip)
 	var sent atomic.Int64
@@ -118,12 +119,12 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 	}
 }
 
-// TestHandOverLosesNothing hands over streams, half-closed and waiting connections, and new
-// clients.
+// TestHandOverLosesNothing hands over streams, half-closed connections and waiting connections,
+// while new clients connect. None may fail or lose data.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
-	heard := make(chan string, 1) // the complete data of a client that closed its direction
+	heard := make(chan string, 1) // the data of a client that has closed its direction
 	answer := make(chan struct{})
 	late := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
 		b, _ := io.ReadAll(c)
@@ -185,7 +186,7 @@ func TestHandOverLosesNothing(t *testing.T) {
 	}
 }
 
-// TestHandOverKeepsSocketOptions hands over a connection. Its sockets keep their options.
+// TestHandOverKeepsSocketOptions hands over a connection. Its sockets must keep their options.
 func TestHandOverKeepsSocketOptions(t *testing.T) {
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
 	f := with(frontendAt("127.1.0.9:8000/tcp", lines.addr), func(f *balancer.Frontend) { f.MSS = 1000 })
@@ -203,7 +204,7 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 		conn.loop.send(func(l *loop) { do(l, conn); close(done) })
 		<-done
 	}
-	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // as after keepAfter
+	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // as happens after keepAfter
 	d = d.succeed(f)
 	c.mustAsk(t)
 	inLoop(func(_ *loop, conn *conn) {
@@ -220,7 +221,8 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 	})
 }
 
-// TestHandOverOfFlows hands over UDP flows. They keep their backend, and receive its answers.
+// TestHandOverOfFlows hands over UDP flows. They must keep their backends, and receive their
+// answers.
 func TestHandOverOfFlows(t *testing.T) {
 	var backends []netip.AddrPort
 	for i := range 3 {
@@ -296,7 +298,7 @@ func askPacket(t *testing.T, c net.Conn) string {
 }
 
 // TestHandOverOfRemovedFrontends hands over frontends that the next dataplane does not serve. Their
-// connections are reset on both sides, and their ports are free.
+// connections must be reset on both sides, and their ports must be free.
 func TestHandOverOfRemovedFrontends(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	ended := make(chan error, 1)
@@ -331,8 +333,8 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	}
 }
 
-// TestHandOverBeforeApply replaces a process before it has applied anything. It must pass on the
-// received data.
+// TestHandOverBeforeApply hands over from a process that has not applied anything yet. It must pass
+// on the items that it has inherited.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -364,8 +366,8 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 }
 
-// TestHandOverToAnotherMode hands over to a kernel mode, so connections end. They must not look
-// complete.
+// TestHandOverToAnotherMode hands over to a kernel mode, which ends connections. They must end with
+// a reset, so that they do not look complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
@@ -378,7 +380,7 @@ func TestHandOverToAnotherMode(t *testing.T) {
 }
 
 // TestHandOverOfAffinityInQueue hands over affinity. A client that connects while no process
-// accepts keeps its backend.
+// accepts connections must keep its backend.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -423,8 +425,9 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	}
 }
 
-// TestHandOverDuringMove moves connections of the second loop to the first one, which has halted
-// for a handover. They stay, or arrive before the handover, and the next dataplane continues them.
+// TestHandOverDuringMove moves connections from the second loop to the first, which has halted for
+// a handover. They must stay, or arrive before the handover, and the next dataplane must continue
+// them.
 func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
@@ -449,9 +452,9 @@ func TestHandOverDuringMove(t *testing.T) {
 			close(done)
 		})
 		<-done
-		second.send(func(l *loop) { // after the connections have arrived
-			first.running.Wait() // until it has halted
-			if late {            // as if the check came before the halt
+		second.send(func(l *loop) { // runs after the connections have arrived
+			first.running.Wait() // waits until the loop has halted
+			if late {            // as if the check had run before the halt
 				d.loops.halting.Store(false)
 			}
 			for _, c := range conns {
@@ -469,7 +472,7 @@ func TestHandOverDuringMove(t *testing.T) {
 	}
 }
 
-// connsOf returns the connections of a frontend in the order of their begin.
+// connsOf returns the connections of a frontend in the order of their start.
 func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 	front := r.frontends[f.Key]
 	front.mu.Lock()
@@ -480,8 +483,9 @@ func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 	return all
 }
 
-// TestHandOverKeepsHeaders hands over a connection with half of its PROXY header, and one with a
-// named client. The next process must read the rest of the first header, and know both clients.
+// TestHandOverKeepsHeaders hands over a connection with half of its PROXY header, and one whose
+// header has named its client. The next process must read the rest of the first header, and know
+// both clients.
 func TestHandOverKeepsHeaders(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.7:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -519,5 +523,5 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 	if got, want := clients(next), []string{"203.0.113.7:7", "203.0.113.8:8"}; !slices.Equal(got, want) {
 		t.Errorf("clients after the handover = %v, want %v", got, want)
 	}
-	wantReset(t, greet(t, f.AddrPort(), whole)) // the limit still counts it
+	wantReset(t, greet(t, f.AddrPort(), whole)) // the limit must still count the client
 }

@@ -8,12 +8,12 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, which is the
-// destination of redirects. The guard accepts redirected packets although the VIP has no such port.
+// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, to which
+// redirected packets then go. The guard must accept them although the VIP has no such port.
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
-	d := redirecting(t) // first, because nothing may be left open at its end
+	d := redirecting(t) // must start first, because nothing may be open at its end
 	o := host.DefaultOptions()
 	o.Interface, o.Mode.Translates, o.RunDir = "remote", true, t.TempDir()
 	h, err := host.New(o)

@@ -10,20 +10,20 @@ import (
 	"vipd/balancer"
 )
 
-// holds reports whether closed ports can be kept from other programs.
+// holds reports whether vipd can keep other programs from using closed ports.
 const holds = true
 
-// heldPort is a port that vipd holds without serving it, so no program of the host gets a VIP's
-// clients. For a TCP socket that does not listen the kernel sends resets, for a UDP socket that is
-// connected to itself port unreachable, and for a socket with a filter that drops everything no
-// answer.
+// heldPort is a port that vipd holds without serving it, so no other program of the host gets a
+// VIP's clients. The kernel sends resets for a TCP socket that does not listen, and port
+// unreachable for a UDP socket that is connected to itself. It sends nothing for a socket with a
+// filter that drops everything.
 type heldPort struct {
 	d    *Dataplane
 	fd   int
 	port uint16
 }
 
-// hold takes the port at an address. Port 0 selects any free port.
+// hold binds a socket to an address and port without serving it. Port 0 selects any free port.
 func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool) (*heldPort, error) {
 	family, kind := unix.AF_INET6, unix.SOCK_STREAM
 	if at.Addr().Is4() {
@@ -49,7 +49,8 @@ func (d *Dataplane) hold(at netip.AddrPort, proto balancer.Protocol, silent bool
 	return h, nil
 }
 
-// bind binds the port, despite established connections to it, and stores its number.
+// bind binds the socket to a port, even if established connections use it, and stores the port
+// number.
 func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	if proto == balancer.TCP && at.Port() != 0 {
 		if err := unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -80,7 +81,7 @@ func (h *heldPort) bind(at netip.AddrPort, proto balancer.Protocol) error {
 	return nil
 }
 
-// answer selects how the kernel answers.
+// answer selects how the kernel answers clients of the port.
 func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) error {
 	switch {
 	case silent:
@@ -94,11 +95,11 @@ func (h *heldPort) answer(at netip.Addr, proto balancer.Protocol, silent bool) e
 		}
 		err := unix.Connect(h.fd, sockaddr(at, h.port))
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EADDRNOTAVAIL) {
-			return nil // this host does not have the VIP, so no client reaches it
+			return nil // this host does not have the VIP, so no client reaches the port
 		}
 		return err
 	}
-	// Without the option, other sockets conflict with this one, even those that have it.
+	// Without SO_REUSEADDR, other sockets conflict with this one, even if they set the option.
 	return unix.SetsockoptInt(h.fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 0)
 }
 

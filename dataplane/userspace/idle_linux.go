@@ -7,21 +7,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleness is the state of a connection's idle timeout: the traffic seen at the instant seenAt.
+// idleness is the state of a connection's idle timeout: the traffic counted so far, and the instant
+// when it last changed.
 type idleness struct {
 	seen   uint64
 	seenAt int64
 	kept   bool // the backend's socket sends keepalives
 }
 
-// keepAfter is the age at which a connection gets keepalives to its backend. Most connections are
-// shorter, and setting them costs four system calls.
+// keepAfter is the age at which vipd enables keepalives on a connection to a backend. Most
+// connections end sooner, and the options cost four system calls.
 const keepAfter = 5 * time.Second
 
-// setTimer sets the timer of a connection in the relay.
+// setTimer sets the timer of a relayed connection to its next check.
 func (l *loop) setTimer(c *conn) {
 	if c.failing {
-		return // its last words have a limit
+		return // its timer limits the last words
 	}
 	next := time.Duration(0)
 	if !c.idle.kept {
@@ -42,7 +43,7 @@ func (l *loop) setTimer(c *conn) {
 	}
 }
 
-// expired handles the timer of a connection.
+// expired handles the expiry of a connection's timer.
 func (l *loop) expired(c *conn) {
 	defer l.contain(c)
 	switch {
@@ -71,7 +72,7 @@ func isTooOld(c *conn) bool {
 	return age > 0 && c.timeLeft(age, time.Now()) <= 0
 }
 
-// keep makes the backend's socket send keepalives.
+// keep enables keepalives on the backend's socket.
 func (l *loop) keep(c *conn) {
 	if c.idle.kept {
 		return
@@ -93,8 +94,9 @@ func (l *loop) cut(c *conn) {
 	l.end(c, errCut)
 }
 
-// isIdle reports whether a connection had no traffic for its timeout. A large transfer is counted
-// in steps, and a slow reader empties the buffers of its socket. Only the sockets show that.
+// isIdle reports whether a connection had no traffic for its idle timeout. It also asks the kernel,
+// because the counters miss two kinds of traffic: they count a large transfer in steps, and do not
+// change while a slow reader empties socket buffers.
 func (l *loop) isIdle(c *conn) bool {
 	timeout, now, x := int64(c.f.conf.Load().IdleTimeout), l.d.now(), &c.idle
 	if timeout <= 0 {
@@ -107,8 +109,8 @@ func (l *loop) isIdle(c *conn) bool {
 	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// glance returns the sockets' view of a connection: the time since they last received data, and the
-// number of bytes that the two sides have acknowledged.
+// glance returns the kernel's view of the two sockets: the time since either last received data,
+// and the number of bytes that both peers have acknowledged.
 func glance(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)
 	for i := range c.sides {

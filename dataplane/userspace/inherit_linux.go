@@ -18,7 +18,7 @@ import (
 // inheritance holds the items of an earlier process that no frontend has adopted yet.
 type inheritance struct {
 	d *Dataplane
-	// sockets are the listeners and UDP sockets of frontends and of redirects, whose keys have no
+	// sockets holds the listeners and UDP sockets. The listeners of redirects have a key without a
 	// port.
 	sockets map[balancer.Key]inherited
 	// redirected reports whether an earlier process redirected connections here.
@@ -27,22 +27,22 @@ type inheritance struct {
 	clients      map[balancer.AffinityMemory][]handedClient
 }
 
-// inherited is an item.
+// inherited is an item that an earlier process handed over.
 type inherited struct {
 	handed
 	tail  []byte
 	files []int
 }
 
-// close ends an item that nobody continues.
+// close closes the files of an item that no frontend continues.
 func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
-// inheritTime limits the changes of the kernel that follow from items that are not adopted.
+// inheritTime limits the changes of kernel state after discard closes items.
 const inheritTime = 30 * time.Second
 
 var _ dataplane.HandsOver = (*Dataplane)(nil)
 
-// Inherit implements [dataplane.HandsOver]. Frontends adopt their items when they are applied;
+// Inherit implements [dataplane.HandsOver]. Each frontend adopts its items when it is applied, and
 // discard closes the rest.
 func (d *Dataplane) Inherit(items []handover.Item) {
 	d.applying.Lock()
@@ -58,7 +58,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			in.clients[h.memory()] = append(in.clients[h.memory()], h.Clients...)
 			continue
 		}
-		if err != nil || len(item.Files) == 0 { // from another version
+		if err != nil || len(item.Files) == 0 { // for example from another version
 			d.log.Warn("ignoring something that the vipd before this one has handed over", "err", err)
 			item.Close()
 			continue
@@ -94,7 +94,8 @@ func (in *inheritance) listener(k balancer.Key) *net.TCPListener {
 	return in.listenerAt(k, listenerKind)
 }
 
-// sharedListener returns the inherited listener of the redirects to an unspecified address, or nil.
+// sharedListener returns the inherited listener that receives the redirects of an address family,
+// or nil. at is its unspecified address.
 func (in *inheritance) sharedListener(at netip.Addr) *net.TCPListener {
 	return in.listenerAt(balancer.Key{Addr: at}, sharedKind)
 }
@@ -110,7 +111,7 @@ func (in *inheritance) listenerAt(k balancer.Key, kind string) *net.TCPListener 
 
 func (in *inheritance) open(fd int) *net.TCPListener {
 	file := os.NewFile(uintptr(fd), "inherited")
-	defer func() { _ = file.Close() }() // FileListener has a copy
+	defer func() { _ = file.Close() }() // FileListener duplicates the descriptor
 	ln, err := net.FileListener(file)
 	if err != nil {
 		in.d.log.Warn("a socket of the vipd before this one can't be used", "err", err)
@@ -119,8 +120,8 @@ func (in *inheritance) open(fd int) *net.TCPListener {
 	return ln.(*net.TCPListener)
 }
 
-// packets returns the inherited UDP socket at an address and port, or of a redirected frontend. It
-// returns nil if there is none.
+// packets returns the inherited UDP socket for a key. If redirected is true, it must be the socket
+// of a redirect. packets returns nil if there is none.
 func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	x, ok := in.sockets[k]
 	if !ok || x.Kind != packetsKind || x.Redirected != redirected {
@@ -135,10 +136,10 @@ func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	return c
 }
 
-// openConn returns the connection of a descriptor, which it closes.
+// openConn returns a net.Conn for a descriptor, which it closes.
 func openConn[C net.Conn](fd int) (C, error) {
 	file := os.NewFile(uintptr(fd), "inherited")
-	defer func() { _ = file.Close() }() // FileConn has a copy
+	defer func() { _ = file.Close() }() // FileConn duplicates the descriptor
 	var none C
 	c, err := net.FileConn(file)
 	if err != nil {
@@ -165,8 +166,8 @@ func portOf(fd int) netip.AddrPort {
 	return at
 }
 
-// adopt makes a frontend continue its inherited connections. Connections to backends that it no
-// longer has are reset, like those of unwanted frontends.
+// adopt makes a frontend continue its inherited connections. It resets connections whose backend
+// the frontend no longer has.
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {
@@ -176,22 +177,22 @@ func (d *Dataplane) adopt(f *frontend) {
 	delete(d.inherited.conns, f.key)
 }
 
-// adoptClients gives a frontend its inherited clients before it accepts any.
+// adoptClients stores the inherited clients with affinity before the frontend accepts connections.
 func (d *Dataplane) adoptClients(f *frontend) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
 	for _, m := range f.memories {
 		for _, c := range d.inherited.clients[m.id] {
-			m.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // from now on by this process's clock
+			m.Store(c.Client, c.Backend, now.Add(c.Last.Sub(now))) // converted to this process's clock
 		}
 		delete(d.inherited.clients, m.id)
 	}
 }
 
-// adoptConn continues a connection of the earlier process, or closes it.
+// adoptConn continues a connection of the earlier process, or closes it and returns an error.
 func (f *frontend) adoptConn(x inherited) error {
-	if len(x.files) == 1 { // it has no backend yet
+	if len(x.files) == 1 { // no backend was chosen yet
 		f.d.budget.take(2)
 		greets := !x.Introduced && f.conf.Load().AcceptProxyProtocol
 		f.d.loops.all[0].send(func(l *loop) { l.serve(f, x.files[0], x.Client, x.to(f), greets) })
@@ -221,16 +222,16 @@ func (f *frontend) adoptConn(x inherited) error {
 	if len(f.memories) > 0 {
 		who, now := conf.AffinityClient(x.Client.Addr()), time.Now()
 		m := f.memories.of(conf.Frontend, who, now)
-		if _, known := m.Lookup(who, now); !known { // otherwise it has moved since
+		if _, known := m.Lookup(who, now); !known { // otherwise the client has moved since
 			m.Store(who, conf.AffinityEndpoint(x.Backend), now)
 		}
 	}
-	c.loop.send(func(l *loop) { l.adopt(c) }) // before any letter about the connection
+	c.loop.send(func(l *loop) { l.adopt(c) }) // before any other letter about the connection
 	return nil
 }
 
-// inherit continues the direction from a side at the place where the earlier process stopped. It
-// returns the bytes and pipes of the other direction.
+// inherit continues the direction that starts at a side where the earlier process stopped. It
+// returns the remaining bytes and pipes, which belong to the other direction.
 func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	c.sides[from].ended, c.sides[from].passed = h.Ended, h.Ended
 	to := &c.sides[1-from]
@@ -245,12 +246,12 @@ func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte
 	return tail, pipes
 }
 
-// hasFlows reports whether a frontend has inherited flows, which keep its socket open until they
-// are adopted.
+// hasFlows reports whether a frontend has inherited flows that it has not adopted. They keep its
+// socket open.
 func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
 
 // to returns the VIP and port to which the client of a connection or flow sends. Earlier versions,
-// which had no ranges of ports, did not send the port.
+// which had no port ranges, did not send the port.
 func (x *inherited) to(f *frontend) netip.AddrPort {
 	if x.Port == 0 {
 		return f.vip
@@ -258,7 +259,7 @@ func (x *inherited) to(f *frontend) netip.AddrPort {
 	return netip.AddrPortFrom(f.key.Addr, x.Port)
 }
 
-// adoptFlowsLocked makes the frontend continue the inherited flows of the socket.
+// adoptFlowsLocked makes the frontend continue the inherited flows that belong to the socket.
 func (p *portSockets) adoptFlowsLocked() {
 	f, c := p.f, p.f.conf.Load()
 	var left []inherited
@@ -292,8 +293,8 @@ func (p *portSockets) adoptFlowsLocked() {
 	}
 }
 
-// discard closes the inherited items that no frontend has adopted. It resets connections, and
-// removes redirects to them.
+// discard closes the inherited items that no frontend has adopted. This resets their connections.
+// It also removes redirects that are left.
 func (d *Dataplane) discard() {
 	d.applying.Lock()
 	defer d.applying.Unlock()

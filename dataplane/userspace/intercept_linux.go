@@ -14,8 +14,8 @@ import (
 // maxPorts is the maximum number of ports of a range with redirects.
 const maxPorts = 65535
 
-// newInterception returns the requested interception, and a description of it with the reason for
-// its choice.
+// newInterception returns the requested interception. The string names it, and says why redirects
+// are not used if they do not work.
 func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	want := o.Intercept
 	switch want {
@@ -39,8 +39,8 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Cleanup removes the redirects of an earlier process. It returns descriptions of the steps, which
-// a dry run does not execute.
+// Cleanup removes the redirects of an earlier process. It returns descriptions of the steps. In a
+// dry run it only describes them.
 func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
 	done, err := guard.CleanupRedirects(ctx, dryRun)
 	ranges, failed := portmap.Cleanup(dryRun, rangesTable)

@@ -9,8 +9,8 @@ import (
 // tick is the interval of the janitor, and so the accuracy of timeouts.
 const tick = 100 * time.Millisecond
 
-// janitor handles idle timeouts, the ends of drains, and the ends of UDP flows. Frontends without
-// any of these cost nothing.
+// janitor handles idle timeouts, the ends of drains, the ends of UDP flows, and stuck loops. It
+// checks no frontend that needs none of these.
 func (d *Dataplane) janitor() {
 	t := time.NewTicker(tick)
 	defer t.Stop()
@@ -26,7 +26,8 @@ func (d *Dataplane) janitor() {
 	}
 }
 
-// loseFlows makes conntrack forget flows to closed sockets. It retries failures at the next tick.
+// loseFlows makes conntrack forget flows to closed sockets. After a failure it tries again at the
+// next tick.
 func (d *Dataplane) loseFlows() {
 	d.mu.Lock()
 	keys := d.lost
@@ -45,7 +46,7 @@ func (d *Dataplane) loseFlows() {
 	}
 }
 
-// loseLocked records that a frontend's UDP socket, to which redirects led, is closed.
+// loseLocked records that the UDP socket of a redirected frontend is closed.
 func (d *Dataplane) loseLocked(k balancer.Key) {
 	if d.lost == nil {
 		d.lost = map[balancer.Key]bool{}
@@ -63,7 +64,8 @@ func (d *Dataplane) tidy(now time.Time) {
 	}
 }
 
-// tidy handles the timeouts of a frontend, and reports whether nothing is left of it.
+// tidy handles the timeouts of a frontend. It reports whether the frontend was removed and has no
+// connections left.
 func (f *frontend) tidy(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

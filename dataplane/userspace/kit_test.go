@@ -32,8 +32,8 @@ type rig struct {
 	t testing.TB
 }
 
-// start returns a dataplane that is closed with the test. The test fails if a goroutine or
-// descriptor remains.
+// start returns a dataplane that is closed at the end of the test. The test fails if a goroutine or
+// descriptor is left.
 func start(t testing.TB, o Options) *rig {
 	t.Helper()
 	if o.Intercept == "" {
@@ -66,7 +66,7 @@ func start(t testing.TB, o Options) *rig {
 				}
 			}
 		}
-		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // including those of servers
+		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // including the goroutines of servers
 		eventually(t, "the descriptors of before", func() error {
 			if after := descriptors(); len(after) > len(before) {
 				return fmt.Errorf("descriptors = %d, want %d: %v", len(after), len(before), after)
@@ -77,7 +77,7 @@ func start(t testing.TB, o Options) *rig {
 	return &rig{d, t}
 }
 
-// descriptors returns the open sockets of the process.
+// descriptors returns the process's open sockets.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -102,7 +102,7 @@ func (l *testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// apply applies frontends in addition to the existing ones.
+// apply adds frontends, or changes existing ones. Other frontends stay.
 func (r *rig) apply(frontends ...*balancer.Frontend) {
 	r.t.Helper()
 	if err := r.tryApply(frontends...); err != nil {
@@ -129,7 +129,7 @@ func (r *rig) remove(keys ...balancer.Key) {
 	}
 }
 
-// frontendAt returns a frontend with all backends active. Its timeouts are long enough for a
+// frontendAt returns a frontend whose backends are all active. Its timeouts are long enough for a
 // machine that pauses.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
@@ -140,7 +140,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long a single client tries a backend after its rest
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long the single client after a rest tries a backend
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {
@@ -157,7 +157,7 @@ func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Fronten
 	return &g
 }
 
-// server is a TCP backend that serves each connection with handle.
+// server is a TCP backend. A function serves each of its connections.
 type server struct {
 	addr     netip.AddrPort
 	ln       net.Listener
@@ -167,7 +167,7 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-// serveAt starts a server; port 0 selects a free port.
+// serveAt starts a server that serves each connection with handle. Port 0 selects a free port.
 func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -202,7 +202,7 @@ func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	return s
 }
 
-// stop kills the server with all its connections.
+// stop closes the server, and resets all its connections.
 func (s *server) stop() {
 	_ = s.ln.Close()
 	s.mu.Lock()
@@ -213,7 +213,7 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-// named answers each line with a name and the line.
+// named returns a handler that answers each line with a name and the line.
 func named(name string) func(net.Conn) {
 	return func(c net.Conn) {
 		in := bufio.NewReader(c)
@@ -248,7 +248,7 @@ func connect(vip netip.AddrPort, from string) (*client, error) {
 	return &client{c.(*net.TCPConn), bufio.NewReader(c)}, nil
 }
 
-// ask sends a line and returns the server's name.
+// ask sends a line, and returns the name in the server's answer.
 func (c *client) ask(line string) (string, error) {
 	if _, err := fmt.Fprintf(c, "%s\n", line); err != nil {
 		return "", err
@@ -263,7 +263,7 @@ func (c *client) ask(line string) (string, error) {
 	return name, nil
 }
 
-// askOnce opens a connection and makes a request.
+// askOnce opens a connection, makes a request, and returns the server's name.
 func askOnce(vip netip.AddrPort, from string) (string, error) {
 	c, err := connect(vip, from)
 	if err != nil {
@@ -298,7 +298,7 @@ func eventually(t testing.TB, what string, ok func() error) {
 	lab.Eventually(t, wait.Patience, what, ok)
 }
 
-// wantReset checks that the connection ends with a reset, after any data.
+// wantReset checks that a connection ends with a reset, possibly after data.
 func wantReset(t testing.TB, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)

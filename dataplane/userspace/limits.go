@@ -16,17 +16,17 @@ func Reserve() int { return reserve(maxDescriptors()) }
 // budget counts the used descriptors.
 type budget struct {
 	limit int64
-	// flows is the number that connections reserve for flows. Connections can wait for room, but
-	// flows can't.
+	// flows is the number of descriptors that connections leave free for flows, because flows can't
+	// wait.
 	flows    int64
 	used     atomic.Int64
 	shortage shortage
 }
 
-// shortage is the time when a resource that clients need was last exhausted.
+// shortage records when a resource that clients need was last exhausted.
 type shortage struct{ last atomic.Pointer[time.Time] }
 
-// note records that a client has to wait, or is reset, because nothing is left.
+// note records that a client has to wait, or is reset, because the resource is exhausted.
 func (s *shortage) note() {
 	now := time.Now()
 	s.last.Store(&now)
@@ -35,7 +35,7 @@ func (s *shortage) note() {
 // shortagePeriod is the time for which a shortage is reported after the last affected client.
 const shortagePeriod = time.Minute
 
-// isRecent reports whether the shortage must be reported.
+// isRecent reports whether the shortage is recent enough to be reported.
 func (s *shortage) isRecent() bool {
 	last := s.last.Load()
 	return last != nil && time.Since(*last) <= shortagePeriod
@@ -53,7 +53,7 @@ func newBudget(limit int) *budget {
 func (b *budget) take(n int64) { b.used.Add(n) }
 func (b *budget) give(n int64) { b.used.Add(-n) }
 
-// room reports whether n more are within the budget.
+// room reports whether n more descriptors are within the budget.
 func (b *budget) room(n int64) bool { return b.used.Load()+n <= b.limit }
 
 // lacks returns advice about a recent shortage of descriptors, or "".
@@ -65,17 +65,17 @@ func (b *budget) lacks() string {
 		"connection). Raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows their services", b.limit)
 }
 
-// greed is the maximum ratio between the descriptors of a frontend's connections and the remaining
-// ones. A single frontend gets at most four fifths of the budget, two get four ninths each, and
-// something remains for the next frontend, whatever the clients of others do. With many descriptors
-// it has no effect.
+// greed is the maximum ratio between the descriptors that a frontend's connections use and those
+// that are free. A single frontend gets at most four fifths of the budget, and two get four ninths
+// each. So something is left for the next frontend. With many free descriptors, the ratio has no
+// effect.
 const greed = 4
 
-// fair reports whether a frontend may use n descriptors.
+// fair reports whether a frontend may use a total of n descriptors.
 func (b *budget) fair(n int64) bool { return n <= greed*(b.limit-b.flows-b.used.Load()) }
 
-// claim takes the descriptors of another connection of f if there is room. f is nil if the frontend
-// is unknown before the accept. All listeners compete for the room.
+// claim reserves the descriptors of another connection of f if there is room, and reports whether
+// it did. f is nil if the frontend is unknown before the accept.
 func (b *budget) claim(f *frontend) bool {
 	for {
 		used := b.used.Load()
@@ -94,10 +94,10 @@ func (b *budget) mayClaim(f *frontend) bool {
 	return b.room(2+b.flows) && (f == nil || b.fair(f.descriptors.Load()+2))
 }
 
-// backoff is a growing wait: from 1 ms, doubling to 100 ms.
+// backoff is a wait that doubles each time, from 1 ms to 100 ms.
 type backoff struct{ next time.Duration }
 
-// sleep waits for the next time. It returns false if stop is closed first.
+// sleep waits for the next duration. It returns false if stop is closed during the wait.
 func (b *backoff) sleep(stop <-chan struct{}) bool {
 	b.next = min(max(2*b.next, time.Millisecond), 100*time.Millisecond)
 	select {

@@ -11,10 +11,11 @@ import (
 	"vipd/balancer"
 )
 
-// keepAlive detects clients and backends that have disappeared without a FIN or RST.
+// keepAlive makes the kernel detect clients and backends that have disappeared without a FIN or
+// RST.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
 
-// network returns the form of "tcp" or "udp" for a single family.
+// network returns "tcp" or "udp" with the number of the key's address family.
 func network(k balancer.Key) string {
 	if k.Addr.Is4() {
 		return string(k.Proto) + "4"
@@ -22,8 +23,8 @@ func network(k balancer.Key) string {
 	return string(k.Proto) + "6"
 }
 
-// listenConfig returns the configuration of all listeners: plain TCP, because MPTCP is slower and
-// loses the original destination. prepare runs before the socket is bound.
+// listenConfig returns the configuration of listeners and UDP sockets. It disables MPTCP, which is
+// slower and loses the original destination. prepare runs before the socket is bound.
 func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	lc := &net.ListenConfig{KeepAliveConfig: keepAlive}
 	lc.SetMultipathTCP(false)
@@ -33,7 +34,8 @@ func listenConfig(prepare func(fd uintptr) error) *net.ListenConfig {
 	return lc
 }
 
-// listen opens the TCP socket at the VIP with its filter, and accepts its connections.
+// listen opens the filtered TCP socket at the VIP, or adopts the inherited socket, and accepts
+// connections from it.
 func (p *portSockets) listen() error {
 	f, conf := p.f, p.f.conf.Load()
 	if ln := f.d.inherited.listener(p.key()); ln != nil {
@@ -52,7 +54,7 @@ func (p *portSockets) listen() error {
 	return p.accept(ln.(*net.TCPListener))
 }
 
-// accept accepts connections from the socket.
+// accept makes the first loop accept connections from the socket.
 func (p *portSockets) accept(ln *net.TCPListener) (err error) {
 	p.listener, err = p.f.d.accept(ln, p.f, func(int) (*frontend, netip.AddrPort) { return p.f, p.at })
 	return err

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loop moves the bytes of connections. It has a thread, and is the only user of its connections'
-// sockets. It never waits for anything except events: if another goroutine holds the lock of a
+// loop moves the bytes of connections. It runs in its own thread, and only it uses its connections'
+// sockets. It never waits for anything except events. If another goroutine holds the lock of a
 // frontend, the connection continues at a later turn.
 type loop struct {
 	d      *Dataplane
@@ -24,7 +24,7 @@ type loop struct {
 	table  table
 	mail   mailbox
 	wheel  wheel
-	buffer [small]byte // between a read and the following write
+	buffer [small]byte // for data between a read and the following write
 	spare  []pipe      // empty pipes
 	meter  meter
 	spill  spill
@@ -34,11 +34,11 @@ type loop struct {
 	running sync.WaitGroup
 }
 
-// backlog is the work that a loop has left for its next turn.
+// backlog is the work that a loop has postponed to its next turn.
 type backlog struct {
-	hungry []hungry // sides that have used up their turn
+	hungry []hungry // sides that have used up their quota
 	busy   []*conn  // connections whose frontend's lock was not free, or whose dial has failed
-	hurry  bool     // the next turn must begin at once
+	hurry  bool     // the next turn must start immediately
 }
 
 // hungry is a side with more bytes to read.
@@ -47,7 +47,7 @@ type hungry struct {
 	side int
 }
 
-// retryPause is the pause before a busy lock is tried again.
+// retryPause is the wait before the loop tries a busy lock again.
 const retryPause = time.Millisecond
 
 // newLoop returns a loop without connections.
@@ -60,9 +60,9 @@ func newLoop(d *Dataplane, number int) (*loop, error) {
 	return l, nil
 }
 
-// run handles events until a letter ends the loop. It may run again.
+// run handles events until a letter sets quit. After that, it may run again.
 func (l *loop) run() {
-	runtime.LockOSThread() // never unlocked, so the thread and its slice end with the loop
+	runtime.LockOSThread() // never unlocked, so the thread with its slice exits with the goroutine
 	shortenSlice()
 	for l.quit = false; !l.quit || len(l.busy) > 0; {
 		n := l.wait()
@@ -78,7 +78,7 @@ func (l *loop) run() {
 	l.meter.rest()
 }
 
-// wait returns the number of the next events.
+// wait waits for events or the next timer, and returns the number of events.
 func (l *loop) wait() int {
 	timeout := time.Duration(-1)
 	switch {
@@ -88,7 +88,7 @@ func (l *loop) wait() int {
 		timeout = retryPause
 	case len(l.paused) > 0:
 		timeout = tick
-	case l.meter.load.Load() > 0: // until the load of a quiet period is known
+	case l.meter.load.Load() > 0: // the load of a quiet period is not known yet
 		timeout = tick
 	case l.wheel.count > 0:
 		timeout = time.Duration(l.wheel.idle()) * tick
@@ -119,7 +119,7 @@ func (l *loop) dispatch(e *unix.EpollEvent) {
 	}
 }
 
-// feed continues with the sides that had more bytes than a turn allows.
+// feed continues with the sides that have used up their quota.
 func (l *loop) feed() {
 	todo := l.hungry
 	l.hungry = nil
@@ -131,7 +131,7 @@ func (l *loop) feed() {
 	}
 }
 
-// retry continues with the busy connections.
+// retry continues with the connections in the backlog, and with orphans.
 func (l *loop) retry() {
 	todo := l.busy
 	l.busy = nil
@@ -141,7 +141,7 @@ func (l *loop) retry() {
 	l.adoptOrphans()
 }
 
-// contain ends a connection in which the program has panicked. The others continue.
+// contain ends a connection after a panic in its code. Other connections continue.
 func (l *loop) contain(c *conn) {
 	cause := recover()
 	if cause == nil {
@@ -153,7 +153,7 @@ func (l *loop) contain(c *conn) {
 	}
 }
 
-// containClient resets a client if the program has panicked before the client has a connection.
+// containClient resets a client after a panic in the code that runs before its connection starts.
 func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
 	if cause := recover(); cause != nil {
 		l.confess(cause, f, from)
@@ -161,7 +161,7 @@ func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
 	}
 }
 
-// confess logs a panic. f is nil if the frontend is unknown.
+// confess logs a panic. If the frontend is unknown, f is nil.
 func (l *loop) confess(cause any, f *frontend, client netip.AddrPort) {
 	stack, frontend := string(debug.Stack()), "unknown"
 	if f != nil {
@@ -172,7 +172,7 @@ func (l *loop) confess(cause any, f *frontend, client netip.AddrPort) {
 	})
 }
 
-// mailbox holds letters to a loop. Sending and reading never wait.
+// mailbox holds the letters to a loop. Sending and reading never block.
 type mailbox struct{ last atomic.Pointer[letter] }
 
 // letter is a request to a loop.
@@ -229,7 +229,7 @@ func (p *poller) close() {
 	_ = unix.Close(p.epoll)
 }
 
-// ring ends the current or the next wait.
+// ring makes the current or the next wait return.
 func (p *poller) ring() {
 	one := uint64(1)
 	_, _ = raw(unix.SYS_WRITE, uintptr(p.bell), uintptr(unsafe.Pointer(&one)), unsafe.Sizeof(one), 0, 0, 0)
@@ -240,7 +240,7 @@ func (p *poller) hush() {
 	_, _ = raw(unix.SYS_READ, uintptr(p.bell), uintptr(unsafe.Pointer(&n)), unsafe.Sizeof(n), 0, 0, 0)
 }
 
-// wait returns the number of events that arrived; a negative timeout is endless.
+// wait waits for events, and returns their number. A negative timeout means forever.
 func (p *poller) wait(timeout time.Duration) int {
 	ms := -1
 	if timeout >= 0 {

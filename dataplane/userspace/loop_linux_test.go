@@ -43,8 +43,8 @@ func (l *logged) has(text string) bool {
 
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, next to clients
-// that exchange messages. The messages arrive, and the full connections cost no time.
+// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and clients that
+// exchange messages. The messages must arrive, and the full connections must use no CPU time.
 func TestSlowReadersDelayNobody(t *testing.T) {
 	slow := 1000
 	if testing.Short() {
@@ -53,7 +53,7 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	flood := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.CopyN(c, zeros{}, 4<<20) })
 	echo := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
-	f := with(frontendAt("127.77.10.1:9000", flood.addr), func(f *balancer.Frontend) { f.MSS = 1000 }) // for small buffers
+	f := with(frontendAt("127.77.10.1:9000", flood.addr), func(f *balancer.Frontend) { f.MSS = 1000 }) // a small MSS keeps the buffers small
 	g := frontendAt("127.77.10.1:9001", echo.addr)
 	d.apply(f, g)
 	for range slow {
@@ -90,13 +90,13 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	kept.mustAsk(t)
 }
 
-// panicking is a picker with a bug.
+// panicking is a picker that always panics.
 type panicking struct{ pick.Picker }
 
 func (panicking) Pick(pick.Flow, func(int) bool) int { panic("a bug") }
 
-// TestPanicEndsOneConnection chooses a backend with a picker that panics. Only the client that
-// needs it is reset.
+// TestPanicEndsOneConnection chooses a backend with a picker that panics. Only the client of that
+// choice may be reset.
 func TestPanicEndsOneConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -124,8 +124,8 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	})
 }
 
-// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client is reset,
-// and the next one is served.
+// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client must be
+// reset, and the next one must be served.
 func TestPanicBeforeAConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -156,7 +156,8 @@ func TestPanicBeforeAConnection(t *testing.T) {
 	})
 }
 
-// TestPanicAtTheEndLeavesNothing makes the end of a connection panic. The dataplane still closes.
+// TestPanicAtTheEndLeavesNothing makes the end of a connection panic. The dataplane must still
+// close.
 func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{Log: (&logged{}).logger()})
@@ -168,7 +169,7 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	front.mu.Lock()
 	x := front.conns.next
 	b := x.backend
-	x.backend = nil // its release panics
+	x.backend = nil // makes its release panic
 	front.mu.Unlock()
 	_ = c.Close()
 	eventually(t, "no descriptors of connections", func() error {
@@ -180,7 +181,7 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	b.release()
 }
 
-// TestStalledLoopIsReported blocks a loop. The log reports it, and its recovery.
+// TestStalledLoopIsReported blocks a loop. The stall and the recovery must be logged.
 func TestStalledLoopIsReported(t *testing.T) {
 	log := &logged{}
 	d := start(t, Options{Log: log.logger()})
@@ -202,7 +203,7 @@ func TestStalledLoopIsReported(t *testing.T) {
 }
 
 // TestLoopsDoNotWait holds the lock of a frontend, and blocks the hook of dials. Clients of another
-// frontend are served, and the frontend's own afterwards.
+// frontend must be served immediately, and this frontend's clients afterwards.
 func TestLoopsDoNotWait(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
@@ -227,7 +228,7 @@ func TestLoopsDoNotWait(t *testing.T) {
 }
 
 // TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All
-// bytes arrive in order.
+// bytes must arrive in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
@@ -267,8 +268,8 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 	running.Wait()
 }
 
-// TestBusyLoopSharesItsConnections reports loads. A busy loop gives half of its active connections
-// to an idle one, and the first loop gets them back.
+// TestBusyLoopSharesItsConnections sets the loads of loops. A busy loop must give half of its
+// active connections to an idle one, and the first loop must get them back.
 func TestBusyLoopSharesItsConnections(t *testing.T) {
 	d := start(t, Options{})
 	a, b := &loop{d: d.Dataplane, number: 0}, &loop{d: d.Dataplane, number: 1}
@@ -306,7 +307,7 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 }
 
 // TestBusyLoopUsesAllOthers chooses the loops of many new connections within a period, in which the
-// loads do not change. Each loop with time gets a share, and the busy loop gets none.
+// loads do not change. Each loop with time must get a share, and the busy loop none.
 func TestBusyLoopUsesAllOthers(t *testing.T) {
 	d := start(t, Options{})
 	var all []*loop
@@ -326,8 +327,8 @@ func TestBusyLoopUsesAllOthers(t *testing.T) {
 	}
 }
 
-// TestQuietLoopHasNoLoad makes a loop with an idle connection busy, and then quiet. Its load
-// becomes 0 soon, although no timer of the connection is due.
+// TestQuietLoopHasNoLoad makes a loop busy, and then quiet with an idle connection. Its load must
+// soon become 0, although no timer of the connection is due.
 func TestQuietLoopHasNoLoad(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -354,8 +355,8 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 	}
 }
 
-// TestOptionsOfConnections reads the options of a connection's sockets. They send keepalives, and
-// each write leaves at once.
+// TestOptionsOfConnections reads the options of a connection's sockets. They must send keepalives,
+// and send each write without delay.
 func TestOptionsOfConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -367,7 +368,7 @@ func TestOptionsOfConnections(t *testing.T) {
 	c := front.conns.next
 	front.mu.Unlock()
 	done := make(chan struct{})
-	c.loop.send(func(l *loop) { // as after keepAfter
+	c.loop.send(func(l *loop) { // as happens after keepAfter
 		defer close(done)
 		l.keep(c)
 		for i := range c.sides {
@@ -381,8 +382,8 @@ func TestOptionsOfConnections(t *testing.T) {
 	<-done
 }
 
-// TestBackendIsNotItsOwnClient dials a local port that the kernel must choose as the local port.
-// The socket connects to itself, which is a refusal.
+// TestBackendIsNotItsOwnClient dials the only local port that the kernel may choose, so the socket
+// connects to itself. This must count as a refusal.
 func TestBackendIsNotItsOwnClient(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -411,8 +412,8 @@ func TestBackendIsNotItsOwnClient(t *testing.T) {
 	awaitReport(t, reports, f.Backends[0].Addr, syscall.ECONNREFUSED, func() {})
 }
 
-// TestListenerWithoutLoopIsRefused opens listeners while the loop can't watch them. Nothing is left
-// of them, so the next attempt opens them again.
+// TestListenerWithoutLoopIsRefused opens listeners while the loop can't watch them. No socket may
+// be left, so that the next attempt can open them.
 func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	d := start(t, Options{})
 	d.loops.all = []*loop{{d: d.Dataplane, poller: poller{epoll: -1}}}
@@ -437,8 +438,8 @@ func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	}
 }
 
-// TestLogsDelayNoClient blocks the log. A client that may only connect if its address is the node's
-// own is reset meanwhile.
+// TestLogsDelayNoClient blocks the log. A client that is refused after a check of the node's own
+// addresses must still be reset.
 func TestLogsDelayNoClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -474,7 +475,7 @@ func TestLogsDelayNoClient(t *testing.T) {
 	}
 }
 
-// TestWheel sets timers for various times. Each expires once, when it is due.
+// TestWheel sets timers for various times. Each must expire once, when it is due.
 func TestWheel(t *testing.T) {
 	var w wheel
 	w.init(7)
@@ -494,7 +495,7 @@ func TestWheel(t *testing.T) {
 	w.set(&again.timer, tick)
 	w.set(&again.timer, 50*tick)
 	want[again] = 7 + 51
-	if n := w.idle(); n != 1 { // the slot of the timer that is a whole turn of the wheel later
+	if n := w.idle(); n != 1 { // the slot of a timer that is due after a full turn of the wheel
 		t.Errorf("ticks to the next slot with timers = %d, want 1", n)
 	}
 	for now := int64(8); now < 4*wheelSlots; now++ {

@@ -9,22 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loops are the loops of a dataplane. The first one accepts all connections, and serves them while
-// it has time. Further loops join while it is busy, because one loop needs less CPU time than two.
+// loops holds the loops of a dataplane. The first loop accepts all connections, and serves them
+// while it has time. While it is busy, further loops help, because one loop needs less CPU time
+// than two.
 type loops struct {
 	d     *Dataplane
 	all   []*loop
 	pipes *pipes
-	// firstPort and lastPort are the range of local ports.
+	// firstPort and lastPort are the limits of the kernel's range of local ports.
 	firstPort, lastPort int
-	// listeners are the sockets of the first loop by ID.
+	// listeners holds the listeners of the first loop by ID.
 	listeners sync.Map
-	// halting means that a loop may have halted, so no connection moves to another loop.
+	// halting reports whether some loop may have halted, so connections must not move between
+	// loops.
 	halting atomic.Bool
-	stalled []time.Duration // by loop, how long it has been stuck; only the janitor uses it
+	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
 }
 
-// maxLoops is the maximum number of loops, each of which has two descriptors of the reserve.
+// maxLoops is the maximum number of loops. Each has two descriptors of the reserve.
 const maxLoops = 16
 
 func newLoops(d *Dataplane) *loops {
@@ -33,7 +35,7 @@ func newLoops(d *Dataplane) *loops {
 	return s
 }
 
-// mayChoose reports whether the kernel may choose a local port.
+// mayChoose reports whether the kernel may choose port as a local port.
 func (s *loops) mayChoose(port uint16) bool {
 	return s.firstPort <= int(port) && int(port) <= s.lastPort
 }
@@ -64,8 +66,8 @@ func (s *loops) resume() {
 	}
 }
 
-// halt ends the goroutines of the loops between two events. Connections stay as they are, each in
-// the table of its loop.
+// halt ends the goroutines of the loops between two events. Connections stay unchanged in the
+// tables of their loops.
 func (s *loops) halt() {
 	s.halting.Store(true)
 	for _, l := range s.all {
@@ -77,10 +79,10 @@ func (s *loops) halt() {
 	}
 }
 
-// close closes the halted loops, which have no connections any longer.
+// close closes the loops. They must be halted and have no connections.
 func (s *loops) close() {
 	for _, l := range s.all {
-		for l.mail.last.Load() != nil { // clients that waited for the node's addresses are reset
+		for l.mail.last.Load() != nil { // resets clients that waited for the node's addresses
 			l.mail.read(l)
 		}
 		for _, o := range l.orphans {
@@ -94,20 +96,20 @@ func (s *loops) close() {
 	s.all = nil
 }
 
-// add makes the first loop accept from a listener.
+// add makes the first loop accept connections from ln.
 func (s *loops) add(ln *listener) error {
 	s.listeners.Store(ln.id(), ln)
 	return s.all[0].poller.add(ln.fd, unix.EPOLLIN, ln.id())
 }
 
-// remove ends the events of a listener. Closing it would not suffice, because another process may
-// have it.
+// remove ends the events of ln. Closing its socket would not suffice, because another process may
+// have a copy.
 func (s *loops) remove(ln *listener) {
 	s.all[0].poller.remove(ln.fd)
 	s.listeners.Delete(ln.id())
 }
 
-// listener returns the listener of an ID, or nil if it is closed.
+// listener returns the listener with an ID, or nil if it was removed.
 func (s *loops) listener(i id) *listener {
 	ln, ok := s.listeners.Load(i)
 	if !ok {
@@ -119,7 +121,8 @@ func (s *loops) listener(i id) *listener {
 // stallLimit is the time after which a stuck loop is reported.
 const stallLimit = time.Second
 
-// watch reports loops that are stuck. Something blocks them, although nothing should.
+// watch logs loops that are stuck in a call, although no call should block, and loops that run
+// again.
 func (s *loops) watch(now int64) {
 	for i, l := range s.all {
 		since := l.meter.since.Load()

@@ -10,21 +10,21 @@ import (
 	"vipd/balancer/pick"
 )
 
-// clientMemory is a table of clients that frontends share.
+// clientMemory holds the endpoints of clients with affinity. Several frontends may share it.
 type clientMemory struct {
 	*pick.Sticky
 	id balancer.AffinityMemory
-	// choosing is held while a backend is chosen, so a client of two frontends gets one endpoint.
-	// A frontend with two memories locks only the first.
+	// choosing is held while a backend is chosen, so a client of two frontends gets the same
+	// endpoint. A frontend with two memories locks only the first.
 	choosing sync.Mutex
-	// users are the timeouts of the frontends that share it.
+	// users holds the affinity timeout of each frontend that uses the memory.
 	users map[*frontend]time.Duration
 }
 
 // memories are the memories of a frontend, see Frontend.AffinityMemories.
 type memories []*clientMemory
 
-// of returns the memory that holds client for a frontend with the definition g.
+// of returns the memory to use for a client of a frontend with the definition g.
 func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *clientMemory {
 	if len(m) > 1 {
 		if endpoint, ok := m[0].Lookup(client, now); ok && g.IsForeign(endpoint) {
@@ -40,8 +40,9 @@ type remembering struct {
 	all map[balancer.AffinityMemory]*clientMemory
 }
 
-// share returns the memories for the definition g of f, which no longer uses others. If g is nil, f
-// uses none. A memory lasts while a frontend uses it, and its timeout is the longest of theirs.
+// share returns the affinity memories for g, the new definition of f, and makes f stop using
+// others. If g is nil, f uses none. A memory exists while a frontend uses it, and has the longest
+// timeout of its users.
 func (r *remembering) share(f *frontend, g *balancer.Frontend) memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +72,7 @@ func (r *remembering) share(f *frontend, g *balancer.Frontend) memories {
 	return next
 }
 
-// setTimeout sets the longest timeout of the users.
+// setTimeout applies the longest timeout of the users.
 func (m *clientMemory) setTimeout() {
 	longest := time.Duration(0)
 	for _, timeout := range m.users {
@@ -82,7 +83,7 @@ func (m *clientMemory) setTimeout() {
 	}
 }
 
-// list returns all memories.
+// list returns all memories, in no particular order.
 func (r *remembering) list() memories {
 	r.mu.Lock()
 	defer r.mu.Unlock()

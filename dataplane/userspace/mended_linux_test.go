@@ -21,7 +21,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestFlowsOutliveICMPErrors rejects a flow's datagrams by a firewall for a moment. The flow must
+// TestFlowsOutliveICMPErrors makes a firewall reject a flow's datagrams for a moment. The flow must
 // continue afterwards.
 func TestFlowsOutliveICMPErrors(t *testing.T) {
 	w := newTwoHosts(t)
@@ -40,7 +40,7 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 	const reject = " OUTPUT -p udp --dport 7000 -j REJECT --reject-with icmp6-adm-prohibited"
 	w.Host().Exec("sh", "-c", "ip6tables -I"+reject)
-	eventually(t, "no answer through the firewall", func() error { // once, except for late answers to earlier datagrams: the next read returns the error
+	eventually(t, "no answer through the firewall", func() error { // one failure suffices: the next read returns the error, except after late answers to earlier datagrams
 		if _, err := lab.AskWithin(c, 50*time.Millisecond); err == nil {
 			return errors.New("it answers")
 		}
@@ -53,7 +53,8 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 }
 
-// TestErrorsOfFlows classifies errors of a flow's socket. Refusals end the flow, others do not.
+// TestErrorsOfFlows classifies errors of a flow's socket. Refusals must end the flow, and other
+// errors must not.
 func TestErrorsOfFlows(t *testing.T) {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
 		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
@@ -67,7 +68,7 @@ func TestErrorsOfFlows(t *testing.T) {
 	}
 }
 
-// attached returns the number of instructions of a socket's filter.
+// attached returns the number of instructions in a socket's filter.
 func attached(t *testing.T, s syscall.Conn) int {
 	t.Helper()
 	raw, err := s.SyscallConn()
@@ -87,8 +88,8 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces a socket's filter with larger ones. A filter that does not
-// fit is removed.
+// TestStaleFiltersAreRemoved replaces a socket's filter with larger ones. If a new filter does not
+// fit, the old one must be removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root to limit the memory of filters")
@@ -113,7 +114,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, n := range []int{180, 181, 600} { // the second only fits without the first, and the third never fits
+	for _, n := range []int{180, 181, 600} { // the second fits only without the first, and the third never fits
 		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -127,17 +128,17 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 	}
 }
 
-// TestFlowsHaveRoomBesideConnections fills the descriptor budget with connections. Flows still
-// get descriptors.
+// TestFlowsHaveRoomBesideConnections uses up the descriptor budget with connections. Flows must
+// still get descriptors.
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{maxDescriptors: 64})
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(g)
-	for port := range 4 { // each leaves some to others
+	for port := range 4 { // each frontend leaves some descriptors to others
 		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
 		d.apply(f)
-		for range 30 { // more than allowed; the others wait
+		for range 30 { // more than the share; the others wait
 			mustConnect(t, f.AddrPort())
 		}
 	}
@@ -154,7 +155,7 @@ func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	}
 }
 
-// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. No connection is admitted
+// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. No connection may be admitted
 // afterwards.
 func TestNothingEntersAfterTheEnd(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -185,8 +186,8 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	}
 }
 
-// TestTidyingDoesNotWalkConnections tidies a frontend with 20,000 connections. It costs next to
-// nothing, until a backend's time ends.
+// TestTidyingDoesNotWalkConnections tidies a frontend with 20,000 connections. This must take less
+// than 20 µs, until a backend's time ends.
 func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -203,7 +204,7 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 		f.enterLocked(&conn{f: f, served: true, backend: f.conf.Load().backends[0]})
 	}
 	f.tidy(time.Now())   // records the current state
-	fastest := time.Hour // other processes make some of them slow, but not all
+	fastest := time.Hour // other processes slow down some runs, but not all
 	for range 1000 {
 		began := time.Now()
 		f.tidy(began)
@@ -212,7 +213,7 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	if fastest > 20*time.Microsecond {
 		t.Errorf("tidy with %d connections took %s", n, fastest)
 	}
-	if !strings.Contains(f.nextLost.String(), "m=") { // the monotonic reading: setting the clock ends no drain
+	if !strings.Contains(f.nextLost.String(), "m=") { // with the monotonic reading, setting the clock can't end a drain
 		t.Errorf("the next end of a backend's time has no monotonic clock: %s", f.nextLost)
 	}
 	f.tidy(g.Backends[0].Until)
@@ -221,8 +222,8 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	}
 }
 
-// TestRenamesKeepConnections renames a port and a service. Connections and flows stay, and still
-// count for max_connections.
+// TestRenamesKeepConnections renames a port and a service. Connections and flows must continue, and
+// must still count for max_connections.
 func TestRenamesKeepConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -270,7 +271,8 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestRenameWhileDialling renames a service during a dial. The connection counts at the new name.
+// TestRenameWhileDialling renames a service during a dial. The connection must count for the new
+// name.
 func TestRenameWhileDialling(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -296,7 +298,7 @@ func TestRenameWhileDialling(t *testing.T) {
 	}
 }
 
-// TestAffinityOutlivesRest makes a backend rest, and fills it. Its clients must return to it
+// TestAffinityOutlivesRest makes a backend rest, and then fills it. Its clients must return to it
 // afterwards, except clients whose own attempt failed.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -334,7 +336,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 		}
 	}
 	first := f.conf.Load().backends[0]
-	first.failed(d.now() + int64(time.Hour)) // any client's attempt; the rest is longer than the test
+	first.failed(d.now() + int64(time.Hour)) // as after a failed attempt of any client; the rest is longer than the test
 	for i := range clients {
 		b := choose(i)
 		b.release()
@@ -352,7 +354,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	first.release()
 	back("after it was full")
-	for i := range clients { // a client that tries in vain moves
+	for i := range clients { // a client whose attempt fails must move
 		if of[i] == first {
 			b := choose(i, first)
 			b.release()

@@ -9,12 +9,12 @@ import (
 
 // meter measures how busy a loop is.
 type meter struct {
-	// since is the instant of the end of the last wait; 0 means that the loop waits. The watchdog
+	// since is the instant when the last wait ended; 0 means that the loop is waiting. The janitor
 	// reads it.
 	since atomic.Int64
-	// load is the part of the last period in which the loop did not wait, in percent.
+	// load is the percentage of the last period in which the loop did not wait.
 	load atomic.Int64
-	woke int64 // the instant of the last event
+	woke int64 // the instant when the last wait ended
 
 	began, waited, from int64
 }
@@ -28,7 +28,7 @@ func (m *meter) sleep(now int64) {
 	m.from = now
 }
 
-// wake records the end of a wait, and reports whether a period has passed.
+// wake records the end of a wait. If a period has passed, it updates the load and returns true.
 func (m *meter) wake(now int64) bool {
 	m.since.Store(now)
 	m.woke = now
@@ -42,18 +42,18 @@ func (m *meter) wake(now int64) bool {
 	return true
 }
 
-// rest records that the loop does not run.
+// rest records that the loop is halted.
 func (m *meter) rest() {
 	m.since.Store(0)
 	m.load.Store(0)
 }
 
-// slice is the time for which a loop runs before the scheduler lets others run. A short one makes
-// the scheduler prefer the loop when an event arrives.
+// slice is the time for which a loop runs before the kernel's scheduler lets other threads run.
+// With a short slice, the scheduler prefers the loop when an event arrives.
 const slice = 100 * time.Microsecond
 
-// shortenSlice sets the slice of this thread, which needs no privilege. Kernels before 6.12 have
-// none.
+// shortenSlice sets the slice of this thread. It needs no privilege, and has no effect before Linux
+// 6.12.
 func shortenSlice() {
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err == nil && attr.Policy == unix.SCHED_NORMAL {

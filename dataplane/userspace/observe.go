@@ -9,9 +9,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Observe returns the frontends that this process serves; those of an earlier process ended with
-// it. In the redirect interception it also checks the rules, and leftover rules of an earlier
-// process are damage.
+// Observe returns the frontends that this process serves. With redirects, it also returns
+// differences of the kernel's rules as damage, including leftover rules of an earlier process.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -27,20 +26,19 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
-	if len(seen.Digests) > 0 { // otherwise no frontend is applied that would repair it; the next one does
+	if len(seen.Digests) > 0 { // without frontends, nothing would repair the damage; the next Apply does
 		seen.Damage = damage
 	}
 	return seen, err
 }
 
-// Intact returns what is missing in the rules of the redirect interception. Sockets do not
-// disappear.
+// Intact returns a description of missing redirect rules, or "". Sockets can't disappear.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
-	d.discard() // the engine calls Intact after everything wanted was applied
+	d.discard() // the engine calls Intact after it has applied everything
 	return d.tables.intact(ctx)
 }
 
-// list returns all frontends in no order.
+// list returns all frontends, in no particular order.
 func (d *Dataplane) list() []*frontend {
 	d.mu.Lock()
 	defer d.mu.Unlock()

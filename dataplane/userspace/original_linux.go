@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// originalDst is SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST.
+// originalDst is the value of both SO_ORIGINAL_DST and IP6T_SO_ORIGINAL_DST.
 const originalDst = 80
 
 // originalOf returns the original destination of a redirected connection. For other connections it
@@ -23,8 +23,8 @@ func originalOf(fd int, is4 bool) (netip.AddrPort, error) {
 	return original6(fd)
 }
 
-// original4 reads a sockaddr_in into the only large enough structure of x/sys: family, port,
-// address.
+// original4 reads a sockaddr_in (family, port, address) into the only structure of x/sys that is
+// large enough.
 func original4(fd int) (netip.AddrPort, error) {
 	s, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
@@ -34,7 +34,7 @@ func original4(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
-// original6 reads a sockaddr_in6, with which the structure starts.
+// original6 reads a sockaddr_in6, which is the first field of the structure.
 func original6(fd int) (netip.AddrPort, error) {
 	s, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {
@@ -52,8 +52,8 @@ func wantDestination(fd uintptr, is4 bool) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// destinationOf returns the destination address of a datagram. The zone of a link-local address is
-// the number of its device, which replies need.
+// destinationOf returns the destination address of a datagram, or an invalid address. The zone of a
+// link-local address is the index of its interface, which replies need.
 func destinationOf(control []byte, is4 bool) netip.Addr {
 	var ip net.IP
 	device := 0
@@ -68,14 +68,14 @@ func destinationOf(control []byte, is4 bool) netip.Addr {
 			ip, device = m.Dst, m.IfIndex
 		}
 	}
-	a, _ := netip.AddrFromSlice(ip) // invalid if there is none
+	a, _ := netip.AddrFromSlice(ip) // invalid if control has no address
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		return a.WithZone(strconv.Itoa(device))
 	}
 	return a.Unmap()
 }
 
-// sourceControl returns the control message that sets the source address of a datagram.
+// sourceControl returns a control message that sets the source address of a datagram.
 func sourceControl(local netip.Addr) []byte {
 	if local.Is4() {
 		return (&ipv4.ControlMessage{Src: local.AsSlice()}).Marshal()

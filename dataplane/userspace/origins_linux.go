@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// openOrigins opens the connection to conntrack that finds the original destinations of datagrams
-// to ranges of ports. Unlike a TCP socket, a UDP socket does not know them.
+// openOrigins opens the connection to conntrack that is used to find the original destinations of
+// datagrams to port ranges. Unlike a TCP socket, a UDP socket does not know them.
 func (r *redirect) openOrigins() error {
 	if r.origins != nil {
 		return nil
@@ -22,7 +22,7 @@ func (r *redirect) openOrigins() error {
 	return nil
 }
 
-// portOf implements interception. Clients that send to our port directly have no port of the range.
+// portOf implements interception. It returns 0 for clients that send directly to the port of vipd.
 func (r *redirect) portOf(f *frontend, client, local netip.AddrPort) uint16 {
 	if !local.Addr().IsValid() {
 		return 0

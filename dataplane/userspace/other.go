@@ -12,14 +12,14 @@ import (
 	"vipd/balancer"
 )
 
-// These are replacements of Linux features on other systems. The proxy works there without them.
+// These constants and functions replace Linux features on other systems.
 
 const (
-	// dropsClients is false because without socket filters clients get a reset.
+	// dropsClients is false because, without socket filters, clients get a reset.
 	dropsClients = false
-	// holds is false because other programs can bind a closed port here.
+	// holds is false because these systems can't hold a closed port.
 	holds = false
-	// maxPorts is the maximum number of ports of a range, because there are no redirects.
+	// maxPorts is the limit of the bind interception, because there are no redirects.
 	maxPorts = maxBoundPorts
 )
 
@@ -31,7 +31,7 @@ func canFilter() bool { return false }
 // inheritOptions does nothing, because package net sets the options of each connection.
 func inheritOptions(uintptr) error { return nil }
 
-// anyAddress does nothing. A socket can only be bound to an address of the host.
+// anyAddress does nothing. A socket can only be bound to an existing address of the host.
 func anyAddress(uintptr, netip.Addr) error { return nil }
 
 // announce does nothing, so the kernel selects segment sizes.
@@ -48,7 +48,7 @@ func newInterception(o Options, _ *Dataplane) (interception, string, error) {
 // Cleanup does nothing, because sockets end with their process.
 func Cleanup(context.Context, bool) ([]string, error) { return nil, nil }
 
-// heldPort needs Linux.
+// heldPort is a placeholder, because only Linux can hold closed ports.
 type heldPort struct{}
 
 func (d *Dataplane) hold(netip.AddrPort, balancer.Protocol, bool) (*heldPort, error) { return nil, nil }
@@ -69,15 +69,15 @@ func (*Dataplane) adopt(*frontend)                           {}
 func (*Dataplane) discard()                                  {}
 func (*portSockets) adoptFlowsLocked()                       {}
 
-// localPorts returns 0, because the number is unknown.
+// localPorts returns 0, which means that the number is unknown.
 func localPorts() int { return 0 }
 
-// arrival returns a function that does not wait. The read waits.
+// arrival returns a function that does not wait, because the following read waits.
 func arrival(*net.UDPConn) func() error { return func() error { return nil } }
 
 func widen(*net.UDPConn) {}
 
-// receive passes each datagram of the backend to use until the socket fails or is closed.
+// receive passes each datagram of the backend to use, until the socket fails or is closed.
 func (x *flow) receive(use func([]byte)) error {
 	buf := make([]byte, datagram)
 	for {

@@ -19,8 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards idle connections hold few
-// descriptors of pipes, and the budget counts all of them.
+// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards idle connections must hold only
+// few pipes, and the budget must count all of them.
 func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	const n, stalled = 100, 10
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -44,7 +44,7 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 			return nil
 		})
 	}
-	for range stalled { // they don't read, so data fills the sockets and pipes
+	for range stalled { // their clients don't read, so data fills the sockets and pipes
 		mustConnect(t, floods.AddrPort())
 	}
 	eventually(t, "the clients that don't read", func() error {
@@ -71,7 +71,7 @@ func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
 	return all
 }
 
-// TestBulkWithoutPipes allows no pipe, or only one. All bytes arrive in order.
+// TestBulkWithoutPipes allows no pipe, and then only one. All bytes must arrive in order.
 func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
@@ -83,8 +83,8 @@ func TestBulkWithoutPipes(t *testing.T) {
 	}
 }
 
-// TestPipesAreBounded limits pipes by descriptors and by memory, which they use when clients do not
-// read.
+// TestPipesAreBounded calculates the maximum number of pipes. It must be limited by descriptors and
+// by memory, which pipes use while clients do not read.
 func TestPipesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		limit  int
@@ -104,8 +104,8 @@ func TestPipesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUrgentByteInBulk sends an out-of-band byte, at which splice stops. The connection continues,
-// and holds no pipe then.
+// TestUrgentByteInBulk sends an out-of-band byte, at which splice stops. The connection must
+// continue, and must then hold no pipe.
 func TestUrgentByteInBulk(t *testing.T) {
 	const size = 300_000
 	got := make(chan int, 2)
@@ -149,8 +149,8 @@ func TestUrgentByteInBulk(t *testing.T) {
 	})
 }
 
-// TestBulkLeavesTimeToOthers reads a side with 8 MiB of data, with and without pipes. Others get
-// their turn after the quota.
+// TestBulkLeavesTimeToOthers reads a side with 8 MiB of data, with and without pipes. Other
+// connections must get their turn after the quota.
 func TestBulkLeavesTimeToOthers(t *testing.T) {
 	d := start(t, Options{})
 	l, err := newLoop(d.Dataplane, 0)
@@ -186,9 +186,9 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 	}
 }
 
-// TestLastWordsReachSlowReaders resets a connection while its client does not read. The client
-// receives all data that the backend had sent, in messages or in bulk, and then the reset. If the
-// client leaves, nothing waits for it.
+// TestLastWordsReachSlowReaders resets a connection while its client does not read. The client must
+// receive all data that the backend had sent, in messages or in bulk, and then the reset. If the
+// client leaves, nothing may wait for it.
 func TestLastWordsReachSlowReaders(t *testing.T) {
 	for i, size := range []int{12_000, 200_000, 100_000} {
 		lost := make(chan struct{})
@@ -243,8 +243,8 @@ func TestLastWordsReachSlowReaders(t *testing.T) {
 	}
 }
 
-// TestUrgentByteInMessage sends an out-of-band byte between two short parts, which all wait before
-// the loop reads. Both parts arrive, although a read stops at the byte and no further event
+// TestUrgentByteInMessage sends an out-of-band byte between two short parts, and all wait before
+// the loop reads. Both parts must arrive, although a read stops at the byte and no further event
 // follows.
 func TestUrgentByteInMessage(t *testing.T) {
 	got := make(chan string, 1)
@@ -299,7 +299,7 @@ func TestUrgentByteInMessage(t *testing.T) {
 	arrives("abcdef")
 }
 
-// echo sends a long line, and checks the answer.
+// echo sends a line, and checks that the server echoes it.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -314,7 +314,7 @@ func echo(t testing.TB, c *client, line string) {
 	}
 }
 
-// countTo returns the numbers up to n: a line that shows missing or reordered parts.
+// countTo returns a line with the numbers up to n, which shows missing or reordered parts.
 func countTo(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -328,7 +328,7 @@ type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// pipeEnds returns the number of open descriptors of pipes with our size.
+// pipeEnds returns the number of open descriptors of pipes with a capacity of pipeSize.
 func pipeEnds() (n int) {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -343,9 +343,9 @@ func pipeEnds() (n int) {
 	return n
 }
 
-// TestResetInBulk resets a connection after bulk, which splice notices first. The other side must
-// get a reset, even after it has ended its own direction, because truncated data must not look
-// complete.
+// TestResetInBulk resets a connection after bulk data, so splice notices the reset first. The other
+// side must get a reset, even after it has ended its own direction, because truncated data must not
+// look complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
 	read := make(chan struct{})

@@ -8,25 +8,25 @@ import (
 	"vipd/balancer"
 )
 
-// portSockets holds the sockets at a port of a frontend.
+// portSockets holds the sockets for a port of a frontend.
 type portSockets struct {
 	f *frontend
-	// at is the VIP and the port. The port is 0 if a redirect of a range leads to the socket.
+	// at is the VIP and the port. The port is 0 if the socket serves a redirected range.
 	at netip.AddrPort
 
-	// The frontend's mu guards the fields below. listener and packets are the sockets; nil means
-	// that none is open. held keeps the port while there are none.
+	// The frontend's mu guards the fields below. listener or packets is the open socket, and nil if
+	// there is none. In that case, held may hold the closed port.
 	listener *listener
 	packets  *net.UDPConn
 	held     *heldPort
 }
 
-// opens reports whether the frontend gets the connections to a port.
+// opens reports whether connections to a port belong to the frontend, and not to a narrower one.
 func (c *config) opens(port uint16) bool {
 	return !c.Key.Port.IsRange() || slices.ContainsFunc(c.Open, func(p balancer.PortRange) bool { return p.Contains(port) })
 }
 
-// bindPortsLocked makes ports the ports at which a bound frontend has sockets.
+// bindPortsLocked adds the ports of a range at which a bound frontend needs sockets.
 func (f *frontend) bindPortsLocked() {
 	if !f.key.Port.IsRange() {
 		return
@@ -44,8 +44,8 @@ func (f *frontend) bindPortsLocked() {
 	}
 }
 
-// closeNarrowerLocked closes the sockets and ends the flows at ports that belong to a narrower
-// frontend now.
+// closeNarrowerLocked closes the sockets and ends the flows at ports that now belong to a narrower
+// frontend.
 func (f *frontend) closeNarrowerLocked(c *config) {
 	if !c.Key.Port.IsRange() {
 		return
@@ -64,7 +64,7 @@ func (f *frontend) closeNarrowerLocked(c *config) {
 	})
 }
 
-// redirectedLocked returns the socket of a frontend to which a redirect leads.
+// redirectedLocked returns the socket to which the redirect of a frontend leads.
 func (f *frontend) redirectedLocked() *portSockets {
 	if len(f.ports) == 0 {
 		f.ports = []*portSockets{{f: f, at: netip.AddrPortFrom(f.key.Addr, 0)}}
@@ -98,7 +98,8 @@ func (p *portSockets) shutPacketsLocked() {
 	}
 }
 
-// holdLocked holds the closed port at the VIP. Otherwise another program could get the clients.
+// holdLocked holds the port at the VIP closed, because otherwise another program could get the
+// clients.
 func (p *portSockets) holdLocked(silent bool) error {
 	if p.held != nil {
 		return nil
@@ -116,20 +117,21 @@ func (p *portSockets) letGoLocked() {
 	p.held = nil
 }
 
-// key returns the key of the socket's address and port.
+// key returns a key with the address and port of the socket.
 func (p *portSockets) key() balancer.Key { return keyAt(p.at, p.f.key.Proto) }
 
-// servedLocked reports whether clients reach the socket, or find the port closed as c requests.
+// servedLocked reports whether the socket serves clients, or the port is closed because c requires
+// it.
 func (p *portSockets) servedLocked(c *config) bool {
 	return p.listener != nil || p.packets != nil || c.closed() && (p.held != nil || !holds)
 }
 
-// target returns the address to which clients of a port are led. backend has the first port of a
-// range.
+// target returns the address of a backend that serves clients of a port. The port in the argument
+// backend corresponds to the first port of a range.
 func (f *frontend) target(backend netip.AddrPort, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(backend.Addr(), backend.Port()+port-f.key.Port.First())
 }
 
-// refusesPort reports whether err is a backend's answer at a port of a range. It does not mean that
-// the backend is down: few of its ports may be in use.
+// refusesPort reports whether err means that a backend refuses one port of a range. Such a backend
+// is not down: only some of its ports may be in use.
 func (f *frontend) refusesPort(err error) bool { return f.key.Port.IsRange() && isRefusal(err) }

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows leave ports to
-// others, and no backend is blamed.
+// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows must leave
+// ports to other programs, and no backend may be reported.
 func TestFlowsLeavePortsToOthers(t *testing.T) {
 	lab.New(t)
 	const ports, file = 40, "/proc/sys/net/ipv4/ip_local_port_range"
@@ -64,7 +64,7 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 }
 
 // TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The
-// shortage is reported and counted, and the endpoint is not blamed.
+// shortage must be reported and counted, but not as a failure of the endpoint.
 func TestLocalPortsUsedUp(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -87,7 +87,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	for i := range 12 {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000 + i}
 		c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(f.AddrPort()))
-		if err == nil { // otherwise it was reset at once
+		if err == nil { // otherwise it was reset immediately
 			t.Cleanup(func() { _ = c.Close() })
 		}
 	}

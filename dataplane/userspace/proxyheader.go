@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// header returns the PROXY header of a TCP connection, which tells a backend the client's address
-// and the VIP.
+// header returns the PROXY header of a TCP connection, which contains the client's address and the
+// VIP.
 func header(version balancer.ProxyProtocol, client, vip netip.AddrPort) ([]byte, error) {
 	h := proxyproto.Header{Version: 1, SourceAddr: net.TCPAddrFromAddrPort(client), DestinationAddr: net.TCPAddrFromAddrPort(vip)}
 	if version == balancer.ProxyProtocolV2 {
@@ -20,16 +20,16 @@ func header(version balancer.ProxyProtocol, client, vip netip.AddrPort) ([]byte,
 	return format(h, proxyproto.TCPv4, client, vip)
 }
 
-// flowHeader returns the PROXY header of a UDP flow, which is always of version 2.
+// flowHeader returns the PROXY header of a UDP flow, which always has version 2.
 func flowHeader(client, vip netip.AddrPort) ([]byte, error) {
 	h := proxyproto.Header{Version: 2, SourceAddr: net.UDPAddrFromAddrPort(client), DestinationAddr: net.UDPAddrFromAddrPort(vip)}
 	return format(h, proxyproto.UDPv4, client, vip)
 }
 
-// format encodes a header. ipv4 is its transport protocol over IPv4.
+// format encodes a PROXY header. The argument ipv4 is its transport protocol over IPv4.
 func format(h proxyproto.Header, ipv4 proxyproto.AddressFamilyAndProtocol, client, vip netip.AddrPort) ([]byte, error) {
 	h.Command, h.TransportProtocol = proxyproto.PROXY, ipv4
-	if !vip.Addr().Is4() || !client.Addr().Is4() { // a client's own PROXY header may name another family
+	if !vip.Addr().Is4() || !client.Addr().Is4() { // an accepted PROXY header may name a client of the other family
 		h.TransportProtocol += proxyproto.TCPv6 - proxyproto.TCPv4
 	}
 	text, err := h.Format()

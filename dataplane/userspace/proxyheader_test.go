@@ -85,7 +85,8 @@ func FuzzHeader(f *testing.F) {
 }
 
 // TestFlowHeader sends datagrams through a frontend with version 2. Only the first datagram of each
-// flow must begin with a header, and a flow that was refused must begin again at the next endpoint.
+// flow must have a header. If an endpoint refuses a flow, the next endpoint must get a header
+// again.
 func TestFlowHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		dead, stop := startUDPServer(t, net.JoinHostPort(host, "0"), "dead")
@@ -103,7 +104,7 @@ func TestFlowHeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := ""
-			eventually(t, "an answer", func() (err error) { // the first datagram may be lost with a refusal
+			eventually(t, "an answer", func() (err error) { // the refusal may have lost the first datagram
 				got, err = exchange(c, "one")
 				return err
 			})
@@ -121,7 +122,7 @@ func TestFlowHeader(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram to a named server, and returns the datagram that the server received.
+// exchange sends a datagram to a named server, and returns the datagram that the server has echoed.
 func exchange(c *net.UDPConn, text string) (string, error) {
 	_ = c.SetDeadline(time.Now().Add(time.Second))
 	if _, err := c.Write([]byte(text)); err != nil {

@@ -13,14 +13,15 @@ import (
 	"vipd/dataplane/internal/portmap"
 )
 
-// rangesTable is the name of the table of redirects of ranges in each family.
+// rangesTable is the name of the table with the redirects of port ranges, in each family.
 const rangesTable = "vipd-redirect-ranges"
 
-// rangesPriority is behind the priority of the redirects of single ports, which therefore win. So a
-// port of a range is never without a redirect while its own frontend is added or removed.
+// rangesPriority lets the redirects of single ports run first, so they win. A port of a range keeps
+// a redirect while a frontend of that single port is added or removed.
 const rangesPriority = -102
 
-// rangeRedirects redirects packets to the ports in the map.
+// rangeRedirects describes a table that redirects packets to the port that its map holds for their
+// destination.
 func rangeRedirects() portmap.Kind {
 	chain := func(name string, at nft.Point) nft.Chain {
 		return nft.Chain{Name: name, Hook: &nft.Hook{Type: nft.NAT, Point: at, Priority: rangesPriority}}
@@ -36,14 +37,14 @@ func rangeRedirects() portmap.Kind {
 	}
 }
 
-// redirects are the redirects of single ports and of ranges. ranges is nil if the kernel does not
-// support them.
+// redirects holds the redirects of a family. ranges is nil if the kernel does not support redirects
+// of port ranges.
 type redirects struct {
 	single *guard.Redirects
 	ranges *portmap.Table
 }
 
-// newRedirects proves with a trial that redirects of single ports work.
+// newRedirects returns an error if a trial shows that redirects of single ports do not work.
 func newRedirects(family inet.Family) (*redirects, error) {
 	single, err := guard.NewRedirects(family)
 	if err != nil {

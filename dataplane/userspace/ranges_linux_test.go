@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// rangeAt returns a frontend of a range of ports with the open ports of the range. The backend has
-// the first port of its range.
+// rangeAt returns a frontend with a port range. open holds the ports that belong to the frontend;
+// the default is the whole range. The backend has the first port of its range.
 func rangeAt(key string, backend netip.AddrPort, open ...balancer.PortRange) *balancer.Frontend {
 	f := frontendAt(key, backend)
 	f.Service = balancer.Name("range-" + f.Key.Port.String())
@@ -25,8 +25,8 @@ func rangeAt(key string, backend netip.AddrPort, open ...balancer.PortRange) *ba
 	return f
 }
 
-// askAt asks an address and port of 10.96.0.1 from a fixed port of the remote host. It returns the
-// port at which the server was reached.
+// askAt sends a request to a port of 10.96.0.1 from a fixed port of the remote host. It returns the
+// port at which the server received the request.
 func (w *twoHosts) askAt(t *testing.T, network string, from, port uint16) (uint16, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
@@ -38,14 +38,14 @@ func (w *twoHosts) askAt(t *testing.T, network string, from, port uint16) (uint1
 	}
 	defer c.Close()
 	if tcp, ok := c.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // the port can be used again at once
+		_ = tcp.SetLinger(0) // so the port can be used again immediately
 	}
 	a, err := lab.AskWithin(c, wait.Patience)
 	return a.Local.Port(), err
 }
 
-// wantPorts asks at ports, over UDP from the same port of the client. It compares the ports of the
-// backends; 0 means that the port refuses clients.
+// wantPorts sends requests to ports of the VIP, and compares the ports of the backends. Zero means
+// that clients must be refused. All UDP requests come from the same client port.
 func (w *twoHosts) wantPorts(t *testing.T, step string, want map[uint16]uint16) {
 	t.Helper()
 	for port, backend := range want {
@@ -58,8 +58,8 @@ func (w *twoHosts) wantPorts(t *testing.T, step string, want map[uint16]uint16) 
 	}
 }
 
-// TestRanges serves ranges of ports, a single port inside a range, and all other ports. The
-// narrowest frontend must get each port, also after changes.
+// TestRanges serves port ranges, a single port inside a range, and all other ports. The narrowest
+// frontend must get each port, even after changes.
 func TestRanges(t *testing.T) {
 	for _, intercept := range []Interception{Redirect, Bind} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangeHandOver hands connections and flows to ports of a range over. They must continue at
+// TestRangeHandOver hands over connections and flows to ports of a range. They must continue at
 // their ports, and new clients must be served.
 func TestRangeHandOver(t *testing.T) {
 	for _, intercept := range []Interception{Redirect, Bind} {
@@ -134,7 +134,7 @@ func TestRangeHandOver(t *testing.T) {
 					w.remote.Echo(network, "s", netip.AddrPortFrom(netip.MustParseAddr("10.9.0.2"), port))
 				}
 			}
-			before, err := New(Options{Intercept: intercept}) // it keeps its netlink sockets, because its process would end
+			before, err := New(Options{Intercept: intercept}) // start would report its netlink sockets, which close only when a process exits
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestRangeHandOver(t *testing.T) {
 }
 
 // TestRefusedPortOfRange connects to ports of a range at which the backend does not listen. The
-// clients must be refused, and the backend must not rest or be reported.
+// clients must be refused, and the backend must neither rest nor be reported.
 func TestRefusedPortOfRange(t *testing.T) {
 	w := newTwoHosts(t)
 	w.remote.Echo("tcp", "s", netip.MustParseAddrPort("10.9.0.2:7000"))
@@ -208,8 +208,8 @@ func TestRefusedPortOfRange(t *testing.T) {
 	w.wantPorts(t, "the open port", map[uint16]uint16{7000: 7000})
 }
 
-// TestBoundRangeLimit compiles ranges for the bind interception. A range of 1,025 ports must be a
-// problem, and a range of 1,024 must not.
+// TestBoundRangeLimit compiles ranges for the bind interception. A range of 1,025 ports must be
+// reported as a problem, but not a range of 1,024.
 func TestBoundRangeLimit(t *testing.T) {
 	d := start(t, Options{Intercept: Bind})
 	if got := d.Capabilities().MaxPorts; got != maxBoundPorts {

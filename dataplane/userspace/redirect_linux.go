@@ -16,41 +16,42 @@ import (
 
 // redirect is the interception by netfilter (guard.Redirects). All TCP frontends of a family share
 // a port. A UDP frontend has its own port, because UDP sockets do not know the original
-// destination. A frontend without active backends keeps its redirect, unless it is withdrawn. It
-// then leads to a closed port that vipd holds. Otherwise any program of the host that listens on
-// the same port would get the clients.
+// destination. A frontend without active backends keeps its redirect, unless it is withdrawn. The
+// redirect then leads to a closed port that vipd holds. Otherwise a program of the host that
+// listens on the same port would get the clients.
 type redirect struct {
 	d        *Dataplane
 	families map[inet.Family]*redirectFamily
-	// origins finds the destinations of datagrams to ranges; nil means that it was not needed yet.
+	// origins finds the original destinations of datagrams to port ranges. It is nil until it is
+	// needed.
 	origins *conntrack.Conn
 }
 
-// redirectFamily is the redirect interception of a family.
+// redirectFamily is the redirect interception of an address family.
 type redirectFamily struct {
 	r      *redirect
 	name   inet.Family
 	kernel redirector
-	// ranges reports whether the kernel can redirect ranges of ports.
+	// ranges reports whether the kernel can redirect port ranges.
 	ranges bool
 	cut    func(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error
-	// shared is the socket of all TCP frontends; nil means that it was not needed yet.
+	// shared is the listener of all TCP frontends. It is nil until it is needed.
 	shared *listener
-	// closed holds the ports of frontends without active backends.
+	// closed holds the closed ports to which frontends without active backends are redirected.
 	closed map[closedPort]*heldPort
-	// ports holds the wanted port of each frontend.
+	// ports holds the port to which each frontend should be redirected.
 	ports map[balancer.Key]uint16
 
-	mu sync.Mutex // guards what follows
-	// there holds the ports to which the kernel redirects.
+	mu sync.Mutex // guards the fields below
+	// there holds the port to which the kernel redirects each frontend.
 	there map[balancer.Key]uint16
-	// stale holds the UDP keys whose flows conntrack may send to a wrong port.
+	// stale holds the keys whose conntrack flows may lead to a wrong port.
 	stale map[balancer.Key]bool
-	// sure reports whether the kernel redirects as in there, and nothing is stale.
+	// sure reports whether the kernel's redirects match there, and nothing is stale.
 	sure bool
 }
 
-// redirector redirects connections of a family. redirects implements it.
+// redirector redirects connections of an address family. The type redirects implements it.
 type redirector interface {
 	// Adopt keeps the redirects of an earlier process until the first Set.
 	Adopt()
@@ -60,14 +61,14 @@ type redirector interface {
 	Close(ctx context.Context) error
 }
 
-// closedPort is the kind of port for clients of a frontend without active backends.
+// closedPort is a kind of closed port to which clients are redirected if no backend is active.
 type closedPort struct {
 	proto  balancer.Protocol
 	silent bool
 }
 
-// newRedirect finds out for which families redirects work. It returns an error with the reason if
-// they work for none.
+// newRedirect tests for which families redirects work. If they work for none, it returns an error
+// with the reasons.
 func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
@@ -88,12 +89,14 @@ func newRedirect(d *Dataplane) (*redirect, error) {
 	return r, nil
 }
 
-// translates implements interception. Frontends of a family without redirects are bound.
+// translates implements interception. If redirects do not work for a family, its frontends are
+// bound.
 func (r *redirect) translates() (some, all bool) {
 	return true, len(r.families) == len(inet.Families())
 }
 
-// maxPorts implements interception. A frontend of a family without redirects is bound.
+// maxPorts implements interception. If redirects do not work for a family, the limit for bound
+// frontends applies.
 func (r *redirect) maxPorts() int {
 	limit := maxPorts
 	for _, family := range inet.Families() {
@@ -107,7 +110,7 @@ func (r *redirect) maxPorts() int {
 	return limit
 }
 
-// open requests the redirect of f. If redirects do not work for its family, f is bound.
+// open requests the redirect of f. If redirects do not work for its family, open binds f.
 func (r *redirect) open(f *frontend) error {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {
@@ -124,7 +127,7 @@ func (r *redirect) open(f *frontend) error {
 	return nil
 }
 
-// portOf returns the port to which f's traffic is redirected, and opens its socket.
+// portOf returns the port to which traffic for f must be redirected, and opens the socket there.
 func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	if f.key.Proto == balancer.UDP {
 		if port, err := y.packetsOf(f); port != 0 || err != nil {
@@ -136,7 +139,7 @@ func (y *redirectFamily) portOf(f *frontend) (uint16, error) {
 	return y.closedFor(f)
 }
 
-// closedFor returns the port to which f's traffic is redirected while no backend is active.
+// closedFor returns the port to which traffic for f must be redirected while no backend is active.
 func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	kind := closedPort{f.key.Proto, f.conf.Load().NoEndpoints == balancer.DropClients}
 	if y.closed[kind] == nil {
@@ -149,7 +152,8 @@ func (y *redirectFamily) closedFor(f *frontend) (uint16, error) {
 	return y.closed[kind].port, nil
 }
 
-// listen opens the TCP socket on every address, unless it is open.
+// listen opens the shared TCP socket on every address, unless it is already open, and returns its
+// port.
 func (y *redirectFamily) listen() (uint16, error) {
 	at := y.wildcard(balancer.TCP)
 	if y.shared == nil {
@@ -171,7 +175,7 @@ func (y *redirectFamily) listen() (uint16, error) {
 	return y.port(), nil
 }
 
-// wildcard returns the address of sockets for a protocol of the family.
+// wildcard returns a key with the family's unspecified address and port 0.
 func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	if y.name == inet.IPv4 {
 		return balancer.Key{Addr: netip.IPv4Unspecified(), Proto: proto}
@@ -179,9 +183,9 @@ func (y *redirectFamily) wildcard(proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: netip.IPv6Unspecified(), Proto: proto}
 }
 
-// accept accepts connections from the shared socket, and passes each to its frontend. Direct
-// connections to our port are reset, and connections beyond a frontend's share, because all
-// frontends share the queue in which they could wait.
+// accept accepts connections from the shared socket, and passes each to its frontend. It resets
+// direct connections to the port of vipd. It also resets connections beyond a frontend's share,
+// because all frontends share the queue in which they would wait.
 func (y *redirectFamily) accept(ln *net.TCPListener) (err error) {
 	d := y.r.d
 	if y.shared, err = d.accept(ln, nil, y.frontendOf); err == nil {
@@ -193,7 +197,8 @@ func (y *redirectFamily) accept(ln *net.TCPListener) (err error) {
 // port returns the port of the shared socket.
 func (y *redirectFamily) port() uint16 { return y.shared.addr.AddrPort().Port() }
 
-// frontendOf returns the frontend of a redirected connection, or nil, and its original destination.
+// frontendOf returns the frontend of a redirected connection, and the original destination. The
+// frontend is nil if the connection was not redirected.
 func (y *redirectFamily) frontendOf(fd int) (*frontend, netip.AddrPort) {
 	at, err := originalOf(fd, y.name == inet.IPv4)
 	if err != nil {
@@ -203,7 +208,7 @@ func (y *redirectFamily) frontendOf(fd int) (*frontend, netip.AddrPort) {
 }
 
 // packetsOf opens the socket of a UDP frontend and returns its port. It returns 0 if new flows must
-// not get there. The dataplane is locked.
+// not reach the socket. The caller holds the dataplane's lock.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -236,12 +241,12 @@ func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 		p.receiveFrom(pc.(*net.UDPConn), y.anywhere(pc.(*net.UDPConn), p.at.Port()))
 	}
 	if !f.conf.Load().serves {
-		return 0, nil // open only for its flows, which conntrack remembers
+		return 0, nil // open only for existing flows, which conntrack remembers
 	}
 	return f.packetsPortLocked(), nil
 }
 
-// packetsPortLocked returns the port of the UDP socket, or 0.
+// packetsPortLocked returns the port of the open UDP socket, or 0.
 func (f *frontend) packetsPortLocked() uint16 {
 	if !f.receivesLocked() {
 		return 0
@@ -249,8 +254,8 @@ func (f *frontend) packetsPortLocked() uint16 {
 	return f.ports[0].packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// anywhere returns the reading of a socket on every address. A reply needs the datagram's
-// destination address as its source, because conntrack translates it back.
+// anywhere returns the reading of a socket that is bound to every address. A reply needs the
+// datagram's destination address as its source, so conntrack can translate it back.
 func (y *redirectFamily) anywhere(pc *net.UDPConn, port uint16) reading {
 	control := make([]byte, 256)
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
@@ -266,7 +271,8 @@ func (r *redirect) forget(f *frontend) {
 	}
 }
 
-// served reports whether the kernel redirects to f, or does not if f is withdrawn.
+// served reports whether the kernel redirects clients to f. If f is withdrawn, it reports whether
+// the kernel does not.
 func (r *redirect) served(f *frontend) bool {
 	family := r.families[inet.Of(f.key.Addr)]
 	if family == nil {

@@ -19,7 +19,7 @@ import (
 	"vipd/test/wait"
 )
 
-// twoHosts is a host with VIPs on lo, a remote client, and servers.
+// twoHosts is a lab with a host that has VIPs on lo, a remote client, and servers.
 type twoHosts struct {
 	*lab.Lab
 	remote *lab.NS
@@ -42,7 +42,7 @@ func newTwoHosts(t *testing.T) *twoHosts {
 	return &twoHosts{l, remote}
 }
 
-// frontendsAt returns frontends of both families and protocols at a port, with a backend each.
+// frontendsAt returns a frontend at a port for each family and protocol. Each has one backend.
 func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	t.Helper()
 	var all []*balancer.Frontend
@@ -92,7 +92,7 @@ func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	}
 }
 
-// redirecting starts a dataplane like the engine: it observes before it applies.
+// redirecting starts a dataplane with redirects. Like the engine, it observes before it applies.
 func redirecting(t *testing.T) *rig {
 	t.Helper()
 	d := start(t, Options{Intercept: Redirect})
@@ -117,8 +117,8 @@ func wantEcho(t *testing.T, c net.Conn) {
 	}
 }
 
-// TestRedirectedConnectionsDrain removes redirected frontends and closes the dataplane.
-// Connections live until the end.
+// TestRedirectedConnectionsDrain removes redirected frontends, and closes the dataplane.
+// Connections must last until the end of the drain.
 func TestRedirectedConnectionsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -166,8 +166,8 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 }
 
-// TestConnectionsStraightToTheSharedPortAreReset connects to the port to which redirects lead. The
-// connections are reset.
+// TestConnectionsStraightToTheSharedPortAreReset connects directly to the port to which redirects
+// lead. The connections must be reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -191,13 +191,14 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 }
 
 // TestRedirectsReplaceThoseOfAnEarlierVersion starts with the iptables rules of an earlier version,
-// in both variants. They are removed, and clients with flows to the old ports reach the backends.
+// in both variants. The rules must be removed, and clients with flows to the old ports must reach
+// the backends.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft")
 	tools := map[string]string{"iptables-legacy": "10.96.0.1", "iptables-nft": "10.96.0.1", "ip6tables-legacy": "fd00:96::1", "ip6tables-nft": "fd00:96::1"}
-	for tool, vip := range tools { // rules to unused ports
+	for tool, vip := range tools { // the rules redirect to unused ports
 		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N VIPD-US
 			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 80 -j REDIRECT --to-ports 9
 			%[1]s -t nat -A VIPD-US -d %[2]s -p udp --dport 80 -j REDIRECT --to-ports 9
@@ -205,7 +206,8 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// conntrack sends these flows to the old port. Without the removal it would continue forever.
+	// conntrack sends these flows to the old port, and would continue to do so if they were not
+	// removed.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -221,7 +223,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	d := redirecting(t)
 	d.apply(all...)
 	wantServed(t, w, all...)
-	for k, c := range sockets { // which may still receive a refusal
+	for k, c := range sockets { // the client may still receive a refusal
 		eventually(t, fmt.Sprintf("an answer to a client of %s that goes on", k), func() error {
 			_, err := lab.AskWithin(c, 5*time.Second)
 			return err
@@ -234,7 +236,8 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestRedirectRepairsDamage damages redirects in each way. The damage is noticed and repaired.
+// TestRedirectRepairsDamage damages redirects in several ways. Each damage must be noticed and
+// repaired.
 func TestRedirectRepairsDamage(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -250,7 +253,7 @@ func TestRedirectRepairsDamage(t *testing.T) {
 		"nft insert rule ip vipd-redirect prerouting accept",
 		"nft add table ip vipd-redirect '{ flags dormant; }'",
 	})
-	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // it keeps its frontend until it ends
+	c, err := w.remote.Dial(t.Context(), "tcp", all[0].AddrPort().String()) // this connection must keep its frontend until it ends
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,8 +272,8 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	wantServed(t, w, all...)
 }
 
-// TestATrialLeavesRedirects closes a dataplane without frontends, like doctor's trial of the mode.
-// The redirects of the serving dataplane stay.
+// TestATrialLeavesRedirects closes a dataplane without frontends, like the trial of vipctl doctor.
+// The redirects of the serving dataplane must stay.
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -290,8 +293,8 @@ func TestATrialLeavesRedirects(t *testing.T) {
 	}
 }
 
-// wantRepaired damages the redirects of applied frontends. Each damage is noticed, and repaired by
-// the engine's steps.
+// wantRepaired damages the redirects of applied frontends. Each damage must be noticed, and the
+// engine's steps must repair it.
 func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
@@ -299,14 +302,14 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 			t.Fatalf("Intact before = %q, %v; want no reason", reason, err)
 		}
 		w.Host().Exec("sh", "-c", damage)
-		eventually(t, damage+" is seen", func() error { // in one of a few checks
+		eventually(t, damage+" is seen", func() error { // one of several checks must notice it
 			reason, err := d.Intact(t.Context())
 			if reason == "" {
 				return fmt.Errorf("Intact = no reason, %v", err)
 			}
 			return err
 		})
-		for range 2 { // the first reason is lost if the other family can't be read
+		for range 2 { // if the other family can't be read, the first reason is lost
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
 				t.Fatalf("damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 			}
@@ -316,8 +319,8 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 	}
 }
 
-// TestCleanupRemovesOursOnly runs Cleanup next to foreign rules. It must remove our tables, as the
-// dry run announced, and keep the others.
+// TestCleanupRemovesOursOnly runs Cleanup while other programs have rules. It must remove vipd's
+// tables, as the dry run announced, and keep the others.
 func TestCleanupRemovesOursOnly(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -351,8 +354,8 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
-// TestAutoFallsBackToBind selects auto with working redirects and with a failing trial. It must
-// redirect, or it must bind and give the reason.
+// TestAutoFallsBackToBind selects auto with working redirects, and with a failing trial. It must
+// use redirects in the first case. In the second it must bind and give the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
@@ -381,8 +384,8 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	}
 }
 
-// claimTrials makes the trials of redirects fail until the test ends, because their tables belong
-// to another program.
+// claimTrials makes the trials of redirects fail until the test ends, because another program owns
+// their tables.
 func claimTrials(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -404,8 +407,8 @@ func claimTrials(t *testing.T) {
 	})
 }
 
-// TestRedirectWithLinkLocalAddresses uses an interface with only link-local addresses, as with BGP
-// unnumbered. Clients are redirected to these.
+// TestRedirectWithLinkLocalAddresses uses an interface that has only link-local addresses, as with
+// BGP unnumbered. Clients must be redirected to these addresses.
 func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	l := lab.New(t)
 	remote := l.Add("remote")
@@ -433,7 +436,7 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	}
 }
 
-// flow returns a client of a UDP frontend that has received its first answer.
+// flow returns a client of a UDP frontend that has received an answer.
 func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	t.Helper()
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
@@ -447,8 +450,8 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	return c
 }
 
-// TestRedirectedFlowsDrain drains an endpoint with UDP clients. They must stay, even if it was the
-// last endpoint.
+// TestRedirectedFlowsDrain drains an endpoint with UDP clients. Their flows must continue, even if
+// it was the last endpoint.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -467,7 +470,7 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 }
 
 // TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend whose last endpoint has
-// drained. A client that continues to send does not reach the port's next user.
+// drained. The datagrams of a client that continues to send must not reach the port's next user.
 func TestClosedPortsReceiveNoFlows(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -495,7 +498,7 @@ func TestClosedPortsReceiveNoFlows(t *testing.T) {
 		}
 		defer other.Close()
 		wait.For(t, 0, "the end of the way to "+other.LocalAddr().String(), func() bool {
-			_, _ = c.Write([]byte("secret")) // it is refused
+			_, _ = c.Write([]byte("secret")) // the datagram must be refused
 			_ = other.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			_, err := other.Read(make([]byte, 10))
 			return errors.Is(err, os.ErrDeadlineExceeded)

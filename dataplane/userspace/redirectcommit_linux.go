@@ -13,9 +13,9 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// commit writes the requested redirects, and removes conntrack's flows that lead elsewhere: UDP
-// flows, and unanswered connections that are older than their redirect. Keys that failed
-// independently are KeyErrors.
+// commit writes the requested redirects, and removes conntrack entries that lead elsewhere: UDP
+// flows, and unanswered connections that are older than their redirect. KeyErrors hold keys that
+// failed independently.
 func (r *redirect) commit(ctx context.Context) error {
 	failed := dataplane.KeyErrors{}
 	var all error
@@ -50,7 +50,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		}
 	}
 	y.there = maps.Clone(y.ports)
-	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects exist, but these keys are not done
+	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects work, but flows of these keys may be misled
 		for k := range y.stale {
 			failed[k] = err
 		}
@@ -61,10 +61,9 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	return nil
 }
 
-// misled reports whether conntrack sends a flow elsewhere than to its frontend's socket, which may
-// be open only for such flows. conntrack decides once per flow, so without this a client that
-// continues to send would never use a new redirect, and would continue to use a removed one. A
-// connection is misled if it was not answered and no redirect applies to it.
+// misled reports whether conntrack sends a flow elsewhere than to its frontend's socket. conntrack
+// decides once per flow, so such a client would ignore a new redirect, and continue to use a
+// removed one. A TCP connection is misled if it is unanswered and no redirect applies to it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.TCP {
 		return !flow.Status.Has(conntrack.DstNAT) && !flow.Status.Has(conntrack.SeenReply)
@@ -88,8 +87,8 @@ func (r *redirect) lose(ctx context.Context, keys map[balancer.Key]bool) error {
 	return failed
 }
 
-// wasReset reports whether this side has reset a connection. For ten seconds conntrack would send a
-// client that reuses the port to the redirect's port, which is closed by then.
+// wasReset reports whether vipd has reset a connection. For ten seconds conntrack would send a
+// client that reuses its port to the redirect's port, which is closed by then.
 func wasReset(f *conntrack.Flow) bool { return f.State == "close" }
 
 func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {
@@ -107,8 +106,8 @@ func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.
 	return nil
 }
 
-// inspect removes the redirects of an earlier process on its first call. Later it returns
-// differences from the last written state, which the next commit repairs.
+// inspect returns differences from the last written redirects, which the next commit repairs. Its
+// first call removes the redirects of an earlier process.
 func (r *redirect) inspect(ctx context.Context) ([]string, error) {
 	var damage []string
 	for _, family := range inet.Families() {
@@ -135,7 +134,7 @@ func (y *redirectFamily) inspect(ctx context.Context) (string, error) {
 	return damage, err
 }
 
-// intact returns a description of the missing rules of either family, or "".
+// intact returns a description of missing rules in one of the families, or "".
 func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	for _, family := range inet.Families() {
 		y := r.families[family]
@@ -152,7 +151,7 @@ func (r *redirect) intact(ctx context.Context) (reason string, failed error) {
 	return "", failed
 }
 
-// shared returns the sockets of all TCP frontends of each family.
+// shared returns the listener of all TCP frontends of each family.
 func (r *redirect) shared() (all []*listener) {
 	for _, y := range r.families {
 		if y.shared != nil {
@@ -163,7 +162,7 @@ func (r *redirect) shared() (all []*listener) {
 }
 
 // inherit keeps the redirects of an earlier process until the first commit replaces them. Flows to
-// UDP ports that stay the same are kept.
+// UDP ports that do not change are kept.
 func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	for _, y := range r.families {
 		y.kernel.Adopt()
@@ -176,11 +175,11 @@ func (r *redirect) inherit(ports map[balancer.Key]uint16) {
 	}
 }
 
-// writeTime limits the removal of redirects.
+// writeTime limits the time for the last changes of redirects.
 const writeTime = 30 * time.Second
 
-// stop makes every redirect lead to a closed port. It continues after the end of ctx, because
-// otherwise redirects would lead clients to ports that other programs may get.
+// stop makes every redirect lead to a closed port. It continues after ctx ends, because otherwise
+// redirects would lead clients to ports that other programs may open.
 func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
 	defer cancel()
@@ -191,13 +190,13 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 			failed = errors.Join(failed, bind{}.stop(ctx, []*frontend{f}))
 			continue
 		}
-		if r.d.yielded { // another dataplane has the new connections
+		if r.d.yielded { // another dataplane gets the new connections
 			continue
 		}
 		if port, err := y.closedFor(f); err == nil && !f.isRemoved() {
 			y.ports[f.key] = port
 			if f.key.Proto == balancer.UDP {
-				r.d.chains.remove(f) // its flows end: see misled
+				r.d.chains.remove(f) // so misled matches its flows, and commit ends them
 			}
 		} else if err != nil {
 			failed = errors.Join(failed, err)
@@ -219,7 +218,7 @@ func (r *redirect) stop(ctx context.Context, frontends []*frontend) error {
 	return failed
 }
 
-// close removes the redirects and conntrack's flows of ended connections that use them, and then
+// close removes the redirects, the conntrack entries of connections that vipd has reset, and then
 // the closed ports.
 func (r *redirect) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTime)
@@ -239,7 +238,7 @@ func (r *redirect) close(ctx context.Context) error {
 		clear(y.closed)
 	}
 	if r.origins != nil {
-		_ = r.origins.Close() // fails only if it is closed
+		_ = r.origins.Close() // fails only if it is already closed
 	}
 	return failed
 }

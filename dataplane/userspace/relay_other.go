@@ -18,15 +18,16 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// On these systems, two goroutines move the bytes of each connection.
+// On systems other than Linux, two goroutines move the bytes of each connection.
 
 // transport is the part of a connection that moves bytes.
 type transport struct {
 	client *net.TCPConn
 	// f.mu guards the fields below.
-	server  *net.TCPConn       // established; nil means not yet
+	server  *net.TCPConn       // the connection to the backend, or nil before it is established
 	abandon context.CancelFunc // ends the current dial
-	// seen is the traffic at the instant seenAt, for the idle timeout.
+	// seen is the traffic counted so far, and seenAt the instant when it last changed, for the idle
+	// timeout.
 	seen   uint64
 	seenAt int64
 }
@@ -45,7 +46,7 @@ func (c *conn) interruptLocked() {
 func (*conn) retimeLocked() {}
 
 func (c *conn) setDeadline(t time.Time) {
-	_ = c.client.SetDeadline(t) // both fail only if it is closed
+	_ = c.client.SetDeadline(t) // deadlines fail only if the connection is closed
 	if c.server != nil {
 		_ = c.server.SetDeadline(t)
 	}
@@ -80,12 +81,12 @@ func (f *frontend) serve(client *net.TCPConn, from, to netip.AddrPort) {
 		case err != nil:
 			reset(side)
 		default:
-			_ = side.Close() // the outcome no longer matters
+			_ = side.Close() // an error no longer matters
 		}
 	}
 }
 
-// greet reads the client's PROXY header if the frontend reads them.
+// greet reads the client's PROXY header if the frontend requires one.
 func (c *conn) greet() error {
 	if !c.f.conf.Load().AcceptProxyProtocol {
 		return nil
@@ -108,8 +109,9 @@ func (c *conn) greet() error {
 	return c.limitGreeting(time.Time{})
 }
 
-// readHeader returns the client's PROXY header, or its start and an error. It reads single bytes
-// until it knows the size, so the data after the header stays in the socket.
+// readHeader returns the client's PROXY header. On an error it also returns the bytes that it has
+// read. It reads single bytes until it knows the size, so the data after the header stays in the
+// socket.
 func (c *conn) readHeader() (text []byte, err error) {
 	for size := 0; size == 0 || len(text) < size; {
 		part := make([]byte, max(1, size-len(text)))
@@ -125,7 +127,8 @@ func (c *conn) readHeader() (text []byte, err error) {
 	return text, nil
 }
 
-// limitGreeting joins the connections, and sets the limit of the client's reads.
+// limitGreeting adds c to the frontend's connections, and sets the deadline of reads from the
+// client.
 func (c *conn) limitGreeting(until time.Time) error {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -135,13 +138,13 @@ func (c *conn) limitGreeting(until time.Time) error {
 	return c.client.SetReadDeadline(until)
 }
 
-// reset closes with an RST.
+// reset closes a connection with an RST.
 func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // fails only if it is closed
+	_ = c.SetLinger(0) // fails only if the connection is closed
 	_ = c.Close()
 }
 
-// connect finds a backend that accepts the connection. It tries each at most once.
+// connect finds a backend that accepts the connection. It tries each backend at most once.
 func (c *conn) connect() error {
 	var tried []*backend
 	for {
@@ -171,8 +174,8 @@ func (c *conn) connect() error {
 	}
 }
 
-// reach connects and sends the PROXY header. While the process has no free descriptors it waits,
-// because that is not the backend's fault, and to the client it looks like a slow backend.
+// reach connects to a backend and sends the PROXY header. If the process has no free descriptors,
+// it waits: the backend is not at fault, and to the client it looks like a slow backend.
 func (c *conn) reach(ctx context.Context, b *backend, conf *config) (*net.TCPConn, error) {
 	to := c.f.target(b.addr, c.to.Port())
 	if c.f.d.chains.leadBack(c.f.key, to) {
@@ -199,7 +202,7 @@ func (c *conn) reach(ctx context.Context, b *backend, conf *config) (*net.TCPCon
 	}
 }
 
-// writeHeader sends the header as the first bytes.
+// writeHeader sends the PROXY header as the first bytes.
 func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vip netip.AddrPort, patience time.Duration) error {
 	text, err := header(version, client, vip)
 	if err != nil {
@@ -214,7 +217,8 @@ func writeHeader(server *net.TCPConn, version balancer.ProxyProtocol, client, vi
 	return server.SetWriteDeadline(time.Time{})
 }
 
-// settle makes server the other side, unless the definition changed during the dial.
+// settle makes server the connection's backend side. It returns false if the definition changed
+// during the dial.
 func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	c.f.praise(b)
 	c.f.mu.Lock()
@@ -226,10 +230,10 @@ func (c *conn) settle(b *backend, server *net.TCPConn) bool {
 	return true
 }
 
-// relay carries bytes both ways until both directions have ended. The end of one direction is
-// forwarded, and the other direction continues. It returns nil if both ended in order. After a
-// failure it returns the first cause. Data that a side had sent before its reset still reaches the
-// other side.
+// relay moves bytes in both directions until both have ended. The end of one direction is
+// forwarded, and the other direction continues. relay returns nil if both ended without an error,
+// and the first error otherwise. Data that a side had sent before its reset still reaches the other
+// side.
 func (c *conn) relay() error {
 	sums := c.f.conf.Load().counter
 	r := &relay{c: c}
@@ -247,18 +251,18 @@ type relay struct {
 	err  error // the first cause
 }
 
-// run moves one direction to its end, and forwards the end. After a reset of one side, the reset of
-// the other side discards the data that its socket still holds, unlike on Linux.
+// run moves one direction to its end, and forwards the end. After a reset of one side, the other
+// side also gets a reset, which discards the data that its socket still holds, unlike on Linux.
 func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
 	err, lost := pump(src, dst, count, sum)
-	if err == nil && !r.c.half.Swap(true) { // the last end needs no CloseWrite: the caller closes both
+	if err == nil && !r.c.half.Swap(true) { // after the second end, the caller closes both sockets
 		if sockerr.Is(src.CloseRead(), syscall.ENOTCONN) {
-			err = syscall.ECONNRESET // the other direction noticed first
+			err = syscall.ECONNRESET // the other direction has noticed the reset first
 		} else {
 			err = dst.CloseWrite()
 		}
 	}
-	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // ENOTCONN: dst is closed, and its own direction knows the cause
+	if err == nil || sockerr.Is(err, syscall.ENOTCONN) { // ENOTCONN means that dst is closed; the other direction reports the cause
 		return
 	}
 	r.once.Do(func() { r.err = err })
@@ -269,8 +273,8 @@ func (r *relay) run(src, dst *net.TCPConn, count, sum *atomic.Uint64) {
 	r.c.setDeadline(until)
 }
 
-// pump moves bytes until the end, which is nil, or a failure. lost reports whether dst was reset,
-// so only the other direction may still read from it.
+// pump moves bytes until src ends, and then returns nil, or until an error. If dst was reset, lost
+// is true: only the other direction may still read from dst.
 func pump(src, dst *net.TCPConn, count, sum *atomic.Uint64) (err error, lost bool) {
 	buf := make([]byte, 32<<10)
 	for {
@@ -292,8 +296,8 @@ func pump(src, dst *net.TCPConn, count, sum *atomic.Uint64) (err error, lost boo
 	}
 }
 
-// cutExpired ends the connections without traffic for the idle timeout, or with the maximum age.
-// Checking all of them is expensive, so it happens only ten times per timeout.
+// cutExpired ends the connections that had no traffic for the idle timeout or have reached the
+// maximum age. Checking all connections is expensive, so it happens at most ten times per timeout.
 func (f *frontend) cutExpired(idle, age time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -320,7 +324,7 @@ func (f *frontend) cutExpired(idle, age time.Duration) {
 	}
 }
 
-// route returns the frontend of a listener, and its VIP and port.
+// route returns the frontend of a listener, and the VIP and port.
 type route func(int) (*frontend, netip.AddrPort)
 
 // listener is a TCP socket with an accept loop.
@@ -329,7 +333,7 @@ type listener struct{ *net.TCPListener }
 func (ln *listener) refit(c *config) error { return refit(ln, c) }
 func (ln *listener) close()                { _ = ln.Close() } // ends its accept loop
 
-// accept starts the accept loop of a socket. It only waits for the kernel.
+// accept starts the accept loop of a socket.
 func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
 	ln := &listener{socket}
 	d.budget.take(1)
@@ -340,8 +344,8 @@ func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*lis
 	return ln, nil
 }
 
-// acceptLoop serves each connection until the listener is closed. While all descriptors are in use,
-// or f has used its share, connections wait in the kernel's queue.
+// acceptLoop accepts and serves connections until the listener is closed. While all descriptors are
+// in use, or f has used up its share, connections wait in the kernel's queue.
 func (d *Dataplane) acceptLoop(ln *listener, f *frontend, to route) {
 	slower := backoff{}
 	for {
@@ -374,8 +378,8 @@ func (d *Dataplane) acceptLoop(ln *listener, f *frontend, to route) {
 	}
 }
 
-// awaitRoom waits until check reports room for another connection of f. It returns false if the
-// dataplane closes first.
+// awaitRoom waits until check reports that there is room for another connection of f. It returns
+// false if the dataplane is closed during the wait.
 func (d *Dataplane) awaitRoom(f *frontend, check func(*frontend) bool) bool {
 	for pause := (backoff{}); !check(f); {
 		d.budget.shortage.note()
@@ -386,8 +390,8 @@ func (d *Dataplane) awaitRoom(f *frontend, check func(*frontend) bool) bool {
 	return true
 }
 
-// goServe starts the goroutine of a connection, unless the client may not connect or the dataplane
-// is closing.
+// goServe starts a goroutine that serves a connection. It resets the connection if the client may
+// not connect or the dataplane is closing.
 func (d *Dataplane) goServe(f *frontend, c *net.TCPConn, from, to netip.AddrPort) {
 	if !f.conf.Load().allows(d, from.Addr()) || !d.begin() {
 		d.budget.give(2)
@@ -408,7 +412,7 @@ type dialAddress struct{}
 
 func newDialAddress(netip.AddrPort) (a dialAddress) { return a }
 
-// loops is only a placeholder: each connection has goroutines.
+// loops is a placeholder, because goroutines serve each connection.
 type loops struct{ d *Dataplane }
 
 func newLoops(d *Dataplane) *loops { return &loops{d} }

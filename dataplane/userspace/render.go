@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// Render returns a line for each frontend's listener and each backend.
+// Render returns the definitions of frontends as text: a line for each listener and backend.
 func Render(frontends []*balancer.Frontend) string {
 	var b strings.Builder
 	for _, f := range frontends {
@@ -39,13 +39,13 @@ func Render(frontends []*balancer.Frontend) string {
 	return b.String()
 }
 
-// backendPorts formats the address of a backend, with all ports of a range.
+// backendPorts formats the address of a backend. For a port range, it includes all ports.
 func backendPorts(f *balancer.Frontend, at netip.AddrPort) string {
 	ports := balancer.NewPortRange(at.Port(), at.Port()+uint16(f.Key.Port.Len()-1))
 	return balancer.Key{Addr: at.Addr(), Port: ports}.Place()
 }
 
-// options returns the settings of f that are not "none".
+// options returns the settings of f that are in effect, as words.
 func options(f *balancer.Frontend) []string {
 	var o []string
 	if f.AffinityTimeout > 0 {

@@ -10,7 +10,7 @@ import (
 
 type socketOption struct{ level, name, value int }
 
-// keepAliveOptions make a socket detect that the other side has disappeared.
+// keepAliveOptions make the kernel detect that a connection's peer has disappeared.
 var keepAliveOptions = []socketOption{
 	{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
 	{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive.Idle / time.Second)},
@@ -18,8 +18,8 @@ var keepAliveOptions = []socketOption{
 	{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAlive.Count},
 }
 
-// inheritOptions sets the options that connections inherit from their listener, which saves five
-// system calls for each.
+// inheritOptions sets the options of a listener that its connections inherit. This saves five
+// system calls for each connection.
 func inheritOptions(fd uintptr) error {
 	for _, o := range keepAliveOptions {
 		if err := unix.SetsockoptInt(int(fd), o.level, o.name, o.value); err != nil {
@@ -40,8 +40,8 @@ func anyAddress(fd uintptr, a netip.Addr) error {
 // maxSegment is the kernel's maximum segment size (MAX_TCP_WINDOW).
 const maxSegment = 32767
 
-// announce limits the segment size that a socket's connections announce and send. With 0, their
-// links limit it.
+// announce limits the segment size that a socket's connections announce and send. An mss of 0 means
+// the default, which depends on their links.
 func announce(fd uintptr, mss int) error {
 	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment)); err != nil {
 		return fmt.Errorf("bounding the segment size: %w", err)

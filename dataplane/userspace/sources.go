@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// ownAddresses holds the node's own addresses. It reads them again for an unknown address, at most
-// once a second.
+// ownAddresses caches the node's own addresses. If an address is unknown, has reads them again, at
+// most once a second.
 type ownAddresses struct {
 	mu    sync.Mutex
 	known map[netip.Addr]bool
@@ -27,7 +27,7 @@ func (o *ownAddresses) has(a netip.Addr) bool {
 	return known[a]
 }
 
-// peek is like has, but reads nothing: sure is false if has would.
+// peek is like has, but does not read the addresses again. If has would read them, sure is false.
 func (o *ownAddresses) peek(a netip.Addr) (own, sure bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -39,7 +39,7 @@ func readOwnAddresses() map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
-		return known // no source is local then, which is the strict choice
+		return known // then no source is treated as local, which is the stricter choice
 	}
 	for _, n := range networks {
 		if p, err := netip.ParsePrefix(n.String()); err == nil {

@@ -6,15 +6,15 @@ import (
 )
 
 const (
-	// spillAt is the load in percent from which a loop lets others help.
+	// spillAt is the load in percent at which a loop starts to move connections to others.
 	spillAt = 85
-	// gatherAt is the sum of the loads of a loop and the first one below which the first one serves
-	// the connections of both.
+	// gatherAt is a load in percent. If a loop and the first loop together have less, the
+	// connections of the loop move to the first one.
 	gatherAt = 45
 )
 
-// spill moves the busy connections of a loop to another one. Idle connections stay: they cost
-// nothing.
+// spill holds the counts that decide how many busy connections move to another loop. Idle
+// connections stay, because they cost nothing.
 type spill struct {
 	period int64 // the number of the current period
 	steady int   // connections with events in this period and in the one before
@@ -30,8 +30,8 @@ func (l *loop) freest() *loop {
 	return l.d.loops.lessLoaded()
 }
 
-// lessLoaded returns the less loaded of two random loops. The least loaded of all would get all
-// connections of a period.
+// lessLoaded returns the less loaded of two random loops. If it always returned the least loaded
+// one, that loop would get all connections of a period.
 func (s *loops) lessLoaded() *loop {
 	n := len(s.all)
 	i := rand.IntN(n)
@@ -42,9 +42,9 @@ func (s *loops) lessLoaded() *loop {
 	return a
 }
 
-// balance decides after each period how many connections move, and where to: half of the busy ones
-// from a loop that is short of time to one that has time, or all to the first loop if it has time
-// for them.
+// balance decides after each period how many connections move, and to which loop. A loop that is
+// short of time gives half of its busy connections to one that has time. Otherwise, all move to the
+// first loop if it has time for them.
 func (l *loop) balance() {
 	load, steady, first := l.meter.load.Load(), l.spill.steady, l.d.loops.all[0]
 	l.spill = spill{period: l.spill.period + 1}
@@ -60,7 +60,8 @@ func (l *loop) balance() {
 	}
 }
 
-// note records an event of a connection, which may move it.
+// note counts a connection as steady if it also had an event in the previous period. A steady
+// connection may move to another loop.
 func (l *loop) note(c *conn) {
 	s := &l.spill
 	if c.period == s.period {
@@ -77,12 +78,12 @@ func (l *loop) note(c *conn) {
 	}
 }
 
-// move makes another loop serve a connection, and reports whether it will.
+// move gives a connection to another loop. It returns false if the connection can't move now.
 func (l *loop) move(c *conn, to *loop) bool {
 	if l.d.loops.halting.Load() || c.phase != relaying || c.failing || !c.f.mu.TryLock() {
 		return false
 	}
-	defer c.f.mu.Unlock() // no letter about the connection arrives before it
+	defer c.f.mu.Unlock() // so no other letter about the connection arrives earlier
 	l.forget(c)
 	l.hungry = slices.DeleteFunc(l.hungry, func(h hungry) bool { return h.c == c })
 	for i := range c.sides {

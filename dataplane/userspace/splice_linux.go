@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// pipeSize is the capacity of a pipe in bytes. With a quarter of it, moving a gigabyte needs 50
-	// % more CPU time. Unprivileged users may have 64 MiB of pipes (pipe-user-pages-soft); the
-	// kernel refuses more of this size.
+	// pipeSize is the capacity of a pipe in bytes. With a quarter of this size, moving a gigabyte
+	// needs 50 % more CPU time. If an unprivileged user has more than 64 MiB of pipes
+	// (pipe-user-pages-soft), the kernel refuses this size.
 	pipeSize = 1 << 20
 	// sparePipes is the number of unused pipes that a loop keeps open. Opening a pipe costs as much
 	// as moving 64 kB.
 	sparePipes = 4
-	// pipePause is the pause in opening pipes after the kernel refused one.
+	// pipePause is the time for which no pipe is opened after the kernel has refused one.
 	pipePause = time.Second
 )
 
-// pipesFor returns the maximum number of open pipes with this budget of descriptors and this much
+// pipesFor returns the maximum number of open pipes for a limit of descriptors and an amount of
 // memory. Full pipes use at most an eighth of the descriptors, and a 32nd of the memory.
 func pipesFor(limit int, memory uint64) int { return int(min(uint64(limit)/16, memory/32/pipeSize)) }
 
@@ -35,8 +35,8 @@ func memory() uint64 {
 // pipe holds bytes of one direction of a connection between two sockets.
 type pipe struct{ r, w int }
 
-// pipes counts the pipes of all loops. A side takes a pipe when there are bytes to move, and
-// returns it when they were moved, so idle connections have none. Without a pipe, the loop copies.
+// pipes counts the pipes of all loops. A side has a pipe only while there are bytes to move, so
+// idle connections have none. If no pipe is available, the loop copies.
 type pipes struct {
 	budget *budget
 	most   int
@@ -46,7 +46,7 @@ type pipes struct {
 
 func newPipes(b *budget) *pipes { return &pipes{budget: b, most: pipesFor(int(b.limit), memory())} }
 
-// take returns a new pipe, or false if none is available now.
+// take opens a pipe. It returns false if none is available now.
 func (p *pipes) take() (pipe, bool) {
 	if !p.budget.room(2+p.budget.flows) || time.Now().UnixNano() < p.pause.Load() {
 		return pipe{}, false
@@ -72,13 +72,13 @@ func (p *pipes) discard(t pipe) {
 	p.budget.give(2)
 }
 
-// add counts a pipe that another process has opened.
+// add counts a pipe that was opened by another process.
 func (p *pipes) add() {
 	p.open.Add(1)
 	p.budget.take(2)
 }
 
-// openPipe returns a pipe of pipeSize, or an error.
+// openPipe opens a pipe with a capacity of pipeSize.
 func openPipe() (pipe, error) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -97,7 +97,7 @@ func (t pipe) close() {
 	rawClose(t.w)
 }
 
-// takePipe returns an empty pipe, or false if none is available now.
+// takePipe returns an empty pipe. It returns false if none is available now.
 func (l *loop) takePipe() (pipe, bool) {
 	if last := len(l.spare) - 1; last >= 0 {
 		t := l.spare[last]
@@ -107,7 +107,7 @@ func (l *loop) takePipe() (pipe, bool) {
 	return l.d.loops.pipes.take()
 }
 
-// returnPipe returns an empty pipe.
+// returnPipe makes an empty pipe available again, or closes it.
 func (l *loop) returnPipe(t pipe) {
 	if len(l.spare) < sparePipes {
 		l.spare = append(l.spare, t)
@@ -116,9 +116,9 @@ func (l *loop) returnPipe(t pipe) {
 	}
 }
 
-// spliceFrom moves the available bytes of a side into a pipe to the other one, and returns their
-// number. If it finds none, the next read by copyFrom shows why: there are no more, there is an
-// urgent byte, which splice never passes, or the side has ended.
+// spliceFrom moves the available bytes of a side into a pipe for the other side, and returns their
+// number. If it finds none, the next copyFrom detects why: no data, an urgent byte (which splice
+// never passes), or the end of the data.
 func (l *loop) spliceFrom(c *conn, i int) int {
 	t, ok := l.takePipe()
 	if !ok {
@@ -132,7 +132,7 @@ func (l *loop) spliceFrom(c *conn, i int) int {
 		return n
 	}
 	l.returnPipe(t)
-	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL { // the kernel reports a reset once; a read would find an end
+	if errno != 0 && errno != unix.EAGAIN && errno != unix.EINVAL { // the kernel reports a reset only once, and a later read would see a normal end
 		l.lose(c, i)
 		c.sides[i].ended = true
 	}

@@ -11,13 +11,14 @@ import (
 )
 
 // A loop makes its system calls without notifying Go's scheduler, because they never block. This
-// saves a tenth of the CPU time of a connection.
+// saves a tenth of a connection's CPU time.
 
-// raw returns the result of a system call that can't block. It repeats interrupted calls.
+// raw returns the result of a system call that can't block. It repeats the call if it was
+// interrupted.
 //
-// Callers convert pointers to arguments. The pointers stay valid because nosplit functions, such as
-// raw and RawSyscall6, never grow the stack, which would move the variables of the caller. Their
-// calls also have no place for the garbage collector to stop them.
+// Callers convert pointers to uintptr arguments. The pointers stay valid because nosplit functions,
+// such as raw and RawSyscall6, never grow the stack, which would move the caller's variables. The
+// garbage collector also can't stop the goroutine in such calls.
 //
 //go:nosplit
 func raw(number, a, b, c, d, e, f uintptr) (int, syscall.Errno) {
@@ -33,7 +34,7 @@ func rawRead(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), 0, 0, 0)
 }
 
-// rawPeek reads without removing the data.
+// rawPeek reads data without removing it from the socket.
 func rawPeek(fd int, b []byte) (int, syscall.Errno) {
 	return raw(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), unix.MSG_PEEK|unix.MSG_DONTWAIT, 0, 0)
 }
@@ -67,7 +68,7 @@ func rawOption(fd, level, name, value int) syscall.Errno {
 	return errno
 }
 
-// rawAccept returns a connection, and the client's address.
+// rawAccept accepts a connection, and returns it with the client's address.
 func rawAccept(listener int) (int, netip.AddrPort, syscall.Errno) {
 	var sa socketAddress
 	size := uint32(len(sa))
@@ -76,7 +77,8 @@ func rawAccept(listener int) (int, netip.AddrPort, syscall.Errno) {
 	return fd, sa.addrPort(), errno
 }
 
-// rawDial starts a connection. It returns EINPROGRESS with a descriptor, or another error with -1.
+// rawDial starts a connection. It returns a descriptor with 0 or EINPROGRESS, or -1 with another
+// error.
 func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 	fd, errno := raw(unix.SYS_SOCKET, uintptr(to.family()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0, 0, 0)
 	if errno != 0 {
@@ -86,7 +88,7 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 	if mss > 0 && errno == 0 {
 		errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment))
 	}
-	if size := uintptr(to.size()); errno == 0 { // before the conversion, because the call may grow the stack
+	if size := uintptr(to.size()); errno == 0 { // before the pointer conversion, because size may grow the stack
 		_, errno = raw(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), size, 0, 0, 0)
 	}
 	if errno != 0 && errno != unix.EINPROGRESS {
@@ -99,7 +101,7 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 // socketAddress is a sockaddr_in or sockaddr_in6.
 type socketAddress [unix.SizeofSockaddrInet6]byte
 
-// dialAddress is the form of an address for dialing.
+// dialAddress is an address in the form that connect needs.
 type dialAddress = socketAddress
 
 func newDialAddress(at netip.AddrPort) (sa socketAddress) {
@@ -134,7 +136,7 @@ func (sa *socketAddress) addrPort() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte(sa[8:24])).Unmap(), port)
 }
 
-// dialError returns the error of a failed dial in the form of package net.
+// dialError returns the same kind of error that package net returns for a failed dial.
 func dialError(to netip.AddrPort, cause error) error {
 	if errno, ok := cause.(syscall.Errno); ok {
 		cause = os.NewSyscallError("connect", errno)

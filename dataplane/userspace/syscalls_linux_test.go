@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readDeep reads from a descriptor after a number of nested calls.
+// readDeep reads from a descriptor after a number of nested calls. It returns the sum of the first
+// and last byte.
 //
 //go:noinline
 func readDeep(fd, depth int) byte {
@@ -18,15 +19,15 @@ func readDeep(fd, depth int) byte {
 
 //go:noinline
 func readOne(fd int) byte {
-	var b [8]byte // on the stack
+	var b [8]byte // stays on the stack
 	if n, errno := rawRead(fd, b[:]); n != len(b) || errno != 0 {
 		return 0
 	}
-	return b[0] + b[7] // the counter in either byte order
+	return b[0] + b[7] // the counter's value in either byte order
 }
 
-// TestRawCallsKeepTheStack reads into variables at many depths of the stack. The kernel writes to
-// the variables even if the stack has no room for another function.
+// TestRawCallsKeepTheStack reads into variables at many depths of the stack. The kernel must write
+// to the variables even if the stack has no room for another function.
 func TestRawCallsKeepTheStack(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
@@ -38,7 +39,7 @@ func TestRawCallsKeepTheStack(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := make(chan byte)
-		go func() { got <- readDeep(fd, depth) }() // with a new, small stack
+		go func() { got <- readDeep(fd, depth) }() // a new goroutine has a small stack
 		if n := <-got; n != 1 {
 			t.Fatalf("byte that was read at depth %d = %d, want 1", depth, n)
 		}

@@ -2,13 +2,13 @@ package userspace
 
 import "golang.org/x/sys/unix"
 
-// id identifies the source of an event: a side of a connection, a listener or the bell. Its lower
-// half is a number and a side. Its upper half is the generation of the number, so late events of a
-// closed socket affect no other connection.
+// id identifies the source of an event: a side of a connection, a listener, or the bell. For a
+// connection, the lower half is the entry's number and the side. The upper half is the entry's
+// generation, so late events of a closed socket do not affect another connection.
 type id uint64
 
 const (
-	// noID is the ID of a connection that is in no table.
+	// noID is the ID of a connection without an entry in a table.
 	noID        id = 0
 	bellID      id = 1<<64 - 1
 	listenerBit id = 1 << 63
@@ -30,7 +30,8 @@ type entry struct {
 	generation uint32
 }
 
-// add returns the ID of the client's side; the backend's follows it.
+// add adds a connection, and returns the ID of the client's side. The ID of the backend's side is
+// one higher.
 func (t *table) add(c *conn) id {
 	var n uint32
 	if last := len(t.free) - 1; last >= 0 {
@@ -41,11 +42,11 @@ func (t *table) add(c *conn) id {
 	}
 	e := &t.entries[n]
 	e.c = c
-	e.generation = e.generation%(1<<31-1) + 1 // the top bit marks listeners, and 0 would allow noID
+	e.generation = e.generation%(1<<31-1) + 1 // the top bit marks listeners, and a generation of 0 could result in noID
 	return id(e.generation)<<32 | id(n)<<1
 }
 
-// find returns the connection of an ID, or nil if it has ended.
+// find returns the connection with an ID, or nil if it was removed.
 func (t *table) find(i id) *conn {
 	n := uint32(i) >> 1
 	if int(n) >= len(t.entries) || t.entries[n].generation != uint32(i>>32) {
@@ -54,7 +55,7 @@ func (t *table) find(i id) *conn {
 	return t.entries[n].c
 }
 
-// remove removes a connection, unless it is in no table.
+// remove removes the connection with an ID. It ignores noID.
 func (t *table) remove(i id) {
 	if i == noID {
 		return

@@ -35,8 +35,8 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	}
 }
 
-// TestBackupServesWhenTheOthersRefuse stops a primary. Clients notice nothing, and the backup gets
-// no connections while the primary exists, even if it is full.
+// TestBackupServesWhenTheOthersRefuse stops a primary backend. Clients must notice nothing. The
+// backup must get no connections while the primary exists, even if the primary is full.
 func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
 	d := start(t, Options{})
@@ -83,7 +83,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 }
 
 // TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. A
-// long timeout must not keep the connections of other services.
+// long timeout must not delay the end of other services' connections.
 func TestEachDrainsForItsOwnTime(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -108,7 +108,7 @@ func TestEachDrainsForItsOwnTime(t *testing.T) {
 	}
 }
 
-// TestResetsWhenNoBackendAnswers connects while all backends refuse. Clients are reset.
+// TestResetsWhenNoBackendAnswers connects while all backends refuse. Clients must be reset.
 func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -130,7 +130,7 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 // like a server that refuses an upload. The last data must arrive before the reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
-	say := func(c net.Conn) { // and does not read the rest
+	say := func(c net.Conn) { // does not read the rest
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = io.WriteString(c, words)
 	}
@@ -161,8 +161,8 @@ func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	}
 }
 
-// TestClientResetReachesTheBackend resets a client's connection. The backend's connection must be
-// reset too.
+// TestClientResetReachesTheBackend resets a client's connection. The backend's connection must also
+// be reset.
 func TestClientResetReachesTheBackend(t *testing.T) {
 	got := make(chan error, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

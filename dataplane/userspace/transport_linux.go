@@ -7,14 +7,14 @@ import (
 )
 
 const (
-	// small is the size of reads while traffic comes in messages. Most messages are shorter. A full
-	// read counts as bulk data.
+	// small is the size of reads while traffic consists of messages. Most messages are shorter. A
+	// read that fills the buffer counts as bulk data.
 	small = 16 << 10
-	// quota is the number of bytes that a side moves before others get their turn.
+	// quota is the number of bytes that a side may move before other connections get their turn.
 	quota = 2 << 20
 )
 
-// These are the two sides of a connection.
+// These are the indexes of the two sides of a connection.
 const (
 	clientSide = 0
 	serverSide = 1
@@ -25,21 +25,21 @@ type phase uint8
 
 const (
 	choosing phase = iota
-	greeting       // the client's PROXY header is read before the choice
+	greeting       // the client's PROXY header has not been read completely
 	dialing
-	settling // the backend has accepted it
+	settling // the backend has accepted the connection
 	relaying
 	leaving // the sockets are closed
 	gone
 )
 
-// transport is the part of a connection that moves bytes. Only its loop uses it.
+// transport is the part of a connection that moves bytes. Only the connection's loop uses it.
 type transport struct {
-	loop    *loop // f.mu guards changes
+	loop    *loop // f.mu guards changes of it
 	id      id    // of the client's side
 	phase   phase
-	failing bool  // a side is lost; the data that it had sent still passes
-	until   int64 // the instant at which a failing connection ends in any case
+	failing bool  // a side was reset; the data that it had sent is still delivered
+	until   int64 // the latest end of a failing connection
 	err     error
 	sides   [2]side
 	counter *counter
@@ -49,26 +49,26 @@ type transport struct {
 	period  int64 // the last period of the loop with an event
 }
 
-// side is a socket of a connection, with the data that waits for it.
+// side is a socket of a connection, with the data that waits to be written to it.
 type side struct {
 	fd       int
-	readable bool // until a read finds nothing
-	thorough bool // its end, its reset or an urgent byte, at which a read stops, was reported; reads go on until they find nothing
-	ended    bool // everything was read
+	readable bool // a read may find data
+	thorough bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
+	ended    bool // all data was read
 	passed   bool // the end was forwarded to the other side
-	lost     bool // it was reset
+	lost     bool // the socket was reset
 	hungry   bool // queued for another turn
 	bulk     bool // the last read filled the buffer
-	watched  bool // the loop knows it
+	watched  bool // the poller reports its events
 	eager    bool // its events include room for writes
-	held     int  // number of bytes in pipe; 0 means that it has no pipe
-	pipe     pipe // bytes for this side, behind those in pending
+	held     int  // number of bytes in pipe; 0 means no pipe
+	pipe     pipe // bytes for this side that follow those in pending
 	pending  []byte
 }
 
 func (s *side) isBlocked() bool { return len(s.pending) > 0 || s.held > 0 }
 
-// watch makes the loop receive the events of a side, edge-triggered.
+// watch makes the loop receive the edge-triggered events of a side.
 func (l *loop) watch(c *conn, i int) {
 	s := &c.sides[i]
 	events := uint32(unix.EPOLLIN | unix.EPOLLPRI | unix.EPOLLRDHUP | unix.EPOLLET&(1<<32-1))
@@ -109,15 +109,15 @@ func (l *loop) event(c *conn, i int, events uint32) {
 	}
 }
 
-// notice records that there is something to read.
+// notice records from an event whether a read may find data.
 func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
 	s.thorough = s.thorough || events&(unix.EPOLLPRI|closing) != 0
 }
 
-// pump moves data from a side to the other one, until there is none, the other one has no room or
-// others should get their turn.
+// pump moves data from a side to the other side. It stops if there is no more data, the other side
+// has no room, or the quota is used up.
 func (l *loop) pump(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
 	for left := quota; c.phase == relaying && !to.lost && l.flush(c, 1-i); {
@@ -141,8 +141,8 @@ func (l *loop) pump(c *conn, i int) {
 	}
 }
 
-// flush writes the data that waits for a side. It returns false if the side has no room, or the
-// connection has ended.
+// flush writes the data that waits for a side. It returns false if data is left, or the side has
+// failed.
 func (l *loop) flush(c *conn, i int) bool {
 	s := &c.sides[i]
 	for s.isBlocked() {
@@ -167,7 +167,7 @@ func (l *loop) flush(c *conn, i int) bool {
 	return true
 }
 
-// refused handles the error of a write.
+// refused handles the failure of a write.
 func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 	switch errno {
 	case unix.EAGAIN:
@@ -192,7 +192,8 @@ func (c *conn) count(to, n int) {
 	}
 }
 
-// copyFrom reads once from a side and writes to the other one. It returns the number of bytes.
+// copyFrom reads from a side once, and writes the data to the other side. It returns the number of
+// bytes that it read.
 func (l *loop) copyFrom(c *conn, i int) int {
 	from, to := &c.sides[i], &c.sides[1-i]
 	n, errno := rawRead(from.fd, l.buffer[:])
@@ -208,7 +209,7 @@ func (l *loop) copyFrom(c *conn, i int) int {
 		return 0
 	}
 	from.bulk = n == small
-	// After a read that did not fill the buffer, the next data brings another event.
+	// After a read that did not fill the buffer, new data causes another event.
 	from.readable = from.bulk || from.thorough
 	written, errno := rawWrite(to.fd, l.buffer[:n])
 	if errno != 0 && errno != unix.EAGAIN {
@@ -225,7 +226,8 @@ func (l *loop) copyFrom(c *conn, i int) int {
 	return n
 }
 
-// passEnd forwards the end of a side. After both ends, it ends the connection.
+// passEnd forwards the end of a side's data to the other side. After both ends, it ends the
+// connection.
 func (l *loop) passEnd(c *conn, i int) {
 	from, to := &c.sides[i], &c.sides[1-i]
 	switch {
@@ -237,14 +239,15 @@ func (l *loop) passEnd(c *conn, i int) {
 	default:
 		from.passed = true
 		c.half.Store(true)
-		if errno := rawShutdown(to.fd); errno != 0 && errno != unix.ENOTCONN { // ENOTCONN means a reset, which its own event reports
+		if errno := rawShutdown(to.fd); errno != 0 && errno != unix.ENOTCONN { // ENOTCONN means that the other side was reset, which has its own event
 			l.end(c, errno)
 		}
 	}
 }
 
-// lose handles a side that was reset. What it had sent before still reaches the other side, such as
-// a response to a request that it did not read completely. Then the other side is reset.
+// lose handles a side that was reset. The data that it had sent still reaches the other side, for
+// example the response to a request that a backend did not read completely. Then the other side is
+// also reset.
 func (l *loop) lose(c *conn, i int) {
 	s := &c.sides[i]
 	switch {
@@ -260,8 +263,8 @@ func (l *loop) lose(c *conn, i int) {
 	}
 }
 
-// endWhenDelivered ends a connection with a lost side when the other side has received everything.
-// An earlier reset would discard the data in its socket.
+// endWhenDelivered ends a connection with a lost side after the other side has received everything.
+// An earlier reset would discard data in the other side's socket.
 func (l *loop) endWhenDelivered(c *conn) {
 	from, to := &c.sides[serverSide], &c.sides[clientSide]
 	if to.lost {
@@ -286,8 +289,8 @@ func (l *loop) dropData(s *side) {
 	}
 }
 
-// end closes the sockets of a connection: in order if err is nil or the connection continues
-// elsewhere, or with resets.
+// end closes the sockets of a connection. It closes them normally if err is nil or another process
+// continues the connection, and resets them otherwise.
 func (l *loop) end(c *conn, err error) {
 	if c.phase >= leaving {
 		return
@@ -302,7 +305,7 @@ func (l *loop) end(c *conn, err error) {
 	l.proceed(c)
 }
 
-// closeSide closes a socket, in order or with a reset.
+// closeSide closes a socket, either normally or with a reset.
 func (l *loop) closeSide(s *side, inOrder bool) {
 	l.dropData(s)
 	switch {

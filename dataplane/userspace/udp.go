@@ -18,20 +18,20 @@ import (
 // datagram is the maximum size of a datagram.
 const datagram = 64 << 10
 
-// datagrams are buffers for a datagram. A flow or a frontend has one only between a read and the
-// following write.
+// datagrams holds buffers for a datagram. A flow or a frontend uses a buffer only between a read
+// and the following write.
 var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 
-// longAgo is a deadline that has passed.
+// longAgo is a deadline in the past, which makes reads and writes fail immediately.
 var longAgo = time.Unix(1, 0)
 
-// A backend that failed has the time trial to refuse a flow. After that it counts as one that
-// accepts datagrams without an answer. The kernel declares a neighbor unreachable after three
+// trial is the time in which a backend that failed can refuse a flow. If it does not, it is treated
+// as working, even if it sends no answer. The kernel declares a neighbor unreachable after three
 // seconds.
 const trial = 4 * time.Second
 
-// wantPacketsLocked reports whether the UDP sockets should be open. While no backend is active they
-// stay open for existing flows: see endIdleFlowsLocked.
+// wantPacketsLocked reports whether the UDP sockets should be open. While no backend is active,
+// they stay open for existing flows. See endIdleFlowsLocked.
 func (f *frontend) wantPacketsLocked() bool {
 	c := f.conf.Load()
 	return c.serves || c.NoEndpoints == balancer.DropClients || f.receivesLocked() && len(f.flows.by) > 0
@@ -73,10 +73,11 @@ func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
 	p.f.d.tasks.Go(func() { p.f.receive(pc, read) })
 }
 
-// reading reads a datagram into a buffer, and returns its sender and the return path of replies.
+// reading reads a datagram into buf. It returns the datagram's size and sender, and the return path
+// for replies.
 type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
 
-// bound returns the reading of a socket at one address.
+// bound returns the reading of a socket that is bound to one address.
 func (p *portSockets) bound(pc *net.UDPConn) reading {
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
@@ -84,7 +85,7 @@ func (p *portSockets) bound(pc *net.UDPConn) reading {
 	}
 }
 
-// receive passes the clients' datagrams to their flows, until the socket is closed.
+// receive passes the clients' datagrams to their flows until the socket is closed.
 func (f *frontend) receive(pc *net.UDPConn, read reading) {
 	defer f.d.budget.give(1)
 	slower := backoff{}
@@ -97,9 +98,9 @@ func (f *frontend) receive(pc *net.UDPConn, read reading) {
 		switch {
 		case err == nil:
 			slower = backoff{}
-		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // a deadline means that the socket is handed over
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the deadline has passed because the socket is handed over
 			return
-		default: // an error of an earlier reply, or no memory
+		default: // an error of an earlier reply, or a lack of memory
 			if !slower.sleep(f.d.ctx.Done()) {
 				return
 			}
@@ -123,18 +124,19 @@ type way struct {
 	// local is the destination address of the datagrams if the socket has several addresses.
 	// Otherwise it is invalid.
 	local netip.Addr
-	// port is the port to which the clients of the socket send, or 0 if a redirect of a range leads
-	// to it.
+	// port is the port to which the socket's clients send. It is 0 if a redirected range leads to
+	// the socket.
 	port uint16
 }
 
-// forward sends a datagram to the backend, or to the next one if that refuses it.
+// forward sends a datagram to the backend of its flow. If the backend refuses it, forward tries
+// another.
 func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	var tried []*backend
 	for {
 		x := f.flowOf(back, client, tried)
 		if x == nil {
-			return // dropped, as in networks
+			return // dropped, as networks do
 		}
 		x.last.Store(f.d.now())
 		switch err := x.deliver(b); {
@@ -147,14 +149,14 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
-		case !errors.Is(err, net.ErrClosed): // otherwise it was ended for a reason other than its backend
-			return // too large, or no memory: this only affects the datagram
+		case !errors.Is(err, net.ErrClosed): // otherwise the flow has ended for another reason than its backend
+			return // the datagram is too large, or memory is short: this affects only the datagram
 		}
 	}
 }
 
-// deliver sends a datagram to the backend. The first of the flow has a PROXY header if the backend
-// expects headers.
+// deliver sends a datagram to the backend. If the backend expects PROXY headers, the first datagram
+// of the flow has one.
 func (x *flow) deliver(b []byte) error {
 	if len(x.header) == 0 {
 		return x.send(b)
@@ -166,7 +168,7 @@ func (x *flow) deliver(b []byte) error {
 	return err
 }
 
-// flowOf returns the client's flow, and creates it if necessary. It returns nil if there is no
+// flowOf returns the client's flow, which it creates if necessary. It returns nil if there is no
 // backend, or the client may not have a flow. Only the read loop of the socket calls it.
 func (f *frontend) flowOf(back way, client netip.AddrPort, tried []*backend) *flow {
 	x, may := f.known(back, client, back.port)
@@ -205,9 +207,9 @@ func (f *frontend) known(back way, client netip.AddrPort, port uint16) (x *flow,
 	return f.flowLocked(back, client, port)
 }
 
-// flowLocked returns the client's flow to a port, or nil and whether it may have a new one. If the
-// port is 0, it is unknown: then conntrack may redirect the client's datagrams to another port
-// after the flow was idle.
+// flowLocked returns the client's flow to a port. If there is none, it reports whether the client
+// may have a new flow. If port is 0, it is unknown, so an idle flow is not returned: conntrack may
+// have changed the client's port since.
 func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *flow, may bool) {
 	c := f.conf.Load()
 	may = !f.removed && c.serves && f.hasSocketLocked(back.socket) && c.allows(f.d, client.Addr())
@@ -224,13 +226,13 @@ func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *
 	return nil, may
 }
 
-// hasSocketLocked reports whether a UDP socket of f is open.
+// hasSocketLocked reports whether pc is an open UDP socket of f.
 func (f *frontend) hasSocketLocked(pc *net.UDPConn) bool {
 	return slices.ContainsFunc(f.ports, func(p *portSockets) bool { return p.packets == pc })
 }
 
-// newFlowLocked opens a flow to the chosen backend, in a place that was reserved for it. It returns
-// nil if there is no backend or no socket.
+// newFlowLocked opens a flow to a backend that it chooses. The caller has reserved a place for the
+// flow. It returns nil if the client is over a limit, or there is no backend or no socket.
 func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, tried []*backend) *flow {
 	counted, within := f.admitLocked(client.Addr())
 	if !within {
@@ -277,7 +279,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	return x
 }
 
-// beginFlowLocked adds a flow to f, and starts its goroutine.
+// beginFlowLocked adds a flow to f, and starts the goroutine of the flow.
 func (f *frontend) beginFlowLocked(x *flow) {
 	x.send = way{socket: x.socket}.sender(netip.AddrPort{})
 	x.placed = f.d.now()
@@ -289,10 +291,10 @@ func (f *frontend) beginFlowLocked(x *flow) {
 }
 
 // roomForFlow reserves a place for another flow of f. If there is none, the oldest flow of the
-// frontend with the most flows makes room, so no service can use up all places. The caller holds no
+// frontend with the most flows ends, so no service can use up all places. The caller holds no
 // frontend's lock.
 func (d *Dataplane) roomForFlow(f *frontend) bool {
-	const tries = 4 // others may take the place
+	const tries = 4 // other flows may get the place that was made
 	made := d.budget.room(1)
 	for range tries {
 		if made && d.flows.take(f) {
@@ -307,8 +309,8 @@ func (d *Dataplane) roomForFlow(f *frontend) bool {
 	return false
 }
 
-// endOldest ends the flow that has been idle for the longest time, and reports whether there was
-// one.
+// endOldest ends the flow that has been idle for approximately the longest time. It returns false
+// if there are no flows.
 func (f *frontend) endOldest() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -320,14 +322,14 @@ func (f *frontend) endOldest() bool {
 	return true
 }
 
-// reply forwards the datagrams of the backend until the flow ends, and ends it if it can't
-// continue.
+// reply forwards the backend's datagrams to the client until the flow ends, and ends the flow if
+// reading fails.
 func (f *frontend) reply(x *flow, backend *backend) {
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
 		f.praise(backend)
 		x.last.Store(f.d.now())
-		if err := send(b); err == nil { // otherwise it is dropped, as in networks
+		if err := send(b); err == nil { // otherwise it is dropped, as networks do
 			x.out.Add(uint64(len(b)))
 			x.counter.out.Add(uint64(len(b)))
 		}
@@ -341,19 +343,20 @@ func (f *frontend) reply(x *flow, backend *backend) {
 		err = x.receive(use)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return // it is handed over
+		return // the flow is handed over
 	}
 	f.endFlow(x, err)
 }
 
-// goesOn continues a flow after its trial. It returns false if the flow is handed over.
+// goesOn removes the deadline of a flow after its trial. It returns false if the flow is handed
+// over.
 func (f *frontend) goesOn(x *flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.handing {
 		return false
 	}
-	_ = x.socket.SetReadDeadline(time.Time{}) // fails only if it is closed, which the next read reports
+	_ = x.socket.SetReadDeadline(time.Time{}) // fails only if the socket is closed, which the next read reports
 	return true
 }
 
@@ -363,15 +366,15 @@ func refuses(err error) bool {
 	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
 
-// isRefusal reports whether err is the answer of a host that has no socket at a port.
+// isRefusal reports whether err means that a host has no socket at a port.
 func isRefusal(err error) bool { return sockerr.Is(err, syscall.ECONNREFUSED) }
 
-// passing reports whether a read error is no reason to stop.
+// passing reports whether reading can continue after an error.
 func passing(err error) bool {
 	return sockerr.Is(err, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR)
 }
 
-// endFlow ends a flow for the reason err, if it has not ended, and returns its backend.
+// endFlow ends a flow because of err, unless it has already ended, and returns its backend.
 func (f *frontend) endFlow(x *flow, err error) *backend {
 	f.mu.Lock()
 	b := x.backend
@@ -400,8 +403,8 @@ func (f *frontend) endFlowLocked(x *flow) {
 	f.d.budget.give(1)
 }
 
-// endIdleFlowsLocked ends flows without traffic, and closes a socket that was open only for its
-// flows. The dataplane is also locked.
+// endIdleFlowsLocked ends flows without traffic, and closes sockets that were open only for flows.
+// The caller also holds the dataplane's lock.
 func (f *frontend) endIdleFlowsLocked(c *config) {
 	now := f.d.now()
 	if c.IdleTimeout > 0 && now-f.idleChecked >= int64(c.IdleTimeout)/10 {
@@ -418,7 +421,7 @@ func (f *frontend) endIdleFlowsLocked(c *config) {
 	for _, p := range f.ports {
 		p.shutPacketsLocked()
 		if f.bound {
-			_ = p.holdLocked(false) // fails if another program has just taken the port: Observe reports it
+			_ = p.holdLocked(false) // fails if another program has just opened the port, which Observe reports
 		}
 	}
 	if !f.bound {

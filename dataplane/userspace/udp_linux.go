@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrival returns a function that waits for a datagram without a buffer for it, because most of
-// many frontends are idle.
+// arrival returns a function that waits for a datagram without a buffer, because if there are many
+// frontends, most of them are idle.
 func arrival(pc *net.UDPConn) func() error {
 	raw, err := pc.SyscallConn()
 	if err != nil {
@@ -25,12 +25,12 @@ func arrival(pc *net.UDPConn) func() error {
 	}
 }
 
-// burst is the number of datagrams between two checks whether the socket is closed or its deadline
-// has passed.
+// burst is the maximum number of datagrams between two checks whether the socket is closed or its
+// deadline has passed.
 const burst = 64
 
-// receive passes each datagram of the backend to use until the socket fails, is closed or its
-// deadline passes, even if datagrams arrive without a pause.
+// receive passes each datagram of the backend to use, until the socket fails, is closed or its
+// deadline passes. It stops even if datagrams arrive continuously.
 func (x *flow) receive(use func([]byte)) error {
 	raw, err := x.socket.SyscallConn()
 	for err == nil {
@@ -39,8 +39,8 @@ func (x *flow) receive(use func([]byte)) error {
 	return err
 }
 
-// receiveBurst waits for datagrams, and holds a buffer only while it reads. Closing the socket
-// waits for it.
+// receiveBurst waits for datagrams, and holds a buffer only while it reads them. Closing the socket
+// waits until it returns.
 func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
@@ -64,9 +64,9 @@ func receiveBurst(raw syscall.RawConn, use func([]byte)) error {
 	return cmp.Or(err, failed)
 }
 
-// answers is the number of bytes of replies that may wait in the queues of devices, including the
-// kernel's overhead: the size of a queue of fq_codel. All clients of a frontend share its socket,
-// so with less, a client with a slow link would use all of it.
+// answers is the number of bytes of replies, with the kernel's overhead, that may wait in the
+// queues of devices. It is the size of an fq_codel queue. All clients of a frontend share its
+// socket, so a client with a slow link could use up a smaller buffer.
 const answers = 32 << 20
 
 // widen enlarges the send buffer of a frontend's socket.
@@ -77,13 +77,14 @@ func widen(pc *net.UDPConn) {
 			return unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, answers/2)
 		})
 	}
-	if err != nil { // needs CAP_NET_ADMIN
-		_ = pc.SetWriteBuffer(answers / 2) // the maximum of an unprivileged user
+	if err != nil { // SO_SNDBUFFORCE needs CAP_NET_ADMIN
+		_ = pc.SetWriteBuffer(answers / 2) // limited to net.core.wmem_max
 	}
 }
 
-// sender returns a function that sends to a client, or to the socket's peer if to is invalid. It
-// drops datagrams without room, so nobody waits for a slow link. Its calls must not overlap.
+// sender returns a function that sends to a client, or to the socket's peer if to is invalid. If
+// the socket has no room, the function drops the datagram, so no goroutine waits for a slow link.
+// Its calls must not overlap.
 func (w way) sender(to netip.AddrPort) func([]byte) error {
 	raw, err := w.socket.SyscallConn()
 	if err != nil {
@@ -110,7 +111,7 @@ func (w way) sender(to netip.AddrPort) func([]byte) error {
 	}
 }
 
-// zoneIndex returns the number of a zone's device, or 0.
+// zoneIndex returns the index of a zone's interface, or 0 if it is unknown.
 func zoneIndex(zone string) uint32 {
 	if zone == "" {
 		return 0

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// udpServer answers each datagram with its name, a space, and the datagram, or an empty datagram
-// with an empty one.
+// udpServer starts a server that answers each datagram with its name, a space, and the datagram. An
+// empty datagram is answered with an empty one.
 func udpServer(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
 	at, stop := startUDPServer(t, addr, name)
@@ -64,7 +64,7 @@ func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// askUDP sends a datagram and returns the server's name.
+// askUDP sends a datagram, and returns the server's name.
 func askUDP(c *net.UDPConn, text string) (string, error) { return askUDPFor(c, text, wait.Patience) }
 
 func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error) {
@@ -84,8 +84,8 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	return name, nil
 }
 
-// TestIdleFrontendsHoldNoBuffers applies many services and uses each once. Idle frontends must hold
-// no buffers.
+// TestIdleFrontendsHoldNoBuffers applies many services and uses each of them. Idle frontends must
+// hold no buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems use a buffer for each waiting flow")
@@ -123,14 +123,15 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	})
 }
 
-// TestFlowsMoveFromDeadBackends ends the backend of a flow. The flow moves to the other backend.
+// TestFlowsMoveFromDeadBackends stops the backend of a flow. The flow must move to the other
+// backend.
 func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	a, stopA := startUDPServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
 	d.apply(f)
 	var c *net.UDPConn
-	for range 2 { // one of them uses a
+	for range 2 { // one of the two uses a
 		c = udpClient(t, f.AddrPort())
 		if name, err := askUDP(c, "x"); err != nil {
 			t.Fatal(err)
@@ -139,7 +140,7 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 		}
 	}
 	stopA()
-	eventually(t, "the other backend", func() error { // the first datagram causes the ICMP error
+	eventually(t, "the other backend", func() error { // the first datagram only causes an ICMP error
 		name, err := askUDPFor(c, "y", 300*time.Millisecond)
 		if name != "b" {
 			return fmt.Errorf("answer = %q, %v; want b", name, err)
@@ -148,8 +149,8 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	})
 }
 
-// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue, and new
-// clients must be refused once the flow has ended.
+// TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue. After
+// the flow has ended, new clients must be refused.
 func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -182,7 +183,7 @@ func TestUDPWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestFlowsEnd opens more flows than allowed. The oldest idle flow must be replaced, and
+// TestFlowsEnd opens more flows than allowed. Each new flow must replace the oldest idle flow, and
 // idle_timeout must end the rest.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -191,7 +192,7 @@ func TestFlowsEnd(t *testing.T) {
 	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
-	for range 30 { // far more than allowed; the busy flow stays
+	for range 30 { // far more than allowed; the busy flow must stay
 		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -215,8 +216,8 @@ func TestFlowsEnd(t *testing.T) {
 	})
 }
 
-// TestIdleFlowsAreNotLive stops the packets of a flow, and sends another one. The flow is idle in
-// between.
+// TestIdleFlowsAreNotLive stops the datagrams of a flow, and then sends another one. The flow must
+// be idle in between.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))

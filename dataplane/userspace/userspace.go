@@ -31,9 +31,9 @@ const (
 )
 
 // Rest is the time for which a backend that failed is never the first choice. Afterwards a single
-// new connection tries it, and others only after that connection succeeded. So a backend that drops
-// packets costs one client per second a connect timeout, instead of every n-th client. Connections
-// without another backend try it anyway.
+// new connection tries the backend, and others follow only if that connection succeeds. So a
+// backend that drops packets delays one client per second by a connect timeout, and not every n-th
+// client. Connections without an alternative try the backend anyway.
 const Rest = time.Second
 
 // Options are the options of [New].
@@ -50,12 +50,12 @@ type Options struct {
 	maxFlows int
 }
 
-// Dataplane forwards frontends by proxying. See the package's documentation.
+// Dataplane forwards connections by proxying them. See the package documentation.
 type Dataplane struct {
 	log     *slog.Logger
 	own     *ownAddresses
 	budget  *budget
-	ports   shortage // of local ports for connections to backends
+	ports   shortage // shortage of local ports for connections to backends
 	flows   *flowBudget
 	loops   *loops // move the bytes of TCP
 	aside   aside
@@ -63,12 +63,13 @@ type Dataplane struct {
 	chains  chains
 	tables  interception
 	carried *dnat.Carried
-	filters bool // sockets can be filtered
+	filters bool // TCP sockets can be filtered
 	detail  string
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, if not nil, is called with the result of each dial. It is set before the first Apply.
+	// told, if not nil, is called with the result of each dial that is reported. It is set before
+	// the first Apply.
 	told        func(balancer.Target, error)
 	followers   followers
 	remembering remembering
@@ -76,38 +77,38 @@ type Dataplane struct {
 	// inherited holds the items of an earlier process that no frontend has adopted yet; applying
 	// guards it.
 	inherited inheritance
-	// inheriting reports whether something wanted has not been applied since Inherit.
+	// inheriting reports whether inherited items wait for frontends that have not been applied yet.
 	inheriting atomic.Bool
-	// heir receives the connections during a handover, and is nil otherwise.
+	// heir is the process that takes over during a handover. It is nil otherwise.
 	heir   *heir
 	warned atomic.Int64 // the instant of the last rate-limited warning
 
 	ctx    context.Context // ends when Close gives up waiting
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // flows, the janitor
-	conns  sync.WaitGroup // connections only: what Close drains
+	tasks  sync.WaitGroup // flows, read loops and the janitor
+	conns  sync.WaitGroup // only connections; drain waits for them
 
 	gate     sync.RWMutex // guards shutting
-	shutting bool         // no connection starts any longer: conns only counts down
+	shutting bool         // no more connections start, so conns only decreases
 
-	// accepts end other modes' knowledge of the sockets that redirects lead to; guarded by
-	// applying.
+	// accepts holds functions that end other modes' knowledge of the sockets to which redirects
+	// lead. applying guards it.
 	accepts []func()
 
 	// applying serializes the calls of the engine, which may be slow. It is locked before mu.
 	applying sync.Mutex
 
-	mu        sync.Mutex // guards the fields below, only briefly; locked before a frontend's mu
+	mu        sync.Mutex // guards the fields below, only briefly; acquired before a frontend's mu
 	frontends map[balancer.Key]*frontend
 	timed     map[*frontend]struct{} // the frontends that the janitor checks
-	lost      map[balancer.Key]bool  // UDP frontends with closed sockets to which conntrack may still send flows
+	lost      map[balancer.Key]bool  // UDP frontends with closed sockets to which conntrack may still send datagrams
 	counters  map[counters.Port]*counter
-	running   bool // the janitor runs
+	running   bool // the loops and the janitor run
 	closed    bool
-	yielded   bool // another dataplane has the new connections
+	yielded   bool // another dataplane gets the new connections
 }
 
-// HandsOver is only implemented on Linux.
+// HandsOver is implemented only on Linux.
 var (
 	_ dataplane.Dataplane          = (*Dataplane)(nil)
 	_ dataplane.Yields             = (*Dataplane)(nil)
@@ -119,8 +120,8 @@ var (
 	_ dataplane.CountsClients      = (*Dataplane)(nil)
 )
 
-// New returns a dataplane that serves nothing yet. Goroutines start with the first Apply and end
-// with Close.
+// New returns a dataplane that serves nothing yet. Its goroutines start with the first Apply and
+// end with Close.
 func New(o Options) (*Dataplane, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	d := &Dataplane{
@@ -147,22 +148,23 @@ func New(o Options) (*Dataplane, error) {
 	return d, nil
 }
 
-// Traits implements [dataplane.Dataplane]. The detail describes the interception and the reason for
-// its choice.
+// Traits implements [dataplane.Dataplane]. The detail names the interception, and says why
+// redirects are not used if they do not work.
 func (d *Dataplane) Traits() dataplane.Traits {
 	translates, all := d.tables.translates()
 	return dataplane.Traits{Needs: dataplane.Needs{Translates: translates, TranslatesAll: all}, Detail: d.detail, Lacks: d.lacks(), Drains: true}
 }
 
 // ReportDials implements [dataplane.ReportsDials]. For UDP, an answer or a trial without a refusal
-// is a success, and a refused datagram is a failure.
+// is a success. A refused datagram is a failure.
 func (d *Dataplane) ReportDials(report func(balancer.Target, error)) { d.told = report }
 
-// DialRetries implements dataplane.ReportsDials.
+// DialRetries implements [dataplane.ReportsDials].
 func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 
-// Capabilities returns the features that userspace mode supports here. Without the right to filter
-// sockets, it can't leave clients without an answer. Without redirects, each port needs a socket.
+// Capabilities returns the features that userspace mode supports on this host. Without the right to
+// filter sockets, vipd can't silently drop clients' packets. Without redirects, each port of a
+// range needs a socket.
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	c := Capabilities()
 	c.DropsClients = d.filters
@@ -192,17 +194,18 @@ func Capabilities() balancer.Capabilities {
 	}
 }
 
-// Digest covers every field.
+// Digest implements [dataplane.Dataplane]. It covers every field.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
-// now returns the current instant of the dataplane's monotonic clock, for times of rest and
-// idleness.
+// now returns the current instant of the dataplane's monotonic clock, in nanoseconds since its
+// epoch.
 func (d *Dataplane) now() int64 { return int64(time.Since(d.epoch)) }
 
 var errClosed = errors.New("the userspace dataplane is closed")
 
-// Yield implements [dataplane.Yields]. It removes the redirects, accepts connections in progress,
-// and releases its ports, because another dataplane of this kind may need them.
+// Yield implements [dataplane.Yields]. It removes the redirects, accepts connections that clients
+// have already started, and releases its ports, because another dataplane of this kind may need
+// them.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
@@ -215,14 +218,14 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	return errors.Join(err, d.tables.stop(ctx, d.list()))
 }
 
-// underWay limits the time for accepting connections in progress after this dataplane has yielded.
+// underWay is the time in which this dataplane still accepts connections after it has yielded.
 const underWay = 2 * time.Second
 
 // Close stops accepting, waits for established connections, and resets those that are left. The
-// connections of a frontend have its DrainTimeout, and all have until the end of ctx. UDP flows end
-// at once. New clients are treated as if no backend were active, and never reach another program on
-// the port. keep has no effect, because nothing is forwarded without this process. When Close
-// returns, no goroutine and no descriptor is left.
+// connections of each frontend may continue for its DrainTimeout, but not after the end of ctx. UDP
+// flows end immediately. New clients are treated as if no backend were active, and never reach
+// another program on the port. The bool has no effect, because nothing is forwarded without this
+// process. When Close returns, no goroutine and no descriptor is left.
 func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	d.discard()
 	d.applying.Lock()
@@ -255,15 +258,16 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	return nil
 }
 
-// stopLoops ends the loops, after the last connection.
+// stopLoops ends the loops and the goroutines that run calls for them. It must follow the end of
+// the last connection.
 func (d *Dataplane) stopLoops() {
 	d.loops.halt()
 	d.aside.stop()
 	d.reads.stop()
-	d.loops.close() // also reads the letters that these sent
+	d.loops.close() // also reads the letters that the calls sent
 }
 
-// end marks the dataplane as closed, and reports whether it was open.
+// end marks the dataplane as closed. It returns false if it was already closed.
 func (d *Dataplane) end() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,23 +276,23 @@ func (d *Dataplane) end() bool {
 	return !was
 }
 
-// refuseNew prevents new connections.
+// refuseNew prevents the start of new connections.
 func (d *Dataplane) refuseNew() {
 	d.gate.Lock()
 	defer d.gate.Unlock()
 	d.shutting = true
 }
 
-// drain waits until all connections have ended. The connections of a frontend have its
-// DrainTimeout, and all have until the end of ctx. Then it resets the remaining ones, and returns
-// their number.
+// drain waits until all connections have ended. It resets connections after the DrainTimeout of
+// their frontend, and all others at the end of ctx. It returns the number of connections that were
+// left at that time.
 func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int) {
 	for _, f := range frontends { // each drains for its own time, within the total time
 		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
 		defer cut.Stop()
 	}
 	drained := make(chan struct{})
-	go func() { // ends below: the remaining connections are reset
+	go func() { // ends below, because the remaining connections are reset
 		d.conns.Wait()
 		close(drained)
 	}()

@@ -2,10 +2,10 @@ package userspace
 
 import "time"
 
-// wheel holds the timers of a loop, one for each connection, in slots of a tick. Setting a timer
+// wheel holds the timers of a loop, at most one per connection, in slots of a tick. Setting a timer
 // costs the same for any number of connections.
 type wheel struct {
-	slots [wheelSlots]timer // heads of rings
+	slots [wheelSlots]timer // each is the head of a ring
 	turn  int64             // the last tick whose timers have been visited
 	count int
 }
@@ -19,7 +19,7 @@ type timer struct {
 	owner      *conn
 }
 
-// ticksIn returns the number of ticks until a duration has passed.
+// ticksIn returns a duration as a number of ticks, rounded up.
 func ticksIn(d time.Duration) int64 { return int64((d + tick - 1) / tick) }
 
 func (w *wheel) init(turn int64) {
@@ -29,7 +29,7 @@ func (w *wheel) init(turn int64) {
 	}
 }
 
-// set makes t due after a duration.
+// set makes t expire after a duration.
 func (w *wheel) set(t *timer, after time.Duration) {
 	w.stop(t)
 	t.due = w.turn + max(1, ticksIn(after)) + 1 // the current tick has begun
@@ -48,7 +48,7 @@ func (w *wheel) stop(t *timer) {
 	w.count--
 }
 
-// advance calls expired for each timer that is due at a tick.
+// advance calls expired for each timer that is due by the tick now.
 func (w *wheel) advance(now int64, expired func(*conn)) {
 	for w.turn < now {
 		if w.count == 0 {
@@ -58,7 +58,7 @@ func (w *wheel) advance(now int64, expired func(*conn)) {
 		w.turn++
 		head := &w.slots[w.turn%wheelSlots]
 		for t, last := head.next, head.prev; t != head; {
-			next, end := t.next, t == last // timers that are set meanwhile come behind the last
+			next, end := t.next, t == last // timers that are set during the loop are behind the last
 			if t.due <= w.turn {
 				w.stop(t)
 				expired(t.owner)
@@ -71,7 +71,7 @@ func (w *wheel) advance(now int64, expired func(*conn)) {
 	}
 }
 
-// idle returns the number of ticks until the next slot with timers.
+// idle returns the number of ticks until the next slot that has timers.
 func (w *wheel) idle() int64 {
 	for i := int64(1); i <= wheelSlots; i++ {
 		if head := &w.slots[(w.turn+i)%wheelSlots]; head.next != head {
