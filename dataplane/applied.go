@@ -8,11 +8,11 @@ import (
 	"vipd/balancer/snap"
 )
 
-// applied is a dataplane's state as far as the engine knows it. It includes the keys that differ
-// from the wanted state because they failed.
+// applied is the state that the engine believes a dataplane to have. It includes keys that differ
+// from the wanted state because their changes failed.
 type applied struct {
-	// frontends maps each key to the desired frontend that was applied, or to a mark (see
-	// markUnknown).
+	// frontends maps each key to the frontend that was applied, or to a mark if its state is
+	// unknown (see markUnknown).
 	frontends snap.Map[balancer.Key, *balancer.Frontend]
 	retries   map[balancer.Key]*retry
 	// removed holds frontends that were removed while their connections may continue.
@@ -24,12 +24,12 @@ type retry struct {
 	backoff
 	wanted *balancer.Frontend // a change of the wanted frontend ends the backoff
 	err    error
-	// held reports whether the host does not permit the change yet. If so, the engine asks again in
-	// every round.
+	// held reports whether the host does not permit the change yet. If so, the engine calls
+	// Host.Ready again in every round.
 	held bool
 }
 
-// removal is a removed frontend, with the time until which its connections may continue.
+// removal is a removed frontend. Its connections may continue until the time until.
 type removal struct {
 	frontend *balancer.Frontend
 	until    time.Time
@@ -46,8 +46,8 @@ func isApplied(f *balancer.Frontend) bool { return f.Service != "" }
 // frontend.
 func unknown(k balancer.Key) *balancer.Frontend { return &balancer.Frontend{Key: k} }
 
-// settle records that the key is in its desired state: f was applied, or the key was removed if f
-// is nil.
+// settle records that the key is in its desired state: f was applied. If f is nil, the key was
+// removed.
 func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	delete(a.retries, key)
 	delete(a.removed, key)
@@ -61,11 +61,11 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	a.frontends = a.frontends.Delete(key)
 }
 
-// markUnknown records that the state of key is unknown. It does so even if key did not exist
-// before, because the answer to its creation may have been lost.
+// markUnknown records that the state of key is unknown. It adds the key even if it did not exist
+// before, because the key may have been created although Apply failed.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
-// damaged returns the keys that were applied as wanted but differ in found.
+// damaged returns the keys that were applied as wanted, but now differ in found.
 func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) (keys []balancer.Key) {
 	for key, change := range snap.Diff(a.frontends, found) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
@@ -75,7 +75,7 @@ func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want
 	return keys
 }
 
-// retryOf returns the retry of a change, and adds it if necessary.
+// retryOf returns the retry of a change. It adds the retry if there is none.
 func (a *applied) retryOf(c Change) *retry {
 	t := a.retries[c.Key]
 	if t == nil || t.wanted != c.New {
@@ -85,8 +85,8 @@ func (a *applied) retryOf(c Change) *retry {
 	return t
 }
 
-// prune removes the retries of keys that are in their desired state after all, and the removals
-// whose connections have ended.
+// prune removes the retries of keys that have reached their desired state, and the removals whose
+// connections have ended.
 func (a *applied) prune(want balancer.Desired) {
 	now := time.Now()
 	maps.DeleteFunc(a.removed, func(_ balancer.Key, r removal) bool { return r.until.Before(now) })
@@ -103,18 +103,18 @@ func (a *applied) nextRetry() (next time.Time) {
 	return next
 }
 
-// isReady reports whether any part of want is applied, or nothing is wanted.
+// isReady reports whether at least one wanted frontend is applied, or none is wanted.
 func (a *applied) isReady(want balancer.Desired) bool {
 	failing := 0
 	for k := range a.retries {
-		if want.Frontends.Has(k) { // other keys in backoff fail to be removed
+		if want.Frontends.Has(k) { // the other retries are of removals
 			failing++
 		}
 	}
 	return want.Frontends.Len() == 0 || failing < want.Frontends.Len()
 }
 
-// errors returns the error of each key in backoff.
+// errors returns the error of each key that has a retry.
 func (a *applied) errors() map[balancer.Key]error {
 	all := make(map[balancer.Key]error, len(a.retries))
 	for k, t := range a.retries {

@@ -12,19 +12,19 @@ import (
 	"vipd/balancer/snap"
 )
 
-// batches applies the changes of a round in batches. It halves a batch that fails.
+// batches applies the changes of a round in batches. It splits a batch that fails into halves.
 type batches struct {
 	*Engine
 	ctx         context.Context
 	failures    int // number of consecutive failures
-	maxFailures int // at this number, the cause is assumed not to be single keys
+	maxFailures int // at this number, the failure is assumed not to depend on single keys
 	changes     int
 	failed      error // the first failure
-	postponed   error // the reason why the rest of a batch was postponed
+	postponed   error // the reason why changes were postponed
 }
 
-// apply applies differences that are not in backoff. Keys that have failed before are applied last,
-// so they do not block other keys.
+// apply applies the differences from want, except keys in backoff. Keys that have failed before
+// come last, so they do not delay other keys.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	b := &batches{Engine: e, ctx: ctx}
 	var fresh, failed []Change
@@ -61,7 +61,7 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 		b.run(batch, false)
 	}
 	if len(e.applied.retries) == 0 && ctx.Err() == nil {
-		e.applied.frontends = want.Frontends // both have equal entries; sharing the nodes makes the next comparison cheap
+		e.applied.frontends = want.Frontends // both have equal entries; sharing the nodes makes the next comparison fast
 	}
 	return b
 }
@@ -89,7 +89,7 @@ func removedRangesFirst(batch []Change) {
 	slices.SortStableFunc(batch, func(a, b Change) int { return rank(a) - rank(b) })
 }
 
-// hold leaves a key unchanged until the host permits its change.
+// hold leaves the key of c unchanged until the host permits the change. err is the host's reason.
 func (b *batches) hold(c Change, err error) {
 	t := b.applied.retryOf(c)
 	t.err = err
@@ -101,20 +101,20 @@ func (b *batches) hold(c Change, err error) {
 	b.note(err)
 }
 
-// note records the first failure.
+// note records err if it is the round's first failure.
 func (b *batches) note(err error) {
 	if b.failed == nil {
 		b.failed = err
 	}
 }
 
-// run applies a batch. If the whole batch fails, it applies the halves. A sample is a single key
-// that shows whether any change works.
+// run applies a batch. If the whole batch fails, it applies the halves. A sample is a single change
+// that shows whether any change can be applied.
 func (b *batches) run(batch []Change, sample bool) {
 	if len(batch) == 0 || b.ctx.Err() != nil {
 		return
 	}
-	if last := len(batch) - 1; b.failures >= b.maxFailures && !sample { // either many bad keys or a general failure
+	if last := len(batch) - 1; b.failures >= b.maxFailures && !sample { // either many keys are bad or every change fails
 		before := b.changes
 		b.run(batch[last:], true)
 		if batch = batch[:last]; b.changes == before {
@@ -151,7 +151,7 @@ func (b *batches) run(batch []Change, sample bool) {
 	}
 }
 
-// fail puts a key into backoff.
+// fail puts the key of c into backoff because of err.
 func (b *batches) fail(c Change, err error) {
 	if b.ctx.Err() != nil {
 		return
@@ -163,9 +163,9 @@ func (b *batches) fail(c Change, err error) {
 	b.applied.markUnknown(c.Key)
 }
 
-// postpone leaves the rest of a batch for a later round, and does not count it as tried, because
-// the failure does not depend on single keys. The larger batches that failed may have applied a
-// part of it.
+// postpone leaves the rest of a batch for a later round. It does not count as an attempt, because
+// the failure does not depend on single keys. The state of these keys is unknown, because larger
+// batches that failed may have applied some of them.
 func (b *batches) postpone(batch []Change) {
 	b.postponed = b.failed
 	due := time.Now().Add(b.pause(b.whole.tries + 1))

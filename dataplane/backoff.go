@@ -17,8 +17,8 @@ func (b *backoff) fail(o *Options) {
 	b.due = time.Now().Add(o.pause(b.tries))
 }
 
-// pause returns the pause after the given number of failures. It doubles from RetryMin to RetryMax.
-// Half of it is random, so objects that failed together are not retried together.
+// pause returns the wait after a number of consecutive failures. It doubles from RetryMin to
+// RetryMax. Half of it is random, so changes that failed together are not retried together.
 func (o *Options) pause(tries int) time.Duration {
 	d := o.RetryMin
 	for i := 1; i < tries && d < o.RetryMax; i++ {

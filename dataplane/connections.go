@@ -16,14 +16,14 @@ type Connection struct {
 	Backend  netip.AddrPort `json:"backend"`
 	// State is one of States. It depends on the mode.
 	State string `json:"state"`
-	// Since is the start of the connection. It is zero if the kernel does not record the start.
+	// Since is the time when the connection started. It is zero if the kernel does not record it.
 	Since time.Time `json:"since,omitzero"`
-	// In and Out are the bytes from and to the client. They are 0 if the kernel does not count
-	// bytes.
+	// In and Out are the numbers of bytes received from and sent to the client. They are 0 if the
+	// kernel does not count bytes.
 	In  uint64 `json:"bytes_in,omitzero"`
 	Out uint64 `json:"bytes_out,omitzero"`
-	// Retries counts the endpoints that failed before this endpoint accepted the connection. Only
-	// userspace mode counts them.
+	// Retries is the number of endpoints that failed before this endpoint accepted the connection.
+	// Only userspace mode counts them.
 	Retries int `json:"retries,omitzero"`
 	// End describes how the connection ended. It is "" if the connection is live or the mode can't
 	// determine the reason.
@@ -64,8 +64,8 @@ func States() []string {
 	}
 }
 
-// ConnectionQuery selects connections. A zero field, and port 0 in an address, match any value. A
-// range of ports matches each of its ports.
+// ConnectionQuery selects connections. A zero field matches any value, and so does port 0 in an
+// address. A port range matches each of its ports.
 type ConnectionQuery struct {
 	Service  balancer.Name
 	Frontend balancer.Key
@@ -82,17 +82,17 @@ func (q *ConnectionQuery) Names(c *Connection) bool {
 		(q.State == "" || q.State == c.State)
 }
 
-// matches reports whether want selects a.
+// matches reports whether a is selected by want.
 func matches(a, want netip.AddrPort) bool {
 	return !want.Addr().IsValid() || want.Addr() == a.Addr() && (want.Port() == 0 || want.Port() == a.Port())
 }
 
-// ListsConnections is implemented by a dataplane, or by a group of dataplanes, that can list its
-// live connections.
+// ListsConnections is implemented by a dataplane, or a group of dataplanes, that can list its live
+// connections.
 type ListsConnections interface {
 	// Connections calls visit for each live connection that q selects, as soon as it is found.
-	// Connections are not collected first, so visit may be slow. An error of visit ends the list
-	// and is returned. The connection is valid until visit returns.
+	// Connections are not collected first, so visit may be slow. If visit returns an error,
+	// Connections stops and returns it. The connection is valid only until visit returns.
 	Connections(ctx context.Context, q ConnectionQuery, visit func(*Connection) error) error
 }
 
@@ -106,10 +106,11 @@ type EndsConnections interface {
 // FollowsConnections is implemented by a dataplane that reports connections when they start and
 // end.
 type FollowsConnections interface {
-	// Follow calls report for each connection that starts or ends, and returns nil when ctx ends.
-	// For a connection without a backend, it reports only the end. The connection is valid until
-	// report returns. If report is too slow, Follow misses events and calls lost with the number of
-	// missed ends: 1 if the number is unknown, 0 if only starts were missed.
+	// Follow calls report for each connection that starts or ends, until ctx ends, and then returns
+	// nil. For a connection without a backend, it reports only the end. The connection is valid
+	// only until report returns. If report is too slow, Follow misses events and calls lost with
+	// the number of missed ends. This is 1 if the number is unknown, and 0 if only starts were
+	// missed.
 	Follow(ctx context.Context, report func(started bool, c *Connection), lost func(ends uint64)) error
 }
 

@@ -10,25 +10,25 @@ import (
 	"vipd/balancer"
 )
 
-// Dataplane applies frontends in a mode. The methods from Observe to Close must be called by one
-// goroutine at a time. The other methods are safe for concurrent use. Abilities of only some modes
-// are separate small interfaces, such as [Yields]. Use [As] to look for them.
+// Dataplane applies frontends in one mode. The methods from Observe to Close must not be called
+// concurrently. The other methods are safe for concurrent use. Abilities of only some modes are
+// separate small interfaces, such as [Yields]. Use [As] to find them.
 type Dataplane interface {
 	// Capabilities returns the abilities of this dataplane on this host. The result never changes.
 	Capabilities() balancer.Capabilities
-	// Digest returns a hash of f in the form that this dataplane applies. Between frontends with
-	// equal digests, no Apply is needed.
+	// Digest returns a hash of f in the form that this dataplane applies. If the digests of two
+	// frontends are equal, no Apply is needed to replace one with the other.
 	Digest(f *balancer.Frontend) Digest
 	// Observe reads all of vipd's objects in the kernel, including objects of an earlier process.
 	// This is the full comparison, so its cost may grow with the number of frontends.
 	Observe(ctx context.Context) (Observation, error)
 	// Intact performs a cheap check whether all of vipd's objects exist. The engine calls it every
-	// second. The reason names a missing object, or is "" if none is missing.
+	// second. The reason describes a missing object, and is "" if none is missing.
 	Intact(ctx context.Context) (reason string, err error)
-	// Apply changes each key to the new value in its change. It is idempotent: applying an
-	// unchanged key and removing a missing key succeed. An error of type KeyErrors names the keys
-	// that failed, and all other keys were applied. After any other error, the state of all keys is
-	// unknown, and the engine tries smaller batches.
+	// Apply changes each key as its change requests. It is idempotent: applying an unchanged key
+	// and removing a missing key succeed. An error of type KeyErrors holds the keys that failed,
+	// and all other keys were applied. After any other error, the state of all keys is unknown, and
+	// the engine tries smaller batches.
 	Apply(ctx context.Context, batch []Change) error
 	// Close ends the dataplane. If keep is set, objects that forward traffic without this process
 	// remain in the kernel. Otherwise all objects are removed. Connections drain until ctx ends,
@@ -42,8 +42,8 @@ type Dataplane interface {
 	Counters() []FrontendCount
 }
 
-// As returns d if it is a T. Otherwise it returns the first dataplane wrapped by d that is a T. A
-// wrapper has an Unwrap method.
+// As returns d if it implements T. Otherwise it returns the first dataplane wrapped by d that does.
+// A wrapper has an Unwrap method.
 func As[T any](d Dataplane) (T, bool) {
 	for d != nil {
 		if t, ok := any(d).(T); ok {
@@ -65,8 +65,8 @@ type Traits struct {
 	// Detail describes in a single line how the dataplane works on this host, and which features
 	// are missing.
 	Detail string
-	// Lacks describes the current effects on clients if the host lacks resources. It is "" if there
-	// are none.
+	// Lacks describes which resources the host lacks, and the effects on clients. It is "" if it
+	// lacks none.
 	Lacks string
 	// Drains reports whether Yield or Close waits for connections to end.
 	Drains bool
@@ -76,11 +76,11 @@ type Traits struct {
 // 0.
 type Digest uint64
 
-// Change is a request to change the state of Key to New.
+// Change is a request to change the frontend of Key to New.
 type Change struct {
 	Key balancer.Key
-	// Old is the frontend that is applied as far as the engine knows. It is only a hint. It is nil
-	// if no frontend is applied or the state is unknown.
+	// Old is the applied frontend, as far as the engine knows. It is only a hint. It is nil if no
+	// frontend is applied or the state is unknown.
 	Old *balancer.Frontend
 	// New is the desired frontend. If nil, the key must be removed.
 	New *balancer.Frontend
@@ -99,10 +99,11 @@ type Observation struct {
 	ReapplyAll bool
 }
 
-// KeyErrors is Apply's error if the outcome of each key is known.
+// KeyErrors is the error of Apply if the outcome of each key is known. It maps the failed keys to
+// their errors.
 type KeyErrors map[balancer.Key]error
 
-// Error returns the errors, in the order of their keys.
+// Error returns the texts of the errors, in the order of their keys.
 func (e KeyErrors) Error() string {
 	texts := make([]string, 0, len(e))
 	for _, k := range e.keys() {
@@ -124,7 +125,7 @@ func (e KeyErrors) keys() []balancer.Key {
 	return slices.SortedFunc(maps.Keys(e), balancer.Key.Compare)
 }
 
-// Err returns e as Apply's error, or nil if no key failed.
+// Err returns e as an error. It returns nil if no key failed.
 func (e KeyErrors) Err() error {
 	if len(e) == 0 {
 		return nil

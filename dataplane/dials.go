@@ -9,29 +9,30 @@ import (
 
 // ReportsDials is implemented by a dataplane that connects to backends itself.
 type ReportsDials interface {
-	// ReportDials makes the dataplane call report with the error of each failed connect, and with
-	// nil for the first success after a failure. It must be called before the first Apply. The
-	// dataplane calls report concurrently, so report must not block.
+	// ReportDials makes the dataplane call report with the error of each failed connection attempt,
+	// and with nil for the first success after a failure. It must be called before the first Apply.
+	// The dataplane calls report concurrently, and report must not block.
 	ReportDials(report func(balancer.Target, error))
-	// DialRetries returns the number of attempts to connect to another backend after a failure.
+	// DialRetries returns the number of times that another backend was tried after a failed
+	// attempt.
 	DialRetries() uint64
 }
 
-// CountsClients is implemented by a dataplane that enforces the limits of clients itself.
+// CountsClients is implemented by a dataplane that enforces client limits itself.
 type CountsClients interface {
-	// FullLimits returns the services whose connections had no limit in the last minute, because
-	// there were too many sources.
+	// FullLimits returns the services for which some connections had no limit within the last
+	// minute, because there were too many sources.
 	FullLimits() []balancer.Name
 }
 
 // WatchesUnanswered is implemented by a dataplane whose connections are opened by the kernel, if
-// the kernel reveals unanswered connections.
+// the kernel can report unanswered connections.
 type WatchesUnanswered interface {
 	// WatchUnanswered calls report for new connections that backends do not answer, and counts
-	// these connections as failures. It returns nil when ctx ends. If refusals is set, it also
-	// reports refused connections, which costs the kernel more time. It returns an error if the
-	// kernel can't report connections; the caller may try again. Calls of report do not overlap.
-	// report must not block.
+	// these connections as failures. It returns nil when ctx ends. If refusals is true, it also
+	// reports refused connections, which needs more CPU time in the kernel. It returns an error if
+	// the kernel can't report connections. The caller may then try again. Calls of report do not
+	// overlap, and report must not block.
 	WatchUnanswered(ctx context.Context, refusals bool, report func(FailedConnect)) error
 }
 

@@ -71,7 +71,7 @@ type digester struct{ buf []byte }
 
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
 
-// newer appends the policy's set fields that DigestOf does not name. An unset new field does not
+// newer appends the set fields of a policy that DigestOf does not name. An unset field does not
 // change the digest, so digests that an earlier version has written into the kernel remain valid.
 func (w *digester) newer(policy reflect.Value) {
 	slowStart, _ := policy.Type().FieldByName("SlowStart")

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/dataplanetest"
 )
 
-// TestDigestEveryField changes each field of a frontend and its backend. The change must affect the
-// digest and the result of Equal.
+// TestDigestEveryField changes each field of a frontend and its backend. Each change must affect
+// the digest and the result of Equal.
 func TestDigestEveryField(t *testing.T) {
 	base := func() *balancer.Frontend {
 		return &balancer.Frontend{Backends: []balancer.Backend{{State: balancer.Active, Weight: 1}}}
@@ -26,7 +26,7 @@ func TestDigestEveryField(t *testing.T) {
 		}
 	}
 	for name, f := range dataplanetest.Changed(t, base) {
-		if name != "Backend.Failing" { // only the guard honours it
+		if name != "Backend.Failing" { // only the guard uses it
 			check(name, f)
 		}
 	}
@@ -35,7 +35,7 @@ func TestDigestEveryField(t *testing.T) {
 		f.Key = k
 		check("key "+k.String(), f)
 	}
-	// The encodings of adjacent fields must not run into each other.
+	// Two different splits of the same text between adjacent fields must have different digests.
 	a, b := base(), base()
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"

@@ -5,8 +5,8 @@
 //	                            |----Apply([]Change)---> Dataplane  ipvs, nftables, iptables, userspace: frontends only
 //
 // Engine is level-triggered: Set only requests another comparison. A start, a change, a retry after
-// a failure, drift and a full comparison share one path. This path compares the applied state with
-// the desired state, and applies the difference.
+// a failure, drift and a full comparison use the same code: it compares the applied state with the
+// desired state, and applies the difference.
 //
 // [Dataplane] is the interface of all modes. Abilities of only some modes are separate interfaces
 // ([Yields], [HandsOver], [ReportsDials], [WatchesUnanswered], [ListsConnections],

@@ -20,7 +20,7 @@ type Options struct {
 	Log       *slog.Logger
 	// Metrics receives measurements of every round. It may be nil.
 	Metrics Metrics
-	// Trace is called with each round that had work. It may be nil. Calls do not overlap. Trace
+	// Trace is called with each round that did work. It may be nil. Calls do not overlap, and Trace
 	// must not block.
 	Trace func(*Round)
 	// MinInterval is the minimum time between rounds. The first change after a pause is applied
@@ -35,20 +35,20 @@ type Options struct {
 	RetryMin, RetryMax time.Duration
 }
 
-// Metrics receives an engine's measurements. Calls of its methods do not overlap. The methods must
-// not block.
+// Metrics receives an engine's measurements. Calls of its methods do not overlap, and the methods
+// must not block.
 type Metrics interface {
-	// Synced reports a round that had work. full reports whether it started with Observe. changes
-	// is the number of applied keys.
+	// Synced reports a round that did work, and its duration. full reports whether the round
+	// started with Observe. changes is the number of applied keys.
 	Synced(full bool, took time.Duration, changes int, failed bool)
-	// Programmed reports the time from the source's change until the change was applied.
+	// Programmed reports the time from a change in the source until it was applied.
 	Programmed(latency time.Duration)
-	// Repaired reports that n objects were repaired that another program had changed. what
-	// describes the first damage.
+	// Repaired reports the repair of n objects that another program had changed. what describes the
+	// first damage.
 	Repaired(n int, what string)
 }
 
-// Engine applies the state of the last Set to a dataplane and its host. No other loop writes to the
+// Engine applies the state of the last Set to a dataplane and its host. Nothing else writes to the
 // dataplane or the host.
 //
 //  1. Nothing is written before the first Set, which is the first complete state.
@@ -69,12 +69,12 @@ type Engine struct {
 	// The goroutine of Run owns the fields below.
 	applied applied
 	compare comparison
-	whole   backoff // backoff of failures that do not depend on single keys
+	whole   backoff // backoff after failures that do not depend on single keys
 	watch   watch
 	repairs repairs
 	report  Status      // the next status to publish
 	steps   []Step      // steps of the current round, for Trace
-	moving  *succession // the switch in progress; nil means none
+	moving  *succession // the switch in progress, or nil
 }
 
 // NewEngine returns an engine. The engine does nothing until Run is called.
@@ -101,8 +101,8 @@ func (e *Engine) Set(d balancer.Desired) {
 // Wanted returns the state of the last Set.
 func (e *Engine) Wanted() (d balancer.Desired, isSet bool) { return e.target.get() }
 
-// Behind returns the time since which the desired state has not been applied, except for frontends
-// in backoff. It returns zero if the desired state is applied.
+// Behind returns the time since which the desired state has been waiting to be applied, except for
+// frontends in backoff. It returns zero if the desired state is applied.
 func (e *Engine) Behind() time.Time { return e.target.since() }
 
 // Resync requests a full comparison.
@@ -112,8 +112,8 @@ func (e *Engine) Resync() {
 }
 
 // Compare makes the engine compare everything with the existing state and repair differences, and
-// then returns the status. It returns an error if the engine could not compare. Before the first
-// Set, Compare has nothing to do.
+// then returns the status. It returns an error if the comparison failed. Before the first Set, it
+// returns immediately.
 func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 	asked := time.Now()
 	if _, isSet := e.Wanted(); isSet {
@@ -140,7 +140,7 @@ func (e *Engine) Compare(ctx context.Context) (*Status, error) {
 // loop is idle. If the time is long, a call of the dataplane or the host hangs.
 func (e *Engine) Working() time.Duration { return e.busy.length() }
 
-// Run applies the state of the last Set until ctx ends, and returns nil. It does not close the
+// Run applies the state of the last Set until ctx ends, and then returns nil. It does not close the
 // dataplane.
 func (e *Engine) Run(ctx context.Context) error {
 	resync := time.NewTicker(e.ResyncInterval)
@@ -189,7 +189,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		if !wake.Sleep(ctx, time.Until(started.Add(e.MinInterval))) {
 			return nil
 		}
-		next := e.whole.due // until then, single keys must also wait
+		next := e.whole.due // single keys must also wait until then
 		if next.IsZero() {
 			next = e.applied.nextRetry()
 		}
@@ -199,7 +199,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}
 }
 
-// activity measures the time that the loop has spent on the current batch or check. It is safe for
+// activity measures how long the loop has been busy with the current batch or check. It is safe for
 // concurrent use.
 type activity struct{ since atomic.Pointer[time.Time] } // nil means that the loop is idle
 

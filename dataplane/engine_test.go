@@ -34,7 +34,7 @@ type fixture struct {
 // counts holds the measurements that the engine has reported.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
-	damage                                             string // damage of the last repair
+	damage                                             string // description of the last repaired damage
 }
 
 func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
@@ -56,7 +56,7 @@ func newFixture(t *testing.T, seed uint64) *fixture {
 	return w
 }
 
-// start starts an engine over the current kernel.
+// start starts an engine over the fixture's kernel.
 func (w *fixture) start() { w.startOver(fake.NewHost(w.kernel)) }
 
 func (w *fixture) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
@@ -170,7 +170,7 @@ func TestEngineConverges(t *testing.T) {
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
 			// The longest backoff and a check must be sufficient, unless a frontend was damaged but
-			// not removed. Only the full comparison finds such damage.
+			// not removed. Only the next full comparison finds such damage.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -206,8 +206,8 @@ func TestEngineBeforeFirstSet(t *testing.T) {
 	})
 }
 
-// TestEngineOneBadFrontend applies 200 frontends, one of which fails, with and without the key in
-// the error. The other 199 must be applied immediately.
+// TestEngineOneBadFrontend applies 200 frontends, one of which fails. The error names the key in
+// one case, and not in the other. The other 199 must be applied immediately.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -266,12 +266,12 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 	})
 }
 
-// gatedHost is a host that, while it is shut, does not permit changes of frontends with source
-// ranges.
+// gatedHost is a host that does not permit changes of frontends with source ranges while shut is
+// set.
 type gatedHost struct {
 	*fake.Host
 	shut atomic.Bool
-	// broken reports whether Prepare also fails while the host is shut.
+	// broken makes Prepare also fail while shut is set.
 	broken bool
 }
 
@@ -340,7 +340,7 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			synctest.Wait()
 			failed := w.failed
-			for range 100 { // a held change is retried and reported at the intervals of its backoff
+			for range 100 { // a held change must be retried and reported only at the intervals of its backoff
 				put(50, plain)
 				w.set()
 				time.Sleep(100 * time.Millisecond)
@@ -398,7 +398,7 @@ func TestEngineTotalFailure(t *testing.T) {
 	})
 }
 
-// TestEngineRevertedFailure reverts a change that failed halfway. The kernel must be in the former
+// TestEngineRevertedFailure reverts a change while it fails. The kernel must return to the former
 // state.
 func TestEngineRevertedFailure(t *testing.T) {
 	for seed := range uint64(10) {
@@ -430,8 +430,8 @@ func TestEngineRevertedFailure(t *testing.T) {
 	}
 }
 
-// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail, more than
-// maxFailures. The others must be applied within seconds.
+// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail. This is
+// more than maxFailures. The others must be applied within ten seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -452,7 +452,7 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineReplacedRange replaces a range of ports by a range that overlaps it, which precedes or
+// TestEngineReplacedRange replaces a port range with an overlapping range, which precedes or
 // follows it in the order of keys. No round may fail.
 func TestEngineReplacedRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -473,7 +473,7 @@ func TestEngineReplacedRange(t *testing.T) {
 }
 
 // TestEngineBurst makes a change after a pause, and then 1,000 changes within a second. The first
-// change must be applied immediately, and the burst in about ten rounds.
+// change must be applied immediately, and the burst must need about ten rounds.
 func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -566,12 +566,12 @@ func TestEngineAlert(t *testing.T) {
 	})
 }
 
-// mending is a host that repairs two objects in every check.
+// mending is a host that repairs two objects at every check.
 type mending struct{ dataplane.Host }
 
 func (mending) Repaired() []string { return []string{"a was 0", "b was 0"} }
 
-// TestEngineHostRepairs uses a host that repairs objects in every check. Each repair must be
+// TestEngineHostRepairs uses a host that repairs objects at every check. Each repair must be
 // reported and counted, and none may cause a full comparison.
 func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -616,7 +616,7 @@ func TestCompareDuringRound(t *testing.T) {
 	})
 }
 
-// failing is a host whose Finish can be made to fail.
+// failing is a host whose Finish fails while fails is set.
 type failing struct {
 	dataplane.Host
 	fails *atomic.Bool
@@ -751,7 +751,7 @@ func (d turning) Intact(context.Context) (string, error) {
 }
 
 // TestEngineLooksWhileLooksFail finds damage in six consecutive checks, so checks become less
-// frequent. When the checks fail instead, the engine must check every second again.
+// frequent. Then the checks fail instead, and the engine must check every second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -771,7 +771,8 @@ func TestEngineLooksWhileLooksFail(t *testing.T) {
 	})
 }
 
-// TestEngineRestart restarts an engine over the wanted state. The engine must write nothing.
+// TestEngineRestart restarts an engine while the kernel already has the wanted state. The engine
+// must write nothing.
 func TestEngineRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 4)

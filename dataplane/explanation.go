@@ -18,8 +18,8 @@ type Explains interface {
 // Explanation describes how a dataplane chooses a backend for a new connection from one client to
 // one frontend.
 type Explanation struct {
-	// Sticky is the backend to which affinity still sends the client, for the time Left. It is
-	// invalid if affinity has no entry for the client.
+	// Sticky is the backend to which affinity sends the client. Left is the time until that ends.
+	// Sticky is invalid if affinity has no entry for the client.
 	Sticky netip.AddrPort `json:"sticky,omitzero"`
 	Left   time.Duration  `json:"left_ns,omitzero"`
 	// Choice describes how the dataplane chooses a backend if affinity does not apply.
@@ -33,12 +33,12 @@ type Explanation struct {
 // Share is a backend's share of new connections.
 type Share struct {
 	Backend netip.AddrPort `json:"backend"`
-	// Part is between 0 and 1. If the backend depends on the client and can be computed, that
+	// Part is between 0 and 1. If the dataplane can compute the backend for this client, that
 	// backend has 1.
 	Part float64 `json:"part"`
 }
 
-// Object is a kernel object that affects a connection.
+// Object is a kernel object that affects the connection.
 type Object struct {
 	// Name is the object's kind and name in the syntax of the kernel's tools: "map frontends of
 	// table ip vipd".
@@ -51,14 +51,14 @@ type Object struct {
 	Missing bool `json:"missing,omitempty"`
 }
 
-// Counted returns o with a counter of n packets.
+// Counted returns a copy of o whose packet counter is n.
 func (o Object) Counted(n uint64) Object {
 	o.Packets = &n
 	return o
 }
 
-// Led returns the probability that a new connection is sent to backend, by affinity or by its
-// share.
+// Led returns the probability that a new connection is sent to a backend, because of affinity or
+// the backend's share.
 func (e *Explanation) Led(backend netip.AddrPort) float64 {
 	if e.Sticky.IsValid() {
 		if e.Sticky == backend {

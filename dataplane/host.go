@@ -17,26 +17,25 @@ type Host interface {
 	// Finish opens the guard for the applied frontends. It removes objects that the frontends no
 	// longer need.
 	Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error
-	// Intact performs a cheap check of the host's parts, as Dataplane.Intact does.
+	// Intact performs a cheap check of the host's objects, like Dataplane.Intact.
 	Intact(ctx context.Context) (reason string, err error)
 	// Resync makes the next Prepare and Finish compare all rules and sets of the guard with the
-	// kernel. If addresses is set, they also compare addresses and routes.
+	// kernel. If addresses is true, they also compare addresses and routes.
 	Resync(addresses bool)
-	// Problems returns a problem for each part of the desired state that is impossible on this
-	// host.
+	// Problems returns a problem for each part of the desired state that this host can't have.
 	Problems() []balancer.Problem
-	// Repaired returns descriptions of changes by other programs that Intact has repaired since the
-	// last call.
+	// Repaired returns descriptions of the objects that other programs had changed and that Intact
+	// has repaired since the last call.
 	Repaired() []string
-	// Alerts calls tell until ctx ends, whenever the kernel reports a change that may have damaged
-	// vipd's objects. It may also report vipd's own changes. tell must not block.
+	// Alerts calls tell whenever the kernel reports a change that may have damaged vipd's objects,
+	// until ctx ends. The change may be vipd's own. tell must not block.
 	Alerts(ctx context.Context, tell func())
-	// Ready returns an error if c must wait because the restrictions of its clients are not in
+	// Ready returns an error if c must wait because the restrictions for its clients are not in
 	// force yet. The engine calls it between Prepare and Apply, for each change that is not a
 	// removal. While Ready returns an error, the engine leaves the key of c unchanged, applies the
-	// other changes, and calls Ready again in every round. A restriction that is impossible on this
-	// host is also reported by Problems. If enforced is set, the dataplane restricts clients itself
-	// (Capabilities.EnforcesSources), so Ready does not wait for restrictions that are impossible
-	// on this host.
+	// other changes, and calls Ready again in every round. Problems also reports restrictions that
+	// this host can't enforce. If enforced is true, the dataplane restricts clients itself
+	// (Capabilities.EnforcesSources), so Ready does not wait for restrictions that the host can't
+	// enforce.
 	Ready(c Change, enforced bool) error
 }

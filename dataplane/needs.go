@@ -3,11 +3,11 @@ package dataplane
 // Needs holds a mode's requirements for the host. The zero value describes a mode that terminates
 // connections itself and needs only reachable addresses.
 type Needs struct {
-	// Forward reports whether the mode forwards packets. If so, the kernel must forward, and
+	// Forward reports whether the mode forwards packets. If so, IP forwarding must be enabled, and
 	// replies must return through this node.
 	Forward bool
 	// Marked reports whether the mode marks connections to its frontends (host.Mark). If so, the
-	// guard only looks for connections that need other marks.
+	// guard only has to recognize connections that need other marks.
 	Marked bool
 	// LocalIn reports whether the kernel handles packets on the input path, as virtual servers do.
 	// Then only replies traverse the FORWARD chain, and virtual servers have their own sysctls.
@@ -20,9 +20,9 @@ type Needs struct {
 	// than the frontend, and no program on this host may answer it.
 	TranslatesAll bool
 	// Resets reports whether connections exist only in conntrack. If so, a TCP packet without SYN
-	// that is new to conntrack belongs to a connection that was ended or lost, and the connection
-	// is reset. If it were translated again, it could reach its former endpoint, and the connection
-	// would continue.
+	// that is new to conntrack belongs to a connection that was ended or lost, so the connection is
+	// reset. If the packet were translated again, it could reach its former endpoint, and the
+	// connection would continue.
 	Resets bool
 }
 

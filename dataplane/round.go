@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sync runs a round. It observes if a comparison is due, prepares the host, applies the difference,
-// finishes the host, and reports the result.
+// sync runs a round. If a comparison is due, it observes first. Then it prepares the host, applies
+// the difference, finishes the host, and reports the result.
 func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.Time) {
 	full := e.compare.due
 	if full {
@@ -39,7 +39,7 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.T
 	case errors.Join(prepared, b.postponed, finished) == nil:
 		e.whole = backoff{}
 	default:
-		if b.changes > 0 { // some changes work, so the backoff starts again
+		if b.changes > 0 { // some changes were applied, so the backoff starts again
 			e.whole = backoff{}
 		}
 		e.whole.fail(&e.Options)
@@ -47,7 +47,7 @@ func (e *Engine) sync(ctx context.Context, want balancer.Desired, started time.T
 	e.finish(ctx, &Round{Want: want, Began: started, Full: full, Changes: b.changes, Err: errors.Join(prepared, b.failed, finished)})
 }
 
-// finish reports a round.
+// finish completes r, and reports it to Trace, Metrics and the status.
 func (e *Engine) finish(ctx context.Context, r *Round) {
 	if ctx.Err() != nil {
 		return
@@ -88,8 +88,8 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 	e.publish(*s)
 }
 
-// linesOnce returns the text of joined errors without duplicate lines. Several steps may have the
-// same error, such as a ledger that can't be written.
+// linesOnce returns the text of joined errors without duplicate lines. Several steps may return the
+// same error, for example about a ledger that can't be written.
 func linesOnce(err error) string {
 	var lines []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {
@@ -102,7 +102,7 @@ func linesOnce(err error) string {
 
 // comparison describes the comparison that the next round makes before it applies changes.
 type comparison struct {
-	due       bool   // compare all frontends, by Observe
+	due       bool   // compare all frontends, with Observe
 	addresses bool   // also compare addresses and routes
 	damage    string // the damage that caused the comparison, or ""
 }
@@ -113,8 +113,8 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	if err != nil {
 		return err
 	}
-	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // repairs of the host are also reported
-		e.compare.damage, _ = e.Host.Intact(ctx) // if Intact fails, Prepare fails with the same error
+	if e.compare.addresses && e.report.Ready && e.compare.damage == "" { // so that repairs of the host are also reported
+		e.compare.damage, _ = e.Host.Intact(ctx) // if this Intact fails, Prepare fails with the same error
 		e.reportRepaired()
 	}
 	e.Host.Resync(e.compare.addresses)
@@ -136,20 +136,20 @@ func (e *Engine) observe(ctx context.Context, want balancer.Desired) error {
 	return nil
 }
 
-// repairs holds the damage that was found and is not repaired yet.
+// repairs holds damage that was noticed and is not repaired yet.
 type repairs struct {
 	objects int            // number of damaged objects
 	keys    []balancer.Key // the damaged frontends
 	first   string         // description of the first damage
 }
 
-// add records damage: frontends, shared objects, and damage that a check noticed.
+// add records damaged frontends, damaged shared objects, and damage that a check has noticed.
 func (r *repairs) add(keys []balancer.Key, shared []string, noticed string) {
 	n := len(shared) + len(keys)
 	if n == 0 && noticed == "" {
 		return
 	}
-	r.objects = max(r.objects, n, 1) // damage of the host counts as a single object
+	r.objects = max(r.objects, n, 1) // damage that only a check has noticed counts as one object
 	r.keys = append(r.keys, keys...)
 	r.first = cmp.Or(r.first, noticed, strings.Join(shared, "; "))
 	if r.first == "" {
@@ -157,7 +157,7 @@ func (r *repairs) add(keys []balancer.Key, shared []string, noticed string) {
 	}
 }
 
-// reportRepairs reports the damage once all of it is repaired.
+// reportRepairs reports the recorded damage after all of it is repaired.
 func (e *Engine) reportRepairs() {
 	fails := func(k balancer.Key) bool { return e.applied.retries[k] != nil }
 	if r := e.repairs; r.objects > 0 && e.whole.tries == 0 && !slices.ContainsFunc(r.keys, fails) {

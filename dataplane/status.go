@@ -12,30 +12,30 @@ import (
 type Status struct {
 	// Tried reports whether the first round has ended, even if it failed.
 	Tried bool
-	// Ready reports whether the first complete state was applied, except for frontends in backoff.
+	// Ready reports whether a complete state has been applied, except for frontends in backoff.
 	Ready bool
-	// Applied is the revision of the last applied state. Frontends in backoff may have an older
-	// revision.
+	// Applied is the revision of the last applied state. Frontends in backoff may still have an
+	// older revision.
 	Applied balancer.Revision
-	// Done holds the applied frontends. A frontend is applied as wanted if its pointer equals the
-	// wanted pointer.
+	// Done holds the applied frontends. A frontend is applied as wanted if its pointer here equals
+	// the wanted frontend's pointer.
 	Done snap.Map[balancer.Key, *balancer.Frontend]
-	// Moving reports whether another dataplane is taking over. If so, Done and Failing describe
-	// that dataplane.
+	// Moving reports whether a switch to another dataplane is in progress. If so, Done and Failing
+	// describe that dataplane.
 	Moving bool
 	// Failing maps each key in backoff to its error.
 	Failing map[balancer.Key]error
-	// Last is the end of the last round that had work. LastDuration is the round's length, LastFull
-	// reports whether it made a full comparison, LastChanges is the number of changed keys, and
-	// LastError describes its failures.
+	// Last is the time when the last round that did work ended, and LastDuration is how long it
+	// took. LastFull reports whether it made a full comparison, LastChanges is the number of
+	// changed keys, and LastError describes its failures.
 	Last         time.Time
 	LastDuration time.Duration
 	LastFull     bool
 	LastChanges  int
 	LastError    string
-	// Compared is the start of the last complete full comparison.
+	// Compared is the start of the last full comparison whose round was completed.
 	Compared time.Time
-	// Repairs counts the repaired objects that other programs had changed.
+	// Repairs is the number of repaired objects that other programs had changed.
 	Repairs int
 }
 
@@ -51,7 +51,8 @@ type posted struct {
 // Status returns the newest status. The caller must not modify it.
 func (b *board) Status() *Status { return &b.current.Load().Status }
 
-// Changed returns a channel that is closed when the status is replaced. Call it before Status.
+// Changed returns a channel that is closed when the status is replaced. To miss no change, call it
+// before Status.
 func (b *board) Changed() <-chan struct{} { return b.current.Load().replaced }
 
 func (b *board) publish(s Status) {

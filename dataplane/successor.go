@@ -6,17 +6,18 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// Yields is implemented by a dataplane that must make way for another mode in the same process.
+// Yields is implemented by a dataplane that must make way for another dataplane in the same
+// process.
 type Yields interface {
-	// Yield removes the objects that direct new connections to this dataplane, after another
-	// dataplane has replaced it. Otherwise the kernel would prefer these objects to the other
-	// dataplane's. Yield may drain connections until ctx ends. Connections that are established or
-	// being established continue until Close, which is called next.
+	// Yield removes the objects that direct new connections to this dataplane. It is called after
+	// another dataplane has replaced this one, because the kernel would prefer these objects to the
+	// new dataplane's. Yield may drain connections until ctx ends. Connections that are established
+	// or being established continue until Close, which is called next.
 	Yield(ctx context.Context) error
 }
 
-// HandsOver is implemented by a dataplane that forwards traffic itself and can hand its connections
-// over to the next process.
+// HandsOver is implemented by a dataplane that forwards traffic itself and can hand over its
+// connections to the next process.
 type HandsOver interface {
 	// HandOver ends the dataplane. It sends open sockets, established connections and their
 	// buffered bytes to the next process. Objects that direct new connections to this host remain.
@@ -28,7 +29,7 @@ type HandsOver interface {
 }
 
 // Inherit passes to d the items that the previous process has handed over. If d does not implement
-// HandsOver, the connections end.
+// HandsOver, Inherit closes them, and the connections end.
 func Inherit(d Dataplane, items []handover.Item) {
 	if h, ok := As[HandsOver](d); ok {
 		h.Inherit(items)

@@ -11,7 +11,8 @@ import (
 type succession struct {
 	dataplane Dataplane
 	moved     func()
-	// serving is the applied state of the previous dataplane at the start of the switch.
+	// serving holds the frontends that were applied in the previous dataplane when the switch
+	// started.
 	serving snap.Map[balancer.Key, *balancer.Frontend]
 }
 
@@ -19,8 +20,9 @@ type succession struct {
 // frontends unchanged until next has applied everything that it can. Then Run's goroutine calls
 // moved once, and the caller may close the former dataplane. moved must not block.
 //
-// Another Switch before that, possibly back to the current dataplane, replaces the switch in
-// progress. The caller may then close the replaced dataplane, whose moved is never called.
+// Another Switch before that replaces the switch in progress. It may also switch back to the
+// current dataplane. The caller may then close the replaced dataplane, whose moved function is
+// never called.
 func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.target.set(d, &succession{dataplane: next, moved: moved}, time.Time{})
 	e.wake.Send()
@@ -38,8 +40,8 @@ func (e *Engine) startSwitch(next *succession) {
 	e.compare = comparison{due: true, addresses: true}
 }
 
-// withRemoved adds frontends to found, the state of the next dataplane, that must be removed there.
-// These are frontends that the former dataplane is removing, or has removed recently. Their
+// withRemoved adds to found, the state of the next dataplane, the frontends that must be removed
+// there. These are frontends that the former dataplane is removing, or has removed recently. Their
 // connections may outlive the former dataplane, and the next dataplane must end them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
@@ -57,8 +59,8 @@ func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], w
 	return found
 }
 
-// switchTries is the number of times that the next dataplane may fail to apply a served frontend
-// before the switch continues without that frontend.
+// switchTries is the number of failures after which a switch no longer waits for a frontend that
+// the former dataplane serves.
 const switchTries = 3
 
 // hasMoved reports whether the next dataplane has applied everything that it can.
@@ -74,8 +76,8 @@ func (e *Engine) hasMoved(want balancer.Desired) bool {
 	return true
 }
 
-// served returns the frontends that the host keeps open. During a switch, these are the former
-// dataplane's.
+// served returns the frontends for which the host must stay open. During a switch, these are the
+// frontends that the former dataplane serves.
 func (e *Engine) served(moved bool) snap.Map[balancer.Key, *balancer.Frontend] {
 	if e.moving != nil && !moved {
 		return e.moving.serving

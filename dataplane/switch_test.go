@@ -18,14 +18,14 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a fixture with a second kernel. The engine uses kernel and switches to other.
+// pair is a fixture with a second kernel. The engine uses kernel, and switches to other.
 type pair struct {
 	*fixture
 	other *fake.Kernel
 	moved int
 }
 
-// openHost fails the test if a served frontend is not kept open.
+// openHost is a host that fails the test if Finish does not receive a served frontend.
 type openHost struct {
 	*fake.Host
 	w *pair
@@ -67,7 +67,7 @@ func (p *pair) swap(back bool) {
 	})
 	if back {
 		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
-		if to != p.kernel { // the switch has not ended
+		if to != p.kernel { // the switch is still in progress
 			p.engine.Switch(fake.New(from), asked, func() {
 				if err := next.Close(context.Background(), false); err != nil {
 					p.t.Error(err)
@@ -84,7 +84,7 @@ func (p *pair) pause(d time.Duration) {
 }
 
 // TestSwitchConverges runs random histories of changes, failures and switches. Served frontends
-// must be kept until the next dataplane serves them. In the end one dataplane must have the desired
+// must be kept until the next dataplane serves them. At the end one dataplane must have the desired
 // state, and the other must be empty.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
@@ -149,7 +149,7 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 	})
 }
 
-// recorder records the frontends that it must remove.
+// recorder is a dataplane that records the frontends that it must remove.
 type recorder struct {
 	dataplane.Dataplane
 	removed []*balancer.Frontend
@@ -171,7 +171,7 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // time from the removal to the switch
-		left   time.Duration // the rest of the drain time
+		left   time.Duration // expected drain time that is left
 	}{"with it": {0, 30 * time.Second}, "before": {20 * time.Second, 10 * time.Second}, "long before": {40 * time.Second, 0}} {
 		t.Run(name, func(t *testing.T) { testSwitchRemoved(t, test.before, test.left) })
 	}
@@ -223,7 +223,7 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 		started, took := time.Now(), time.Duration(0)
 		p.engine.Switch(fake.New(p.other), p.desired, func() { took = time.Since(started) })
 		p.pause(time.Minute)
-		if took < 750*time.Millisecond || took > 10*time.Second { // the time of two backoffs, half of which is random
+		if took < 750*time.Millisecond || took > 10*time.Second { // the sum of two backoffs, half of which is random
 			t.Errorf("the switch took %v, want two backoffs", took)
 		}
 		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
@@ -233,7 +233,7 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 	})
 }
 
-// first returns the first wanted frontend.
+// first returns the first frontend of d and its key. It returns false if there is none.
 func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 	for k, f := range d.Frontends.All() {
 		return k, f, true
@@ -243,7 +243,7 @@ func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 
 var _ dataplane.Host = (*openHost)(nil)
 
-// choosy is a dataplane that counts frontends of services other than its own.
+// choosy is a dataplane that counts frontends of any service except its own.
 type choosy struct {
 	dataplane.Dataplane
 	name  balancer.Name

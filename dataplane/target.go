@@ -7,25 +7,26 @@ import (
 	"vipd/balancer"
 )
 
-// target is the wanted state of an engine. Its methods are safe for concurrent use.
+// target is the desired state of an engine. Its methods are safe for concurrent use.
 type target struct {
 	mu sync.Mutex // guards the fields below
 	request
-	behind time.Time // time since which the desired state is not applied, or zero
+	behind time.Time // time since which the desired state has not been applied, or zero
 	newer  time.Time // time of the first change since the last take, or zero
 }
 
-// request is a target in the form in which the loop receives it.
+// request is the part of a target that the loop receives.
 type request struct {
 	desired balancer.Desired
 	isSet   bool
 	compare bool        // a full comparison was requested since the last take
-	next    *succession // a switch was requested since the last take; nil means none
+	next    *succession // the switch that was requested since the last take, or nil
 }
 
-// set sets d as the desired state. If next is not nil, d is the desired state of next, because a
-// state must only be applied in its own dataplane. If older changes are still not applied, d keeps
-// the time of the oldest change. applied is the time of the last change that is applied.
+// set stores d as the desired state. If next is not nil, d is the desired state of next, and both
+// are stored together because a state must be applied only in its own dataplane. Without a switch,
+// if an older change has not been applied yet, d gets the time of that change. applied is the time
+// of the last change that was applied.
 func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -56,7 +57,7 @@ func (t *target) get() (balancer.Desired, bool) {
 	return t.desired, t.isSet
 }
 
-// take returns the request and resets the comparison and the switch in the target.
+// take returns the request, and clears the requests for a comparison and a switch.
 func (t *target) take() request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -67,8 +68,7 @@ func (t *target) take() request {
 	return r
 }
 
-// settle records whether the round that started at that time has applied the state that it
-// received.
+// settle records whether the round that started at a given time has applied its desired state.
 func (t *target) settle(started time.Time, isApplied bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -80,7 +80,7 @@ func (t *target) settle(started time.Time, isApplied bool) {
 	}
 }
 
-// since returns the time since which the desired state is not applied, or zero.
+// since returns the time since which the desired state has not been applied, or zero.
 func (t *target) since() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

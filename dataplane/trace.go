@@ -18,7 +18,7 @@ type Round struct {
 	// Changes is the number of changed frontends.
 	Changes int
 	Steps   []Step
-	// Err holds the failures, or nil.
+	// Err joins the failures. It is nil if there were none.
 	Err error
 }
 
@@ -26,9 +26,9 @@ type Round struct {
 type Step struct {
 	Name         string
 	Began, Ended time.Time
-	// Frontends is the number of frontends that the step concerns, or 0 if it concerns all.
+	// Frontends is the number of frontends that the step applies, or 0 if it concerns all.
 	Frontends int
-	// Batches is the number of restores and netlink batches that the step has written. Bytes is
+	// Batches is the number of restores and netlink batches that the step has written, and Bytes is
 	// their total size (see Wrote).
 	Batches, Bytes int
 	Err            error
@@ -39,8 +39,8 @@ type writes struct{ batches, bytes atomic.Int64 }
 
 type writesKey struct{}
 
-// Wrote records that a restore or netlink batch of the given size was written, for the step to
-// which ctx belongs. Without a trace, it does nothing.
+// Wrote records that a restore or netlink batch of a given size was written by the step to which
+// ctx belongs. Without a trace, it does nothing.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)
@@ -48,7 +48,7 @@ func Wrote(ctx context.Context, bytes int) {
 	}
 }
 
-// step runs a step of a round, and records it for Trace.
+// step calls do as a step of a round. If Trace is set, it records the step.
 func (e *Engine) step(ctx context.Context, name string, frontends int, do func(context.Context) error) error {
 	if e.Trace == nil {
 		return do(ctx)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// untraced runs a step that writes a batch.
+// untraced runs a step that records a written batch.
 func untraced(ctx context.Context, e *Engine, batch []Change) error {
 	return e.step(ctx, "apply", len(batch), func(ctx context.Context) error {
 		Wrote(ctx, len(batch))
@@ -14,7 +14,7 @@ func untraced(ctx context.Context, e *Engine, batch []Change) error {
 	})
 }
 
-// TestStepWithoutTrace runs a step of an engine without Trace. It must not allocate.
+// TestStepWithoutTrace runs a step in an engine without Trace. It must not allocate memory.
 func TestStepWithoutTrace(t *testing.T) {
 	e, ctx, batch := &Engine{}, t.Context(), make([]Change, 3)
 	var failed error
@@ -23,7 +23,7 @@ func TestStepWithoutTrace(t *testing.T) {
 	}
 }
 
-// BenchmarkStep measures a call by itself, in a step without Trace, and in a step with Trace.
+// BenchmarkStep measures a call outside a step, in a step without Trace, and in a step with Trace.
 func BenchmarkStep(b *testing.B) {
 	e, batch := &Engine{}, make([]Change, 3)
 	run := func(name string, step func() error) {

@@ -20,18 +20,19 @@ func (w *watch) start(d time.Duration) {
 	w.timer, w.due = time.NewTimer(d), time.Now().Add(d)
 }
 
-// hurry advances the next check after an alert.
+// hurry moves the next check forward after an alert.
 func (w *watch) hurry() {
 	if w.soonest.Before(w.due) {
 		w.timer.Reset(time.Until(w.soonest))
 	}
 }
 
-// alertShare limits the time of checks after alerts to one part in alertShare, because other
+// alertShare limits the time that is spent on checks after alerts to 1/alertShare, because other
 // programs may change rules constantly.
 const alertShare = 20
 
-// plan sets the time of the next check. The last check started at began.
+// plan sets the time of the next check. began is the time when the last check started, and damaged
+// is its result.
 func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	now := time.Now()
 	w.soonest, w.due = now.Add(alertShare*now.Sub(began)), now.Add(o.ProbeInterval)
@@ -44,10 +45,10 @@ func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 	w.timer.Reset(time.Until(w.due))
 }
 
-// look checks vipd's objects for damage. If it finds damage, the next round compares everything.
-// While every check finds damage, checks become less frequent, because a full comparison is
-// expensive. If a script damages one object after another, the first five damages are each repaired
-// within two seconds.
+// look checks vipd's objects for damage, and reports whether it found any. The next round then
+// compares everything. While every check finds damage, checks become less frequent, because a full
+// comparison is expensive. If a script damages one object after another, each of the first five
+// damages is repaired within two seconds.
 func (e *Engine) look(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()
@@ -80,7 +81,7 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 	return false
 }
 
-// reportRepaired reports the repairs that the host has made itself.
+// reportRepaired reports the repairs that the host itself has made.
 func (e *Engine) reportRepaired() {
 	if all := e.Host.Repaired(); len(all) > 0 {
 		e.report.Repairs += len(all)
