@@ -10,7 +10,7 @@ import (
 // maxAgentLine is the maximum length of an agent's answer, in bytes.
 const maxAgentLine = 400
 
-// agent connects to an agent and returns the first line that it sends.
+// agent connects to an agent, and returns the first line that the agent sends.
 func (a *attempt) agent(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -25,5 +25,5 @@ func (a *attempt) agent(ctx context.Context) (string, error) {
 		}
 		return "", a.readError(err, len(line), "the answer")
 	}
-	return strings.TrimSpace(line), nil // an agent may close the connection instead of ending the line
+	return strings.TrimSpace(line), nil // an agent may close the connection without a line end
 }

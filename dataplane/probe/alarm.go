@@ -8,15 +8,15 @@ import (
 	"vipd/balancer/health"
 )
 
-// circle is a set of entries that may fail for the same reason. Alarms select entries in turn. The
-// circle is empty if only of is set.
+// circle is a set of entries that may fail for the same reason. Alarms select its entries in turn.
+// A circle with only the kinship set is empty.
 type circle struct {
 	of      kinship
 	entries []*entry // entries in no particular order
-	next    int      // index of the entry whose check an alarm brought forward last
+	next    int      // index of the last entry that an alarm has examined
 }
 
-// kinship is the property that the entries of a circle share. Each entry is in one circle of each
+// kinship is the property that the entries of a circle share. Each entry is in one circle per
 // kinship.
 type kinship int
 
@@ -39,17 +39,17 @@ func (c *circle) remove(e *entry) {
 	c.entries = c.entries[:last]
 }
 
-// These are the maximum numbers of other targets that are checked early when one target starts to
-// change. If these targets also change, they cause further early checks, so all failed targets are
-// found. A single flapping target causes only a few.
+// These limits apply to the other targets that are checked early when one target starts to change.
+// If those targets also change, they cause further early checks, so all failed targets are found. A
+// single flapping target causes only a few early checks.
 const (
 	maxNeighbours = 32  // targets at the same address
 	maxAlike      = 16  // targets with the same check
 	maxVisits     = 128 // entries that are examined to find such targets
 )
 
-// alarmLocked hurries checks of entries that may change together with e, if e has just started to
-// change. Before is its former state.
+// alarmLocked moves forward the checks of entries that may change together with e, if e has just
+// started to change. before is the former state of e.
 func (r *Runner) alarmLocked(e *entry, before health.State) {
 	v := before.Verdict
 	if before.Streak > 0 || v == balancer.HealthUnknown || !e.state.Turning() && e.state.Verdict == v {
@@ -62,10 +62,10 @@ func (r *Runner) alarmLocked(e *entry, before health.State) {
 	r.startLocked(&r.programs)
 }
 
-// hurryLocked brings forward the checks of up to limit entries of a circle, to now or to the end of
-// the fast interval since the latest check. It selects entries with verdict v that are not changing
-// yet, and none twice within its interval, so alarms at most double the number of checks. Early
-// checks use at most half of a lane, so no other check waits for them.
+// hurryLocked moves forward the checks of up to limit entries of a circle. They become due now, or
+// after the fast interval since their latest check. It selects entries with verdict v that are not
+// changing yet, and each entry at most once per interval, so alarms at most double the number of
+// checks. Early checks use at most half of a lane, so other checks do not wait for them.
 func (r *Runner) hurryLocked(c *circle, limit int, v balancer.Verdict, now time.Time) {
 	for range min(len(c.entries), maxVisits) {
 		c.next = (c.next + 1) % len(c.entries)

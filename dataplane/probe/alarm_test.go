@@ -16,9 +16,10 @@ import (
 	"vipd/test/wait"
 )
 
-// All tests of this file run on synctest's clock: each time.Sleep advances it without delay.
+// All tests in this file run on synctest's clock: each time.Sleep advances it without a real delay.
 
-// targetsAt returns n targets of one service, at the given number of addresses.
+// targetsAt returns n targets of one service that share a number of addresses, and the probed
+// address of each target.
 func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {
 		where := netip.AddrPortFrom(at(i%addresses).Addr(), uint16(1000+i/addresses))
@@ -28,7 +29,7 @@ func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target
 	return m, all
 }
 
-// become breaks or repairs targets. Later checks last for the given time.
+// become breaks or repairs targets. takes is the duration of later checks.
 func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,8 +38,8 @@ func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	}
 }
 
-// until waits until n targets have changed, and returns the number of reports and the time since
-// the call.
+// until waits until n targets have changed or limit has passed. It returns the number of reports,
+// and the time that it waited.
 func (w *world) until(n int, limit time.Duration) (reports int, took time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -55,14 +56,14 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 	return reports, time.Since(began)
 }
 
-// TestSimultaneousChangesReportedTogether breaks a thousand targets at once and repairs them. A few
-// reports must contain all changes, sooner than the interval alone would detect them, regardless of
-// shared addresses.
+// TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time. A
+// few reports must contain all changes, sooner than the interval alone would detect them,
+// regardless of shared addresses.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
-		most  int           // reports
-		down  time.Duration // until the last report
+		most  int           // maximum number of reports
+		down  time.Duration // maximum time until the last report
 	}{
 		{0, 5, 2 * time.Second},
 		{300 * time.Millisecond, 5, 2700 * time.Millisecond},
@@ -83,14 +84,14 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 				for _, broken := range []bool{true, false} {
 					takes, most, limit := c.takes, c.most, c.down
 					if !broken {
-						takes, most, limit = 0, 6, 2*time.Second // two checks are needed for a verdict, and some targets finish before others start
+						takes, most, limit = 0, 6, 2*time.Second // a verdict needs two checks, and some targets finish before others start
 					}
 					w.become(all, broken, takes)
 					if reports, took := w.until(1000, 20*time.Second); reports > most || took > limit {
 						t.Errorf("%d addresses, %v, seed %d, broken %v: reports, time = %d, %v, want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // during this time the checks spread over the interval again
+					time.Sleep(10 * time.Second) // time in which the checks spread over the interval again
 					w.wantSpread(all)
 				}
 			})
@@ -98,7 +99,7 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	}
 }
 
-// wantSpread fails the test if the targets' last checks are not spread over the interval. It must
+// wantSpread fails the test unless the targets' last checks are spread over the interval. It must
 // be called ten seconds after the targets changed together.
 func (w *world) wantSpread(all []netip.AddrPort) {
 	w.t.Helper()
@@ -114,9 +115,9 @@ func (w *world) wantSpread(all []netip.AddrPort) {
 	}
 }
 
-// TestFlappersDisturbFew makes some targets fail every second check. The others' verdicts must not
-// change, and none may be checked more than twice an interval. A single flapper among many must add
-// less than a fifth to all checks.
+// TestFlappersDisturbFew makes some targets fail every second check. The verdicts of the others
+// must not change, and none may be checked more than twice per interval. A single flapper among
+// many must add less than a fifth to the number of checks.
 func TestFlappersDisturbFew(t *testing.T) {
 	for _, c := range []struct {
 		targets, flappers int
@@ -125,7 +126,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m, all := targetsAt(c.targets, 1, usual(nil))
 			w := newWorld(t)
-			var flaps [10]int // checks of each flapper, which never overlap
+			var flaps [10]int // number of checks of each flapper, which never overlap
 			r := probe.NewRunner(probe.Options{Report: w.report, Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
 				res := w.check(ctx, p, where)
 				if i := slices.Index(all[:c.flappers], where); i >= 0 {
@@ -161,8 +162,9 @@ func TestFlappersDisturbFew(t *testing.T) {
 	}
 }
 
-// TestAlarmsLeaveRoom breaks all targets and hints at one of them. Its check must still run at
-// once. The checks that the alarm brings forward must use at most half of the concurrency limit.
+// TestAlarmsLeaveRoom breaks all targets, and hints at one of them. Its check must still run
+// immediately. The checks that the alarm moves forward must use at most half of the concurrency
+// limit.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -186,9 +188,10 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 	})
 }
 
-// TestStorms breaks and repairs targets at random, with their own and with shared addresses. The
-// time between two checks of a target must be between the fast interval and, below the concurrency
-// limit, the interval. The number of concurrent checks must stay within the limit.
+// TestStorms breaks and repairs targets at random, some with their own address and some with shared
+// addresses. The time between two checks of a target must be at least the fast interval and, below
+// the concurrency limit, at most the interval. The number of concurrent checks must not exceed the
+// limit.
 func TestStorms(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })

@@ -28,7 +28,7 @@ import (
 	"vipd/test/wait"
 )
 
-// healthServer is a gRPC health service with the answers of a function.
+// healthServer is a gRPC health service that answers with the results of a function.
 type healthServer struct {
 	grpc_health_v1.UnimplementedHealthServer
 	answer func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error)
@@ -42,7 +42,7 @@ func (s *healthServer) Check(ctx context.Context, q *grpc_health_v1.HealthCheckR
 	return &grpc_health_v1.HealthCheckResponse{Status: st}, err
 }
 
-// serveGRPC runs a gRPC server on loopback; register adds its services.
+// serveGRPC runs a gRPC server on loopback. register adds services to the server.
 func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// servePages runs a web server without pages. Like gRPC, it speaks HTTP/2 without TLS.
+// servePages runs a web server that has no pages. Like gRPC, it speaks HTTP/2 without TLS.
 func servePages(t *testing.T) netip.AddrPort {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -120,7 +120,7 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// resolver answers queries for ok.example. The answer for big.example is truncated over UDP.
+// resolver answers queries for ok.example. Over UDP, its answer for big.example is truncated.
 func resolver(query []byte, overUDP bool) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
@@ -160,7 +160,7 @@ func resolver(query []byte, overUDP bool) []byte {
 	case q.Type == dnsmessage.TypeCNAME:
 		add(&dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("other.example.")})
 	}
-	if len(m.Answers) == 0 { // without such records, a zone answers with its SOA
+	if len(m.Answers) == 0 { // a zone without such records answers with its SOA
 		mailbox := dnsmessage.MustNewName("first_last.example.")
 		m.Authorities = append(m.Authorities, dnsmessage.Resource{Header: header, Body: &dnsmessage.SOAResource{NS: dnsmessage.MustNewName("ns.example."), MBox: mailbox}})
 	}
@@ -168,10 +168,10 @@ func resolver(query []byte, overUDP bool) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // a dot in the mailbox's first label (RFC 1035, section 8)
+	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // puts a dot into the mailbox's first label (RFC 1035, section 8)
 }
 
-// resolveOverTCP answers a single query with resolver.
+// resolveOverTCP answers a single query with the result of resolver.
 func resolveOverTCP(c net.Conn) {
 	size := make([]byte, 2)
 	if _, err := io.ReadFull(c, size); err != nil {
@@ -183,7 +183,7 @@ func resolveOverTCP(c net.Conn) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
-// serveDNS runs the resolver on a port, over UDP and TCP.
+// serveDNS runs the resolver on a port, over both UDP and TCP.
 func serveDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	for {
@@ -205,7 +205,7 @@ func serveDNS(t *testing.T) netip.AddrPort {
 				if answer == nil {
 					continue
 				}
-				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // an answer with another query's ID arrives first
+				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // an answer with the ID of another query arrives first
 				_, _ = pc.WriteTo(stale, from)
 				_, _ = pc.WriteTo(answer, from)
 			}
@@ -262,13 +262,13 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// TestExchangeTranscript reads the transcripts that check-now prints. Secrets must be hidden and
-// long answers cut.
+// TestExchangeTranscript reads the transcripts that check-now prints. Secrets must be hidden, and
+// long answers must be cut.
 func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
 	at := serve(t, answerWith("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
-		h.Timeout = wait.Patience // the timeout is longer than any check here
+		h.Timeout = wait.Patience // longer than any check in this test
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answerWith("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
@@ -332,8 +332,8 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 }
 
-// TestExchangeOmitsResult compares transcripts of checks that can't connect. The result appears
-// next to the transcript, so the transcript must not repeat it.
+// TestExchangeOmitsResult compares the transcripts of checks that can't connect. Users see the
+// result next to the transcript, so the transcript must not repeat it.
 func TestExchangeOmitsResult(t *testing.T) {
 	quiet(t)
 	for name, c := range map[string]struct {

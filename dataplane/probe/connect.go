@@ -17,7 +17,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// connect opens a connection to the target. Its reads and writes end with ctx.
+// connect opens a connection to the target. When ctx ends, its reads and writes fail.
 func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error) {
 	conn, err := a.dial(ctx, network)
 	if err != nil {
@@ -46,7 +46,7 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	return conn, nil
 }
 
-// prefixed is a UDP socket whose first datagram begins with a header.
+// prefixed is a UDP socket that puts a header before its first datagram.
 type prefixed struct {
 	net.Conn
 	header string
@@ -58,19 +58,19 @@ func (p *prefixed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// localHeader returns a PROXY header for a connection without a client; "" if the endpoints expect
-// no header.
+// localHeader returns a PROXY header for a connection without a client. It returns "" if endpoints
+// expect no header.
 func localHeader(version balancer.ProxyProtocol) string {
 	switch version {
 	case balancer.ProxyProtocolV1:
 		return "PROXY UNKNOWN\r\n"
-	case balancer.ProxyProtocolV2: // signature; version 2 with command LOCAL; unspecified family; no addresses
+	case balancer.ProxyProtocolV2: // signature, version 2 with command LOCAL, unspecified family, no addresses
 		return "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"
 	}
 	return ""
 }
 
-// dial opens the connection with the definition's source address and mark.
+// dial opens a connection with the source address and mark of the definition.
 func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	d := net.Dialer{Control: a.mark, KeepAlive: -1, FallbackDelay: -1}
 	if s := a.health.Source; s.IsValid() && s.Is4() == a.at.Addr().Is4() {
@@ -82,9 +82,9 @@ func (a *attempt) dial(ctx context.Context, network string) (net.Conn, error) {
 	return d.DialContext(ctx, network, a.at.String())
 }
 
-// prohibited reports whether this host's own routes forbid the target. The kernel returns EACCES
-// for them, and with IPv6 also if a router reports that the target is prohibited. Connecting a UDP
-// socket sends nothing, so no router can answer.
+// prohibited reports whether this host's own routes forbid the target, after a TCP connection
+// failed with EACCES. With IPv6, the kernel also returns EACCES if a router reports that the target
+// is prohibited. Connecting a UDP socket sends no packet, so no router can answer.
 func (a *attempt) prohibited(ctx context.Context) bool {
 	conn, err := a.dial(ctx, "udp")
 	if err == nil {
@@ -93,10 +93,10 @@ func (a *attempt) prohibited(ctx context.Context) bool {
 	return sockerr.Is(err, syscall.EACCES)
 }
 
-// errProhibited is the report of a router, or of the target's own packet filter.
+// errProhibited means that a router, or the target's own packet filter, has rejected packets.
 var errProhibited = errors.New("host unreachable: a router or packet filter on the way prohibits it")
 
-// mark sets the packets' firewall mark if the definition has one.
+// mark sets the firewall mark of a socket's packets if the definition has one.
 func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
 	if a.health.Mark == 0 {
 		return nil
@@ -139,7 +139,7 @@ func (a *attempt) connectError(err error) error {
 	return fmt.Errorf("connecting: %w", bare(err))
 }
 
-// errno returns the system's own error that err wraps.
+// errno returns the system error that err wraps, or err if there is none.
 func errno(err error) error {
 	if e, ok := errors.AsType[syscall.Errno](err); ok {
 		return e
@@ -152,7 +152,8 @@ func timedOut(err error) bool {
 	return errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) || ok && n.Timeout()
 }
 
-// bare removes the operation and addresses from a network error, because the reader knows them.
+// bare removes the operation and addresses from a network error, because the text around it already
+// has them.
 func bare(err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
 		return op.Err
@@ -162,8 +163,8 @@ func bare(err error) error {
 
 func (a *attempt) timeout() string { return decode.FormatDuration(a.health.Timeout) }
 
-// readError explains why a conversation ended before all of the wanted text ("the answer") had
-// arrived. got is the number of bytes that had arrived.
+// readError explains why a conversation ended before the whole text arrived. wanted names the text
+// ("the answer"), and got is the number of bytes that arrived.
 func (a *attempt) readError(err error, got int, wanted string) error {
 	switch {
 	case fromRemote(err): // with TLS 1.3, a server's refusal arrives only after the handshake
@@ -190,24 +191,25 @@ func size(n int) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// expected describes the expected text of the definition.
+// expected describes the text that the definition expects.
 func (a *attempt) expected() string { return "the expected " + excerpt([]byte(a.health.Expect)) }
 
-// unexpected returns the error for an answer that does not contain the expected text.
+// unexpected returns the error for an answer that lacks the expected text. lacking describes that
+// text.
 func (a *attempt) unexpected(got []byte, lacking string) error {
 	return fmt.Errorf("answered %s, without %s", a.quote(got), lacking)
 }
 
-// endless returns the error for an answer that is longer than maxAnswer and does not contain the
-// expected text.
+// endless returns the error for an answer that exceeds maxAnswer without the expected text. lacking
+// describes that text.
 func endless(lacking string) error {
 	return fmt.Errorf("the first %d KiB of the answer lack %s, and it continues", maxAnswer>>10, lacking)
 }
 
-// quote quotes the start of an answer without secrets.
+// quote returns the start of an answer as a quoted text, without secrets.
 func (a *attempt) quote(answer []byte) string { return excerpt(withoutSecrets(answer, a.secrets)) }
 
-// excerpt quotes the start of data.
+// excerpt returns the start of data as a quoted text.
 func excerpt(data []byte) string {
 	const maxExcerpt = 60
 	if len(data) > maxExcerpt {
@@ -216,7 +218,7 @@ func excerpt(data []byte) string {
 	return fmt.Sprintf("%q", data)
 }
 
-// firstLine returns the first line of text that is not empty, shortened.
+// firstLine returns the first line of text that is not empty, in readable form.
 func firstLine(text string) string {
 	for line := range strings.Lines(text) {
 		if line = readable(line); line != "" {
@@ -226,18 +228,17 @@ func firstLine(text string) string {
 	return ""
 }
 
-// readable returns a line without control characters and at most 200 bytes long.
+// readable returns a line without control characters and surrounding spaces, cut to 200 bytes.
 func readable(line string) string { return cutTo(200, strings.TrimSpace(strings.Map(printable, line))) }
 
-// cutTo returns at most limit bytes of text, with spaces instead of characters that are not
-// printable.
+// cutTo returns text, cut to at most limit bytes, with spaces instead of unprintable characters.
 func cutTo(limit int, text string) string {
 	text = strings.Map(printable, text)
 	return strings.ToValidUTF8(text[:min(limit, len(text))], "?")
 }
 
-// printable replaces control characters with spaces, and also invisible characters, which can
-// reorder or hide the text around them.
+// printable replaces characters that are not printable with spaces. Besides control characters,
+// these are invisible characters that can reorder or hide the text around them.
 func printable(r rune) rune {
 	if !unicode.IsPrint(r) {
 		return ' '
@@ -245,8 +246,8 @@ func printable(r rune) rune {
 	return r
 }
 
-// abort makes closing a TCP connection send a reset, so that no socket stays in TIME_WAIT:
-// thousands of checks a second would pile up a million of them.
+// abort makes closing a TCP connection send a reset, so no socket stays in TIME_WAIT. At thousands
+// of checks per second, hundreds of thousands of sockets would accumulate.
 func abort(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)

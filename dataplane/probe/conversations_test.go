@@ -58,8 +58,9 @@ func TestTCP(t *testing.T) {
 	})
 }
 
-// redis answers commands like a Redis server with a password and this role. It first waits for all
-// commands that it expects, and then sends its answers in parts of that size.
+// redis returns a handler that answers commands like a Redis server that has a password and a role.
+// It waits until the number of commands has arrived, and then sends its answers in parts of the
+// given size.
 func redis(role string, commands, part int) func(net.Conn) {
 	return func(c net.Conn) {
 		lines := bufio.NewReader(c)
@@ -94,8 +95,9 @@ func redis(role string, commands, part int) func(net.Conn) {
 	}
 }
 
-// TestTCPSteps checks a server like Redis in several steps. The verdict must not depend on the
-// packets of the answers, and a failure must name the step and its answer.
+// TestTCPSteps checks a server that behaves like Redis in several steps. The verdict must not
+// depend on how the answers are split into packets, and a failure must name the step and its
+// answer.
 func TestTCPSteps(t *testing.T) {
 	quiet(t)
 	auth, ping := balancer.HealthStep{Send: "AUTH secret\r\n", Expect: "+OK"}, balancer.HealthStep{SendHex: "50494e470d0a", ExpectHex: "2b504f4e47"}
@@ -124,7 +126,8 @@ func TestTCPSteps(t *testing.T) {
 	}
 }
 
-// TestStepsTranscript shows the exchange of a check with steps. The transcript must name each step.
+// TestStepsTranscript records the exchange of a check with steps. The transcript must name each
+// step.
 func TestStepsTranscript(t *testing.T) {
 	h := define(balancer.TCPHealth, func(h *balancer.Health) {
 		h.Steps, h.Timeout = []balancer.HealthStep{{Send: "AUTH secret\r\n", Expect: "+OK"}, {Send: "PING\r\n", Expect: "+PONG"}}, wait.Patience
@@ -136,7 +139,7 @@ func TestStepsTranscript(t *testing.T) {
 }
 
 // TestSentSecrets checks servers that repeat passwords. Neither the result nor the transcript may
-// show them, and the rest of an answer must remain readable.
+// show the passwords, and the rest of an answer must remain readable.
 func TestSentSecrets(t *testing.T) {
 	quiet(t)
 	const refusal = "-ERR unknown command 'AUTH', with args beginning with: 's\\cret' 'now'\r\n"
@@ -228,10 +231,10 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestRequestText compares the HTTP request of a check with its settings.
+// TestRequestText receives the HTTP request of a check. It must match the definition's settings.
 func TestRequestText(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 10) // a check that is late on a busy machine is repeated
+	got := make(chan string, 10) // has room for repeated checks, because a busy machine may delay them
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
@@ -302,8 +305,8 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
-// TestForeignTextPrintable lets targets send control characters, characters that reorder text, and
-// long answers. Results must be printable and short, and transcripts printable.
+// TestForeignTextPrintable receives control characters, characters that reorder text, and long
+// answers from targets. Results must be printable and short, and transcripts must be printable.
 func TestForeignTextPrintable(t *testing.T) {
 	quiet(t)
 	const evil = "\x1b[31m\u202e\u009b2J\u200b"
@@ -331,8 +334,8 @@ func TestForeignTextPrintable(t *testing.T) {
 	}
 }
 
-// TestChangedCertificateFiles changes the CA file between checks. Each check must read the new
-// file, also after a broken version.
+// TestChangedCertificateFiles changes the CA file between checks. Each check must use the new file,
+// even after a broken version.
 func TestChangedCertificateFiles(t *testing.T) {
 	quiet(t)
 	ca, other := newAuthority(t), newAuthority(t)
@@ -362,8 +365,9 @@ func TestChangedCertificateFiles(t *testing.T) {
 	}
 }
 
-// TestSystemAuthorityChange adds an authority to the system's store, then replaces it, in its file
-// and in its folder. Later checks must use the store's new content without a restart.
+// TestSystemAuthorityChange adds an authority to the system's store, and then replaces it, both in
+// the store's file and in its folder. Later checks must use the new content of the store without a
+// restart.
 func TestSystemAuthorityChange(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the store is a set of files on Linux only")
@@ -392,7 +396,7 @@ func TestSystemAuthorityChange(t *testing.T) {
 	} {
 		text, err := os.ReadFile(c.from)
 		if err == nil {
-			text = append(text, strings.Repeat("\n", len(c.name))...) // change the size because file timestamps are coarse
+			text = append(text, strings.Repeat("\n", len(c.name))...) // changes the size, because file timestamps are coarse
 			if strings.Contains(c.name, "large") {
 				text = append([]byte(strings.Repeat("# a comment\n", 100_000)), text...) // 1.2 MB
 			}
@@ -441,8 +445,8 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// TestCanceledCheckBlamesNoTarget cancels a check before its answer. The check must count as not
-// run.
+// TestCanceledCheckBlamesNoTarget cancels a check before the target answers. The check must count
+// as not run.
 func TestCanceledCheckBlamesNoTarget(t *testing.T) {
 	quiet(t)
 	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)

@@ -16,8 +16,8 @@ import (
 	"vipd/balancer"
 )
 
-// dns sends the definition's query, over UDP unless the port is a TCP port. If no answer is
-// expected, any NOERROR answer passes, even one without records.
+// dns sends the definition's query, over UDP unless the port is a TCP port. If the definition
+// expects no particular answer, any NOERROR answer passes, even one without records.
 func (a *attempt) dns(ctx context.Context) (string, error) {
 	question, err := questionOf(a.health.Query)
 	if err != nil {
@@ -37,7 +37,7 @@ func (a *attempt) dns(ctx context.Context) (string, error) {
 	return a.judge(answer)
 }
 
-// questionOf returns the DNS question of a valid query.
+// questionOf returns the DNS question for a valid query.
 func questionOf(query string) (dnsmessage.Question, error) {
 	types := map[string]dnsmessage.Type{
 		"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX,
@@ -54,7 +54,7 @@ func questionOf(query string) (dnsmessage.Question, error) {
 	return dnsmessage.Question{Name: name, Type: types[q.Type], Class: dnsmessage.ClassINET}, nil
 }
 
-// ask sends the question and reads until its answer arrives. It ignores answers to other questions.
+// ask sends a question, and reads until its answer arrives. It ignores answers to other questions.
 func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question) (*dnsmessage.Message, error) {
 	conn, err := a.connect(ctx, network)
 	if err != nil {
@@ -91,8 +91,8 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 	}
 }
 
-// unpack parses a message up to its answers. It ignores the rest, because the library rejects some
-// valid records, such as an SOA with a dot in its mailbox.
+// unpack parses a message up to its answer section. It ignores the rest, because the library
+// rejects some valid records, such as an SOA with a dot in its mailbox.
 func unpack(text []byte) (m *dnsmessage.Message, err error) {
 	var p dnsmessage.Parser
 	m = &dnsmessage.Message{}
@@ -123,7 +123,7 @@ func readMessage(conn net.Conn, network string) ([]byte, error) {
 	return buf, err
 }
 
-// queryError explains why no answer arrived.
+// queryError explains why a query failed.
 func (a *attempt) queryError(err error, network string) error {
 	switch {
 	case timedOut(err):
@@ -136,7 +136,8 @@ func (a *attempt) queryError(err error, network string) error {
 
 var errPortUnreachable = errors.New("port unreachable: the host reports that nothing listens there")
 
-// judge compares an answer with the expected answer.
+// judge compares an answer with the definition's expected answer, and returns the text of the
+// result.
 func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	text := "answered " + summary(m)
 	want := a.health.Expect
@@ -157,13 +158,13 @@ func (a *attempt) judge(m *dnsmessage.Message) (string, error) {
 	return "", fmt.Errorf("%s, without the expected %s", text, excerpt([]byte(want)))
 }
 
-// sameData reports whether a record's data equals the wanted text. It ignores case and the last dot
+// sameData reports whether a record's data equals a wanted text. It ignores case and the final dot
 // of a name.
 func sameData(data, want string) bool {
 	return strings.EqualFold(strings.TrimSuffix(data, "."), strings.TrimSuffix(want, "."))
 }
 
-// summary returns the answer in one line: its code, or the first few records.
+// summary describes an answer in one line: its response code, or its first few records.
 func summary(m *dnsmessage.Message) string {
 	if m.RCode != dnsmessage.RCodeSuccess {
 		return code(m)
@@ -182,7 +183,7 @@ func summary(m *dnsmessage.Message) string {
 	return strings.Join(words, ", ")
 }
 
-// code returns the usual name of the answer's response code.
+// code returns the usual name of a response code.
 func code(m *dnsmessage.Message) string {
 	switch m.RCode {
 	case dnsmessage.RCodeSuccess:

@@ -1,11 +1,11 @@
-// Package probe runs health checks. It does the I/O for package health, and only the programs
-// import it.
+// Package probe runs health checks. It does the I/O for package health. Only the programs import
+// it.
 //
-// A Probe runs the check of one definition, against any address. One check is one conversation: it
-// connects, ends within the definition's timeout, reads at most 64 KiB, and returns a
-// health.Result. The result's text names the cause of a failure: a refused connection, lost
-// packets, a port that accepts connections and stays silent, an answer that is truncated or never
-// ends, a certificate that has expired or belongs to another name.
+// A Probe runs the check of one definition against any address. A check connects, ends within the
+// definition's timeout, reads at most 64 KiB, and returns a health.Result. The result's text names
+// the cause of a failure, for example a refused connection, lost packets, a port that accepts
+// connections but stays silent, a truncated or endless answer, or a certificate that has expired or
+// has another name.
 //
 //	p := newProbe(health.Subject{Proto: balancer.TCP, Health: &balancer.Health{Type: balancer.HTTPHealth, ...}}, system)
 //	result := p.Check(ctx, netip.MustParseAddrPort("192.168.1.11:8080"))     // "answered 200 OK"
@@ -18,13 +18,12 @@
 //	Options.Report(Report{Verdicts, Changes})  <- batch <- health.State.After <- result ----+
 //
 // A target that starts to change raises an alarm: some other targets at its address, and some with
-// the same check, are checked at once. If they also change, they do the same. So a dead host or
-// rack is found in a moment, and a single flapping target costs little.
+// the same check, are checked early. If they also change, they do the same. So a failed host or
+// rack is found quickly, and a single flapping target costs little.
 //
 // One mutex guards the entries, the heap and the verdicts. Each check runs in its own goroutine, so
-// a check that hangs delays no other, and programs have their own queue. Targets that share an
-// entry change together.
+// a check that hangs delays no other check. Checks with programs have their own queue. Targets that
+// share an entry change together.
 //
-// The package does not decide which targets are checked (health.Targets does), and chooses no
-// backends.
+// The package neither decides which targets are checked (health.Targets does) nor chooses backends.
 package probe

@@ -19,7 +19,7 @@ type entry struct {
 	rules    health.Rules
 	lane     *lane
 	state    health.State
-	targets  []balancer.Target // an entry without targets was removed
+	targets  []balancer.Target // empty if the entry was removed
 	checking bool
 	place    int // index in the schedule; -1 if it waits in a lane or is being checked
 	seats    [circles]int
@@ -27,7 +27,7 @@ type entry struct {
 	hurried  time.Time // time at which an alarm last brought its check forward
 }
 
-// services returns the services of the entry's targets, in order.
+// services returns the services of the entry's targets, sorted and without duplicates.
 func (e *entry) services() (names []balancer.Name) {
 	for _, t := range e.targets {
 		names = append(names, t.Service)
@@ -36,20 +36,20 @@ func (e *entry) services() (names []balancer.Name) {
 	return slices.Compact(names)
 }
 
-// entryKey identifies an entry: targets with the same key share it.
+// entryKey identifies an entry. Targets with the same key share the entry.
 type entryKey struct {
 	at         netip.AddrPort
 	definition string
 }
 
-// sharedProbe is the probe of all entries with the same definition.
+// sharedProbe is the probe of all entries that have the same definition.
 type sharedProbe struct {
 	*Probe
 	users  circle
 	digest string // fingerprint of the definition
 }
 
-// lane is a queue that limits the number of checks of one kind under way.
+// lane is a queue that limits the number of concurrent checks of one kind.
 type lane struct {
 	max, running int
 	waiting      []*entry
@@ -57,13 +57,13 @@ type lane struct {
 	lateAt       time.Time
 }
 
-// batch is the working state of one Set.
+// batch holds the intermediate data of one call of Set.
 type batch struct {
 	now         time.Time
 	moves       []move
 	definitions map[definitionOf]string
-	// leaving lists targets to remove from entries. They are removed after all moves, so that an
-	// entry whose targets all change keeps its state.
+	// leaving holds targets to remove from entries. They are removed after all moves, so an entry
+	// whose targets all change keeps its state.
 	leaving []leaving
 }
 
@@ -73,7 +73,8 @@ type leaving struct {
 	entry  *entry
 }
 
-// leave records that t no longer uses the entries of w, except the entries in kept. w may be nil.
+// leave records that t no longer uses the entries of its old watch w, except those in kept. w may
+// be nil.
 func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
 	if w == nil {
 		return
@@ -85,31 +86,31 @@ func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
 	}
 }
 
-// move is a target whose check changes.
+// move is a target whose check was added, changed or removed.
 type move struct {
 	target  balancer.Target
 	subject health.Subject
 	stays   bool // false if the target was removed
 }
 
-// definitionOf has all inputs of a definition's text.
+// definitionOf holds everything that the text of a definition depends on.
 type definitionOf struct {
 	health *balancer.Health
 	proto  balancer.Protocol
 	header balancer.ProxyProtocol
 }
 
-// startRate is the maximum number of first checks per second, if their intervals are long enough. A
-// single new target is checked at once, and thousands are spread over their interval.
+// startRate is the maximum number of first checks per second, unless their intervals are too short.
+// A single new target is checked immediately, and thousands are spread over their interval.
 const startRate = 1000
 
-// within returns the time over which first checks with the given interval are spread.
+// within returns the time over which first checks with a given interval are spread.
 func (b *batch) within(interval time.Duration) time.Duration {
 	return min(interval, time.Duration(len(b.moves)-1)*time.Second/startRate)
 }
 
-// definition returns a text that identifies the check of a subject, without its address: subjects
-// with the same text share a probe.
+// definition returns a text that identifies the check of a subject, without the subject's address.
+// Subjects with the same text share a probe.
 func (b *batch) definition(s health.Subject) string {
 	k := definitionOf{s.Health, s.Proto, s.Header}
 	if text, ok := b.definitions[k]; ok {
@@ -121,7 +122,7 @@ func (b *batch) definition(s health.Subject) string {
 	h.From = ""
 	h.Need = ""
 	h.Agent = nil                // the use of results does not change the check
-	text, err := json.Marshal(h) // the keys of maps are sorted
+	text, err := json.Marshal(h) // JSON sorts the keys of maps
 	if err != nil {
 		panic("probe: a health definition that JSON cannot hold: " + err.Error())
 	}
@@ -133,8 +134,8 @@ func (b *batch) definition(s health.Subject) string {
 	return b.definitions[k]
 }
 
-// addLocked adds an entry for a target. It continues from the target's old state, or else from the
-// verdict of other nodes, or else from the state of an earlier run.
+// addLocked adds an entry for a target. Its initial state is the first one that exists: the
+// target's old state, the verdict of other nodes, or the saved state of an earlier run.
 func (r *Runner) addLocked(b *batch, key entryKey, t balancer.Target, s health.Subject, old *watch) *entry {
 	shared := r.probes[key.definition]
 	if shared == nil {
@@ -178,7 +179,8 @@ func (r *Runner) seed(key entryKey) uint64 {
 	return h.Sum64() ^ r.o.Seed
 }
 
-// leaveLocked removes a target from its entry, and an entry without targets.
+// leaveLocked removes a target from an entry. If this was the entry's last target, it also removes
+// the entry.
 func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	e.targets = slices.DeleteFunc(e.targets, func(other balancer.Target) bool { return other == t })
 	if len(e.targets) > 0 {
@@ -197,7 +199,7 @@ func (r *Runner) leaveLocked(t balancer.Target, e *entry) {
 	}
 }
 
-// schedule is a heap of entries by the time when they are due.
+// schedule is a heap of entries, ordered by the time when they are due.
 type schedule []*entry
 
 func (s schedule) Len() int           { return len(s) }

@@ -10,8 +10,9 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// exec runs the definition's program. The check passes if it exits with 0. The text of the result
-// is the last line of stderr, or else of stdout, because programs report the outcome at the end.
+// exec runs the definition's program. The check passes if the program exits with 0. The text of the
+// result is the last line of stderr, or of stdout if stderr is empty, because programs report the
+// outcome at the end.
 func (a *attempt) exec(ctx context.Context) (string, error) {
 	a.notes.note("running %q", a.health.Command)
 	result, err := command.Command{
@@ -33,8 +34,7 @@ func (a *attempt) exec(ctx context.Context) (string, error) {
 	return output, nil
 }
 
-// lastOutput returns the last line that a program wrote, and adds all of its output to the
-// transcript.
+// lastOutput returns the last line that a program wrote, and adds all its output to the transcript.
 func (a *attempt) lastOutput(printed, complained []byte) string {
 	a.notes.data('<', printed)
 	if len(complained) > 0 {
@@ -47,7 +47,7 @@ func (a *attempt) lastOutput(printed, complained []byte) string {
 	return lastLine(string(printed))
 }
 
-// lastLine returns the last line of text that is not empty, shortened.
+// lastLine returns the last line of text that is not empty, in readable form.
 func lastLine(text string) (last string) {
 	for line := range strings.Lines(text) {
 		if line = readable(line); line != "" {

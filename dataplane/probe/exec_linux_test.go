@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// shell is a check that runs a script; only tests use a shell.
+// shell returns a check that runs a script. Only tests use a shell.
 func shell(script string, change func(*balancer.Health)) *balancer.Health {
 	return define(balancer.ExecHealth, func(h *balancer.Health) {
 		h.Command = []string{"/bin/sh", "-c", script}
@@ -34,7 +34,7 @@ func TestExec(t *testing.T) {
 	quiet(t)
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	short := func(h *balancer.Health) { h.Timeout = 200 * time.Millisecond }
-	says := func(h *balancer.Health) { h.Timeout = time.Second } // time in which the program must print
+	says := func(h *balancer.Health) { h.Timeout = time.Second } // the time that the program has to print
 	for _, c := range []struct {
 		name   string
 		health *balancer.Health
@@ -68,7 +68,7 @@ func TestExec(t *testing.T) {
 }
 
 // TestExecUser runs checks with and without a user in the definition. They must run as that user,
-// or as nobody.
+// and as nobody without one.
 func TestExecUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run programs as another user")
@@ -81,12 +81,12 @@ func TestExecUser(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing starts programs that end, hang or start others. Everything in the process
-// group must end with the check, and the check must end in time even if a process has left the
-// group.
+// TestExecLeavesNothing starts programs that end, hang or start other programs. Every process in
+// the process group must end with the check, and the check must end in time even if a process has
+// left the group.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // as if this were the first process of a container
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // like the first process of a container
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) })
@@ -103,7 +103,7 @@ func TestExecLeavesNothing(t *testing.T) {
 	} {
 		var got health.Result
 		var pid int
-		for range 4 { // repeated because on a busy machine the program may be killed before it starts its child
+		for range 4 { // repeated, because on a busy machine the program may be killed before it starts its child
 			start := time.Now()
 			got = newProbe(h, balancer.TCP).Check(t.Context(), netip.MustParseAddrPort("192.0.2.1:80"))
 			if took := time.Since(start); took > h.Timeout+wait.Patience {

@@ -2,5 +2,5 @@ package probe
 
 import "vipd/balancer/health"
 
-// New returns a probe with its own system certificates.
+// New returns a probe with its own store of system authorities.
 func New(s health.Subject) *Probe { return newProbe(s, &systemStore{}) }

@@ -13,29 +13,28 @@ import (
 	"vipd/balancer"
 )
 
-// maxFile is the maximum size of a certificate file, in bytes. The authorities of a whole system
-// need a quarter of it.
+// maxFile is the maximum size of a certificate file, in bytes. A system's whole set of authorities
+// needs a quarter of it.
 const maxFile = 1 << 20
 
-// files caches the content of a definition's certificate files. Users who write services choose the
-// paths, and a file system may hang. So a goroutine reads the files, and checks wait for it no
-// longer than their timeout.
+// files caches the content of a definition's certificate files. The authors of services choose the
+// paths, and a file system may hang. So a goroutine reads the files, and checks wait for it only
+// until their timeout.
 type files struct {
 	health *balancer.Health
 	system *systemStore
-	// read reads the files if they have changed since known was read. If known is nil, it always
-	// reads them.
+	// read reads the files if they differ from known, or if known is nil.
 	read func(h *balancer.Health, known *certificates) (*certificates, error)
 
 	mu      sync.Mutex // held briefly, and never during file I/O
 	known   *certificates
-	reading *reading // nil means that no read is under way
+	reading *reading // the current read, or nil
 }
 
-// certificates is the content of the files. It is immutable.
+// certificates is the content of a definition's certificate files. It is immutable.
 type certificates struct {
 	stamp   [3]stamp
-	authors *x509.CertPool // nil means the system's authorities
+	authors *x509.CertPool // authorities to trust; nil means the system's
 	own     []tls.Certificate
 }
 
@@ -45,7 +44,7 @@ type stamp struct {
 	modified time.Time
 }
 
-// reading is a read of the files that several checks may wait for.
+// reading is a read of the files for which several checks may wait.
 type reading struct {
 	done  chan struct{} // closed when the fields below are set
 	found *certificates
@@ -59,7 +58,7 @@ func newFiles(h *balancer.Health, system *systemStore) *files {
 }
 
 // load returns the current content of the files, because certificates may be renewed while vipd
-// runs. A read that hangs outlives ctx and the Runner, because only the kernel can end it. Each
+// runs. A read that hangs may outlive ctx and the Runner, because only the kernel can end it. Each
 // definition has at most one read in progress.
 func (f *files) load(ctx context.Context) (*certificates, error) {
 	f.mu.Lock()
@@ -78,7 +77,7 @@ func (f *files) load(ctx context.Context) (*certificates, error) {
 	}
 }
 
-// run reads the files and wakes the checks that wait for r.
+// run reads the files for r, and wakes the checks that wait for r.
 func (f *files) run(r *reading, known *certificates) {
 	r.found, r.err = f.read(f.health, known)
 	f.mu.Lock()
@@ -87,7 +86,7 @@ func (f *files) run(r *reading, known *certificates) {
 	close(r.done)
 }
 
-// readCertificates is the default of files.read.
+// readCertificates is the default of the field read.
 func (f *files) readCertificates(h *balancer.Health, known *certificates) (*certificates, error) {
 	now := &certificates{}
 	if h.CAFile == "" && h.Verify {
@@ -139,7 +138,7 @@ func readPair(certFile, keyFile string) (tls.Certificate, error) {
 }
 
 // readText reads a regular file of at most limit bytes. It does not open other kinds of files,
-// because that may block forever or have an effect.
+// because that may block forever or have side effects.
 func readText(name string, limit int64) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestFilesHang makes the file system of certificate files hang. It must delay no other check and
-// not the end. All checks must share one read, and work again when the file system answers. Its
-// sleeps use synctest's clock.
+// TestFilesHang makes the file system of certificate files hang. This must delay neither other
+// checks nor the end of Run. All checks must share one read, and must work again when the file
+// system answers. The test's sleeps use synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{

@@ -15,24 +15,24 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// flapper is a target whose checks pass and fail alternately, with the resulting weights.
+// flapper is a target whose checks pass or fail as pass returns, with the resulting weights.
 type flapper struct {
 	pass func() bool
 
 	mu      sync.Mutex
-	results []bool // results of its checks, the oldest first
+	results []bool // results of the target's checks, the oldest first
 	weights []weighed
 }
 
-// weighed is a weight of the target in connections.
+// weighed is a weight that the target has from a point in time.
 type weighed struct {
 	weight int
 	at     time.Time
-	after  int // number of results before it
+	after  int // number of results before this weight
 }
 
-// flap checks the target for a number of seconds, compiles after each change of verdicts like the
-// daemon, and records the weights.
+// flap checks the target for a duration, compiles the service after each change of verdicts like
+// the daemon, and records the weights.
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
@@ -73,8 +73,8 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	r.Run(ctx)
 }
 
-// TestFlapping checks a target that flaps. Its weight may change only after as many equal results
-// in a row as rise and fall require.
+// TestFlapping checks a target that flaps. Its weight may change only after rise or fall equal
+// results in a row.
 func TestFlapping(t *testing.T) {
 	h := usual(func(h *balancer.Health) { h.Rise, h.Fall = 2, 3 })
 	for seed := range uint64(20) {
@@ -87,7 +87,7 @@ func TestFlapping(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		f := &flapper{pass: func() bool { n++; return n%3 == 1 }} // two failures in a row, and never two passes
+		f := &flapper{pass: func() bool { n++; return n%3 == 1 }} // two failures in a row, but never two passes
 		f.flap(t, h, 1, time.Hour)
 		if len(f.weights) != 1 || f.weights[0].weight != 7 || len(f.results) < 1000 {
 			t.Errorf("two failures at a time, %d checks: weights = %v, want only 7", len(f.results), f.weights)
@@ -95,7 +95,7 @@ func TestFlapping(t *testing.T) {
 	})
 }
 
-// lawful checks that each change of the weight follows enough equal results.
+// lawful checks that enough equal results precede each change of the weight.
 func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 	t.Helper()
 	if len(f.weights) < 10 {

@@ -18,7 +18,8 @@ import (
 	"vipd/balancer/health"
 )
 
-// answer is a connection that returns prepared bytes, at most so many at once unless most is 0.
+// answer is a connection that returns prepared bytes. If most is not 0, each read returns at most
+// that many.
 type answer struct {
 	net.Conn
 	*bytes.Reader
@@ -34,7 +35,7 @@ func (a answer) Read(p []byte) (int, error) {
 
 func (a answer) Write(p []byte) (int, error) { return len(p), nil }
 
-// legible fails the test if a result would write control characters to a terminal, or is too long
+// legible fails the test if the text of a result or error has control characters, or is too long
 // for a line of a table.
 func legible(t *testing.T, text string, err error) {
 	t.Helper()
@@ -51,7 +52,7 @@ func attemptOf(h balancer.Health) *attempt {
 	return &attempt{Probe: New(health.Subject{Health: &h, Proto: balancer.TCP}), at: netip.MustParseAddrPort("192.0.2.1:80")}
 }
 
-// FuzzHTTPAnswer judges arbitrary bytes as the answer to an HTTP check.
+// FuzzHTTPAnswer passes arbitrary bytes to an HTTP check as the answer. The result must be legible.
 func FuzzHTTPAnswer(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 \x1b[31mBusy\r\n\r\n",
@@ -70,7 +71,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 	})
 }
 
-// FuzzDNSAnswer judges arbitrary bytes as the answer to a DNS check.
+// FuzzDNSAnswer passes arbitrary bytes to a DNS check as the answer. The result must be legible.
 func FuzzDNSAnswer(f *testing.F) {
 	name := dnsmessage.MustNewName("example.org.")
 	m := dnsmessage.Message{
@@ -99,8 +100,8 @@ func FuzzDNSAnswer(f *testing.F) {
 	})
 }
 
-// FuzzSteps gives arbitrary bytes to a TCP check with several steps, at once and in parts of a
-// random size. Both must have the same result, and it must be right.
+// FuzzSteps passes arbitrary bytes to a TCP check with several steps, in one piece and in parts of
+// a random size. Both must have the same, correct result.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte("220 mail.example.org ESMTP\r\n250 ok\r\nversion 7\r\n"), uint8(1))
 	f.Add([]byte("-ERR\x00\x1b]0;title\a"), uint8(3))

@@ -21,12 +21,12 @@ import (
 	"vipd/balancer"
 )
 
-// grpcOverTLS reports whether a definition's gRPC checks use TLS: they do if it has a setting for
-// certificates.
+// grpcOverTLS reports whether a definition's gRPC checks use TLS. They do if the definition has
+// settings for certificates.
 func grpcOverTLS(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || !h.Verify }
 
-// grpc requests from grpc.health.v1 the status of the service that the definition's query names. If
-// the query is empty, it is the status of the whole server.
+// grpc asks grpc.health.v1 for the status of the service that the definition's query names. If the
+// query is empty, it asks for the status of the whole server.
 func (a *attempt) grpc(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -42,7 +42,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 		conn = secured
 	}
 	a.clearInterrupts()
-	_ = conn.SetDeadline(time.Time{}) // gRPC ends with ctx by itself, and would report an expired deadline as a lost connection
+	_ = conn.SetDeadline(time.Time{}) // the gRPC client observes ctx itself, and would report an expired deadline as a lost connection
 	watched := &watchedConn{Conn: conn}
 	client, err := a.client(watched)
 	if err != nil {
@@ -62,7 +62,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 	return "answered SERVING", nil
 }
 
-// client returns a gRPC client that uses conn and no other connection.
+// client returns a gRPC client that uses only the connection conn.
 func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 	host := cmp.Or(a.health.Host, a.at.String())
 	var used atomic.Bool
@@ -79,11 +79,11 @@ func (a *attempt) client(conn net.Conn) (*grpc.ClientConn, error) {
 		}))
 }
 
-// callError explains a failed call.
+// callError explains a failed call. w is the connection that the call used.
 func (a *attempt) callError(err error, w *watchedConn) error {
 	s := status.Convert(err)
 	got, first := w.seen()
-	// The client has no error code for an ordinary HTTP/2 answer.
+	// The client has no error code for an ordinary HTTP/2 page.
 	page, isPage := strings.CutPrefix(s.Message(), "unexpected HTTP status code received from server: ")
 	page, _, _ = strings.Cut(page, ";")
 	switch {
@@ -108,7 +108,7 @@ func (a *attempt) callError(err error, w *watchedConn) error {
 	return fmt.Errorf("answered %s: %s", s.Code(), firstLine(s.Message()))
 }
 
-// watchedConn counts the bytes that are read, and keeps the first 100.
+// watchedConn is a connection that counts the bytes that are read from it, and keeps the first 100.
 type watchedConn struct {
 	net.Conn
 
@@ -128,15 +128,16 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// seen returns the number of bytes that were read, and the first of them.
+// seen returns the number of bytes that were read, and up to 100 of the first.
 func (w *watchedConn) seen() (int, []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.read, bytes.Clone(w.first)
 }
 
-// speaksHTTP2 reports whether the first bytes of a server may be HTTP/2, which gRPC uses. They are
-// then a SETTINGS frame (RFC 9113, section 3.4), whose type follows the three bytes of its length.
+// speaksHTTP2 reports whether the first bytes from a server may be HTTP/2, which gRPC uses. HTTP/2
+// starts with a SETTINGS frame (RFC 9113, section 3.4), whose type follows the three bytes of its
+// length.
 func speaksHTTP2(first []byte) bool {
 	const frameType, settings = 3, 4
 	return len(first) <= frameType || first[frameType] == settings

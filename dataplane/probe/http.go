@@ -33,7 +33,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		conn = secured // no close notice is needed, because no peer waits for it
+		conn = secured // not closed with a close notice, because no peer waits for it
 	}
 	conn = a.record(conn)
 	req, err := a.request()
@@ -50,7 +50,7 @@ func (a *attempt) http(ctx context.Context) (string, error) {
 	return a.response(conn, req)
 }
 
-// request returns the request of the definition.
+// request returns the HTTP request that the definition describes.
 func (a *attempt) request() (*http.Request, error) {
 	h := a.health
 	host := cmp.Or(h.Host, a.at.String())
@@ -69,7 +69,7 @@ func (a *attempt) request() (*http.Request, error) {
 	return req, nil
 }
 
-// response reads the answer and compares it with the definition.
+// response reads the answer, compares it with the definition, and returns the text of the result.
 func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	counted := &counter{from: conn, left: maxHeader}
 	r := bufio.NewReader(counted)
@@ -84,7 +84,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	if in, _ := balancer.StatusIn(a.health.Status, resp.StatusCode); !in {
 		return "", fmt.Errorf("answered %s, not %s", strings.TrimSpace(status), a.health.Status)
 	}
-	counted.left = 2 * maxAnswer // the chunks' own headers count too
+	counted.left = 2 * maxAnswer // the chunks' own headers also count
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if endsWithConnection(resp) && resets(err) {
 		err = nil // the peer closed the connection without reading the whole request
@@ -105,12 +105,12 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	return fmt.Sprintf("answered %s, and a body of %d KiB or more", status, maxAnswer>>10), nil
 }
 
-// endsWithConnection reports whether only the end of the connection shows where the body ends.
+// endsWithConnection reports whether the body of a response ends only when the connection ends.
 func endsWithConnection(resp *http.Response) bool {
 	return resp.ContentLength < 0 && len(resp.TransferEncoding) == 0
 }
 
-// statusError explains why no status could be read.
+// statusError explains why no status line could be read.
 func (a *attempt) statusError(err error, c *counter) error {
 	switch {
 	case errors.Is(c.err, errTooMuch):
@@ -123,7 +123,8 @@ func (a *attempt) statusError(err error, c *counter) error {
 	return a.readError(err, c.read, "the answer")
 }
 
-// bodyError explains why the body could not be read to its end.
+// bodyError explains why the body could not be read completely. got is the number of bytes that
+// were read.
 func (a *attempt) bodyError(err error, status string, got int) error {
 	switch {
 	case timedOut(err):
@@ -136,13 +137,13 @@ func (a *attempt) bodyError(err error, status string, got int) error {
 
 var errTooMuch = errors.New("the answer is too long")
 
-// counter counts and limits the bytes that are read, and keeps the first 100.
+// counter counts and limits the bytes that are read from a reader, and keeps the first 100.
 type counter struct {
 	from  io.Reader
 	left  int
 	read  int
 	first []byte
-	err   error // error that ended reading
+	err   error // the error that ended reading
 }
 
 func (c *counter) Read(p []byte) (int, error) {

@@ -31,8 +31,8 @@ import (
 	"vipd/test/wait"
 )
 
-// acceptVar makes the test binary a server that accepts and drops connections. As another process,
-// it keeps its cost out of the measured checks of BenchmarkTenThousand.
+// acceptVar makes the test binary a server that accepts and drops connections. Because it is
+// another process, BenchmarkTenThousand does not measure its cost.
 const acceptVar = "VIPD_TEST_ACCEPT"
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// accept prints its port, and accepts connections until that fails.
+// accept prints its port, and then accepts connections until an error occurs.
 func accept() error {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -59,13 +59,13 @@ func accept() error {
 	}
 }
 
-// quiet fails the test if goroutines are left at its end.
+// quiet fails the test if goroutines are left at the end of the test.
 func quiet(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		err := goleak.Find(before)
-		for range 20 { // repeated, because a busy machine may pause
+		for range 20 { // repeated, because on a busy machine goroutines may end late
 			if err == nil {
 				return
 			}
@@ -75,8 +75,7 @@ func quiet(t *testing.T) {
 	})
 }
 
-// serve runs a TCP server on loopback. handle handles each connection, which is closed when handle
-// returns or the test ends.
+// serve runs a TCP server on loopback. It closes a connection when handle returns or the test ends.
 func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -121,8 +120,8 @@ func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// answersUnread sends a fixed text without reading the request, then closes, so the kernel resets
-// the connection.
+// answersUnread returns a handler that sends a text without reading the whole request, and then
+// closes the connection, so the kernel resets it.
 func answersUnread(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		buf := make([]byte, 1)
@@ -132,7 +131,7 @@ func answersUnread(text string) func(net.Conn) {
 	}
 }
 
-// answerWith returns a handler that answers a request with a fixed text.
+// answerWith returns a handler that answers a request with a text.
 func answerWith(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) == nil {
@@ -141,7 +140,7 @@ func answerWith(text string) func(net.Conn) {
 	}
 }
 
-// readRequest reads up to the empty line that ends an HTTP request.
+// readRequest reads an HTTP request up to the empty line that ends its headers.
 func readRequest(c net.Conn) error {
 	var got []byte
 	buf := make([]byte, 1024)
@@ -155,10 +154,10 @@ func readRequest(c net.Conn) error {
 	return nil
 }
 
-// stuck reads and never answers.
+// stuck is a handler that reads and never answers.
 func stuck(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// endless sends head, and then repeats a text forever.
+// endless returns a handler that sends head, and then repeats a text forever.
 func endless(head, again string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -171,7 +170,7 @@ func endless(head, again string) func(net.Conn) {
 	}
 }
 
-// drip sends head, and then single bytes with pauses.
+// drip returns a handler that sends head, and then single bytes with pauses.
 func drip(head string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -179,13 +178,13 @@ func drip(head string) func(net.Conn) {
 		}
 		_, err := io.WriteString(c, head)
 		for err == nil {
-			time.Sleep(20 * time.Millisecond) // the slowness under test: never silent, never complete
+			time.Sleep(20 * time.Millisecond) // deliberately slow: never silent and never complete
 			_, err = io.WriteString(c, "x")
 		}
 	}
 }
 
-// overTLS speaks TLS with the given configuration before handle.
+// overTLS returns a handler that starts TLS with a configuration before it calls handle.
 func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	return func(raw net.Conn) {
 		conn := tls.Server(raw, c)
@@ -195,7 +194,7 @@ func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	}
 }
 
-// define returns the definition of a check as the decoder fills it in.
+// define returns a check's definition with the defaults that the decoder sets.
 func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.Health {
 	h := &balancer.Health{
 		Type: kind, Verify: true, Interval: 600 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond,
@@ -210,13 +209,13 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 	return h
 }
 
-// check performs one check of a TCP port, and compares the outcome and the beginning of its text.
+// check runs one check of a TCP port, and compares the outcome and the start of the text.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	checkOver(t, h, balancer.TCP, at, want, text)
 }
 
-// checkOver is check for a port of any protocol.
+// checkOver is like check, but for a port of any protocol.
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, newProbe(h, proto), at)
@@ -239,10 +238,10 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 	}
 }
 
-// busy is the beginning of the result of a check that did not run because the machine is busy.
+// busy is the start of the text of a check that counts as not run because the machine is busy.
 const busy = "not run: this host was suspended, or too busy"
 
-// patient performs one check, and another check if this machine was too busy for the first.
+// patient runs a check, and repeats it if this machine was too busy.
 func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	t.Helper()
 	got := p.Check(t.Context(), at)
@@ -255,8 +254,8 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address without a listener for the duration of the test. A TCP connection
-// occupies the port, and over UDP a socket that accepts only one peer.
+// closedPort returns an address at which nothing listens until the test ends. A TCP connection
+// occupies its port, and over UDP a socket that accepts only one peer.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -324,7 +323,7 @@ func (a *authority) write(name, kind string, der []byte) {
 	}
 }
 
-// issue makes a certificate for a name and 127.0.0.1, and writes it to NAME.pem and NAME.key.
+// issue makes a certificate for a name and for 127.0.0.1, and writes it to NAME.pem and NAME.key.
 func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
 	a.t.Helper()
 	a.next++
@@ -350,14 +349,15 @@ func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// pool returns a pool that has only the authority.
+// pool returns a certificate pool that contains only this authority.
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)
 	return p
 }
 
-// serveUDP answers each datagram with the result of answer; nil means no answer.
+// serveUDP runs a UDP server that answers each datagram with the result of answer, or not at all if
+// the result is nil.
 func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	t.Helper()
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -381,7 +381,7 @@ func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// newProbe returns the probe of a definition.
+// newProbe returns a probe with a definition.
 func newProbe(h *balancer.Health, proto balancer.Protocol) *probe.Probe {
 	return probe.New(health.Subject{Health: h, Proto: proto})
 }

@@ -6,8 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// Late reports that checks start later than their interval allows, because the maximum number of
-// checks is under way.
+// Late describes checks that start later than their interval allows, because the maximum number of
+// concurrent checks is running.
 type Late struct {
 	// Programs reports whether the checks run programs. Otherwise they use the network.
 	Programs bool
@@ -17,10 +17,10 @@ type Late struct {
 	Limit int
 }
 
-// lateFor is the time for which checks must be on time before they are no longer reported as late.
+// lateFor is the time for which late checks are still reported after the last one.
 const lateFor = 30 * time.Second
 
-// noteWait records how long e has waited in the lane, if that is more than half of its interval.
+// noteWait records how long e has waited in the lane if the wait exceeds half of the interval of e.
 func (l *lane) noteWait(e *entry, now time.Time) {
 	wait := now.Sub(e.queued)
 	if 2*wait <= e.rules.Interval {
@@ -30,13 +30,13 @@ func (l *lane) noteWait(e *entry, now time.Time) {
 	l.lateAt = now
 }
 
-// enqueue makes e wait for its check.
+// enqueue adds e to the checks that wait in the lane.
 func (l *lane) enqueue(e *entry, now time.Time) {
 	e.queued = now
 	l.waiting = append(l.waiting, e)
 }
 
-// Late returns the kinds of checks that are late now, or were within lateFor.
+// Late returns a report for each kind of checks that is late now, or was late within lateFor.
 func (r *Runner) Late() (late []Late) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -21,9 +21,9 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// BenchmarkTenThousand checks 10,000 targets every 2 s by TCP for b.N seconds. It reports the cores
-// (including kernel time) and MiB of memory that this process uses. The budget is half a core and
-// 200 MiB.
+// BenchmarkTenThousand checks 10,000 targets every 2 s over TCP, for b.N seconds. It reports the
+// number of cores (including kernel time) and the MiB of memory that this process uses. The budget
+// is half a core and 200 MiB.
 //
 //	go test -run=^$ -bench=TenThousand -benchtime=20x ./dataplane/probe
 func BenchmarkTenThousand(b *testing.B) {
@@ -48,7 +48,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
-	time.Sleep(4 * time.Second) // time until all checks are spread over the interval
+	time.Sleep(4 * time.Second) // until all checks are spread over the interval
 	checks.Store(0)
 	failed.Store(0)
 	start, used := time.Now(), cpu(b)
@@ -108,18 +108,18 @@ func acceptor(b *testing.B) uint16 {
 	return port
 }
 
-// stoppedVar makes the test binary run a single check, during which its parent stops it.
+// stoppedVar makes the test binary run a single check, during which its parent process stops it.
 const stoppedVar = "VIPD_TEST_STOPPED"
 
-// TestBusyHostBlamesNoTarget stops a process for longer than its check's timeout. The process can't
-// know whether the target answered in time, so the check must count as not run.
+// TestBusyHostBlamesNoTarget stops a process for longer than the timeout of its check. The process
+// can't know whether the target answered in time, so the check must count as not run.
 func TestBusyHostBlamesNoTarget(t *testing.T) {
 	if os.Getenv(stoppedVar) != "" {
 		stopped(t)
 		return
 	}
 	got := ""
-	for range 5 { // on a busy host, the check may end before the stop
+	for range 5 { // on a busy host, the check may end before the process is stopped
 		if got = whileStopped(t); strings.Contains(got, busy) {
 			return
 		}
@@ -127,10 +127,10 @@ func TestBusyHostBlamesNoTarget(t *testing.T) {
 	t.Errorf("result of a stopped process = %q, want %q in it", got, busy)
 }
 
-// whileStopped stops a process during its check and returns the process's output.
+// whileStopped stops a child process during its check, and returns the output of the child.
 func whileStopped(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -short, a child in namespaces would run the check
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -short, the check would run in another child, in namespaces
 	cmd.Env = append(os.Environ(), stoppedVar+"=yes")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -153,10 +153,10 @@ func whileStopped(t *testing.T) string {
 	return lines.Text()
 }
 
-// stopped checks a target that hangs, and prints the result.
+// stopped checks a target that never answers, and prints the result.
 func stopped(t *testing.T) {
 	at := serve(t, func(c net.Conn) {
-		fmt.Println("checking") // printed here because the stop must not precede the connection
+		fmt.Println("checking") // the parent may stop this process only after the connection
 		stuck(c)
 	})
 	p := newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)

@@ -10,20 +10,20 @@ import (
 	"vipd/balancer/health"
 )
 
-// ErrUnchecked is the error of Now for an unknown target.
+// ErrUnchecked is the error that Now returns for an unknown target.
 var ErrUnchecked = errors.New("it has no health check")
 
-// Exchanged is a check that a user has requested.
+// Exchanged is the result of a check that a user has requested.
 type Exchanged struct {
 	At   netip.AddrPort
 	Type balancer.HealthType
 	health.Result
-	// Transcript is the transcript that Probe.Exchange returns.
+	// Transcript is the text that Probe.Exchange returns.
 	Transcript string
 }
 
-// Now runs each check of the target once, outside the schedule. The results do not change the
-// verdict. The error is ErrUnchecked, or the cause for which ctx ended.
+// Now runs each check of the target once, outside the schedule. The results do not affect the
+// verdict. The error is ErrUnchecked, or the reason why ctx ended.
 func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, err error) {
 	r.mu.Lock()
 	w := r.targets[t]
@@ -39,13 +39,13 @@ func (r *Runner) Now(ctx context.Context, t balancer.Target) (all []Exchanged, e
 	return all, nil
 }
 
-// maxManual is the maximum number of checks under way that users requested. They have their own
-// queue, so a user who requests many can neither start any number of programs nor delay scheduled
-// checks.
+// maxManual is the maximum number of concurrent checks that users have requested. These checks have
+// their own queue, so a user who requests many can neither start too many programs nor delay
+// scheduled checks.
 const maxManual = 4
 
-// Exchange runs each check of a subject once. It waits while maxManual others are in progress. The
-// error is the cause for which ctx ended.
+// Exchange runs each check of a subject once. While maxManual other requested checks are running,
+// it waits. The error is the reason why ctx ended.
 func (r *Runner) Exchange(ctx context.Context, subject health.Subject) (all []Exchanged, err error) {
 	for s := range subject.All() {
 		if all, err = r.exchange(ctx, all, newProbe(s, &r.system), s.At); err != nil {

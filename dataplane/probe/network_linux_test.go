@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNetwork checks targets over a virtual cable, with dropped packets, missing hosts, source
-// addresses and marks.
+// TestNetwork checks targets over a virtual link, with dropped packets, missing hosts, source
+// addresses and marks. Each result must name the cause.
 func TestNetwork(t *testing.T) {
 	l := lab.New(t)
 	server := l.Add("server")
@@ -56,7 +56,7 @@ func TestNetwork(t *testing.T) {
 	t.Run("mark is used", func(t *testing.T) { testMark(t, l) })
 }
 
-// testSource compares the source address of a check with its setting.
+// testSource checks that a check uses the source address of its definition.
 func testSource(t *testing.T, server *lab.NS) {
 	var ln net.Listener
 	if err := server.Do(func() (err error) { ln, err = net.Listen("tcp", "10.1.0.2:90"); return err }); err != nil {
@@ -75,7 +75,7 @@ func testSource(t *testing.T, server *lab.NS) {
 	}
 }
 
-// testMark checks an address that has a route for marked packets only.
+// testMark checks an address that has a route only for marked packets.
 func testMark(t *testing.T, l *lab.Lab) {
 	if err := l.Host().Do(markedRoute); err != nil {
 		t.Fatal(err)
@@ -85,11 +85,12 @@ func testMark(t *testing.T, l *lab.Lab) {
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
 }
 
-// forbidden is the start of results for targets that this host's own rules block.
+// forbidden is the start of the text of a check whose target this host's own rules block.
 const forbidden = "not run: this host's own packet filter or routes forbid it"
 
-// TestForbiddenTargets blocks targets on this host, then on the server. A block on this host is not
-// the target's fault. A block on the server also affects clients, so the check must fail.
+// TestForbiddenTargets blocks targets on this host, and then on the server. A block on this host is
+// not the target's fault, so the check must count as not run. A block on the server also affects
+// clients, so the check must fail.
 func TestForbiddenTargets(t *testing.T) {
 	lab.Need(t, "iptables", "ip6tables")
 	l := lab.New(t)
@@ -107,7 +108,7 @@ func TestForbiddenTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	quiet(t)
-	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the reply to the second packet counts
+	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the reply to the second packet has an effect
 	udp := define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "ping" })
 	dns := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
 	for _, c := range []struct {
@@ -139,8 +140,8 @@ func TestForbiddenTargets(t *testing.T) {
 	}
 }
 
-// TestOutOfDescriptors runs a check without free file descriptors. The target is not at fault, so
-// the check must count as not run.
+// TestOutOfDescriptors runs a check without free file descriptors. This is not the target's fault,
+// so the check must count as not run.
 func TestOutOfDescriptors(t *testing.T) {
 	at := serve(t, stuck)
 	check(t, define(balancer.TCPHealth, nil), at, health.Passed, "connected")
@@ -149,7 +150,7 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got health.Result
-	for range 100 { // an earlier check that ends now may free a lower descriptor
+	for range 100 { // repeated, because the end of an earlier check may free a lower descriptor
 		fd, err := unix.Dup(0)
 		if err != nil {
 			t.Fatal(err)

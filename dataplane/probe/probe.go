@@ -11,27 +11,27 @@ import (
 	"vipd/balancer/health"
 )
 
-// maxAnswer is the maximum length of an answer, in bytes: an endless answer must not block a check
-// or fill the memory.
+// maxAnswer is the maximum length of an answer, in bytes. Without it, an endless answer would block
+// a check or use up the memory.
 const maxAnswer = 64 << 10
 
-// maxText is the maximum length of a result's text, in bytes. Parts of it come from the target.
+// maxText is the maximum length of a result's text, in bytes. Targets control parts of the text.
 const maxText = 500
 
-// Probe runs the checks of one definition. Many goroutines may call its methods at once.
+// Probe runs the checks of one definition. It is safe for concurrent use.
 type Probe struct {
 	health *balancer.Health
 	proto  balancer.Protocol
-	header string // PROXY header, sent first over TCP
+	header string // PROXY header to send first, or ""
 	kind   func(*attempt, context.Context) (string, error)
 	files  *files // nil if the check does not use TLS
 	steps  []step // steps of a TCP check
-	// secrets are the texts of the definition that results and transcripts must not show.
+	// secrets holds the texts of the definition that results and transcripts must not show.
 	secrets []string
 }
 
-// newProbe returns the probe for a subject, whose address it ignores. The definition must be valid
-// and must not change.
+// newProbe returns the probe for a subject. It ignores the subject's address. The definition must
+// be valid and must not change.
 func newProbe(s health.Subject, system *systemStore) *Probe {
 	h := s.Health
 	p := &Probe{health: h, proto: s.Proto, header: localHeader(s.Header), kind: kinds()[h.Type], secrets: secretsOf(h)}
@@ -59,25 +59,25 @@ func kinds() map[balancer.HealthType]func(*attempt, context.Context) (string, er
 	}
 }
 
-// attempt is one check under way.
+// attempt is a single check in progress.
 type attempt struct {
 	*Probe
 	at    netip.AddrPort
 	notes *transcript // nil if no transcript is kept
-	// interrupts has functions that detach the connections' deadlines from the context.
+	// interrupts holds functions that detach the connections' deadlines from the context.
 	interrupts []func() bool
 }
 
-// Check checks the target with address at. It returns within the definition's timeout, or slightly
-// later if it must kill a program. The outcome is health.NotRun if ctx ended the check, or if it
-// failed because this host was too busy to run it.
+// Check runs a check against the address at. It returns within the definition's timeout, or
+// slightly later if it must kill a program. The outcome is health.NotRun if ctx ended the check, or
+// if this host could not run it, for example because it was too busy.
 func (p *Probe) Check(ctx context.Context, at netip.AddrPort) health.Result {
 	return p.check(ctx, at, nil)
 }
 
-// Exchange is like Check, and also returns a readable transcript of sent and received data. The
-// transcript has at most about 16 KiB. It omits the values of secret headers, and data that TCP and
-// UDP checks send.
+// Exchange is like Check, but also returns a readable transcript of sent and received data. The
+// transcript has at most about 16 KiB. It omits the values of secret headers, and the data that TCP
+// and UDP checks send.
 func (p *Probe) Exchange(ctx context.Context, at netip.AddrPort) (health.Result, string) {
 	notes := &transcript{secrets: p.secrets, hideSent: p.health.Type == balancer.TCPHealth || p.health.Type == balancer.UDPHealth}
 	r := p.check(ctx, at, notes)
@@ -115,13 +115,13 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 }
 
 // overslept reports whether a failed check lasted so much longer than its timeout that this host
-// must have suspended it. An answer may then have arrived in time, but been read too late. Exec
-// checks are exempt, because killing a program may need time.
+// must have been suspended or too busy. An answer may then have arrived in time, but been read too
+// late. Exec checks are exempt, because killing a program may take time.
 func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }
 
-// clearInterrupts makes the connections independent of the context.
+// clearInterrupts makes the connections independent of the context's end.
 func (a *attempt) clearInterrupts() {
 	for _, stop := range a.interrupts {
 		stop()
@@ -129,7 +129,7 @@ func (a *attempt) clearInterrupts() {
 	a.interrupts = nil
 }
 
-// localError is a failure of this host, not of the target.
+// localError is a failure of this host and not of the target.
 type localError struct{ err error }
 
 func (e *localError) Error() string { return e.err.Error() }

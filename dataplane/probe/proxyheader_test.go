@@ -21,7 +21,7 @@ import (
 	"vipd/test/wait"
 )
 
-// afterHeader is a connection whose PROXY header was read.
+// afterHeader is a connection whose PROXY header has been read.
 type afterHeader struct {
 	net.Conn
 	rest io.Reader
@@ -29,8 +29,8 @@ type afterHeader struct {
 
 func (c afterHeader) Read(p []byte) (int, error) { return c.rest.Read(p) }
 
-// behindProxy requires a PROXY header of the given version that names no client before handle. It
-// closes other connections.
+// behindProxy returns a handler that calls handle only after a PROXY header of the given version
+// that names no client. It closes other connections.
 func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
 		r := bufio.NewReader(c)
@@ -42,8 +42,8 @@ func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net
 	}
 }
 
-// TestProxyHeader checks servers that accept only connections with a PROXY header without a
-// client's address. Each kind of check over TCP must pass with the header, and fail without it.
+// TestProxyHeader checks servers that accept only connections with a PROXY header that names no
+// client. Each kind of check over TCP must pass with the header, and fail without it.
 func TestProxyHeader(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)
@@ -79,7 +79,7 @@ func TestProxyHeader(t *testing.T) {
 	}
 }
 
-// TestProxyHeaderOverUDP checks a server that answers only a datagram with a header of version 2
+// TestProxyHeaderOverUDP checks a server that answers only datagrams with a header of version 2
 // that names no client. The check must pass with that version, and fail otherwise.
 func TestProxyHeaderOverUDP(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -115,7 +115,7 @@ func TestProxyHeaderOverUDP(t *testing.T) {
 	}
 }
 
-// forward copies a connection to and from a server.
+// forward returns a handler that forwards a connection to a server.
 func forward(t *testing.T, to netip.AddrPort) func(net.Conn) {
 	t.Helper()
 	return func(c net.Conn) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unrouted drops packets for dst.
+// unrouted adds a route that drops packets to a network.
 func unrouted(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -16,7 +16,7 @@ func unrouted(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_BLACKHOLE})
 }
 
-// prohibited rejects packets for dst as administratively prohibited.
+// prohibited adds a route that rejects packets to a network as administratively prohibited.
 func prohibited(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -25,7 +25,8 @@ func prohibited(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_PROHIBIT})
 }
 
-// markedRoute gives packets with mark 77 a route to 10.8.0.1 that rejects them in a distinct way.
+// markedRoute adds a route to 10.8.0.1 for packets with mark 77, which rejects them with a distinct
+// error.
 func markedRoute() error {
 	rule := netlink.NewRule()
 	rule.Mark, rule.Table, rule.Family = 77, 77, unix.AF_INET

@@ -19,39 +19,39 @@ import (
 
 // Options configures a Runner.
 type Options struct {
-	// Report receives the verdicts that changed. Changes at about the same time share a call. A
-	// single goroutine calls it and waits for it, so it must not block.
+	// Report receives the verdicts that changed. Changes at about the same time share a call. The
+	// goroutine of Run calls it and waits for it, so it must not block.
 	Report func([]Transition)
-	// Observe receives each result, unless it is nil. Many goroutines call it concurrently.
+	// Observe, if not nil, receives each result. It is called concurrently.
 	Observe func(balancer.HealthType, health.Result)
-	// OnResult receives each result that counts, once for each target, unless it is nil. It must
-	// neither block nor call the Runner.
+	// OnResult, if not nil, receives each result that affects a state, once for each target. It
+	// must neither block nor call the Runner.
 	OnResult func(TargetResult)
-	// InFlight is the maximum number of checks under way, without exec checks and those of
-	// Exchange. Default 8192: with the default timeout of 1 s, as many checks a second run even if
-	// all of them hang.
+	// InFlight is the maximum number of concurrent checks, without exec checks and checks of
+	// Exchange. The default of 8192 allows as many checks per second with the default timeout of 1
+	// s, even if all of them hang.
 	InFlight int
-	// Programs is the maximum number of exec checks under way, without those of Exchange. Default
-	// 16.
+	// Programs is the maximum number of concurrent exec checks, without checks of Exchange. The
+	// default is 16.
 	Programs int
 	// Gather is the time for which a changed verdict waits for others, to be reported with them.
-	// Each further changed verdict extends the wait, up to four times Gather. Default 50 ms.
+	// Each further changed verdict extends the wait, up to four times Gather. The default is 50 ms.
 	Gather time.Duration
 	// Seed makes this node's jitter different from other nodes' jitter.
 	Seed uint64
-	// Kept is the result of an earlier run's Runner.Keep.
+	// Kept is the result of Runner.Keep in an earlier run.
 	Kept []Kept
-	// Held is the last time at which Kept is known to have been current.
+	// Held is the latest time at which Kept is known to have been current.
 	Held time.Time
-	// Check runs one check. If nil, it is Probe.Check.
+	// Check runs a check. If nil, Probe.Check is used.
 	Check func(context.Context, *Probe, netip.AddrPort) health.Result
 }
 
-// TargetResult is a result of a target.
+// TargetResult is the result of a check of a target.
 type TargetResult struct {
 	Target balancer.Target
-	// Check is the index of the check among the target's, with its rules. At is the probed address,
-	// which may have another port than the target.
+	// Check is the index of the check among the target's checks, and Rules are the rules of the
+	// check. At is the probed address, whose port may differ from the target's.
 	Check int
 	Rules health.Rules
 	At    netip.AddrPort
@@ -69,11 +69,11 @@ const (
 // Options.Gather.
 const maxGather = 4
 
-// Transition is a change of a verdict.
+// Transition is a change of the verdict of one or more targets.
 type Transition struct {
 	// Targets are the targets that share the verdict, in order.
 	Targets []balancer.Target
-	// Before is the former verdict, and For is how long it lasted; 0 if it was unknown.
+	// Before is the former verdict, and For is how long it lasted. For is 0 if this is unknown.
 	Before balancer.Verdict
 	For    time.Duration
 	// State is the new state. State.Last.Text is the cause.
@@ -82,53 +82,53 @@ type Transition struct {
 
 // Status is the state of one target.
 type Status struct {
-	// At is the address that is probed, and Health is the definition of the check. If the target
-	// has several checks, they belong to the check whose result is shown.
+	// At is the probed address, and Health is the definition of the check. If the target has
+	// several checks, they belong to the check whose result is shown.
 	At     netip.AddrPort
 	Health *balancer.Health
-	// State has the verdict and the time of the next check, State.Due.
+	// State includes the verdict, and the time of the next check (State.Due).
 	State health.State
 	// Checking reports whether a check is under way.
 	Checking bool
-	// Checks are the states of the checks if there are several, or nil.
+	// Checks holds the states of the target's checks. It is nil unless there are several.
 	Checks []Status
 }
 
-// Runner checks targets periodically. Set defines the targets, and Run checks them. All methods may
-// be called by any goroutine.
+// Runner checks targets periodically. Set defines the targets, and Run checks them. All methods are
+// safe for concurrent use.
 //
-// Goals, and how each is met:
-//  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, whatever their service. An
-//     entry keeps its state as long as any target uses it.
-//  2. A check that hangs delays no other: each runs in its own goroutine, and programs have their own queue.
-//  3. Cheap at 10,000 targets: all share one heap and one timer, checks due within a tick start together, and a result costs one
-//     push. It wakes the loop only if something has changed.
-//  4. Targets that fail together are found together: a failure makes targets that may have failed with it be checked at once (see
+// Goals, and how each is reached:
+//  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, even if their services
+//     differ. An entry keeps its state as long as any target uses it.
+//  2. A check that hangs delays no other check: each runs in its own goroutine, and programs have their own queue.
+//  3. Low cost at 10,000 targets: all share one heap and one timer, checks due within a tick start together, and a result costs one
+//     push. A result wakes the loop only if the loop must act earlier.
+//  4. Targets that fail together are detected together: a failure moves forward the checks of targets that may share its cause (see
 //     alarmLocked).
-//  5. Changes at about the same time make one report: see Options.Gather.
+//  5. Changes at about the same time share a report: see Options.Gather.
 type Runner struct {
 	o      Options
-	wake   wake.Signal // holds a token if the loop must check the schedule again
+	wake   wake.Signal // has a token if the loop must check the schedule again
 	system systemStore
-	manual chan struct{} // holds a token for each check of Exchange under way
+	manual chan struct{} // holds a token for each requested check that is running
 
 	mu       sync.Mutex // guards the fields below
 	ctx      context.Context
 	running  sync.WaitGroup
 	wanted   snap.Map[balancer.Target, health.Subject]
 	verdicts snap.Map[balancer.Target, balancer.Verdict]
-	assumed  snap.Map[balancer.Target, balancer.Verdict] // verdicts of other nodes
+	assumed  snap.Map[balancer.Target, balancer.Verdict] // verdicts from other nodes
 	kept     map[netip.AddrPort][]Kept                   // states of an earlier run
 	entries  map[entryKey]*entry
 	targets  map[balancer.Target]*watch
 	probes   map[string]*sharedProbe
-	hosts    map[netip.Addr]*circle // the entries at each address
+	hosts    map[netip.Addr]*circle // the entries of each address
 	due      schedule
-	sleeps   time.Time // time at which the loop wakes up by itself
+	sleeps   time.Time // time at which the loop will wake up by itself
 	network  lane
 	programs lane
 	changes  []Transition
-	reportAt time.Time // zero means that there is nothing to report
+	reportAt time.Time // time of the next report, or zero if there is nothing to report
 	reportBy time.Time // the latest time for reportAt
 }
 
@@ -151,10 +151,10 @@ func NewRunner(o Options) *Runner {
 	return r
 }
 
-// tick is the maximum delay of a due check. Checks due within it start together.
+// tick is the maximum delay of a due check. Checks that become due within a tick start together.
 const tick = 2 * time.Millisecond
 
-// Run checks the targets until ctx ends. It returns when the last check has ended.
+// Run checks the targets until ctx ends. It returns after the last running check has ended.
 func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -182,7 +182,7 @@ func (r *Runner) Run(ctx context.Context) {
 	r.running.Wait()
 }
 
-// startDue starts the checks that are due, sets r.sleeps, and returns the changes that are to be
+// startDue starts the checks that are due, sets r.sleeps, and returns the changes that must be
 // reported now.
 func (r *Runner) startDue(now time.Time) []Transition {
 	r.mu.Lock()
@@ -208,7 +208,7 @@ func (r *Runner) startDue(now time.Time) []Transition {
 	return nil
 }
 
-// startLocked starts as many waiting checks of the lane as there is room for.
+// startLocked starts the waiting checks of a lane for which the lane has room.
 func (r *Runner) startLocked(l *lane) {
 	for len(l.waiting) > 0 && l.running < l.max && r.ctx != nil {
 		e := l.waiting[0]
@@ -228,7 +228,7 @@ func (r *Runner) startLocked(l *lane) {
 	}
 }
 
-// check runs one check of e and records the result.
+// check runs a check of e, and records the result.
 func (r *Runner) check(ctx context.Context, e *entry) {
 	res := r.o.Check(ctx, e.probe, e.key.at)
 	if r.o.Observe != nil && ctx.Err() == nil {
@@ -260,7 +260,8 @@ func (r *Runner) check(ctx context.Context, e *entry) {
 	}
 }
 
-// changeLocked records that the verdict of e has changed, for the next report.
+// changeLocked adds the change of the verdict of e to the next report. before is the former state
+// of e.
 func (r *Runner) changeLocked(e *entry, before health.State) {
 	var sharing []balancer.Target // targets that have no other check
 	for _, t := range slices.SortedFunc(slices.Values(e.targets), balancer.Target.Compare) {
@@ -277,8 +278,8 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 	}
 }
 
-// Set replaces the targets with wanted and returns their verdicts. A target with the same check
-// keeps its state, also in the middle of a change of its verdict. A target with another check keeps
+// Set replaces the targets with wanted, and returns their verdicts. A target whose check does not
+// change keeps its state, even during a change of its verdict. A target whose check changes keeps
 // its verdict. The cost grows with the difference.
 func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
@@ -298,8 +299,8 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	return r.verdicts
 }
 
-// Assume sets the verdicts of other nodes. A target that is checked here from now on starts with
-// them, so its first result does not decide alone.
+// Assume sets the verdicts of other nodes. A target that is added later starts with the verdict of
+// other nodes, so its first result alone does not decide.
 func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -313,7 +314,7 @@ func (r *Runner) Verdicts() snap.Map[balancer.Target, balancer.Verdict] {
 	return r.verdicts
 }
 
-// Status returns the state of t, and whether t is a target.
+// Status returns the state of t. It returns false if t is not a target.
 func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -324,8 +325,8 @@ func (r *Runner) Status(t balancer.Target) (Status, bool) {
 	return w.status(), true
 }
 
-// Hint reports that the state of the targets may have changed. They are checked at once, or when
-// the fast interval since their latest check has passed. Unknown targets are ignored.
+// Hint reports that the state of targets may have changed. They are checked immediately, or after
+// the fast interval since their latest check. Unknown targets are ignored.
 func (r *Runner) Hint(targets ...balancer.Target) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,14 +355,14 @@ func (r *Runner) hintLocked(e *entry, now time.Time) {
 // Kept is the saved state of one probe.
 type Kept struct {
 	At netip.AddrPort `json:"at"`
-	// Check is a fingerprint of the definition, and Services are the services that used it.
+	// Check is a fingerprint of the definition, and Services holds the services that used it.
 	Check    string          `json:"check"`
 	Services []balancer.Name `json:"services"`
 	health.Saved
 }
 
-// keptOf returns the saved state of the check with this key, or else of another check of the same
-// address and service.
+// keptOf returns the saved state of the check with a key. If there is none, it returns the saved
+// state of another check with the same address and service.
 func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
 	all, check := r.kept[key.at], digest(key.definition)
 	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })
@@ -374,7 +375,7 @@ func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool
 	return all[i].Saved, true
 }
 
-// Keep returns the states that the next run needs as Options.Kept, sorted by address.
+// Keep returns the states that the next run needs for Options.Kept, sorted by address.
 func (r *Runner) Keep() []Kept {
 	r.mu.Lock()
 	var kept []Kept
@@ -388,8 +389,8 @@ func (r *Runner) Keep() []Kept {
 	return kept
 }
 
-// digest is a fingerprint of a definition. The definition itself may hold secrets and is never
-// written to the disk.
+// digest returns a fingerprint of a definition. The definition itself may contain secrets, and is
+// never written to disk.
 func digest(definition string) string {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(definition))

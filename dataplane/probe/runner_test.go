@@ -21,15 +21,15 @@ import (
 	"vipd/test/wait"
 )
 
-// world simulates the network of a runner's checks. It runs on synctest's clock: each time.Sleep in
-// this file advances the clock without delay once all other goroutines wait.
+// world simulates the network that a runner checks. It runs on synctest's clock: when all other
+// goroutines wait, each time.Sleep in this file advances the clock without a real delay.
 type world struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	broken  map[netip.AddrPort]bool
-	takes   map[netip.AddrPort]time.Duration // duration of a check
-	under   map[netip.AddrPort]int           // number of concurrent checks by address
+	takes   map[netip.AddrPort]time.Duration // duration of a check of the address
+	under   map[netip.AddrPort]int           // number of running checks by address
 	flying  int
 	most    int                            // maximum number of concurrent checks so far
 	begins  map[netip.AddrPort][]time.Time // start of each check
@@ -94,7 +94,7 @@ func (w *world) checked(at netip.AddrPort) []time.Time {
 	return slices.Clone(w.begins[at])
 }
 
-// set breaks or repairs n targets. Later checks last for the given time.
+// set breaks or repairs the first n targets. takes is the duration of later checks.
 func (w *world) set(n int, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -113,12 +113,12 @@ func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	return r, func() { cancel(); <-ended }
 }
 
-// at returns the address of target i.
+// at returns the probed address of target i.
 func at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
 }
 
-// target returns target i of a service.
+// target returns target i, which belongs to a service.
 func target(service string, i int) balancer.Target {
 	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
 }
@@ -141,7 +141,7 @@ func usual(change func(*balancer.Health)) *balancer.Health {
 	})
 }
 
-// TestHangingChecksDelayNoOther lets a thousand checks hang until their timeout. The only healthy
+// TestHangingChecksDelayNoOther makes a thousand checks hang until their timeout. The only healthy
 // target must still be checked on time.
 func TestHangingChecksDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -168,8 +168,8 @@ func TestHangingChecksDelayNoOther(t *testing.T) {
 	})
 }
 
-// TestConcurrencyLimits checks more targets than may be checked at once. The runner must keep the
-// separate limits for network checks and programs, and check every target.
+// TestConcurrencyLimits checks more targets than may be checked concurrently. The runner must not
+// exceed the separate limits for network checks and programs, and must check every target.
 func TestConcurrencyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, programs := newWorld(t), newWorld(t)
@@ -212,9 +212,9 @@ func TestConcurrencyLimits(t *testing.T) {
 	})
 }
 
-// TestLatePrograms runs programs of 0.4 s, 16 at once, and a network check. If the interval is too
-// short for all programs, the runner must report them as late, with a delay that indicates the
-// necessary interval.
+// TestLatePrograms runs programs that take 0.4 s, 16 concurrently, and a network check. If the
+// interval is too short for all programs, the runner must report them as late, with a delay that
+// indicates the necessary interval.
 func TestLatePrograms(t *testing.T) {
 	for _, c := range []struct {
 		programs int
@@ -250,7 +250,7 @@ func TestLatePrograms(t *testing.T) {
 }
 
 // TestSharedChecks gives several services the same check of one address. They must share its
-// results and reports even if they react to results differently.
+// results and reports, even if they use the results differently.
 func TestSharedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -269,8 +269,8 @@ func TestSharedChecks(t *testing.T) {
 		if all := w.reported(); len(all) != 1 || len(all[0]) != 1 || fmt.Sprint(all[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
 			t.Errorf("reports = %+v, want one change of a, b and c", all)
 		}
-		// A service leaves and another joins. The check must continue, and the new service must
-		// have its verdict at once.
+		// One service leaves, and another joins. The check must continue, and the new service must
+		// have its verdict immediately.
 		before := len(w.checked(at(1)))
 		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
 		verdicts := r.Set(m)
@@ -290,8 +290,8 @@ func TestSharedChecks(t *testing.T) {
 	})
 }
 
-// TestSimultaneousChangesShareReport breaks 1000 targets and hints at all of them. One report must
-// contain all changes.
+// TestSimultaneousChangesShareReport breaks 1,000 targets, and hints at all of them. A single
+// report must contain all changes.
 func TestSimultaneousChangesShareReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -316,8 +316,8 @@ func TestSimultaneousChangesShareReport(t *testing.T) {
 	})
 }
 
-// TestDetectionTime breaks a thousand targets at once. Each must be reported down within interval x
-// fall + timeout.
+// TestDetectionTime breaks a thousand targets at the same time. Each must be reported down within
+// interval x fall + timeout.
 func TestDetectionTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -338,8 +338,9 @@ func TestDetectionTime(t *testing.T) {
 	})
 }
 
-// TestReloadKeepsState sets new checks while a target fails. An equal check must keep the state, a
-// changed check must keep the verdict, and a removed target must have no status.
+// TestReloadKeepsState sets new checks while a target fails. If the check is equal, the target must
+// keep its state. If it has changed, the target must keep its verdict. A removed target must have
+// no status.
 func TestReloadKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -380,8 +381,8 @@ func TestReloadKeepsState(t *testing.T) {
 	})
 }
 
-// TestRestartKeepsVerdicts passes the state of a runner to the next. Verdicts must survive for a
-// minute and apply to the same service only.
+// TestRestartKeepsVerdicts passes the state of a runner to the next one. Verdicts must survive for
+// a minute, and must apply only to the same service.
 func TestRestartKeepsVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -397,14 +398,14 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		}
 		want := r.Verdicts()
 		time.Sleep(20 * time.Second)
-		// The third target has another check now. The old verdict of its address is better than
-		// none.
+		// The third target now has another check. It must start with the old verdict of its
+		// address.
 		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
 		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
 		for target, c := range snap.Diff(want, next.Set(m)) {
 			t.Errorf("verdict of %s = %q, want %q", target, c.New, c.Old)
 		}
-		// The check of another service at the same address does not inherit the verdict.
+		// The check of another service at the same address must not inherit the verdict.
 		stranger := target("other", 1)
 		others := m.Set(stranger, health.Subject{At: at(1), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "y" })})
 		if got := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(others).At(stranger); got != balancer.HealthUnknown {
@@ -418,7 +419,7 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 }
 
 // TestReloadKeepsVerdicts renames a service, or changes its check or port, while the target is
-// down. It must stay down, whichever name sorts first.
+// down. The target must stay down, regardless of which name sorts first.
 func TestReloadKeepsVerdicts(t *testing.T) {
 	subject := func(i int, h *balancer.Health) health.Subject {
 		return health.Subject{At: at(i), Proto: balancer.TCP, Health: h}
@@ -456,8 +457,8 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 }
 
 // TestAssumedVerdicts passes the verdicts of other nodes to a runner. A new target must start with
-// its assumed verdict and need as many results as usual to change it. Targets that are already
-// checked must ignore it.
+// its assumed verdict, and need as many results as usual to change it. Targets that are already
+// checked must ignore assumed verdicts.
 func TestAssumedVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -494,7 +495,7 @@ func TestAssumedVerdicts(t *testing.T) {
 	})
 }
 
-// TestNow runs a check outside the schedule. Its result must not count for the verdict.
+// TestNow runs a check outside the schedule. Its result must not affect the verdict.
 func TestNow(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -514,7 +515,7 @@ func TestNow(t *testing.T) {
 	}
 }
 
-// TestManualChecksLimited requests 100 checks at once. All must run, four at a time, except a
+// TestManualChecksLimited requests 100 checks concurrently. All must run, four at a time, except a
 // request that is canceled while it waits.
 func TestManualChecksLimited(t *testing.T) {
 	quiet(t)
@@ -559,8 +560,8 @@ func TestManualChecksLimited(t *testing.T) {
 	}
 }
 
-// TestRandomHistories changes targets and their health at random, then waits a minute. Every
-// verdict must match the target's health.
+// TestRandomHistories changes targets and their health at random, and then waits a minute. Every
+// verdict must match the health of its target.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { history(t, seed) })
@@ -571,7 +572,7 @@ func history(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	w := newWorld(t)
 	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
-	defer stop() // deferred, so it runs after the world's lock is released
+	defer stop() // deferred, because the world's lock must be released first
 	checks := []*balancer.Health{
 		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
 	}
@@ -588,7 +589,7 @@ func history(t *testing.T, seed uint64) {
 				m = m.Delete(name)
 				continue
 			}
-			// Each address has one check, because two could run at the same time.
+			// Each address has only one check, because two could run at the same time.
 			i := int(name.Addr.As4()[3])
 			m = m.Set(name, health.Subject{At: at(i), Proto: balancer.TCP, Health: checks[i%len(checks)]})
 		}

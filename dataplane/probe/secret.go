@@ -11,11 +11,11 @@ import (
 	"vipd/balancer"
 )
 
-// Hidden replaces secrets.
+// Hidden replaces secrets in texts.
 const Hidden = "(hidden)"
 
-// minSecret is the minimum length of a secret argument. Hiding shorter arguments would make
-// answers unreadable.
+// minSecret is the minimum length of an argument that is treated as a secret. Hiding shorter
+// arguments would make answers unreadable.
 const minSecret = 4
 
 // secretHeader reports whether the values of headers with this name are secret.
@@ -23,7 +23,7 @@ func secretHeader(name string) bool {
 	return regexp.MustCompile(`(?i)auth|cookie|token|secret|key|passw|credential`).MatchString(name)
 }
 
-// WithoutSecrets returns a service's table, as balancer.EncodeService writes it, without the data
+// WithoutSecrets returns a service's table, as encoded by balancer.EncodeService, without the data
 // that its health checks send and the values of their secret headers.
 func WithoutSecrets(definition map[string]any) map[string]any {
 	checks, checked := definition["health"]
@@ -35,7 +35,7 @@ func WithoutSecrets(definition map[string]any) map[string]any {
 	return definition
 }
 
-// redact returns a copy of value in which Hidden replaces each field that secret selects.
+// redact returns a copy of value in which Hidden replaces the fields that secret selects.
 func redact(value any, secret func(field string) bool) any {
 	switch value := value.(type) {
 	case []any:
@@ -62,7 +62,7 @@ func redact(value any, secret func(field string) bool) any {
 }
 
 // secretsOf returns the secrets of a valid definition that answers may repeat: values of headers,
-// and arguments of the texts that a check sends.
+// and arguments in the texts that a check sends.
 func secretsOf(h *balancer.Health) []string {
 	var secrets []string
 	for name, value := range h.Headers {
@@ -79,7 +79,8 @@ func secretsOf(h *balancer.Health) []string {
 }
 
 // arguments returns the words of a text that may be secret: all words after the first word of each
-// line, which is a command. A single word may itself be a secret, such as an answer to a prompt.
+// line, which is usually a command. If a line has only one word, that word may be a secret, for
+// example the answer to a prompt.
 func arguments(text string) (secrets []string) {
 	for line := range strings.Lines(text) {
 		words := strings.FieldsFunc(line, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || strings.ContainsRune(`"'`, r) })
@@ -95,7 +96,7 @@ func arguments(text string) (secrets []string) {
 	return secrets
 }
 
-// withoutSecrets returns data in which Hidden replaces each secret.
+// withoutSecrets returns a copy of data in which Hidden replaces each secret.
 func withoutSecrets(data []byte, secrets []string) []byte {
 	for _, s := range secrets {
 		data = bytes.ReplaceAll(data, []byte(s), []byte(Hidden))

@@ -12,18 +12,18 @@ import (
 	"vipd/balancer"
 )
 
-// step is one exchange of a TCP check.
+// step is one request of a TCP check, with the answer that it expects.
 type step struct {
 	send []byte
-	// find returns the length of the shortest start of data that contains the expected answer, or
-	// -1. A longer start must also contain it, so it does not matter how an answer is split. If
-	// nil, the step expects no answer.
+	// find returns the length of the shortest prefix of data that contains the expected answer, or
+	// -1. A longer prefix must also contain it, so it does not matter how an answer is split. If
+	// find is nil, the step expects no answer.
 	find func(data []byte) int
-	// lacking describes the expected answer, for errors.
+	// lacking describes the expected answer in errors.
 	lacking string
 }
 
-// stepsOf returns the steps of a valid definition. Send and Expect are a single step.
+// stepsOf returns the steps of a valid definition. The settings send and expect are a single step.
 func stepsOf(h *balancer.Health) []step {
 	defined := h.Steps
 	if h.Send != "" || h.Expect != "" {
@@ -72,8 +72,8 @@ func findPattern(pattern *regexp.Regexp) func([]byte) int {
 	}
 }
 
-// withoutPartialRune returns data without the first bytes of a character whose other bytes may
-// still arrive.
+// withoutPartialRune returns data without the first bytes of a final character whose other bytes
+// may still arrive.
 func withoutPartialRune(data []byte) []byte {
 	for i := len(data) - 1; i >= max(0, len(data)-utf8.UTFMax); i-- {
 		if !utf8.RuneStart(data[i]) {
@@ -87,8 +87,8 @@ func withoutPartialRune(data []byte) []byte {
 	return data
 }
 
-// converse runs the steps over a connection. Each step reads from the end of the previous step's
-// answer.
+// converse runs the steps over a connection, and returns the text of the result. Each step reads
+// from the end of the previous step's answer.
 func (a *attempt) converse(conn io.ReadWriter) (string, error) {
 	var unread []byte
 	for i := range a.steps {
@@ -115,7 +115,8 @@ func (a *attempt) converse(conn io.ReadWriter) (string, error) {
 }
 
 // perform runs step i, and returns the data after its answer. unread is the data after the previous
-// answer. A peer that closes the connection early may already have sent all answers.
+// answer. If sending fails, perform still reads, because a peer that closes the connection early
+// may already have sent all answers.
 func (a *attempt) perform(conn io.ReadWriter, i int, unread []byte) ([]byte, error) {
 	s := &a.steps[i]
 	if len(s.send) > 0 {
@@ -131,7 +132,8 @@ func (a *attempt) perform(conn io.ReadWriter, i int, unread []byte) ([]byte, err
 	return a.await(conn, s, unread)
 }
 
-// await reads until the answer of a step has arrived, and returns the data after it.
+// await reads until the answer of a step has arrived, and returns the data after it. got is the
+// data that has already been read.
 func (a *attempt) await(r io.Reader, s *step, got []byte) ([]byte, error) {
 	buf := make([]byte, 4<<10)
 	for {

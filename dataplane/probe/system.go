@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it once
-// in a process's life, so a CA that is added later would be trusted only after a restart. The zero
-// value is ready; all definitions of a Runner share it.
+// systemStore is the system's store of certificate authorities. Package crypto/x509 reads it only
+// once per process, so a CA that is added later would be trusted only after a restart. The zero
+// value is ready to use. All definitions of a Runner share the store.
 type systemStore struct {
-	mu     sync.Mutex // also held while files are read, but no check waits for it longer than its timeout
+	mu     sync.Mutex // also held while files are read; checks wait for it only until their timeout
 	looked time.Time
 	stamps map[string]stamp
 	pool   *x509.CertPool
@@ -25,12 +25,12 @@ type systemStore struct {
 // storePause is the minimum time between two checks whether the store has changed.
 const storePause = time.Second
 
-// maxStoreFile is the maximum size of a file of the store, in bytes. Bundles of whole organizations
-// have some MiB.
+// maxStoreFile is the maximum size of a file of the store, in bytes. The bundles of large
+// organizations have several MiB.
 const maxStoreFile = 64 << 20
 
-// storePlaces returns the files and folders that crypto/x509 reads on Linux. Only the first
-// readable file counts.
+// storePlaces returns the files and folders that crypto/x509 reads on Linux. Of the files, only the
+// first readable one is used.
 func storePlaces() (files, folders []string) {
 	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
 		files = []string{file}
@@ -44,7 +44,7 @@ func storePlaces() (files, folders []string) {
 }
 
 // authorities returns the authorities that the system currently trusts. It returns nil on systems
-// other than Linux, or if no store is found; crypto/x509 then uses its own.
+// other than Linux, or if no store is found. Then crypto/x509 uses its own.
 func (s *systemStore) authorities() *x509.CertPool {
 	if runtime.GOOS != "linux" {
 		return nil
@@ -68,7 +68,7 @@ func (s *systemStore) authorities() *x509.CertPool {
 	return s.pool
 }
 
-// storeFiles returns the listed files, followed by the files in the folders.
+// storeFiles returns the given files, followed by the files in the folders.
 func storeFiles(files, folders []string) []string {
 	all := slices.Clone(files)
 	for _, folder := range folders {
@@ -83,8 +83,8 @@ func storeFiles(files, folders []string) []string {
 	return all
 }
 
-// readStore reads the first readable file and all files of the folders. It returns nil if none
-// holds a certificate.
+// readStore reads the first readable file and all files in the folders. It returns nil if none of
+// them contains a certificate.
 func readStore(files, folders []string) *x509.CertPool {
 	pool, found := x509.NewCertPool(), false
 	for _, name := range files {

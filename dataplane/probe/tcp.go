@@ -8,7 +8,7 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// tcp connects. If the definition has steps, it performs them.
+// tcp connects to the target. If the definition has steps, it performs them.
 func (a *attempt) tcp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "tcp")
 	if err != nil {
@@ -22,12 +22,12 @@ func (a *attempt) tcp(ctx context.Context) (string, error) {
 	return a.converse(a.record(conn))
 }
 
-// resets reports whether err means that the peer has reset the connection. An answer that arrived
-// earlier can still be read. Servers that answer without reading everything reset the connection
-// when they close it.
+// resets reports whether err means that the peer has reset the connection. A server that answers
+// without reading the whole request resets the connection when it closes it. An answer that arrived
+// earlier can still be read.
 func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE) }
 
-// sendError explains why a text could not be sent.
+// sendError explains why data could not be sent.
 func (a *attempt) sendError(err error) error {
 	if timedOut(err) {
 		return fmt.Errorf("connected, but it did not read what was sent within %s", a.timeout())

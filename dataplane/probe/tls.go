@@ -17,8 +17,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// secure starts TLS on conn and offers the application protocol alpn. The certificate must be valid
-// for the definition's host, or for the address if it has none.
+// secure starts TLS on conn, and offers the application protocol alpn. The certificate must be
+// valid for the definition's host. Without a host, it must be valid for the address.
 func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.Conn, error) {
 	certificates, err := a.files.load(ctx)
 	if err != nil {
@@ -28,7 +28,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	if host, _, err := net.SplitHostPort(name); err == nil {
 		name = host
 	}
-	name = cmp.Or(name, a.at.Addr().String()) // no SNI, but the certificate must contain the address
+	name = cmp.Or(name, a.at.Addr().String()) // no SNI is sent then, but the certificate must contain the address
 	config := &tls.Config{
 		ServerName: name, RootCAs: certificates.authors, Certificates: certificates.own, NextProtos: []string{alpn},
 	}
@@ -55,7 +55,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 
 // acceptAny makes the client accept every certificate. It also enables versions and ciphers that
 // crypto/tls does not offer by default, such as TLS 1.0 and RSA key exchange. They do not weaken
-// the check, because it verifies nothing.
+// the check, because it verifies nothing anyway.
 func acceptAny(c *tls.Config) {
 	c.InsecureSkipVerify = true
 	c.MinVersion = tls.VersionTLS10
@@ -96,7 +96,8 @@ func (a *attempt) tlsError(err error, name string) error {
 	return fmt.Errorf("TLS handshake: %w", bare(err))
 }
 
-// fromRemote reports whether err is an alert that the target sent; crypto/tls has no type for it.
+// fromRemote reports whether err is an alert that the target has sent. crypto/tls has no type for
+// such errors.
 func fromRemote(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "remote error"
@@ -106,7 +107,7 @@ func refusedTLS(err error) error {
 	return fmt.Errorf("refused TLS: %s", strings.TrimPrefix(bare(err).Error(), "tls: "))
 }
 
-// names lists the names and addresses of a certificate.
+// names lists the names and addresses in a certificate.
 func names(c *x509.Certificate) string {
 	all := append([]string{}, c.DNSNames...)
 	for _, ip := range c.IPAddresses {

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnverifiedTLS checks servers that crypto/tls refuses by default. With verify = false they
-// must pass, and otherwise fail.
+// TestUnverifiedTLS checks servers that crypto/tls refuses by default. They must pass with verify =
+// false, and fail otherwise.
 func TestUnverifiedTLS(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)
@@ -58,7 +58,7 @@ func TestUnverifiedTLS(t *testing.T) {
 }
 
 // TestCertificateWithoutNames checks a server whose certificate has only a common name. The result
-// must not advise host.
+// must not advise to set host.
 func TestCertificateWithoutNames(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)

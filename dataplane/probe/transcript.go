@@ -12,10 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxNoted is the maximum number of bytes that a transcript keeps of each direction.
+// maxNoted is the maximum number of bytes that a transcript keeps in each direction.
 const maxNoted = 8 << 10
 
-// transcript records a conversation for people. A nil transcript records nothing. Lines start with
+// transcript records a conversation for users. A nil transcript records nothing. Lines start with
 // "* " for events, "> " for sent data and "< " for received data.
 type transcript struct {
 	secrets  []string
@@ -23,10 +23,10 @@ type transcript struct {
 
 	mu    sync.Mutex // one goroutine may read while another writes
 	parts []part
-	noted [2]int // numbers of bytes sent and received
+	noted [2]int // number of bytes sent, and received
 }
 
-// part is a piece of the conversation in one direction.
+// part is a piece of data in one direction, or an event.
 type part struct {
 	mark byte // '*', '>' or '<'
 	data []byte
@@ -38,7 +38,7 @@ func (t *transcript) note(format string, args ...any) {
 	}
 }
 
-// data records sent ('>') or received ('<') data.
+// data records sent data (mark '>') or received data (mark '<').
 func (t *transcript) data(mark byte, data []byte) {
 	if t == nil || len(data) == 0 {
 		return
@@ -75,7 +75,7 @@ func (t *transcript) add(mark byte, data []byte) {
 	t.parts = append(t.parts, part{mark, slices.Clone(data)})
 }
 
-// String returns the conversation as lines.
+// String returns the conversation as marked lines.
 func (t *transcript) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -93,7 +93,7 @@ func (t *transcript) String() string {
 	return b.String()
 }
 
-// text returns printable data as it is, and other data as a hex dump.
+// text returns a part's data unchanged if it is printable, and otherwise as a hex dump.
 func (t *transcript) text(p part) string {
 	data := t.masked(p)
 	text := string(data)
@@ -106,8 +106,8 @@ func (t *transcript) text(p part) string {
 	return text
 }
 
-// masked returns the data without secrets. It also omits the start of a secret that the limit cuts
-// in two.
+// masked returns a part's data without secrets. It also hides the start of a secret that the size
+// limit cuts in two.
 func (t *transcript) masked(p part) []byte {
 	data := withoutSecrets(p.data, t.secrets)
 	if p.mark == '*' || t.noted[wayOf(p.mark)] <= maxNoted {
@@ -123,7 +123,7 @@ func (t *transcript) masked(p part) []byte {
 	return data
 }
 
-// record returns c or, if a transcript is kept, a connection that records the data of c.
+// record returns c, or a connection that also records its data if there is a transcript.
 func (a *attempt) record(c net.Conn) net.Conn {
 	if a.notes == nil {
 		return c

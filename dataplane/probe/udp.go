@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// udp sends a datagram. If the definition expects a text, an answer must contain it. Otherwise
-// silence is as good as any answer, and only a closed port is a failure.
+// udp sends a datagram. If the definition expects a text, an answer must contain it. Otherwise the
+// check passes with any answer or none, and only a closed port is a failure.
 func (a *attempt) udp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "udp")
 	if err != nil {
@@ -49,8 +49,8 @@ func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 	}
 }
 
-// deliveryError explains why a datagram was not delivered. EACCES is a router's report, because
-// this host's own routes refuse the socket earlier.
+// deliveryError explains why a datagram was not delivered. EACCES means that a router rejected it:
+// if this host's own routes forbid the target, opening the socket fails earlier.
 func (a *attempt) deliveryError(err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EACCES):

@@ -9,13 +9,13 @@ import (
 	"vipd/balancer/health"
 )
 
-// watch is a target with the entries of its checks.
+// watch holds the entries of a target's checks.
 type watch struct {
-	checks []*entry // the target's checks, at least one, in the order of the definition and without duplicates
+	checks []*entry // at least one, in the order of the definition and without duplicates
 	need   balancer.HealthNeed
 }
 
-// state returns the combined state of all checks. If instead is not nil, it replaces the state of
+// state returns the combined state of all checks. If instead is not nil, it is used as the state of
 // e.
 func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	states := make([]health.State, len(w.checks))
@@ -28,7 +28,8 @@ func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	return health.Combine(states, w.need)
 }
 
-// status returns the state for users. If there are several checks, its texts name the check.
+// status returns the state as it is shown to users. If there are several checks, the texts name the
+// check.
 func (w *watch) status() Status {
 	combined := w.state(nil, nil)
 	shown := w.checks[combined.Shown]
@@ -44,7 +45,7 @@ func (w *watch) status() Status {
 	return out
 }
 
-// named returns the text of check i with its number and type.
+// named adds the number and type of check i to a text. An empty text stays empty.
 func (w *watch) named(i int, text string) string {
 	if text == "" {
 		return ""
@@ -52,8 +53,8 @@ func (w *watch) named(i int, text string) string {
 	return fmt.Sprintf("check %d of %d (%s): %s", i+1, len(w.checks), w.checks[i].probe.health.Type, text)
 }
 
-// combineLocked records a change of the state of e, which is one of several checks of t, if it
-// changes the verdict of t.
+// combineLocked records the change of the verdict of t, if there is one, after the state of e has
+// changed. e is one of several checks of t, and before is its former state.
 func (r *Runner) combineLocked(t balancer.Target, w *watch, e *entry, before health.State) {
 	former, status := w.state(e, &before), w.status()
 	if former.Verdict == status.State.Verdict {
@@ -73,7 +74,7 @@ func (r *Runner) setVerdictLocked(t balancer.Target, v balancer.Verdict) {
 	}
 }
 
-// newTransition returns the change of the state that the targets share.
+// newTransition returns a change of the state that some targets share.
 func newTransition(targets []balancer.Target, before, now health.State) Transition {
 	c := Transition{Targets: targets, Before: before.Verdict, State: now}
 	if !before.Since.IsZero() {
@@ -82,7 +83,8 @@ func newTransition(targets []balancer.Target, before, now health.State) Transiti
 	return c
 }
 
-// reportSoonLocked makes the loop report the changes, together with others at about the same time.
+// reportSoonLocked makes the loop report the recorded changes, together with others at about the
+// same time.
 func (r *Runner) reportSoonLocked() {
 	now := time.Now()
 	if r.reportAt.IsZero() {
@@ -98,8 +100,8 @@ func (r *Runner) reportSoonLocked() {
 	}
 }
 
-// moveLocked assigns a target the entries of its subject's checks. If the checks or their need
-// change, the verdict may change at once.
+// moveLocked gives a target the entries of its subject's checks. If the checks or their need
+// change, the verdict may change immediately.
 func (r *Runner) moveLocked(b *batch, m move) {
 	old := r.targets[m.target]
 	if !m.stays {
@@ -135,7 +137,7 @@ func (r *Runner) moveLocked(b *batch, m move) {
 	}
 	before := old.state(nil, nil).State
 	if before.Verdict != now.Verdict && before.Verdict != balancer.HealthUnknown && now.Verdict != balancer.HealthUnknown {
-		now.Since = b.now // the remaining checks may have had this verdict earlier
+		now.Since = b.now // the remaining checks may have had this verdict for longer
 		r.changes = append(r.changes, newTransition([]balancer.Target{m.target}, before, now))
 		r.reportSoonLocked()
 	}

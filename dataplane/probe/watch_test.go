@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// several returns the subject of target 0 with a check at its port 80 and one at port 81.
+// several returns the subject of target 0 with two checks, one at its port 80 and one at port 81.
 func several(need balancer.HealthNeed) health.Subject {
 	first := usual(func(h *balancer.Health) { h.Fall, h.Rise, h.Need = 1, 1, need })
 	second := usual(func(h *balancer.Health) {
@@ -25,8 +25,8 @@ func several(need balancer.HealthNeed) health.Subject {
 
 func other() netip.AddrPort { return netip.AddrPortFrom(at(0).Addr(), 81) }
 
-// TestSeveralChecks breaks and repairs the checks of a target, each with its own interval and fall.
-// The verdict must follow need, change once for each transition, and name the check that decides.
+// TestSeveralChecks breaks and repairs the checks of a target. Each check has its own interval and
+// fall. The verdict must follow need, change once per transition, and name the check that decides.
 func TestSeveralChecks(t *testing.T) {
 	for _, c := range []struct {
 		need           balancer.HealthNeed
@@ -75,7 +75,7 @@ func TestSeveralChecks(t *testing.T) {
 	}
 }
 
-// TestListReloadKeepsVerdict adds a check to a target and removes it again. The verdict must stay
+// TestListReloadKeepsVerdict adds a check to a target, and removes it again. The verdict must stay
 // until results contradict it, and the removed check must no longer run.
 func TestListReloadKeepsVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -118,8 +118,8 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 	})
 }
 
-// TestListReloadReportsVerdict changes a list of a passing and a failing check so that the verdict
-// changes at once. The runner must report the change, with the time that the old verdict lasted.
+// TestListReloadReportsVerdict changes a list of a passing and a failing check, so that the verdict
+// changes immediately. The runner must report the change, and how long the old verdict lasted.
 func TestListReloadReportsVerdict(t *testing.T) {
 	either, one := several("any"), several("all")
 	one.Next = nil
@@ -151,7 +151,7 @@ func TestListReloadReportsVerdict(t *testing.T) {
 	}
 }
 
-// TestListExchange requests the checks of a target. Each must run once.
+// TestListExchange requests the checks of a target. Each check must run once.
 func TestListExchange(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
