@@ -14,10 +14,10 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// Addresses adds owned VIPs to devices and removes them. Only one goroutine may use it.
+// Addresses adds owned VIPs to devices, and removes them. It is not safe for concurrent use.
 type Addresses struct{ batches *rtnl.Batches }
 
-// NewAddresses opens the netlink sockets. It changes nothing.
+// NewAddresses opens the netlink sockets. It does not change any address.
 func NewAddresses() (*Addresses, error) {
 	b, err := rtnl.Open()
 	if err != nil {
@@ -30,8 +30,8 @@ func NewAddresses() (*Addresses, error) {
 func (x *Addresses) Close() error { return x.batches.Close() }
 
 // Add adds VIPs to a device as single addresses. IPv6 addresses skip duplicate address detection,
-// which would take a second. An existing address counts as added. Add returns once the kernel
-// accepts packets for all added addresses, with an error or nil for each address.
+// which would take a second. An existing address counts as added. Add waits until the kernel
+// accepts packets for all added addresses, and returns an error or nil for each address.
 func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	messages := make([]rtnl.Message, len(vips))
 	for i, a := range vips {
@@ -47,13 +47,13 @@ func (x *Addresses) Add(device int, vips []netip.Addr) []error {
 	return errs
 }
 
-// settling is the maximum wait for the routes of new IPv6 addresses. The kernel adds these routes
-// shortly after the addresses. Until then the gate drops packets to and from them, including
+// settling is the maximum wait for the routes of new IPv6 addresses, which the kernel adds shortly
+// after the addresses. Without a route, the gate drops packets to and from an address, including
 // announcements.
 const settling = 500 * time.Millisecond
 
-// isLocal reports whether the kernel accepts packets for an address. It returns true if the kernel
-// can't be queried.
+// isLocal reports whether the kernel accepts packets for an address. If the kernel can't be
+// queried, it returns true.
 func isLocal(a netip.Addr) bool {
 	routes, err := netlink.RouteGet(a.AsSlice())
 	return err != nil && !errors.Is(err, unix.ENETUNREACH) || len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
@@ -85,8 +85,8 @@ func (x *Addresses) do(what string, device int, vips []netip.Addr, messages []rt
 	return errs
 }
 
-// Strip removes the VIPs from every device, including addresses that another program added or an
-// earlier process left. An address with a network belongs to the host itself: Strip leaves it and
+// Strip removes the VIPs from every device, even if another program added them or an earlier
+// process left them. An address with a network belongs to the host itself. Strip leaves it, and
 // returns it in own.
 func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	wanted := map[netip.Addr]bool{}
@@ -115,11 +115,10 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 	return own, errors.Join(all...)
 }
 
-// Held lists the addresses of this host with their networks, by device index. It uses a single
-// request, because a host may have many devices and addresses. It returns the kernel's errors
-// unchanged.
+// Held returns the addresses of this host with their networks, by device index. It uses a single
+// request, because a host may have many devices and addresses. It wraps the kernel's errors.
 func Held() (map[int][]netip.Prefix, error) {
-	const tries = 5 // attempts, because a change interrupts a listing
+	const tries = 5 // a change of addresses interrupts a listing
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	for n := 1; errors.Is(err, netlink.ErrDumpInterrupted) && n < tries; n++ {
 		all, err = netlink.AddrList(nil, netlink.FAMILY_ALL)

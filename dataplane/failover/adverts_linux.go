@@ -32,15 +32,15 @@ func vrrpGroup(v4 bool) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: 0xff, 1: 0x02, 15: 0x12})
 }
 
-// Adverts sends and receives the packets of VRRP. It has a raw socket for each interface and
-// family, which receives multicast and unicast packets, but not its own multicast packets. Its
+// Adverts sends and receives VRRP packets. It has a raw socket for each interface and family, which
+// receives multicast and unicast packets, but not the packets that this host multicasts. Its
 // methods are safe for concurrent use.
 type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
 
 	// reopening guards the fields up to closed. It is held during requests to the kernel, which may
-	// be slow.
+	// be slow, so Send must not acquire it.
 	reopening  sync.Mutex
 	interfaces []string
 	running    sync.WaitGroup
@@ -58,13 +58,13 @@ type advertLink struct {
 	v4   bool
 }
 
-// NewAdverts returns Adverts without interfaces. It calls received for each packet, from several
-// goroutines.
+// NewAdverts returns Adverts without interfaces. It calls received for each packet, concurrently
+// from several goroutines.
 func NewAdverts(received func(Advert), log *slog.Logger) *Adverts {
 	return &Adverts{received: received, log: log}
 }
 
-// Follow sets the interfaces. If an interface is missing, its sockets are opened once it appears.
+// Follow sets the interfaces. If an interface is missing, its sockets are opened when it appears.
 func (x *Adverts) Follow(interfaces []string) {
 	x.reopening.Lock()
 	defer x.reopening.Unlock()
@@ -73,16 +73,16 @@ func (x *Adverts) Follow(interfaces []string) {
 }
 
 // Failure returns the reason why an existing interface has no socket of a family. It returns nil if
-// the socket is open.
+// the socket is open or the interface is missing.
 func (x *Adverts) Failure(on string, v4 bool) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.failures[advertLink{on, v4}]
 }
 
-// reopen opens missing sockets, and replaces the sockets of interfaces whose index has changed. An
-// interface gets another index when it is created again, and its multicast membership is lost. If
-// the interfaces can't be listed, reopen changes nothing.
+// reopen opens missing sockets, and replaces the sockets of interfaces whose index has changed. If
+// an interface is created again, it has a new index, and its multicast membership is lost. If the
+// interfaces can't be listed, reopen changes nothing.
 func (x *Adverts) reopen() {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -130,14 +130,14 @@ func (x *Adverts) Run(ctx context.Context) {
 	x.reopening.Lock()
 	x.closed = true
 	for _, s := range x.sockets {
-		_ = s.file.Close() // nothing more will be sent
+		_ = s.file.Close() // no more packets will be sent
 	}
 	x.reopening.Unlock()
 	x.running.Wait()
 }
 
-// followLinks reopens sockets at each change of an interface until ctx ends or the subscription
-// fails. It reopens once at the start, because changes before the subscription are not reported.
+// followLinks reopens sockets at each change of an interface, until ctx ends or the subscription
+// fails. It also reopens them at the start, because earlier changes are not reported.
 func (x *Adverts) followLinks(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_LINK)
@@ -155,9 +155,9 @@ func (x *Adverts) followLinks(ctx context.Context) error {
 	}
 }
 
-// Send sends a packet from one of the host's addresses to the group or to a peer. It never blocks.
-// Each packet has an explicit source. Otherwise the kernel might choose a VIP as the source, which
-// peers would treat as another router.
+// Send sends a packet from one of the host's addresses to the multicast group or to a peer. It
+// never blocks. Each packet has an explicit source. Otherwise the kernel might choose a VIP as the
+// source, and peers would treat it as another router.
 func (x *Adverts) Send(on string, from, to netip.Addr, data []byte) error {
 	x.mu.Lock()
 	s := x.sockets[advertLink{on, from.Is4()}]

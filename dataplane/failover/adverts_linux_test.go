@@ -62,8 +62,8 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	return r
 }
 
-// linkLocal returns the link-local address of a host's device lan once duplicate detection permits
-// its use.
+// linkLocal returns the link-local address of a host's device lan. The address is invalid until
+// duplicate detection permits its use.
 func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	t.Helper()
 	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {
@@ -74,7 +74,7 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	return a
 }
 
-// message returns a message of virtual router 51.
+// message returns an advert of virtual router 51 with a text.
 func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
 // next returns the next packet that the router receives, and fails the test if none arrives.
@@ -93,7 +93,7 @@ func (r *router) next(t *testing.T) Advert {
 func (r *router) silent() bool { return len(r.received) == 0 }
 
 // TestAdvertsArrive sends packets in both families, to the group and to a peer. They must have the
-// given source, even though the kernel would prefer a VIP, and a TTL of 255. The sender must not
+// given source, although the kernel would prefer a VIP, and a TTL of 255. The sender must not
 // receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
 	l := lab.New(t)
@@ -138,8 +138,8 @@ func TestAdvertsArrive(t *testing.T) {
 	}
 }
 
-// TestAdvertsTTL sends packets that may have crossed routers. They must arrive with their TTL, so
-// the receiver can drop them.
+// TestAdvertsTTL sends packets with a lower TTL, as if they had crossed routers. They must arrive
+// with their TTL, so the receiver can drop them.
 func TestAdvertsTTL(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -226,7 +226,7 @@ func TestAdvertSources(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays a receiver. Queued packets must have the time of their arrival, so the
+// TestAdvertsQueued delays a receiver. Queued packets must have the time when they arrived, so the
 // receiver can drop old packets.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
@@ -293,7 +293,7 @@ func TestAdvertsFollowLinks(t *testing.T) {
 	both("the device was created again")
 }
 
-// arrives reports whether a packet to the group arrives within a short time.
+// arrives reports whether a packet to the group arrives soon.
 func arrives(from, to *router, v4 bool) bool {
 	source := from.own6
 	if v4 {

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// advertSocket is the raw socket of an interface and a family.
+// advertSocket is the raw socket for an interface and a family.
 type advertSocket struct {
 	link  advertLink
 	index int // index of the interface
@@ -112,7 +112,7 @@ func (s *advertSocket) receive(received func(Advert)) {
 	}
 }
 
-// advert parses a packet. It returns false if the packet is incomplete.
+// advert parses a received packet. It returns false if the packet is incomplete.
 func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, ok bool) {
 	a = Advert{On: s.link.name, At: time.Now()}
 	const minHeader = 20
@@ -139,7 +139,7 @@ func (s *advertSocket) advert(b, control []byte, from unix.Sockaddr) (a Advert, 
 	return a, true
 }
 
-// read parses a control message.
+// read stores the value of a control message in a.
 func (a *Advert) read(m unix.SocketControlMessage) {
 	switch d, h := m.Data, m.Header; {
 	case h.Level == unix.SOL_SOCKET && h.Type == unix.SCM_TIMESTAMPNS && len(d) >= 16:
@@ -151,10 +151,10 @@ func (a *Advert) read(m unix.SocketControlMessage) {
 	}
 }
 
-// filterAdverts makes the kernel drop packets other than adverts of version 2 or 3, so they do not
-// wake this process.
+// filterAdverts makes the kernel drop packets that are not adverts of version 2 or 3, so they do
+// not wake this process.
 func filterAdverts(fd int, v4 bool) error {
-	const version2, version3 = 0x21, 0x31 // version and type of an advert
+	const version2, version3 = 0x21, 0x31 // version and type of an advert, in one byte
 	first := []bpf.Instruction{bpf.LoadAbsolute{Off: 0, Size: 1}}
 	if v4 { // the data includes the IP header
 		first = []bpf.Instruction{bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 1}}

@@ -13,15 +13,15 @@ import (
 	"vipd/dataplane/internal/neigh"
 )
 
-// The maximum rates of announcements, in frames per second. Switches throttle higher rates. An IPv4
-// address needs two frames.
+// firstRate and repeatRate are the maximum rates of announcements, in frames per second. Switches
+// throttle higher rates. An IPv4 address needs two frames.
 const (
 	firstRate  = 5000
 	repeatRate = 500
 )
 
 // repeats returns the delays after which an address is announced again, because a switch may have
-// missed the first announcement.
+// lost the first announcement.
 func repeats() []time.Duration {
 	return []time.Duration{100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond}
 }
@@ -48,19 +48,19 @@ type announcement struct {
 	addr   netip.Addr
 	device int
 	began  time.Time
-	round  int // number of announcements
+	round  int // number of announcements so far
 	due    time.Time
 	over   bool
 }
 
-// NewAnnouncer returns an announcer that repeats each announcement at an interval. If every is 0,
-// it stops after 2.2 s.
+// NewAnnouncer returns an announcer that repeats each announcement at an interval. If the interval
+// is 0, it stops announcing an address after 2.2 s.
 func NewAnnouncer(every time.Duration, log *slog.Logger) *Announcer {
 	return &Announcer{every: every, log: log, wake: wake.New(), links: wake.New(), all: map[netip.Addr]*announcement{}}
 }
 
 // Announce announces addresses that were added to a device, in this order and before any repeats.
-// An address that is already being announced restarts its schedule.
+// If an address is already being announced, its schedule starts again.
 func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	now := time.Now()
 	n.mu.Lock()
@@ -74,13 +74,13 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is the time for which frames of other hosts about a new address are ignored. Late frames of
-// the last owner may still arrive.
+// calm is the time for which claims of other hosts to a new address are ignored, because late
+// frames of the last owner may still arrive.
 const calm = time.Second
 
 // Defend announces an address immediately because another host claims it, at most once a second
-// (RFC 5227, section 2.4). It returns false if this host has had the address for less than calm,
-// because then the claim does not count.
+// (RFC 5227, section 2.4). It returns false if the claim does not count, because this host has had
+// the address for less than calm, or does not announce it.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
 	x := n.all[a]
@@ -115,14 +115,14 @@ func (n *Announcer) All() []netip.Addr {
 	return slices.Collect(maps.Keys(n.all))
 }
 
-// Sent returns the number of announcements sent.
+// Sent returns the number of announcements that were sent.
 func (n *Announcer) Sent() uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.sent
 }
 
-// Run announces until ctx ends.
+// Run sends announcements until ctx ends.
 func (n *Announcer) Run(ctx context.Context) {
 	senders := map[int]*neigh.Sender{}
 	if n.send == nil {
@@ -149,7 +149,7 @@ func (n *Announcer) Run(ctx context.Context) {
 	}
 }
 
-// announceChanged announces the addresses of links whose MAC has changed.
+// announceChanged announces the addresses of devices whose MAC has changed.
 func (n *Announcer) announceChanged(senders map[int]*neigh.Sender) {
 	for device, s := range senders {
 		if s.Changed() {
@@ -171,8 +171,8 @@ func (n *Announcer) on(device int) (addrs []netip.Addr) {
 	return addrs
 }
 
-// sendBy announces an address with the sender of its device. If ask is set, it also asks whether
-// another host has the address. A sender that fails is opened again for the next address, because
+// sendBy announces an address with the sender of its device. If ask is true, it also asks whether
+// another host has the address. If a sender fails, it is opened again for the next address, because
 // the device may have been replaced.
 func sendBy(senders map[int]*neigh.Sender, device int, a netip.Addr, ask bool) error {
 	s := senders[device]
@@ -203,16 +203,16 @@ func (n *Announcer) round(first, again *pace) time.Duration {
 		if next == nil {
 			return wait
 		}
-		// During the first announcements, the last owner may still answer, so only later
-		// announcements ask.
+		// After the first announcements, the last owner may still answer, so only later
+		// announcements also ask.
 		if err := n.send(next.device, next.addr, next.round > len(repeats())); err != nil {
 			n.log.Warn("announcing a VIP", "address", next.addr, "err", err)
 		}
 	}
 }
 
-// next returns the next address to announce, and schedules its repeat. It returns nil if no
-// announcement is due before wait has passed.
+// next returns the next address to announce, and schedules its repeat. If no announcement is due,
+// it returns nil, and the time until one is due.
 func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement, wait time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,18 +251,18 @@ func (n *Announcer) next(now time.Time, first, again *pace) (next *announcement,
 	return next, 0
 }
 
-// pace limits the number of frames per second. After an idle time it allows only a short burst.
+// pace limits the number of frames per second. After idle time it allows only a short burst.
 type pace struct {
 	rate int
 	free time.Time // when the next frame may be sent
 }
 
-// burst is the maximum time by which the pace may lag. Timers are imprecise, so several frames are
-// sent at once.
+// burst is the time whose frames may be sent together after idle time. It makes up for imprecise
+// timers.
 const burst = 10 * time.Millisecond
 
-// wait returns the time until the frames of an address may be sent. If the result is 0, it counts
-// the frames as sent.
+// wait returns the time until the frames of an address may be sent. If this is 0, it counts the
+// frames as sent.
 func (p *pace) wait(now time.Time, a netip.Addr) time.Duration {
 	if wait := p.free.Sub(now); wait > 0 {
 		return max(wait, time.Millisecond)

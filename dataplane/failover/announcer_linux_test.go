@@ -109,7 +109,7 @@ func announcing(t *testing.T) *Announcer {
 	return n
 }
 
-// claims records the announcements of other hosts on a link.
+// claims records the addresses that other hosts on a link announce.
 type claims struct {
 	mu  sync.Mutex
 	all map[netip.Addr]net.HardwareAddr
@@ -127,8 +127,8 @@ func (c *claims) macOf(a netip.Addr) net.HardwareAddr {
 	return c.all[a]
 }
 
-// listenForClaims listens on a namespace's LAN for announcements of addresses that belong to no
-// node.
+// listenForClaims listens on a namespace's LAN for announcements of addresses that are not a node's
+// own.
 func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
@@ -164,7 +164,7 @@ func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivalAnnouncements receives announcements of a VIP. Only announcements of another host may be
+// TestRivalAnnouncements receives announcements of a VIP. Only another host's announcements may be
 // reported as rivals, with its MAC.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
@@ -202,15 +202,15 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader reads announcements only after the listener's time is over. Announcements that
-// arrived in time must count.
+// TestLateReader reads announcements after the listener's time is over. Announcements that arrived
+// in time must count.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier := listenForClaims(t, l.Host()) // the kernel delivers frames to the first listener last
+	earlier := listenForClaims(t, l.Host()) // the kernel delivers a frame last to the listener that was opened first
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -235,7 +235,7 @@ func TestLateReader(t *testing.T) {
 	}
 }
 
-// TestChangedMAC changes the MAC of a device. The VIPs on it must be announced with the new MAC,
+// TestChangedMAC changes the MAC of a device. The device's VIPs must be announced with the new MAC,
 // even if no repeat is due.
 func TestChangedMAC(t *testing.T) {
 	l, client := world(t)

@@ -3,7 +3,7 @@ package failover
 import "errors"
 
 // Cleanup removes the gate and the VIPs that a killed owner has left. It returns a description of
-// each step. If dry is set, it changes nothing. No owner may be running.
+// each step. If dry is true, it changes nothing. No owner may be running.
 func Cleanup(dry bool) (done []string, err error) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {

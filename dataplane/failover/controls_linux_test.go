@@ -9,7 +9,7 @@ import (
 )
 
 // TestControlAddresses selects control addresses for VIPs that fill most of a network. The controls
-// must be other addresses near the VIPs, or an address outside the network.
+// must not be VIPs. They must be near the VIPs, or outside the network.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -34,8 +34,8 @@ func TestControlAddresses(t *testing.T) {
 	}
 }
 
-// TestProxyARPDevices finds devices that answer for addresses of no host. A host that happens to
-// own one control must not count as a proxy.
+// TestProxyARPDevices looks for devices that answer for addresses that no host has. A host that
+// happens to own one control address must not count as a proxy.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")

@@ -6,16 +6,16 @@
 //	                    ^ open while an element of a kernel set lives: for Timeout after the last Refresh
 //
 // [Gate] drops frames to and from VIPs, including ARP and NDP, unless it is open. It stays open
-// only while Refresh is called. If the process is stopped, killed or late, the kernel's timer
-// silences the VIPs, regardless of other addresses and rules. A refresh only extends the timeout. A
-// refresh after the timeout does not open the gate. So the caller must first call Install, Open
-// while no VIP is bound, and Refresh, and only then Addresses.Add and Announcer.Announce.
-// Addresses.Remove must return before another host answers.
+// only while Refresh is called in time. If the process is stopped, killed or late, the kernel's
+// timer closes the gate and silences the VIPs, regardless of other addresses and rules. A refresh
+// only extends the timeout of an open gate, and does not open a closed gate. So the caller must
+// first call Install, Open (while no VIP is bound), and Refresh, and only then Addresses.Add and
+// Announcer.Announce. Addresses.Remove must return before another host answers for the VIPs.
 //
 // [Addresses] adds VIPs to devices. [Layout] finds the device whose network contains a VIP.
-// [Announcer] announces them to the neighbors, immediately and repeatedly. [Rivals] and [Probe]
-// find the MACs of other hosts that answer for a VIP. [Kernel] combines all of these. [Adverts]
-// sends and receives the packets of VRRP, for hosts that choose the owner without etcd.
+// [Announcer] announces the VIPs to the neighbors, immediately and repeatedly. [Rivals] and [Probe]
+// find the MACs of other hosts that answer for a VIP. [Kernel] combines these types. [Adverts]
+// sends and receives VRRP packets, for hosts that choose the owner without etcd.
 //
 // [Trial] reports whether this kernel supports the gate. The package needs CAP_NET_ADMIN and
 // CAP_NET_RAW, and Linux 5.16.

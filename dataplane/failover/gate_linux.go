@@ -23,36 +23,37 @@ const (
 	defaultTimeout = 250 * time.Millisecond
 )
 
-// beatPort is the port of 127.0.0.1 to which refreshes are sent. No program listens there.
+// beatPort is the port of 127.0.0.1 to which refreshes are sent. No program needs to listen there,
+// because the gate's rules process and drop the packets.
 const beatPort = 9899
 
-// GateOptions configures a Gate. Empty fields select the defaults.
+// GateOptions configures a Gate. Zero values select the defaults.
 type GateOptions struct {
 	Table   string
 	Timeout time.Duration
 }
 
-// Gate lets frames to and from VIPs pass devices only while it is open. From Linux 6.9 on, other
-// programs can't change its table while this program runs, and "nft flush ruleset" skips it; on
-// earlier kernels, Intact finds their changes. One goroutine may call Refresh while another calls
-// the other methods.
+// Gate lets frames to and from VIPs pass devices only while it is open. Since Linux 6.9, other
+// programs can't change its table while this program runs, and "nft flush ruleset" skips it. On
+// earlier kernels, Intact detects such changes. Refresh may be called concurrently with the other
+// methods, which must not overlap.
 type Gate struct {
 	o     GateOptions
 	table nft.Table
 	conn  *nft.Conn
-	// beat is the socket of refreshes, and to is their destination.
+	// beat is the socket that sends refreshes, and to is their destination.
 	beat  int
 	to    *unix.SockaddrInet4
-	token atomic.Pointer[[8]byte] // identifies the installed table; refreshes with another token have no effect
+	token atomic.Pointer[[8]byte] // identifies the installed table, which ignores refreshes with another token
 
 	// shared reports whether this kernel lets other programs change the table.
 	shared  bool
 	devices []string
 	vips    map[netip.Addr]bool
-	made    uint32 // generation of nf_tables at the last successful check, or 0 before the first check
+	made    uint32 // generation of nf_tables at the last successful check, or 0 if none is valid
 }
 
-// NewGate opens the sockets of a gate. It changes nothing.
+// NewGate opens the sockets of a gate. It does not change the kernel's rules.
 func NewGate(o GateOptions) (*Gate, error) {
 	o.Table, o.Timeout = cmp.Or(o.Table, defaultTable), cmp.Or(o.Timeout, defaultTimeout)
 	conn, err := nft.Open()
@@ -71,7 +72,7 @@ func NewGate(o GateOptions) (*Gate, error) {
 	return g, nil
 }
 
-// Close closes the sockets. The table remains, and the gate closes within its timeout.
+// Close closes the sockets. The table remains, and the gate closes after its timeout.
 func (g *Gate) Close() error { return errors.Join(g.conn.Close(), unix.Close(g.beat)) }
 
 // These are the sets and chains of the gate's table.
@@ -82,7 +83,7 @@ const (
 
 func aliveSet() *nft.Set {
 	// A deleted element occupies its place until the kernel's garbage collection, so a size of 4
-	// was not enough.
+	// was too small.
 	return &nft.Set{Name: "alive", Key: nft.Mark, Timed: true, Dynamic: true, Size: 64}
 }
 
@@ -94,15 +95,15 @@ func vipSet(f nft.TableFamily) *nft.Set {
 	return &nft.Set{Name: name, Key: nft.As{Family: f, Field: nft.Daddr}}
 }
 
-// alive returns the only element of the set alive.
+// alive returns the only element of the set "alive".
 func (g *Gate) alive() nft.Elem { return nft.Elem{Key: nft.Bytes{}.Number(0), Timeout: g.o.Timeout} }
 
-// Install installs a closed gate that precedes all other rules of the devices, for all VIPs that
-// this host may ever own. It replaces the gate of an earlier process, whose refreshes then have no
-// effect.
+// Install installs a closed gate for all VIPs that this host may ever own. Its chains precede all
+// other chains of the devices. It replaces the gate of an earlier process, whose refreshes then
+// have no effect.
 func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	token := new([8]byte)
-	_, _ = rand.Read(token[:]) // it never fails
+	_, _ = rand.Read(token[:]) // never fails
 	g.token.Store(token)
 	g.devices = slices.Clone(devices)
 	g.vips = map[netip.Addr]bool{}
@@ -112,7 +113,7 @@ func (g *Gate) Install(devices []string, vips []netip.Addr) error {
 	}
 	err := g.conn.Commit(g.install())
 	if errors.Is(err, unix.EOPNOTSUPP) && !g.shared {
-		g.shared = true // Linux before 6.9 can't protect a table
+		g.shared = true // before Linux 6.9, a table can't be protected
 		err = g.conn.Commit(g.install())
 	}
 	if err != nil {
@@ -159,20 +160,20 @@ func (g *Gate) install() *nft.Tx {
 	return tx
 }
 
-// chainsOn returns the names of the chains for incoming and outgoing frames of a device.
+// chainsOn returns the names of the chains for a device's incoming and outgoing frames.
 func chainsOn(device string) (in, out string) { return "in-" + device, "out-" + device }
 
 // addDevice adds the gate's chains for a device.
 func (g *Gate) addDevice(tx *nft.Tx, device string) {
 	in, out := chainsOn(device)
 	tx.AddChain(g.table, &nft.Chain{Name: in, Hook: hook(nft.Ingress, device)})
-	gate(tx, g.table, in, nft.Daddr, 24, 135) // the target of ARP packets, and neighbor solicitations
+	gate(tx, g.table, in, nft.Daddr, 24, 135) // matches the target of ARP packets, and neighbor solicitations
 	tx.AddChain(g.table, &nft.Chain{Name: out, Hook: hook(nft.Egress, device)})
-	gate(tx, g.table, out, nft.Saddr, 14, 136) // the sender of ARP packets, and neighbor advertisements
+	gate(tx, g.table, out, nft.Saddr, 14, 136) // matches the sender of ARP packets, and neighbor advertisements
 }
 
-// Follow changes the devices of the gate, and does not change whether it is open. No VIP may be
-// bound on a removed device.
+// Follow changes the devices of the gate, and leaves it open or closed. No VIP may be bound on a
+// removed device.
 func (g *Gate) Follow(devices []string) error {
 	found, err := g.conn.Chains(g.table)
 	if err != nil {
@@ -203,16 +204,16 @@ func (g *Gate) Follow(devices []string) error {
 	return nil
 }
 
-// hook returns the hook of a chain that handles the frames of a device before all other chains.
+// hook returns the hook of a chain that handles a device's frames before all other chains.
 func hook(point nft.Point, device string) *nft.Hook {
 	const first = -500
 	return &nft.Hook{Type: nft.Filter, Point: point, Priority: first, Device: device}
 }
 
-// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the field, ARP
-// packets with a VIP at the offset, and NDP messages of the type about a VIP. Packets of a VIP that
-// is not bound here are dropped even while the gate is open. Otherwise this host's NAT rules would
-// translate packets that a client still sends to the last owner.
+// gate directs the frames of VIPs in a chain to the gate: packets with a VIP in the given field,
+// ARP packets with a VIP at the offset arp, and NDP messages of type ndp about a VIP. Packets of a
+// VIP that is not bound here are dropped even while the gate is open. Otherwise this host's NAT
+// rules would translate packets that a client still sends to the last owner.
 func gate(tx *nft.Tx, x nft.Table, chain string, field nft.Field, arp uint32, ndp byte) {
 	vips4, vips6 := vipSet(nft.IPv4), vipSet(nft.IPv6)
 	absent := nft.NotLocal{Source: field == nft.Saddr}
@@ -242,7 +243,8 @@ func elements(vips []netip.Addr, v4 bool) (all []nft.Elem) {
 	return all
 }
 
-// Cover changes the VIPs of the gate. They must include each VIP that is or may be bound here.
+// Cover changes the VIPs of the gate. They must include every VIP that is or may be bound on this
+// host.
 func (g *Gate) Cover(vips []netip.Addr) error {
 	want := map[netip.Addr]bool{}
 	for _, a := range vips {
@@ -272,7 +274,7 @@ func (g *Gate) Cover(vips []netip.Addr) error {
 }
 
 // Open opens the gate for its timeout. No owned VIP may be bound at that time, because a caller
-// that was stopped may be late.
+// that was stopped may call Open too late.
 func (g *Gate) Open() error {
 	var tx nft.Tx
 	tx.FlushSet(g.table, aliveSet())
@@ -283,14 +285,14 @@ func (g *Gate) Open() error {
 	return nil
 }
 
-// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh needs none of
-// the locks of rule changes, and returns within microseconds.
+// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh does not wait
+// for the locks that changes of rules need, and returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }
 
-// Intact describes the parts of the gate that are missing compared with Install and Cover, or
-// returns "". While no program changes rules, it needs one request.
+// Intact describes the first part of the gate that is missing or was changed since Install and
+// Cover, or returns "". While no program changes rules, it needs only one request.
 func (g *Gate) Intact() (reason string, err error) {
 	now, err := g.conn.Generation()
 	if err != nil || now == g.made && g.made != 0 {
@@ -328,7 +330,7 @@ func (g *Gate) Intact() (reason string, err error) {
 	return "", nil
 }
 
-// listed returns the VIPs of the installed table, which an earlier process may have left.
+// listed returns the VIPs in the installed table, which an earlier process may have left.
 func (g *Gate) listed() (vips []netip.Addr, err error) {
 	for _, f := range []nft.TableFamily{nft.IPv4, nft.IPv6} {
 		all, err := g.conn.Elements(g.table, vipSet(f).Name)

@@ -21,7 +21,8 @@ const (
 	vip6 = "fd09::100"
 )
 
-// world returns a host on a LAN with a client. It translates VIP:80 to a server behind it.
+// world returns a lab with a host on a LAN, and a client. The host translates VIP:80 to a server
+// behind it.
 func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft")
@@ -40,7 +41,7 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 }
 
 // TestFrozenOwnerIsSilent freezes an owner. The kernel's timer alone must stop its answers and
-// forwarding. After the owner continues, its refreshes must not open the gate.
+// forwarding. When the owner continues, its refreshes must not open the gate.
 func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
@@ -52,7 +53,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 		}
 		return nil
 	})
-	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // ARP keeps nothing back
+	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // so no packet waits for ARP
 	lab.Eventually(t, 10*time.Second, "an answer through the host", func() error { return askServer(t, client) })
 	tell()
 
@@ -61,7 +62,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		for range 2 { // a late answer belongs to the previous query
+		for range 2 { // twice, because a late answer may belong to the previous query
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
@@ -119,7 +120,7 @@ func TestGateLifecycle(t *testing.T) {
 	if err := Trial(); err != nil {
 		t.Fatalf("Trial() = %v, want nil", err)
 	}
-	g, err := NewGate(GateOptions{Timeout: time.Hour}) // this test does not depend on the timeout
+	g, err := NewGate(GateOptions{Timeout: time.Hour}) // long, because this test does not depend on the timeout
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +189,8 @@ func TestGateLifecycle(t *testing.T) {
 	}
 }
 
-// TestAddedAddressPassesGate adds a VIP while the gate is open. Packets to the VIP must pass once
-// Bind has returned.
+// TestAddedAddressPassesGate adds VIPs to a device. When Add returns, the kernel must treat them as
+// local, so an open gate lets their packets pass.
 func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
 	x, err := NewAddresses()
@@ -218,8 +219,8 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs removes VIPs from their interface. Lost must return them, and a VIP that the kernel
-// refuses must no longer be announced.
+// TestLostVIPs removes VIPs from their interface. Lost must return them. A VIP that the kernel
+// refuses to add must no longer be announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
 	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
@@ -251,8 +252,8 @@ func TestLostVIPs(t *testing.T) {
 	}
 }
 
-// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must no
-// longer be on the first device.
+// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must be
+// removed from the first device.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -347,7 +348,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	_ = k.End()
 }
 
-// TestThousandVIPs adds 1,000 VIPs at once. All VIPs must be announced in order and in time.
+// TestThousandVIPs adds 1,000 VIPs in one call. All VIPs must be announced in order and in time.
 func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)

@@ -16,23 +16,24 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// Kernel combines gate, addresses and announcements for the process that owns VIPs. Its methods
-// must be called by one goroutine, except Refresh, Run and Probe.
+// Kernel combines the gate, addresses and announcements for the process that owns VIPs. Only
+// Refresh, Run and Probe are safe for concurrent use.
 type Kernel struct {
 	o         KernelOptions
 	gate      *Gate
 	addresses *Addresses
 	announcer *Announcer
-	// left holds VIPs that an earlier process may have left here. The first Close removes them.
+	// left holds the VIPs that an earlier process may have left on this host. The first Close
+	// removes them.
 	left []netip.Addr
 
 	places atomic.Pointer[Places] // o.Places for Probe and Run
-	moved  wake.Signal            // sent when places have changed
-	token  sync.Mutex             // held while the gate is replaced, so Refresh is skipped
+	moved  wake.Signal            // sent when the places have changed
+	token  sync.Mutex             // held while the gate is replaced, during which Refresh does nothing
 }
 
-// NewKernel opens the sockets, and returns an error if this kernel can't fence VIPs. It changes
-// nothing. Close must be called first.
+// NewKernel opens the sockets. It returns an error if this kernel can't fence VIPs. It does not
+// change any rule or address. The first call must be Close.
 func NewKernel(o KernelOptions) (*Kernel, error) {
 	if err := Trial(); err != nil {
 		return nil, err
@@ -54,7 +55,7 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	return k, nil
 }
 
-// setPlaces sets the places. The caller must not change them afterwards.
+// setPlaces sets the places. The caller must not modify p afterwards.
 func (k *Kernel) setPlaces(p Places) {
 	k.o.Places = p
 	k.places.Store(&p)
@@ -93,13 +94,14 @@ func (k *Kernel) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// listener listens on an interface for other hosts and for the hosts that must be within reach.
+// listener is a listener on an interface for other hosts with VIPs, and for the hosts that must be
+// within reach.
 type listener struct {
 	stop  context.CancelFunc
 	hosts []netip.Addr
 }
 
-// listenForHosts listens on an interface until ctx ends, for other hosts that have VIPs and for the
+// listenForHosts listens on an interface, until ctx ends, for other hosts with VIPs and for the
 // hosts that must be within reach.
 func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
@@ -121,8 +123,8 @@ func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.
 // reaching is the interval of requests to hosts that must be within reach.
 const reaching = 100 * time.Millisecond
 
-// listen calls do with an interface until ctx ends. If do fails because the interface is missing,
-// listen tries again.
+// listen calls do with the index of an interface until ctx ends. If the interface is missing or do
+// returns, it tries again after a second.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -136,8 +138,8 @@ func (k *Kernel) listen(ctx context.Context, name, what string, do func(device i
 	}
 }
 
-// Probe asks whether other hosts have VIPs, and returns the MACs of those that answer within a
-// time; 0 means the usual time. It is safe for concurrent use.
+// Probe asks whether other hosts have VIPs, and returns the MACs of the hosts that answer in time.
+// within is the time for answers; 0 means the usual time. It is safe for concurrent use.
 func (k *Kernel) Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	found := map[netip.Addr]net.HardwareAddr{}
 	var mu sync.Mutex
@@ -169,9 +171,9 @@ func (k *Kernel) vips() []netip.Addr {
 }
 
 // Close replaces the gate with a closed gate, which earlier refreshes can't open. Then it removes
-// every VIP, including VIPs that another program added.
+// every VIP from this host, including VIPs that another program added.
 func (k *Kernel) Close() error {
-	if err := k.strip(k.left); err != nil { // first, because the next table does not list them
+	if err := k.strip(k.left); err != nil { // first, because the new table does not list these VIPs
 		return err
 	}
 	k.left = nil
@@ -191,7 +193,7 @@ func (k *Kernel) Close() error {
 
 // Cover changes the VIPs and the interfaces that may have them. The VIPs must include all bound
 // VIPs. Cover removes new VIPs from this host, because the gate may be open while another host owns
-// them. It also removes VIPs whose interface has changed: if they were bound, Lost returns them.
+// them. It also removes VIPs whose interface has changed. If these were bound, Lost returns them.
 func (k *Kernel) Cover(p Places) error {
 	before := k.o.Devices
 	k.setPlaces(p)
@@ -204,7 +206,7 @@ func (k *Kernel) Cover(p Places) error {
 	return k.gate.Cover(k.vips())
 }
 
-// follow updates the gate to the existing interfaces.
+// follow makes the gate cover the interfaces that exist.
 func (k *Kernel) follow() error {
 	present := k.present()
 	if slices.Equal(present, k.gate.devices) {
@@ -222,7 +224,7 @@ func (k *Kernel) follow() error {
 	return k.gate.Follow(present)
 }
 
-// present returns the existing interfaces.
+// present returns the interfaces of the places that exist.
 func (k *Kernel) present() (names []string) {
 	for _, name := range k.o.Interfaces {
 		if _, err := net.InterfaceByName(name); err == nil {
@@ -235,17 +237,17 @@ func (k *Kernel) present() (names []string) {
 // Open opens the gate for its timeout.
 func (k *Kernel) Open() error { return k.gate.Open() }
 
-// Refresh extends the timeout of an open gate, and leaves a closed gate closed. It never blocks. If
+// Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh never blocks. If
 // too many refreshes are lost, the gate closes.
 func (k *Kernel) Refresh() {
 	if k.token.TryLock() {
-		_ = k.gate.Refresh() // the gate tolerates the loss of a few
+		_ = k.gate.Refresh() // the gate tolerates the loss of a few refreshes
 		k.token.Unlock()
 	}
 }
 
-// Intact describes the missing parts of the gate, or returns "". Close repairs the gate. Intact
-// also makes the gate follow interfaces that appear and disappear.
+// Intact describes a missing part of the gate, or returns "". Close repairs the gate. Intact also
+// makes the gate follow interfaces that appear and disappear.
 func (k *Kernel) Intact() (reason string, err error) {
 	if err := k.follow(); err != nil {
 		return "", err
@@ -253,8 +255,8 @@ func (k *Kernel) Intact() (reason string, err error) {
 	return k.gate.Intact()
 }
 
-// Bind adds addresses, and announces them until Unbind. It skips interfaces without the gate. It
-// returns an error for each address that it could not add; such an address is no longer announced.
+// Bind adds VIPs, and announces them until Unbind. It does not add VIPs to interfaces without the
+// gate. It returns an error for each VIP that it could not add. Such a VIP is no longer announced.
 func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	failed := map[netip.Addr]error{}
 	for name, vips := range byDevice(k.o.Devices, vips) {
@@ -285,7 +287,7 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 	return failed
 }
 
-// Unbind removes addresses. If their interface is missing, Unbind removes them from all other
+// Unbind removes VIPs. If their interface is missing, Unbind removes them from all other
 // interfaces, because the interface may have been renamed.
 func (k *Kernel) Unbind(vips []netip.Addr) error {
 	k.announcer.Forget(vips)
@@ -310,8 +312,8 @@ func (k *Kernel) strip(vips []netip.Addr) error {
 }
 
 // End closes the sockets. The closed gate remains, because otherwise this host's NAT rules would
-// translate packets that a client still sends here. [Cleanup] removes it.
+// translate packets that clients still send here. [Cleanup] removes the gate.
 func (k *Kernel) End() error { return errors.Join(k.gate.Close(), k.addresses.Close()) }
 
-// Announced returns the number of announcements sent.
+// Announced returns the number of announcements that were sent.
 func (k *Kernel) Announced() uint64 { return k.announcer.Sent() }

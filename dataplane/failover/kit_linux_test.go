@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the environment variable that makes the test binary run as an owner of the named
+// childVar is the environment variable that makes the test binary own VIPs. Its value lists the
 // VIPs.
 const childVar = "VIPD_TEST_OWNER"
 
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own runs as an owner on the device lan. It refreshes the gate forever, and reopens it after a
-// lapse until standard input requests otherwise.
+// own owns VIPs on the device lan. It refreshes the gate forever. If the gate has closed, it opens
+// the gate again until it reads a line from standard input.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -82,8 +82,8 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts an owner of the VIPs on the host. stopReopening makes the owner leave a closed gate
-// closed.
+// owner starts a process that owns VIPs on the host. stopReopening makes the process leave a closed
+// gate closed.
 func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopReopening func()) {
 	t.Helper()
 	cmd := l.Host().Command(t.Context(), os.Args[0])
@@ -102,7 +102,7 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopR
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // the error reports that it was killed
+		_ = cmd.Wait() // the error only reports that the process was killed
 		clean(t, vips)
 	})
 	return cmd.Process, func() {
@@ -114,7 +114,7 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopR
 	}
 }
 
-// clean removes the remains of a killed owner.
+// clean removes the gate and the VIPs of a killed owner.
 func clean(t *testing.T, vips []string) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {
@@ -142,8 +142,7 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers queries the VIPs from a namespace, and returns the MAC of the host that answers for each
-// VIP.
+// answers asks for VIPs from a namespace, and returns the MACs of the hosts that answer.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr
@@ -165,7 +164,7 @@ func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.Hard
 	return found
 }
 
-// IsOpen queries the kernel for the gate's state.
+// IsOpen reads the gate's state from the kernel.
 func (g *Gate) IsOpen() (bool, error) {
 	all, err := g.conn.Elements(g.table, aliveSet().Name)
 	return len(all) > 0, err

@@ -16,10 +16,10 @@ import (
 // Places holds the interfaces that may have VIPs.
 type Places struct {
 	// Interfaces lists the interfaces that may have VIPs. Devices maps each VIP that this host may
-	// own to its interface.
+	// own to the interface for it.
 	Interfaces []string
 	Devices    map[netip.Addr]string
-	// Reach maps an interface to the hosts that must answer on it.
+	// Reach maps an interface to the hosts of which at least one must answer on it.
 	Reach map[string][]netip.Addr
 }
 
@@ -27,31 +27,31 @@ type Places struct {
 // interface of each VIP.
 type Layout struct {
 	Places
-	// At lists the addresses of heartbeats. On lists the interface of each address that may have
-	// VIPs, or "".
+	// At lists the addresses for heartbeats. On lists the interface of each address in At that may
+	// have VIPs, and "" for other addresses.
 	At []failover.Address
 	On []string
-	// VIPs lists all VIPs, including VIPs without an interface here. Own lists the VIPs that only
-	// this host may have. The gate must not silence them.
+	// VIPs lists all VIPs, including VIPs for which this host has no interface. Own lists the VIPs
+	// that are this host's own addresses, which the gate must not silence.
 	VIPs, Own []netip.Addr
-	// Away maps each VIP whose interface can't serve it at the moment to the reason.
+	// Away maps each VIP that this host can't serve at the moment to the reason.
 	Away map[netip.Addr]string
 }
 
-// LayoutOptions limit a layout.
+// LayoutOptions configures a layout.
 type LayoutOptions struct {
-	// Interfaces lists the interfaces that may have VIPs; if empty, all may. Listen lists the
-	// addresses at which to receive heartbeats.
+	// Interfaces lists the interfaces that may have VIPs. If empty, all interfaces may. Listen
+	// lists the addresses at which to receive heartbeats.
 	Interfaces []string
 	Listen     []netip.Addr
-	// Way is the address from which etcd is reached. Reach lists the hosts that must answer on
-	// their interface.
+	// Way is the address from which this host reaches etcd. Reach lists the hosts that must answer
+	// on their interfaces.
 	Way, Reach []netip.Addr
 }
 
-// Next returns the layout that follows l for these VIPs. Addresses keep their indexes, by which
-// other hosts identify them. A missing interface and its VIPs remain in the layout, because a VIP
-// that still exists needs the gate.
+// Next returns the layout that follows l, for the given VIPs. Addresses keep their indexes, which
+// identify them to other hosts. A missing interface and its VIPs remain in the layout, because a
+// VIP that still exists needs the gate.
 func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	found, err := find(vips, o)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l Layout) Next(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return next, nil
 }
 
-// Down maps each of the interfaces that can't carry packets to the reason.
+// Down returns the interfaces among names that can't transmit packets. It maps each to the reason.
 func Down(names []string) (map[string]string, error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -98,7 +98,7 @@ func Down(names []string) (map[string]string, error) {
 	return down, nil
 }
 
-// Equal reports whether the layouts agree except for the lists of VIPs.
+// Equal reports whether two layouts are equal except for their lists of VIPs.
 func (l Layout) Equal(other Layout) bool {
 	devices := maps.Equal(l.Devices, other.Devices) // compared last because there are many
 	l.Devices = nil
@@ -159,8 +159,8 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe describes a device to other hosts: one of its addresses, and its networks. Only
-// addresses with a network count as own addresses.
+// describe returns the description of a device for other hosts, which has one address and the
+// networks, and the device's own addresses. Only addresses with a network are own addresses.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {
@@ -180,7 +180,7 @@ func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, o
 	return at, own
 }
 
-// grow returns next with addresses at the same indexes as in l.
+// grow returns next, but with addresses at the same indexes as in l.
 func (l Layout) grow(next Layout) Layout {
 	out := next
 	out.At = slices.Clone(l.At)
@@ -208,8 +208,8 @@ func index(all []failover.Address, a netip.Addr) int {
 	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
-// within returns the hosts that must answer on each interface. These are the hosts in its networks,
-// except VIPs.
+// within returns the hosts that must answer on each interface. These are the hosts in the
+// interface's networks, except VIPs.
 func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
 	for i, name := range l.On {
@@ -222,7 +222,8 @@ func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	return reach
 }
 
-// WayTo returns the address from which this host reaches the first endpoint on another host.
+// WayTo returns the address from which this host reaches the first endpoint that is on another
+// host. It returns nil if there is none.
 func WayTo(ctx context.Context, endpoints []string) []netip.Addr {
 	var d net.Dialer
 	for _, e := range endpoints {
@@ -230,7 +231,7 @@ func WayTo(ctx context.Context, endpoints []string) []netip.Addr {
 		if err != nil {
 			continue
 		}
-		c, err := d.DialContext(ctx, "udp", u.Host) // no packet leaves
+		c, err := d.DialContext(ctx, "udp", u.Host) // no packet is sent
 		if err != nil {
 			continue
 		}

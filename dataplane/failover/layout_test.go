@@ -9,7 +9,7 @@ import (
 )
 
 // TestLayoutKeepsIndexes changes the addresses of a host. The other addresses must keep their
-// indexes, and the address towards etcd must also have an index.
+// indexes, and the address from which the host reaches etcd must also have an index.
 func TestLayoutKeepsIndexes(t *testing.T) {
 	network := []netip.Prefix{netip.MustParsePrefix("10.9.0.0/16")}
 	at := func(lan string, others ...string) (l Layout) {

@@ -14,9 +14,9 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// watch calls Lost when an interface may have lost addresses, and calls Links and the announcer
-// when an interface has changed, until ctx ends. It calls all of them once at the start, because
-// earlier events are not reported.
+// watch calls Lost when an interface may have lost addresses. When an interface has changed, it
+// calls Links and notifies the announcer. It does both at the start, because earlier events are not
+// reported. It returns when ctx ends.
 func (k *Kernel) watch(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := k.departures(ctx); err != nil && ctx.Err() == nil {
@@ -26,7 +26,7 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures runs watch until ctx ends or the subscription fails.
+// departures does the work of watch until ctx ends or the subscription fails.
 func (k *Kernel) departures(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)
@@ -57,13 +57,13 @@ func (k *Kernel) departures(ctx context.Context) error {
 	}
 }
 
-// Lost returns the VIPs that Bind has added and that are missing on their interfaces. Either
-// another program has removed them, or the kernel has: an interface loses its IPv6 addresses when
-// it is taken down.
+// Lost returns the VIPs that Bind has added but that their interfaces no longer have. Another
+// program or the kernel may have removed them: an interface loses its IPv6 addresses when it is
+// taken down.
 func (k *Kernel) Lost() (vips []netip.Addr) {
 	held, err := Held()
 	if err != nil {
-		return nil // the next call returns the VIPs
+		return nil // the next call will return the VIPs
 	}
 	for name, all := range byDevice(k.o.Devices, k.announcer.All()) {
 		link, err := net.InterfaceByName(name)

@@ -9,17 +9,17 @@ import (
 
 // KernelOptions configures a Kernel. The functions must not block.
 type KernelOptions struct {
-	// Gate is the time for which the gate stays open after a refresh. Zero means the default.
+	// Gate is the time for which the gate stays open after a refresh. Zero selects the default.
 	Gate time.Duration
 	Places
-	// VIPs lists all VIPs with one owner, including VIPs without an interface here. The first Close
-	// removes them from this host.
+	// VIPs lists all VIPs that have one owner, including VIPs for which this host has no interface.
+	// The first Close removes them from this host.
 	VIPs []netip.Addr
 	// AnnounceEvery is the interval of repeated announcements. Zero means that only changes are
 	// announced.
 	AnnounceEvery time.Duration
-	// Rival is called, at most once a second for each VIP, when another host claims a VIP of this
-	// host.
+	// Rival is called when another host claims a VIP of this host, at most once a second for each
+	// VIP.
 	Rival func(Rival)
 	// Lost is called when an address may have been removed from an interface. [Kernel.Lost] returns
 	// such VIPs.
@@ -27,7 +27,7 @@ type KernelOptions struct {
 	// Links is called when an interface may have changed.
 	Links func()
 	// Reached is called when one of the hosts that must be within reach answers on an interface.
-	// hosts lists all of these hosts.
+	// hosts lists all of the interface's hosts.
 	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }

@@ -20,8 +20,8 @@ import (
 )
 
 // Rivals calls found for each frame in which another host on the device's link claims a VIP, until
-// ctx ends. isVIP reports whether an address is a VIP. Both functions are called by several
-// goroutines, and must not block.
+// ctx ends. isVIP reports whether an address is a VIP. Both functions are called concurrently, and
+// must not block.
 func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found func(Rival)) error {
 	return neigh.Claims(ctx, device, nil, nil, func(c neigh.Claim) {
 		if !c.Asks && isVIP(c.Addr) {
@@ -30,14 +30,14 @@ func Rivals(ctx context.Context, device int, isVIP func(netip.Addr) bool, found 
 	})
 }
 
-// probes is the number of requests of Probe for each VIP, and usualPatience the usual time for
-// answers.
+// probes is the number of requests that Probe sends for each VIP. usualPatience is the usual time
+// for answers.
 const (
 	probes        = 3
 	usualPatience = 300 * time.Millisecond
 )
 
-// Elsewhere probes the link of a device for other hosts with VIPs, and returns the MACs of the
+// Elsewhere asks on the link of a device for other hosts with VIPs. It returns the MACs of the
 // hosts that answer in time. It ignores proxies, which also answer for addresses that no host has.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return elsewhere(ctx, device, vips, usualPatience)
@@ -55,19 +55,19 @@ func elsewhere(ctx context.Context, device string, vips []netip.Addr, patience t
 	controls := controlsFor(vips)
 	found, err := Probe(ctx, d.Index, slices.Concat(vips, controls), patience)
 	proxies := proxiesIn(found, controls)
-	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // ignore other devices of this host on the same link
+	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // ignore proxies, and other devices of this host on the same link
 		return proxies[mac.String()] || slices.Contains(controls, a) ||
 			slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
 	})
 	return found, err
 }
 
-// documentation is an address that no host has (RFC 5737). Packets to it follow the default route.
+// documentation is an address that no host has (RFC 5737). Packets to it use the default route.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
 // controlsFor returns addresses that probably no host has: two near the first VIP of each family,
-// and documentation. A proxy may answer for a single network, or for all addresses behind its
-// default route.
+// and documentation if there are IPv4 VIPs. A proxy may answer for a single network, or for all
+// addresses behind its default route.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -92,7 +92,8 @@ func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// proxiesIn returns the MACs that answered for documentation or for two other control addresses.
+// proxiesIn returns the MACs that answered for documentation, or for at least two control
+// addresses.
 func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map[string]bool {
 	answers, proxies := map[string]int{}, map[string]bool{}
 	for _, a := range controls {
@@ -104,7 +105,8 @@ func proxiesIn(found map[netip.Addr]net.HardwareAddr, controls []netip.Addr) map
 	return proxies
 }
 
-// Neighbours returns the addresses with a MAC in the kernel's neighbor tables, with their devices.
+// Neighbours returns the addresses that have a MAC in the kernel's neighbor tables, and the names
+// of their devices.
 func Neighbours() (map[netip.Addr]string, error) {
 	entries, err := netlink.NeighList(0, unix.AF_UNSPEC)
 	if err != nil {
@@ -127,12 +129,12 @@ func Neighbours() (map[netip.Addr]string, error) {
 	return all, nil
 }
 
-// manyVIPs is the number of VIPs above which Probe sends only one request for each VIP. More
-// requests would flood the link.
+// manyVIPs is the number of VIPs above which Probe sends only one request for each VIP, because
+// more would flood the link.
 const manyVIPs = 1000
 
 // Probe asks three times within patience which hosts on the device's link have the VIPs (RFC 5227,
-// RFC 4862), and returns their MACs. This host's own answers do not count.
+// RFC 4862), and returns their MACs. Answers of this host do not count.
 func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Duration) (map[netip.Addr]net.HardwareAddr, error) {
 	asked, found := map[netip.Addr]bool{}, map[netip.Addr]net.HardwareAddr{}
 	for _, a := range vips {
@@ -148,7 +150,7 @@ func Probe(ctx context.Context, device int, vips []netip.Addr, patience time.Dur
 	var failed error
 	var asking sync.WaitGroup
 	ready := func() {
-		failed = ask(sender, vips) // the sockets must be opened in the caller's namespace
+		failed = ask(sender, vips) // in the caller's goroutine, because the sockets must belong to its network namespace
 		time.AfterFunc(patience, cancel)
 		if failed == nil {
 			every := patience / probes
@@ -191,7 +193,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	var asking sync.WaitGroup
 	ready := func() {
 		asking.Go(func() {
-			defer cancel() // without requests no host would answer
+			defer cancel() // without requests, no host would answer
 			failed = askAgain(ctx, sender, hosts, every)
 		})
 	}
@@ -205,7 +207,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	return errors.Join(err, failed, sender.Close())
 }
 
-// askAgain sends requests at an interval until ctx ends.
+// askAgain sends requests for all VIPs at an interval until ctx ends.
 func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
 	again := time.NewTicker(every)
 	defer again.Stop()

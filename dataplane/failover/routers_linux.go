@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// Routers returns the default gateways of this host, in order.
+// Routers returns the default gateways of this host, sorted and without duplicates.
 func Routers() (all []netip.Addr, err error) {
 	routes, err := netlink.RouteList(nil, netlink.FAMILY_ALL)
 	if err != nil {
@@ -47,15 +47,16 @@ func isDefault(dst *net.IPNet) bool {
 }
 
 // FollowRouters calls changed when a default route or a device may have changed, until ctx ends. It
-// calls changed once at the start. If the kernel sends no events, it calls changed once a second.
+// also calls changed at the start. If the kernel can't report events, it calls changed once a
+// second.
 func FollowRouters(ctx context.Context, changed func()) {
 	for ctx.Err() == nil {
-		_ = followRoutes(ctx, changed) // the next iteration tries again
+		_ = followRoutes(ctx, changed) // the next iteration subscribes again
 		wake.Sleep(ctx, time.Second)
 	}
 }
 
-// followRoutes calls changed until ctx ends or the subscription fails.
+// followRoutes does the work of FollowRouters until ctx ends or the subscription fails.
 func followRoutes(ctx context.Context, changed func()) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_LINK)
@@ -82,8 +83,8 @@ func followRoutes(ctx context.Context, changed func()) error {
 	}
 }
 
-// isDefaultRoute reports whether a message is about a default route. A host may have a million
-// other routes.
+// isDefaultRoute reports whether a message is about a default route. Others are ignored, because a
+// host may have a million routes.
 func isDefaultRoute(m nlsock.Messages) bool {
 	const size = 1 // offset of rtm_dst_len in struct rtmsg
 	return (m.Kind == unix.RTM_NEWROUTE || m.Kind == unix.RTM_DELROUTE) && len(m.Body) > size && m.Body[size] == 0

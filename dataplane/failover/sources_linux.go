@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AdvertSources returns the addresses of an interface that adverts may be sent from, in the
-// kernel's order. It omits VIPs and addresses that can't be used yet. A missing interface has no
+// AdvertSources returns the addresses of an interface from which adverts may be sent, in the
+// kernel's order. It omits VIPs, and addresses that can't be used yet. A missing interface has no
 // sources.
 func AdvertSources(name string, vips []netip.Addr) (all []netip.Addr, err error) {
 	link, err := netlink.LinkByName(name)

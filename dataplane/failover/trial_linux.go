@@ -7,7 +7,7 @@ import (
 )
 
 // Trial returns the reason why this kernel can't fence owned VIPs, or nil. It installs a closed
-// gate without VIPs on lo under another name, opens it, and removes it.
+// gate without VIPs on lo under another name, opens the gate, and removes it.
 func Trial() error {
 	g, err := NewGate(GateOptions{Table: "vipd-owner-trial"})
 	if err != nil {
@@ -21,7 +21,7 @@ func Trial() error {
 	return explain(err)
 }
 
-// explain adds the probable cause to a kernel error.
+// explain adds the probable cause to a kernel error. It returns nil if err is nil.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):

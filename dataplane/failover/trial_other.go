@@ -12,22 +12,22 @@ import (
 // Trial returns an error, because this system can't fence owned VIPs.
 func Trial() error { return errors.New("only Linux can fence VIPs") }
 
-// Cleanup finds nothing.
+// Cleanup does nothing, because no gate can exist.
 func Cleanup(bool) ([]string, error) { return nil, nil }
 
-// Elsewhere finds no hosts.
+// Elsewhere returns nothing.
 func Elsewhere(context.Context, string, []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return nil, nil
 }
 
-// Neighbours finds nothing.
+// Neighbours returns nothing.
 func Neighbours() (map[netip.Addr]string, error) { return nil, nil }
 
-// Routers finds no routers.
+// Routers returns nothing.
 func Routers() ([]netip.Addr, error) { return nil, nil }
 
-// FollowRouters waits until ctx ends.
+// FollowRouters only waits until ctx ends.
 func FollowRouters(ctx context.Context, _ func()) { <-ctx.Done() }
 
-// Held finds nothing.
+// Held returns nothing.
 func Held() (map[int][]netip.Prefix, error) { return nil, nil }
