@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// bare calls a dataplane directly, including in ways that an engine never does.
+// bare calls a dataplane directly, and also in ways that an engine never does.
 type bare struct{ *rig }
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
@@ -27,7 +27,7 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
-// carry applies batches of changes, after which want must be the state.
+// carry prepares the host for want, and applies batches of changes that together result in want.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
 	b.host.Resync(true)
@@ -52,7 +52,7 @@ func adds(want balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// wantState checks that exactly the desired state exists, undamaged.
+// wantState checks that exactly the desired state exists, without damage.
 func (b *bare) wantState(when string, want balancer.Desired) {
 	b.Helper()
 	seen, err := b.dp.Observe(b.Context())
@@ -63,7 +63,7 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 	for k, f := range want.Frontends.All() {
 		digests[k] = b.dp.Digest(f)
 	}
-	if seen.ReapplyAll && b.s.VirtualServers { // virtual servers don't show their frontends; frontends without active backends have none
+	if seen.ReapplyAll && b.s.VirtualServers { // virtual servers do not record their frontends, and frontends without active backends have none
 		for k := range digests {
 			if d, there := seen.Digests[k]; there && d == 0 {
 				seen.Digests[k] = digests[k]
@@ -83,8 +83,8 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 	}
 }
 
-// testIdempotent applies changes that change nothing. The dataplane must do nothing, and Observe
-// must report the applied frontends.
+// testIdempotent applies changes that have no effect. The dataplane must do nothing, and Observe
+// must return the applied frontends.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
@@ -115,8 +115,8 @@ func testIdempotent(b *bare) {
 	b.wantState("after removing everything, twice", balancer.Desired{})
 }
 
-// testOrder applies random histories in random batches, with and without hints. Each must end in
-// the state that a single Apply makes.
+// testOrder applies random histories in random batches, with and without hints. Each must result in
+// the same state as a single Apply.
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
@@ -137,7 +137,7 @@ func testOrder(b *bare) {
 		for key := range want.Frontends.Keys() {
 			r.mustAsk(r.w.client, key)
 		}
-		if round%2 == 0 { // the next history starts without frontends
+		if round%2 == 0 { // the next round starts without frontends
 			for _, batch := range batches {
 				for i := range batch {
 					batch[i].Old, batch[i].New = nil, nil
@@ -149,7 +149,8 @@ func testOrder(b *bare) {
 	}
 }
 
-// shuffled splits the changes from done to adds into random batches, and records them in done.
+// shuffled splits the changes from the state done to adds into random batches, and records the new
+// state in done.
 func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
 	wanted := map[balancer.Key]bool{}
 	for _, c := range adds {
@@ -179,8 +180,9 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose closes a dataplane with and without keep. With keep its objects must serve on, and the
-// next dataplane must adopt them without losing a connection; otherwise nothing may be left.
+// testClose closes a dataplane with and without keep. With keep, its objects must continue to
+// serve, and the next dataplane must adopt them without losing a connection. Without keep, nothing
+// may be left.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -222,7 +224,7 @@ func testClose(b *bare) {
 	})
 }
 
-// removals returns the changes that remove the frontends of before that are not in after.
+// removals returns changes that remove the frontends of before that after does not have.
 func removals(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {
@@ -233,8 +235,8 @@ func removals(before, after balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// closesCounted closes the dataplane while clients send requests without a pause. Each answer must
-// be counted.
+// closesCounted closes the dataplane while clients send requests continuously. Each answered
+// request must be counted.
 func (b *bare) closesCounted(key balancer.Key) {
 	r, answered := b.rig, atomic.Uint64{}
 	before := counted(b.dp, key.Proto)
@@ -253,7 +255,7 @@ func (b *bare) closesCounted(key balancer.Key) {
 	r.close(b.dp)
 	closed()
 	clients.Wait()
-	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts after two seconds
+	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts only after two seconds
 		r.Errorf("counted connections = %d to %s, want at least the answered %d", got, key, want)
 	}
 }

@@ -18,20 +18,20 @@ import (
 	"vipd/test/wait"
 )
 
-// These limits are for a usual, possibly busy machine. They are scaled by their users.
+// These limits are for a normal, possibly busy machine. The code that uses them scales them.
 const (
-	// atOnce limits actions that need no timer. Such actions last milliseconds, except on a busy
+	// atOnce is the limit for actions that need no timer. They take milliseconds, except on a busy
 	// machine.
 	atOnce = 30 * time.Second
-	// silence is the time for which a client waits that must get no answer. An answer would need a
+	// silence is the time that a client waits if it must get no answer. An answer would need a
 	// fraction of it.
 	silence = 250 * time.Millisecond
-	// unanswered is the time for which a client that repeats its request waits.
+	// unanswered is the time that a client waits before it repeats its request.
 	unanswered = 50 * time.Millisecond
 )
 
-// patience returns within, scaled for this machine. If no answer is due, more than a second
-// proves nothing more.
+// patience returns a time limit, scaled for this machine. If no answer is expected, waiting for
+// more than a second would prove nothing more.
 func patience(within time.Duration) time.Duration {
 	if within <= silence {
 		return min(wait.Scaled(within), time.Second)
@@ -39,13 +39,13 @@ func patience(within time.Duration) time.Duration {
 	return min(wait.Scaled(within), wait.Bound(within))
 }
 
-// ports assigns source ports for UDP. Each is used once, because a client that reuses a port would
-// continue its earlier flow.
+// ports assigns source ports for UDP. Each port is used only once, because a client that reuses a
+// port would continue its earlier flow.
 type ports struct{ dealt atomic.Uint32 }
 
 func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
 
-// open connects from a namespace to a frontend. If source is invalid, the kernel chooses the
+// open connects from a namespace to a frontend. If source is invalid, the kernel chooses the source
 // address.
 func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(within))
@@ -74,7 +74,7 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 	}
 }
 
-// addressOf returns the address of a namespace in vip's family by which others see it.
+// addressOf returns the address of a namespace that others see, in the family of vip.
 func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	switch n {
 	case r.w.host:
@@ -90,13 +90,14 @@ func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	return parseAddrs("0.0.0.0", "::").inFamilyOf(vip)
 }
 
-// ask makes one connection, or sends one datagram from a new port, and returns the server that
-// answers.
+// ask opens a connection, or sends a datagram from a new port, and returns the answer of the
+// server.
 func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
 
-// askFrom is ask from one of the namespace's addresses; for the zero value the kernel chooses.
+// askFrom is like ask, but from one of the namespace's addresses. If source is invalid, the kernel
+// chooses the address.
 func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
 	c, err := r.open(from, source, key, within)
 	if err != nil {
@@ -114,7 +115,7 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is ask for a client that must get an answer.
+// mustAsk is like ask, but fails the test if there is no answer.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -125,7 +126,8 @@ func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	return a
 }
 
-// mustOpen opens a connection and waits for an answer. The end of the test closes it.
+// mustOpen opens a connection, and waits for an answer. The connection is closed at the end of the
+// test.
 func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.Conn, lab.Answer) {
 	r.Helper()
 	c, err := r.open(from, source, key, atOnce)
@@ -140,7 +142,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 	return c, a
 }
 
-// tally calls ask n times and counts the answers by server.
+// tally sends n requests, and counts the answers of each server.
 func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	r.Helper()
 	counts := map[string]int{}
@@ -172,7 +174,7 @@ func alive(c net.Conn, within time.Duration) error {
 	return nil
 }
 
-// refused checks that a client is refused at once, by a TCP reset or ICMP port unreachable.
+// refused checks that a client is refused immediately, with a TCP reset or ICMP port unreachable.
 func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	r.Helper()
 	if err := r.refusal(from, key, atOnce); err != nil {
@@ -187,7 +189,7 @@ func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) erro
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops the packet, and a local program gets that error first
+	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops the packet, and a local program gets this error first
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
 		return fmt.Errorf("%s asks %s: %w, want a refusal", from.Name, key, err)
@@ -202,7 +204,7 @@ func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	switch {
 	case err == nil:
 		r.Errorf("%s %s asks %s: %s answers, want silence", from.Name, source, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host: // programs learn that a filter drops their packets
+	case errors.Is(err, unix.EPERM) && from == r.w.host: // local programs see an error if a filter drops their packets
 	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
 		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // testMaxConnections opens as many connections as endpoints may have. Further clients must be
-// refused until a connection ends.
+// refused until one of the connections ends.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {
 		r.Skipf("%s can't bound connections", r.caps.Mode)
@@ -59,8 +59,8 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// awaitForgotten waits until check returns nil, no longer than the dataplane remembers ended
-// connections.
+// awaitForgotten waits until check returns nil. It waits a little longer than the dataplane
+// remembers ended connections.
 func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()
 	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, of what is remembered for %v", what, r.s.Remembers), check)

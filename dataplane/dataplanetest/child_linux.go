@@ -18,25 +18,25 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the environment variable that makes Run act as the daemon that cases kill.
+// childVar is the environment variable that makes Run act as a daemon that cases kill.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
-// errand is the task of a child process, which childVar has as JSON.
+// errand is the task of a child process. childVar contains it as JSON.
 type errand struct {
 	Local []netip.Addr
-	// Services are the services that are wanted first.
+	// Services holds the services that are wanted first.
 	Services []*balancer.Service
-	// Then are the services that are wanted after the first line of input, with Down among their
-	// endpoints. The child does nothing else afterwards.
+	// Then holds the services that are wanted after the first line of input, with Down among their
+	// endpoints. If Then is set, the child makes no other changes afterwards.
 	Then []*balancer.Service
 	Down []balancer.Target
-	// Servers are the endpoints of the services in its random changes, and Seed selects these
-	// changes.
+	// Servers holds the endpoints of the services in the child's random changes, and Seed selects
+	// these changes.
 	Servers []addrs
 	Seed    uint64
 }
 
-// history returns the changes of the errand.
+// history returns the random changes of the errand.
 func (e *errand) history() *history {
 	var servers []*server
 	for _, a := range e.Servers {
@@ -45,11 +45,11 @@ func (e *errand) history() *history {
 	return newHistory(e.Seed, servers, 100, 6)
 }
 
-// ready is the line by which the child reports that exactly the wanted state is applied. After the
-// next line of input it starts its changes.
+// ready is the line that the child prints when exactly the wanted state is applied. After the next
+// line of input it starts its changes.
 const ready = "dataplanetest: ready"
 
-// runChild performs the errand until it is killed or its parent ends.
+// runChild performs the errand until the process is killed or its parent ends.
 func runChild(t *testing.T, s *Subject) {
 	var e errand
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
@@ -72,7 +72,7 @@ func runChild(t *testing.T, s *Subject) {
 		r.apply(e.Then...)
 		fmt.Println(ready)
 	}
-	gone := make(chan struct{}) // the parent has
+	gone := make(chan struct{}) // closed when the parent has ended
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		close(gone)
@@ -98,7 +98,7 @@ func runChild(t *testing.T, s *Subject) {
 	}
 }
 
-// checkKernelState checks that the kernel has exactly the wanted state.
+// checkKernelState checks that the kernel has exactly the desired state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
 	r.stop() // calls of the dataplane must not overlap
@@ -106,15 +106,15 @@ func checkKernelState(r *rig, when string) {
 	r.start()
 }
 
-// child is this test binary, run again as a process that performs an errand.
+// child is another process of this test binary that performs an errand.
 type child struct {
 	t     testing.TB
 	in    io.Writer
-	lines *bufio.Scanner // its output
+	lines *bufio.Scanner // its standard output
 	kill  func()
 }
 
-// startChild starts a child as the test named root.
+// startChild starts a child process that runs the test with the name root.
 func startChild(t *testing.T, root string, e errand) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
@@ -124,7 +124,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
 	cmd.Env = append(os.Environ(), childVar+"="+string(text))
-	in, err := cmd.StdinPipe() // the end of this pipe ends the child if this process is killed
+	in, err := cmd.StdinPipe() // if this process is killed, the end of this pipe ends the child
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	return &child{t, in, bufio.NewScanner(out), kill}
 }
 
-// awaitReady returns when the child has performed its errand.
+// awaitReady waits until the child has applied the wanted state.
 func (c *child) awaitReady() {
 	c.t.Helper()
 	var said []string
@@ -153,7 +153,7 @@ func (c *child) awaitReady() {
 	c.t.Fatalf("the child ended before it was ready, want it to be killed; output:\n%s", strings.Join(said, "\n"))
 }
 
-// start makes the child start its changes.
+// start makes the child start its random changes.
 func (c *child) start() {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, "\n"); err != nil {

@@ -11,15 +11,16 @@ import (
 	"vipd/test/wait"
 )
 
-// stickyService is a service whose scheduler alone would move a client with every connection.
+// stickyService returns a service with affinity. Without it, the scheduler would choose another
+// server for each connection of a client.
 func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(servers...)...)
 	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
 	return web
 }
 
-// testAffinity makes servers leave in each way. Their clients must move, all others must stay, and
-// moved clients must stay when the server returns.
+// testAffinity makes servers leave in each way. Their clients must move, and all others must stay.
+// Clients that have moved must not return with the server.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
@@ -37,7 +38,7 @@ func testAffinity(r *rig) {
 	})
 }
 
-// checkLeaveAndReturn makes the first client's server leave and return in some way. It returns the
+// checkLeaveAndReturn makes the first client's server leave and return in one way. It returns the
 // servers of all clients.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
@@ -68,7 +69,7 @@ func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 }
 
 // testAffinityEnds waits until affinity_timeout expires. Clients that return later must be
-// scheduled again; clients that keep connecting must stay.
+// scheduled again, and clients that keep connecting must stay.
 func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(stickyService(r, timeout, r.w.servers...))
@@ -95,7 +96,7 @@ func testAffinityEnds(r *rig) {
 	}
 	for i, k := range keys {
 		after := askFromAll(r, k)
-		if slices.Equal(after, before[i]) { // also if the client on the host was late and was scheduled again, because the next round differs then
+		if slices.Equal(after, before[i]) { // also repeated if the client on the host was late and was scheduled again, because then the next round is different
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
 			after = askFromAll(r, k)
 		}
@@ -105,11 +106,11 @@ func testAffinityEnds(r *rig) {
 	}
 }
 
-// pause waits for a time that is a part of the case.
+// pause waits for a duration that is part of the case.
 func (r *rig) pause(d time.Duration) { <-time.After(d) }
 
 // testSourceRanges restricts a service to some clients. Only these clients and the node itself may
-// be answered.
+// get answers.
 func testSourceRanges(r *rig) {
 	allow := func(n int) *balancer.Service {
 		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -154,8 +155,8 @@ func testSourceRanges(r *rig) {
 	})
 }
 
-// checkShutOut checks that a client outside source_ranges gets no answer, or at least none of a
-// server.
+// checkShutOut checks that a client outside source_ranges gets no answer. If the mode can't drop
+// clients, a refusal is accepted.
 func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	if r.caps.DropsClients {
@@ -167,11 +168,11 @@ func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	}
 }
 
-// testHeldVIP sends packets to a VIP that vipd added. It must answer only at its services' ports
-// and to ping, and must never be the source of the host's own connections.
+// testHeldVIP sends packets to a VIP that vipd added. The VIP must answer only at its services'
+// ports and to ping, and must never be the source of the host's own connections.
 func testHeldVIP(r *rig) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too
+		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // also serves IPv4
 	}
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.each(func(r *rig, key balancer.Key) {

@@ -14,12 +14,12 @@ import (
 	"vipd/test/lab"
 )
 
-// repairTime is the maximum time of a repair on an idle machine, with the engine's usual
+// repairTime is the maximum time for a repair on an idle machine, with the engine's default
 // ProbeInterval.
 const repairTime = 1500 * time.Millisecond
 
 // testDamage damages the dataplane in each way while connections are open. The damage must be
-// repaired, idle connections must survive it, and new clients must be served.
+// repaired, idle connections must survive, and new clients must be served.
 func testDamage(t *testing.T, s *Subject) {
 	if len(s.Damage)+len(s.Scratches) == 0 {
 		t.Skip("the subject has no kinds of damage")
@@ -49,8 +49,8 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
-// breakAndAwaitRepair damages something and waits for the repair. Addresses return with any
-// sync, which does not count as a repair.
+// breakAndAwaitRepair damages something, and waits for the repair. Any sync restores addresses,
+// which does not count as a repair.
 func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
@@ -59,7 +59,7 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	lab.Eventually(r, settleTime, "mending", func() error {
 		s := r.engine.Status()
 		if s.Last.After(began) && s.LastError == "" {
-			return nil // a concurrent sync may have repaired it without a report
+			return nil // a concurrent sync may have repaired the damage without a report
 		}
 		if strings.HasPrefix(name, "address") && len(heldVIPs(r)) == addresses {
 			return nil
@@ -73,7 +73,7 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Logf("mended after %v", time.Since(began).Round(time.Millisecond))
 }
 
-// awaitService waits until clients of the VIPs are answered, and clients of the service without
+// awaitService waits until clients of the VIPs get answers, and clients of the service without
 // endpoints are refused.
 func awaitService(r *rig) {
 	r.Helper()
@@ -91,12 +91,12 @@ func awaitService(r *rig) {
 	}
 }
 
-// bystander is the VIP of a service that Scratches do not touch.
+// bystander returns the VIPs of a service that Scratches do not affect.
 func bystander() addrs { return vipN(31) }
 
-// newDamageable returns a rig with services that use all parts of a Host, and the engine's usual
-// ProbeInterval. Each damage has its own rig, because engines and dataplanes may check less often
-// while rules change all the time.
+// newDamageable returns a rig with services that use all parts of a Host, and with the engine's
+// default ProbeInterval. Each damage has its own rig, because engines and dataplanes may check less
+// often while rules change continuously.
 func newDamageable(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := onStage(t, s)
@@ -117,7 +117,7 @@ func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	return conns
 }
 
-// awaitRepairs waits for a further repair.
+// awaitRepairs waits until there are more repairs than before.
 func awaitRepairs(r *rig, before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "mending", func() error {
@@ -128,7 +128,7 @@ func awaitRepairs(r *rig, before int) {
 	})
 }
 
-// checkRepaired is checkWhole without the connections that the damage itself ends.
+// checkRepaired is like checkWhole, but does not check connections that the damage itself ends.
 func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	if why, ends := r.s.Ends[damage]; ends {
@@ -141,7 +141,7 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that open connections work, and that clients are treated correctly.
+// checkWhole checks that open connections work, and that new clients are treated correctly.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
@@ -154,8 +154,8 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst inserts a foreign rule before each of vipd. The rule must stay there, and the
-// service must work.
+// testOthersFirst inserts a foreign rule before each of vipd's rules. The foreign rule must stay
+// first, and the service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)
@@ -168,7 +168,7 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(repairTime) // time for a repair, which must not happen
+	r.pause(repairTime) // time in which no repair must happen
 	sameForeign(r, "after rules of others came first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs

@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// Damages are ways to damage the state that a dataplane and its Host keep in iptables of that
-// backend (see Subject.Backend), in ipsets, in the guard's tables, and on devices.
+// Damages returns ways to damage the state that a dataplane and its Host keep in iptables (see
+// Subject.Backend), in ipsets, in the guard's tables, and on devices. The keys are their names.
 func Damages(backend string) map[string]func(t testing.TB) {
 	s := &Subject{Backend: backend}
 	return map[string]func(t testing.TB){
@@ -35,8 +35,8 @@ func Damages(backend string) map[string]func(t testing.TB) {
 	}
 }
 
-// Scratches are ways to damage only the state that serves the service at heldVIP, in the guard's
-// sets and on devices.
+// Scratches returns ways to damage only the state that serves the service at heldVIP, in the
+// guard's sets and on devices.
 func Scratches() map[string]func(t testing.TB) {
 	return map[string]func(t testing.TB){
 		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
@@ -45,7 +45,7 @@ func Scratches() map[string]func(t testing.TB) {
 	}
 }
 
-// guardTables returns the guard's tables in nf_tables, if there are any.
+// guardTables returns the names of the guard's tables in nf_tables.
 func guardTables(t testing.TB) (all []string) {
 	t.Helper()
 	if !has("nft") {
@@ -59,8 +59,8 @@ func guardTables(t testing.TB) (all []string) {
 	return all
 }
 
-// scriptGuard returns a damage that runs an nft script on both of the guard's tables at once. %s
-// represents the table.
+// scriptGuard returns a damage that runs an nft script on both of the guard's tables, in one
+// transaction. In the script, %s represents the table.
 func scriptGuard(script string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
@@ -76,7 +76,7 @@ func scriptGuard(script string) func(t testing.TB) {
 	}
 }
 
-// removeEntry removes an entry about an address from the guard's sets.
+// removeEntry removes the entry for a VIP from the guard's set of served frontends.
 func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Helper()
 	family := map[bool]string{true: "ip", false: "ip6"}[vip.Is4()]
@@ -87,11 +87,11 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Skipf("the guard lacks an entry for %s", vip)
 }
 
-// flushTables empties every chain of iptables, like a firewall that restarts.
+// flushTables empties every chain of iptables, as a firewall does when it restarts.
 func (s *Subject) flushTables(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
-	for _, restore := range s.tools("-restore") { // one command: mending may come between two
+	for _, restore := range s.tools("-restore") { // one command, because a repair could happen between two
 		pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
 	}
 }
@@ -116,12 +116,12 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 }
 
 // replaceRules replaces the first rule of each of vipd's chains in iptables, so nothing passes or
-// the rule leads nowhere. The number of rules stays the same.
+// the rule has no effect. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
 	restores := s.tools("-restore")
-	for i, of := range s.tools("") { // one command each: mending may come between two
+	for i, of := range s.tools("") { // one command per tool, because a repair could happen between two
 		var lines strings.Builder
 		last := ""
 		s.saved(t, func(tool, table, line string) {
@@ -137,7 +137,7 @@ func (s *Subject) replaceRules(t testing.TB) {
 	}
 }
 
-// removeJumps removes all rules that lead to vipd's chains.
+// removeJumps removes all rules that jump to vipd's chains.
 func (s *Subject) removeJumps(t testing.TB) {
 	t.Helper()
 	jumps := s.ourJumps(t)
@@ -145,7 +145,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 		t.Skip("no iptables rule leads to our chains")
 	}
 	restores := s.tools("-restore")
-	for i, tool := range s.tools("") { // one command: mending may come between two
+	for i, tool := range s.tools("") { // one command per tool, because a repair could happen between two
 		var lines strings.Builder
 		for _, j := range jumps {
 			if j.tool == tool {
@@ -156,7 +156,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 	}
 }
 
-// destroySets removes all ipsets, and all chains, which use them.
+// destroySets removes all ipsets, after all chains, because chains use them.
 func (s *Subject) destroySets(t testing.TB) {
 	t.Helper()
 	if len(ourSets(t)) == 0 {
@@ -164,7 +164,7 @@ func (s *Subject) destroySets(t testing.TB) {
 	}
 	lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
 		for _, restore := range s.tools("-restore") {
-			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // which removes what it does not name
+			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // removes everything that it does not name
 		}
 		if out, err := exec.Command("ipset", "destroy").CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -185,13 +185,14 @@ func ourSets(t testing.TB) []string {
 	return ours
 }
 
-// ourChain is a chain with vipd's prefix.
+// ourChain is a chain whose name has vipd's prefix.
 type ourChain struct {
 	tool, table, name string
-	rules             bool // whether it has rules
+	rules             bool // the chain has rules
 }
 
-// ourChains returns vipd's chains of a table, or of all tables, in both families.
+// ourChains returns vipd's chains in a table, or in all tables if the name is empty, for both
+// families.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
@@ -211,7 +212,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	return all
 }
 
-// ourJump is a rule in a built-in chain that leads to one of vipd's chains.
+// ourJump is a rule in a built-in chain that jumps to one of vipd's chains.
 type ourJump struct {
 	tool, table, chain string
 	rule               string // rule without "-A" and the chain
@@ -234,8 +235,8 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	return all
 }
 
-// saved calls f for each line that iptables-save prints of each table, in both families, with the
-// tool that changes them.
+// saved calls f for each line that iptables-save prints, in both families, with the tool that
+// changes the table, and the table.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
 	savers := s.tools("-save")
@@ -244,7 +245,7 @@ func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	}
 }
 
-// savedBy is saved for one program, if the program exists.
+// savedBy is like saved, but for a single program. If the program is missing, it does nothing.
 func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	t.Helper()
 	if !has(saver) {
@@ -259,7 +260,7 @@ func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	}
 }
 
-// removeAddresses removes some VIPs, or all if none are named.
+// removeAddresses removes VIPs from the host's devices. If vips is nil, it removes all VIPs.
 func removeAddresses(t testing.TB, vips []netip.Addr) {
 	t.Helper()
 	all := heldVIPs(t)
@@ -299,7 +300,8 @@ func heldVIPs(t testing.TB) []held {
 	return all
 }
 
-// listed repeats a listing that the kernel interrupted because the data changed.
+// listed returns a list from the kernel. It repeats a listing that was interrupted because the data
+// changed.
 func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 	t.Helper()
 	lab.Eventually(t, settleTime, "a listing without a change in the middle", func() (err error) {

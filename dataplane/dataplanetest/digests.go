@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Changed yields copies of base. In each, one field of the frontend, its policy or its first
-// backend has another value, and the string names the field.
+// Changed yields copies of base. In each copy, a single field of the frontend, its policy or its
+// first backend has another value. The string names the field.
 func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *balancer.Frontend] {
 	parts := []struct {
 		name string
@@ -41,7 +41,8 @@ func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *ba
 	}
 }
 
-// alter gives v a value that differs from its zero value and from those of TestDigestsCoverRules.
+// alter gives v a value that is neither its zero value nor a value of the frontends in
+// CheckDigests.
 func alter(t testing.TB, v reflect.Value) {
 	t.Helper()
 	values := []any{
@@ -57,8 +58,8 @@ func alter(t testing.TB, v reflect.Value) {
 	v.Set(reflect.ValueOf(values[i]))
 }
 
-// CheckDigests changes each field of frontends. If the rules of a mode differ, its digest must
-// differ too: the engine applies no change that keeps the digest.
+// CheckDigests changes each field of frontends. If this changes the rules of a mode, it must also
+// change the digest, because the engine does not apply changes that keep the digest.
 func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest func(*balancer.Frontend) dataplane.Digest) {
 	t.Helper()
 	seen := 0

@@ -1,6 +1,6 @@
-// Package dataplanetest is the conformance suite of dataplanes. It compiles real services, applies
-// them with an Engine, and sends real packets from clients on the host, behind the host, and among
-// its own servers.
+// Package dataplanetest is the conformance suite for dataplanes. It compiles real services, applies
+// them with an Engine, and sends real packets from clients on the host, from clients behind the
+// host, and between its own servers.
 //
 //	func TestMain(m *testing.M) { lab.Main(m) }
 //
@@ -8,21 +8,21 @@
 //		dataplanetest.Run(t, dataplanetest.Subject{Name: "mine", New: newMine})
 //	}
 //
-// Permitted differences between modes follow from their Capabilities. If a dataplane keeps the
-// client's address, servers must see that address unless snat replaces it. If it terminates
-// connections, they see the host's. Everything else must be the same in all modes. A dataplane that
-// can't pass a case names it in Subject.Skip, with the reason.
+// The differences that are permitted between modes follow from their Capabilities. If a dataplane
+// keeps the client's address, servers must see that address unless snat replaces it. If it
+// terminates connections, they must see an address of the host. Everything else must be the same in
+// all modes. If a dataplane can't pass a case, Subject.Skip must contain the case, with the reason.
 //
 // Most cases run one after another in one layout, on one host, each with its own dataplane.
-// VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads, see test/wait.
+// VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads (see test/wait).
 //
 // If a Subject has a Host with the guard, the suite also damages it in the ways of Damages, and
-// kills it within streams of changes. Foreign firewalls and rules must stay unchanged, byte for
-// byte: see snapshot. After a host is released, nothing of vipd may remain in netfilter. If the
-// kernel has IPVS, foreign virtual servers must also stay.
+// kills its process during streams of changes. Foreign firewalls and rules must stay unchanged,
+// byte for byte (see snapshot). After a host is released, netfilter must contain nothing of vipd.
+// If the kernel has IPVS, foreign virtual servers must also stay unchanged.
 //
-// The layouts, each with IPv4 and IPv6, TCP and UDP, and with clients on the host, forwarded by it,
-// at node ports, and among the servers themselves:
+// These are the layouts. Each has IPv4 and IPv6, TCP and UDP, and clients on the host, behind the
+// host, at node ports, and on the servers:
 //
 //	routed         client --- host --- s1, s2, s3, a link each; replies come back through the host
 //	one-arm        client, host, s1, s2, s3 on one switch; replies would go straight to the client

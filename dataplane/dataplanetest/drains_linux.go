@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// drainTime is the drain_timeout of the cases that wait for its end. It is longer than their
-// preparations.
+// drainTime returns the drain_timeout of the cases that wait for its end. It is longer than the
+// preparations of these cases.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
 // testDrainTimeout removes an endpoint. Its connection must end after drain_timeout, and not
@@ -40,7 +40,7 @@ func testDrainTimeout(r *rig) {
 }
 
 // checkEndInTime checks that connections last until drainTime() after removed, and that clients
-// that send later learn of their end.
+// that send later notice the end.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -82,7 +82,7 @@ func testServiceDrains(r *rig) {
 		web.Ports[i].NodePort = nodePort
 	}
 	long := edited(web, func(s *balancer.Service) {
-		s.Name, s.VIPs, s.DrainTimeout = "long", vipN(33).slice(), time.Hour // beyond the case
+		s.Name, s.VIPs, s.DrainTimeout = "long", vipN(33).slice(), time.Hour // longer than the case
 		for i := range s.Ports {
 			s.Ports[i].NodePort++
 		}

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// driver is a minimal daemon: it compiles services, remembers drains, and makes an engine apply the
+// driver is a minimal daemon. It compiles services, remembers drains, and makes an engine apply the
 // result.
 type driver struct {
 	engine  *dataplane.Engine
@@ -27,7 +27,7 @@ type driver struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below: tests and the expiry of drains publish
+	mu       sync.Mutex // guards the fields below, which tests and the end of drains change
 	compiler balancer.Compiler
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
@@ -36,21 +36,22 @@ type driver struct {
 	revision int64
 }
 
-// settleTime limits the engine's time for a change, on a machine with dozens of other processes.
+// settleTime is the maximum time that the engine may need for a change, on a machine with dozens of
+// other processes.
 const settleTime = time.Minute
 
-// driverProbe is the engine's ProbeInterval, unless a case sets another.
+// driverProbe is the engine's ProbeInterval in cases that do not set another.
 const driverProbe = 500 * time.Millisecond
 
-// newDriver returns a driver of dp and host that does nothing until start.
+// newDriver returns a driver for dp and host. It does nothing until start.
 func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env, probe time.Duration) *driver {
 	d := &driver{host: host, log: log, probe: probe, env: env, expire: time.NewTimer(time.Hour)}
 	d.drives(dp)
 	return d
 }
 
-// drives creates another engine for dp, which replaces another dataplane. The wanted and the
-// remembered state are kept. It does nothing until start.
+// drives creates another engine for dp, which replaces another dataplane. The wanted state and the
+// remembered drains are kept. The engine does nothing until start.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,7 +66,7 @@ func (d *driver) drives(dp dataplane.Dataplane) {
 	}
 }
 
-// judge sets the verdicts of targets, for the next set.
+// judge sets the health verdicts of targets for the next call of set.
 func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,11 +80,11 @@ func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 func (d *driver) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
-	d.running.Go(func() { _ = d.engine.Run(ctx) }) // nil by contract
+	d.running.Go(func() { _ = d.engine.Run(ctx) }) // always returns nil
 	d.running.Go(func() { d.expireDrains(ctx) })
 }
 
-// stop returns when nothing calls the dataplane any longer.
+// stop stops the engine. When it returns, nothing calls the dataplane any longer.
 func (d *driver) stop() {
 	d.cancel()
 	d.running.Wait()
@@ -103,7 +104,7 @@ func (d *driver) expireDrains(ctx context.Context) {
 	}
 }
 
-// set requests exactly these services, without waiting, and returns their revision.
+// set requests exactly these services, and returns their revision. It does not wait.
 func (d *driver) set(services ...*balancer.Service) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,7 +135,7 @@ func (d *driver) wanted() balancer.Desired {
 	return d.compiled
 }
 
-// wait returns when the engine has applied a revision and nothing fails.
+// wait waits until the engine has applied a revision and nothing fails.
 func (d *driver) wait(revision int64) error {
 	within := wait.Scaled(settleTime)
 	deadline := time.NewTimer(within)
@@ -154,7 +155,7 @@ func (d *driver) wait(revision int64) error {
 	}
 }
 
-// quiet returns a logger that writes an operator's messages to the test's output.
+// quiet returns a logger that writes warnings and errors to the test's output.
 func quiet(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -8,11 +8,12 @@ import (
 	"vipd/test/lab"
 )
 
-// testNoEndpoints removes the endpoints of a service. Its clients must be refused at once until it
-// has an endpoint.
+// testNoEndpoints removes the endpoints of a service. Its clients must be refused immediately,
+// until it has an endpoint.
 func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
-// testNoEndpointsDrop is testNoEndpoints with no_endpoints = "drop". Clients must get no answer.
+// testNoEndpointsDrop is like testNoEndpoints, but with no_endpoints = "drop". Clients must get no
+// answer.
 func testNoEndpointsDrop(r *rig) {
 	if !r.caps.DropsClients {
 		r.Skipf("%s can't leave clients without an answer", r.caps.Mode)
@@ -20,8 +21,8 @@ func testNoEndpointsDrop(r *rig) {
 	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// checkWithoutEndpoints checks how clients of a service without endpoints are treated, until it has
-// an endpoint.
+// checkWithoutEndpoints calls meets for clients of a service without active endpoints. Then it adds
+// an endpoint, which must serve.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
@@ -29,7 +30,7 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 		empty.Ports[i].NodePort = nodePort
 	}
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
-	idle := edited(full, func(s *balancer.Service) { // the first has weight 0, the second drains
+	idle := edited(full, func(s *balancer.Service) { // the first has weight 0, and the second drains
 		s.Endpoints = weightedEndpoints(r.w.servers[:2], []int{0, 1})
 		for i := range s.Endpoints {
 			s.Endpoints[i].Draining = s.Endpoints[i].Weight > 0
@@ -53,8 +54,8 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 	})
 }
 
-// forVIPAndNodePort calls f for the VIP and the node port of key's address family, from a forwarded
-// client and from the host.
+// forVIPAndNodePort calls f for the VIP and the node port in the key's address family, from a
+// client behind the host and from the host.
 func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 	for _, k := range []balancer.Key{key, keyOf(r.w.node.inFamilyOf(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)
@@ -62,7 +63,7 @@ func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balanc
 	}
 }
 
-// openTo opens connections until the named server answers.
+// openTo opens connections until the server with a name answers, and returns that connection.
 func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// asked is a question to explain. Each question is explained only once per revision, because cases
+// asked is a question for explain. Each question is checked only once per revision, because cases
 // send hundreds of packets.
 type asked struct {
 	from     *lab.NS
@@ -19,12 +19,12 @@ type asked struct {
 	revision int64
 }
 
-// checkExplained checks that explain predicts the outcome of real packets, and reports no failure
-// if they were served.
+// checkExplained checks that explain predicts the outcome that real packets had. For served
+// packets, it must not report a missing object.
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
-		return // explained only with an engine and a client with a known address
+		return // explain needs an engine and a client with a known address
 	}
 	status := r.engine.Status()
 	q := asked{from, key, status.Applied.Store}
@@ -38,10 +38,10 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 	if r.w.detour && want == explain.Served && r.caps.KeepsSource && from != r.w.host {
 		want = explain.Lost // the routes of a server are not known here
 	}
-	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end meanwhile
+	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end during the check
 		status = r.engine.Status()
-		// Existing connections do not affect the verdict, and a search for them costs 10 ms,
-		// because the kernel reads conntrack's whole table.
+		// Existing connections do not affect the verdict. A search for them would cost 10 ms,
+		// because the kernel reads the whole conntrack table.
 		n := explain.Inputs{Desired: r.wanted(), Applied: status.Done, Mode: r.caps.Mode, Dataplane: r.dp}
 		if _, f := balancer.FrontendAt(n.Applied, key); f == nil {
 			return nil // explain does not know the effects of other programs

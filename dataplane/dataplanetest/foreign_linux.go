@@ -16,8 +16,8 @@ func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
 
-// foreignRules are the rules of other programs on a host. NET represents a network, HOST an address
-// in it, and SET a set.
+// foreignRules contains the rules of other programs on a host. NET represents a network, HOST an
+// address in it, and SET an ipset.
 const foreignRules = `*filter
 :OTHER-IN - [0:0]
 :OTHER-FORWARD - [0:0]
@@ -43,7 +43,7 @@ COMMIT
 COMMIT
 `
 
-// foreignTable is a table of nft.
+// foreignTable is an nftables table of another program.
 const foreignTable = `table inet other {
 	set peers {
 		type ipv4_addr
@@ -56,8 +56,8 @@ const foreignTable = `table inet other {
 }
 `
 
-// putForeign adds rules, chains, sets and a table of other programs to the host, until the test
-// ends.
+// putForeign adds rules, chains, sets and a table of other programs to the host until the test
+// ends. It returns a snapshot with them.
 func (s *Subject) putForeign(t testing.TB) snapshot {
 	t.Helper()
 	families := []struct{ family, net, host, set string }{
@@ -84,7 +84,7 @@ func (s *Subject) putForeign(t testing.TB) snapshot {
 	return takeSnapshot(t)
 }
 
-// pipe runs a command with that input.
+// pipe runs a command with an input.
 func pipe(t testing.TB, input, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -134,7 +134,7 @@ func testForeign(t *testing.T, s *Subject) {
 	r.steer(wait.Scaled(driverProbe)) // removes the services at the end of the test
 }
 
-// replaceDataplane closes the dataplane and starts its successor.
+// replaceDataplane closes the dataplane, and creates its successor.
 func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))

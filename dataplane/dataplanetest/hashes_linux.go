@@ -17,8 +17,8 @@ import (
 // hashEndpoints is the number of endpoints of the services in the case hashes.
 const hashEndpoints = 6
 
-// hashService returns a service with endpoints with the weights 1, 2, 3, 1, 2, 3 at the addresses
-// of the sinks.
+// hashService returns a service whose endpoints are addresses of the sinks, with the weights 1, 2,
+// 3, 1, 2, 3.
 func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Service {
 	s := newService(balancer.Name("hash-"+string(scheduler)), addrs{})
 	s.VIPs, s.Scheduler = vips, scheduler
@@ -31,7 +31,7 @@ func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Ser
 	return s
 }
 
-// withoutFirst returns a hashService whose first endpoint was removed, or gets no new clients.
+// withoutFirst returns a copy of a hashService whose first endpoint was removed, or drains.
 func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		if !drains {
@@ -44,20 +44,21 @@ func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	})
 }
 
-// clientHashes are the schedulers that choose by the client's address.
+// clientHashes returns the schedulers that choose by a hash of the client's address.
 func clientHashes() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// testHashes schedules hundreds of clients by each hash. They must be distributed by weight and
-// stay. With Maglev, only clients of a removed endpoint may move, with few exceptions.
+// testHashes schedules hundreds of clients with each hash. They must be distributed by weight, and
+// must stay. With Maglev, when an endpoint is removed, only its clients may move, with few
+// exceptions.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
 		r.w.host.Route(net, r.w.clients[0][i].String())
 		makeLocal(r, r.w.client, net)
 	}
-	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4 the route is enough
+	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // IPv4 needs only the route
 	for _, scheduler := range clientHashes() {
 		r.step(string(scheduler), func(r *rig) {
 			if instead, ok := r.caps.Nearest[scheduler]; ok {
@@ -114,7 +115,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 			r.Errorf("%s: clients with another endpoint after the return = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
 		}
 	}
-	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // removed as in checkSpread
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // for the same reason as in checkSpread
 }
 
 func checkVIPHash(r *rig, sinks [2]*sink) {
@@ -147,7 +148,7 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 }
 
-// crowd returns the random addresses of n clients in vip's family.
+// crowd returns random addresses of n clients, in the family of vip.
 func crowd(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
@@ -157,7 +158,7 @@ func crowd(n int, vip netip.Addr) []netip.Addr {
 	return all
 }
 
-// differing returns the number of positions at which two lists differ.
+// differing returns the number of indexes at which two lists differ.
 func differing(a, b []netip.Addr) (n int) {
 	for i := range a {
 		if a[i] != b[i] {
@@ -167,7 +168,7 @@ func differing(a, b []netip.Addr) (n int) {
 	return n
 }
 
-// sharedByWeight checks that the clients of a hashService are distributed by weight.
+// sharedByWeight returns an error if the clients of a hashService are not distributed by weight.
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
@@ -176,8 +177,8 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	return fair(countOf(met), weights, byChance)
 }
 
-// serversOfClients sends a datagram from each client to a VIP, all from the same new port, and
-// returns their endpoints.
+// serversOfClients sends a datagram from each client to a VIP, all from the same unused port. It
+// returns the endpoint at which each arrives.
 func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"
@@ -201,7 +202,7 @@ func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []n
 	return awaitArrival(r, s, len(clients))
 }
 
-// from returns the control message that sets the source address of a datagram.
+// from returns a control message that sets the source address of a datagram.
 func from(a netip.Addr) []byte {
 	if a.Is4() {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.As4()})

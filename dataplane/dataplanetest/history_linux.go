@@ -9,25 +9,25 @@ import (
 	"vipd/balancer"
 )
 
-// history is a random sequence of changes to services, determined by a seed. Its own services are
-// added and removed. Services to mind keep their first endpoint, with some weight.
+// history is a random sequence of changes to services, determined by a seed. It adds and removes
+// its own services. Minded services always keep their first endpoint, with a weight above 0.
 type history struct {
 	random   *rand.Rand
 	servers  []*server
 	services []*balancer.Service // services that are added and removed, in their current or future state
 	absent   []bool
 	minded   []*balancer.Service
-	// ranges reports whether services may have ranges of ports.
+	// ranges reports whether services may have port ranges.
 	ranges bool
 }
 
-// newHistory returns a history of n services at VIPs from vipN(first) on, and of changes to minded
-// services that keep their first endpoint.
+// newHistory returns a history of n services, whose VIPs start at vipN(first), and of changes to
+// minded services.
 func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
 		s := newService(balancer.Name(fmt.Sprint("change", i)), vipN(first+i), endpoints(servers...)...)
-		if i == 0 { // the end of each drain is a separate change
+		if i == 0 { // only this service drains, because the end of each drain is another change
 			s.DrainTimeout = 200 * time.Millisecond
 		}
 		h.services = append(h.services, s)
@@ -46,7 +46,7 @@ func (h *history) wanted() []*balancer.Service {
 	return all
 }
 
-// next makes one change.
+// next makes one random change.
 func (h *history) next() {
 	if len(h.minded) > 0 && h.random.IntN(3) == 0 {
 		i := h.random.IntN(len(h.minded))
@@ -61,7 +61,7 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// applyHistory applies that many changes of a history, a few at a time.
+// applyHistory applies a number of changes of a history, a few at a time.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	h.ranges = r.caps.MaxPorts > 0
@@ -76,7 +76,7 @@ func applyHistory(r *rig, h *history, changes int) {
 	}
 }
 
-// change is any change to a service.
+// change makes any random change to a service.
 func (h *history) change(s *balancer.Service) {
 	switch h.random.IntN(6) {
 	case 0:
@@ -90,7 +90,7 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		p := &s.Ports[0] // the other port is another frontend
+		p := &s.Ports[0] // another port is another frontend
 		p.Port, p.TargetPort = balancer.PortRange(vipPort+h.random.IntN(2)), targetPort
 		if h.ranges && h.random.IntN(2) == 0 {
 			p.Port = balancer.NewPortRange(targetPort, targetPort+9)
@@ -99,7 +99,7 @@ func (h *history) change(s *balancer.Service) {
 	}
 }
 
-// mind changes a service, but never affects clients of its first endpoint except by weights.
+// mind changes a service at random, but clients of its first endpoint are affected only by weights.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
@@ -120,7 +120,7 @@ func (h *history) mind(s *balancer.Service) {
 	}
 }
 
-// shake changes weights and states of endpoints.
+// shake changes weights and states of endpoints at random.
 func (h *history) shake(all []balancer.Endpoint) {
 	for i := range all {
 		all[i].Weight = h.random.IntN(4)
@@ -129,8 +129,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks about every step-th desired frontend. An active backend must answer, or
-// clients must be refused.
+// checkAllServe checks every step-th desired frontend. An active backend must answer, or clients
+// must be refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

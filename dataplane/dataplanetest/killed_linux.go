@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testKilled kills connections that carry data in both directions. They must end, although their
-// packets could only be translated to the same server again.
+// testKilled kills connections that carry data in both directions. They must end, although later
+// packets would be translated to the same server again.
 func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
@@ -33,13 +33,13 @@ func testKilled(r *rig) {
 	if h, ok := r.host.(interface{ SetMode(dataplane.Needs) }); ok && needs.Resets {
 		h.SetMode(needs.And(dataplane.Needs{Forward: true, LocalIn: true}))
 		defer h.SetMode(needs)
-		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // the host follows the mode with a change
+		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // a change makes the host follow the mode
 		checkStreamsEnd(r, web.Name, "while virtual servers drain")
 	}
 }
 
-// checkStreamsEnd checks that clients elsewhere and on the host learn of the end of their
-// streams.
+// checkStreamsEnd kills streams, and checks that clients behind the host and on the host notice
+// their end.
 func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
@@ -53,7 +53,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 		}
 		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
 		killed.Store(true)
-		if err != nil || n < len(ends) { // the kernel may still remember connections of an earlier case, and also end them
+		if err != nil || n < len(ends) { // the kernel may also end connections of an earlier case that it remembers
 			r.Errorf("%[1]s: ended connections = %[3]d of %[2]d, error = %[4]v, want all", when, len(ends), n, err)
 		}
 		for which, ended := range ends {
@@ -65,7 +65,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 }
 
 // checkEndedAreNotKilled closes all connections to a frontend. A kill must then end no connection,
-// although conntrack still remembers them.
+// although conntrack still remembers the closed ones.
 func checkEndedAreNotKilled(r *rig) {
 	r.Helper()
 	q := dataplane.ConnectionQuery{Frontend: keyOf(r.w.vip[0], vipPort, balancer.TCP)}
@@ -90,7 +90,8 @@ func checkEndedAreNotKilled(r *rig) {
 
 var errGoesOn = errors.New("what was sent after the end comes back")
 
-// startStream sends without a pause, reads the echo, and returns how that ended.
+// startStream sends data continuously and reads the echo. The channel receives the error with which
+// this ends.
 func startStream(r *rig, c net.Conn, killed *atomic.Bool) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {

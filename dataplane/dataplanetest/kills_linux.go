@@ -17,7 +17,7 @@ import (
 // reach the desired state, serve clients, and leave foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
-	if !s.Keeps { // objects that end with their process can't go wrong later
+	if !s.Keeps { // objects that end with their process can't cause problems later
 		kills = max(3, wait.Soak(3, 10))
 	}
 	root := strings.TrimSuffix(t.Name(), "/kills")
@@ -66,7 +66,8 @@ func testKills(t *testing.T, s *Subject) {
 	sameForeign(t, "after the last kill", before)
 }
 
-// checkTakeover checks one service of each kind after a takeover.
+// checkTakeover checks one service of each kind after a takeover. i selects the family and the
+// protocol.
 func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))

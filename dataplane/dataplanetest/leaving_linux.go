@@ -13,15 +13,15 @@ import (
 	"vipd/test/wait"
 )
 
-// way is a way in which the first server leaves a service.
+// way is a way in which a server can leave a service.
 type way struct {
 	name balancer.Name
-	// leave edits the service. If down is set, the server's checks fail instead.
+	// leave edits the service so that the server leaves. If down is true, the server's checks fail.
 	leave func(s *balancer.Service, e *balancer.Endpoint)
 	down  bool
 	vip   addrs
-	// moves reports whether the server leaves the service, so UDP flows move to another server at
-	// once, and connections have drain_timeout.
+	// moves reports whether the server is no longer an endpoint. If so, UDP flows move to another
+	// server immediately, and connections last for drain_timeout.
 	moves bool
 }
 
@@ -37,18 +37,18 @@ func ways() []way {
 	}
 }
 
-// stickyVIP returns the VIP at which clients stay on their servers.
+// stickyVIP returns the VIPs at which clients stay on their servers.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services returns the way's services, before and after its server leaves: one with round robin,
-// and one with affinity.
+// services returns the services of this way, before and after the first server leaves: one with
+// round robin, and one with affinity.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
-		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond // which applies only to removed endpoints
+		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond // applies only to removed endpoints
 		if y.moves {
 			s.DrainTimeout = time.Hour // longer than the case
 		}
@@ -60,7 +60,7 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	return before, after
 }
 
-// without returns the service after a server has left it.
+// without returns a copy of a service after a server has left it.
 func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	if y.leave == nil {
 		return s
@@ -73,7 +73,7 @@ func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	})
 }
 
-// targets are the targets that are down afterwards.
+// targets returns the targets that must be down when the first server has left.
 func (y way) targets(first *server) (all []balancer.Target) {
 	if !y.down {
 		return nil
@@ -86,17 +86,17 @@ func (y way) targets(first *server) (all []balancer.Target) {
 	return all
 }
 
-// guests are the clients of the first server when it leaves in some way.
+// guests holds the connections of clients to the first server, which leaves in one way.
 type guests struct {
 	way    way
 	idle   []net.Conn
 	busy   []*pulse
 	moving []net.Conn // UDP flows that may move to another server
 	client addrs      // client that stays at the server by affinity
-	moved  [2]string  // server to which the client has moved
+	moved  [2]string  // servers to which the client has moved, by family
 }
 
-// testDrains makes the first server leave services in each way, also while the process is killed
+// testDrains makes the first server leave services in each way, even while the process is killed
 // and restarted. Its connections must continue, and it must get no new connections. If it returns
 // in time, its clients must still be there.
 func testDrains(t *testing.T, s *Subject) {
@@ -122,8 +122,8 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind runs the errand in a child, and kills the child if the dataplane survives that. It
-// returns the guests of the first server, and a rig that continues.
+// leftBehind runs the errand in a child process. If the dataplane survives a kill, it kills the
+// child. It returns the guests of the first server, and a rig that continues.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -183,7 +183,7 @@ func admitGuests(r *rig) (all []*guests) {
 	return all
 }
 
-// stickyClient returns a client that a service always sends to that server.
+// stickyClient returns the address of a client that a service sends to the server with a name.
 func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {
@@ -195,7 +195,7 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	return netip.Addr{}
 }
 
-// checkGuests checks that guests are still connected, and that no new client is connected.
+// checkGuests checks that guests are still connected, and that the server gets no new clients.
 func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {
@@ -223,7 +223,7 @@ func checkGuests(r *rig, all []*guests, when string) {
 	}
 }
 
-// checkMovesOnce checks that the client with affinity has moved to another server, and stays there.
+// checkMovesOnce checks that the client with affinity has moved to another server and stays there.
 func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
@@ -241,7 +241,7 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	}
 }
 
-// checkReturn makes the server return, and checks its clients.
+// checkReturn makes the server return, and checks that its guests are still connected.
 func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)

@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testLimits floods services with limits from a client. Connections over a limit must get no
-// answer, and another client and the host must lose nothing.
+// testLimits floods services that have limits from one client. Connections beyond a limit must be
+// refused or get no answer, as configured. Another client and the host must lose nothing.
 func testLimits(r *rig) {
 	n := 60
 	for family, name := range []string{"4", "6"} {
@@ -22,7 +22,7 @@ func testLimits(r *rig) {
 			for _, over := range []balancer.OverLimit{"", balancer.RejectOver} {
 				limited := func(l balancer.Limits) (*balancer.Service, balancer.Key) {
 					l.SourcePrefix, l.Over = []int{32, 128}, over
-					n++ // another service has other meters
+					n++ // another service has its own meters
 					s := newService(balancer.Name(fmt.Sprint("limited-", n)), vipN(n), endpoints(r.w.servers...)...)
 					s.Limits = &l
 					return s, keyOf(vipN(n)[family], vipPort, proto)
@@ -37,7 +37,8 @@ func testLimits(r *rig) {
 	}
 }
 
-// checkOver makes a connection that is over a limit. It must be refused, or get no answer.
+// checkOver opens a connection beyond a limit. It must be refused, or get no answer, as over
+// requests.
 func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLimit) {
 	r.Helper()
 	within := silence
@@ -60,10 +61,11 @@ func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLi
 	}
 }
 
-// limitedService returns a service with limits, and its key.
+// limitedService returns a new service with limits, and the key of its frontend.
 type limitedService func(balancer.Limits) (*balancer.Service, balancer.Key)
 
-// checkSourceRate opens more connections from a client than its rate permits.
+// checkSourceRate opens more connections from a client than its rate permits. The excess must fail,
+// and another client must be served.
 func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	const rate = 4
 	web, key := limited(balancer.Limits{SourceRate: balancer.Rate{N: rate, Per: time.Hour}})
@@ -86,7 +88,8 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	}
 }
 
-// checkSourceConnections keeps as many connections open as a client may have.
+// checkSourceConnections opens as many connections as a client may have. Another must fail until
+// one of them has ended.
 func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	const most = 2
 	web, key := limited(balancer.Limits{SourceConnections: most})
@@ -112,8 +115,8 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 	checkOver(r, other, key, over)
 }
 
-// checkConnections keeps as many connections open as all clients together may have. Then it applies
-// other settings of the service, which must not affect the count.
+// checkConnections opens as many connections as all clients together may have. Then it applies
+// other settings of the service, which must not reset the count.
 func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	web, key := limited(balancer.Limits{Connections: 2})
 	r.apply(web)
@@ -129,7 +132,7 @@ func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	r.mustOpen(r.w.client, r.w.clients[3].inFamilyOf(key.Addr), key)
 }
 
-// eventuallyOpens opens a connection once an earlier one has ended.
+// eventuallyOpens opens a connection when an earlier connection has ended.
 func (r *rig) eventuallyOpens(source netip.Addr, key balancer.Key) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "room for a connection", func() error {

@@ -8,15 +8,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testMany adds hundreds of services at once, removes them at once, and adds some again. All must
-// be served, and nothing may be left.
+// testMany adds hundreds of services in one change, removes them all, and adds some again. All
+// wanted services must be served, and the removal must leave nothing.
 func testMany(r *rig) {
 	services := wait.Soak(150, 500)
 	var all []*balancer.Service
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
 		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
-		s.DrainTimeout = 0 // so nothing stays to drain
+		s.DrainTimeout = 0 // so no service stays to drain
 		all = append(all, s)
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {

@@ -9,26 +9,26 @@ import (
 	"vipd/test/lab"
 )
 
-// seen is the owner of the address that a server sees.
+// seen is the kind of address that a server sees as its client.
 type seen string
 
 const (
 	// seenClient is the client's own address.
 	seenClient seen = "the client's"
-	// seenHost is one of the host's own addresses, which a VIP that vipd added is not.
+	// seenHost is one of the host's own addresses. VIPs that vipd added do not count.
 	seenHost seen = "the host's"
 )
 
-// clientKind is a way to reach a service, and the address that a server should see.
+// clientKind is a way to reach a service, with the address that a server should see.
 type clientKind struct {
 	name string
-	// from returns the namespaces of clients.
+	// from returns the namespaces of the clients.
 	from func(w *world) []*lab.NS
-	// port of the service at the VIP, or, for node ports, at the host's own address
+	// port is the port of the service at the VIP, or nodePort at the host's own address.
 	port uint16
-	// shows returns whose address the answering server sees, in dataplanes that keep the client's
-	// address if possible, with snat = auto. The host's own connections always show the host's
-	// address, and so do other dataplanes.
+	// shows returns which address the answering server must see if the dataplane keeps the client's
+	// address where possible, with snat = auto. For the host's own connections, and in other
+	// dataplanes, it is always the host's address.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 
@@ -67,7 +67,7 @@ func servers(w *world) []*lab.NS {
 }
 
 // testLayouts sends requests from each kind of client in each layout. Each server must answer, and
-// see the right source address.
+// see the expected source address.
 func testLayouts(t *testing.T, s *Subject) {
 	host := s.newHost(t)
 	for _, lay := range layouts() {
@@ -79,7 +79,7 @@ func testLayouts(t *testing.T, s *Subject) {
 	}
 }
 
-// roundRobinService returns a service that uses each server in turn, also at node ports.
+// roundRobinService returns a service that uses each server in turn, with node ports.
 func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.SNAT = balancer.RoundRobin, snat
@@ -89,7 +89,7 @@ func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	return web
 }
 
-// checkEveryClientKind checks, in subtests, that each kind of client reaches each server.
+// checkEveryClientKind checks that each kind of client reaches each server.
 func checkEveryClientKind(r *rig, lay layout) {
 	for _, kind := range clientKinds() {
 		if kind.name == "hairpin" && lay.noHairpin {
@@ -101,8 +101,8 @@ func checkEveryClientKind(r *rig, lay layout) {
 	}
 }
 
-// checkReachesAll sends requests for one cycle of round robin. Each server answers, and sees the
-// right address.
+// checkReachesAll sends requests for one cycle of round robin. Each server must answer once, and
+// see the expected address.
 func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = balancer.PortRange(kind.port); key.Port == nodePort {
 		key.Addr = r.w.node.inFamilyOf(key.Addr)
@@ -137,13 +137,13 @@ func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key b
 	}
 }
 
-// hasAddress reports whether a client's or server's namespace has the address a.
+// hasAddress reports whether the namespace of the client or of a server has an address.
 func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(a) == a }) ||
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.inFamilyOf(a) == a })
 }
 
-// testPorts defines services with several VIPs and ports, two of them on one VIP. Each port must
+// testPorts defines services with several VIPs and ports. Two services share a VIP. Each port must
 // lead to its own service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]

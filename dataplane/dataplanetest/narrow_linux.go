@@ -11,8 +11,8 @@ import (
 	"vipd/test/lab"
 )
 
-// narrow is a layout whose link between host and servers has a smaller MTU than all others. No ICMP
-// message reports that:
+// narrow builds a layout in which a link between the host and the servers has a smaller MTU than
+// all other links. No ICMP message reports the MTU:
 //
 //	client --- host ===1400=== router --- s1, s2, s3
 func narrow(t testing.TB, l *lab.Lab) *world {
@@ -38,8 +38,8 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow sends streams through a link with a smaller MTU than both ends know. They must arrive,
-// and no end may send larger segments than mss allows.
+// testNarrow sends streams through a link whose MTU is smaller than both ends know. The streams
+// must arrive. With mss set, no end may send larger segments.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -59,8 +59,8 @@ func testNarrow(t *testing.T, s *Subject) {
 	}
 }
 
-// checkSegments opens a connection and checks that no segment is larger than mss, less TCP's
-// options.
+// checkSegments opens a connection, and checks that segments have the size mss or, because of TCP
+// options, slightly less.
 func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 	r.Helper()
 	c, _ := r.mustOpen(client, netip.Addr{}, key)
@@ -69,7 +69,7 @@ func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 		all = append(all, s.ns)
 	}
 	sizes := regexp.MustCompile(`\bmss:(\d+)`)
-	r.Eventually("segments of the service's mss alone", func() error { // an earlier connection may be about to end
+	r.Eventually("segments of the service's mss alone", func() error { // an earlier connection may not have ended yet
 		for _, ns := range all {
 			for _, size := range sizes.FindAllStringSubmatch(ns.Exec("ss", "-Htin", "state", "established"), -1) {
 				if n, err := strconv.Atoi(size[1]); err != nil || n > mss || n < mss-40 {

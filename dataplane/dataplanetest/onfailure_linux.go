@@ -16,12 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-// consequence is the effect of a failed check on the connections of an endpoint.
+// consequence is a setting of on_failure, with its effect on the connections of an endpoint whose
+// check fails.
 type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
 	vip       addrs
-	// cut has the protocols whose connections end. Other connections continue.
+	// cut holds the protocols whose connections must end. Other connections must continue.
 	cut map[balancer.Protocol]bool
 }
 
@@ -34,8 +35,9 @@ func consequences() []consequence {
 	}
 }
 
-// testOnFailure fails the checks of the first server. Its connections must be cut or kept according
-// to on_failure, and other connections must continue. After its recovery it must serve again.
+// testOnFailure makes the checks of the first server fail. Its connections must be cut or kept as
+// on_failure requests, and other connections must continue. After its recovery, it must serve
+// again.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -51,8 +53,8 @@ func testOnFailure(r *rig) {
 	type visit struct {
 		of         consequence
 		key        balancer.Key
-		first, own net.Conn // connections to the server that fails, and to another
-		local      net.Conn // TCP connection of the host itself to the server that fails
+		first, own net.Conn // connections to the server that fails, and to another server
+		local      net.Conn // TCP connection from the host to the server that fails
 	}
 	var all []visit
 	for _, c := range consequences() {
@@ -95,7 +97,7 @@ func testOnFailure(r *rig) {
 	}
 }
 
-// checkEnded checks that a client learns within a second that its connection has ended.
+// checkEnded checks that a client that sends data notices the end of its connection.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" learns of the end of its connection", func() error {
@@ -109,13 +111,13 @@ func checkEnded(r *rig, c net.Conn, what string) {
 	})
 }
 
-// openAgain makes every server end a connection from a port of a client, so the client has it in
-// TIME_WAIT. It returns a connection from that port to the named server.
+// openAgain lets servers end connections from one port of a client, so the client has them in
+// TIME_WAIT. It returns a connection from that port to the server with a name.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
-	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // port 0 lets the kernel choose the first port
+	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // with port 0, the kernel chooses the first port
 	var c net.Conn
-	dial := func() (err error) { // the port is free shortly after the end of the last connection
+	dial := func() (err error) { // the port is free shortly after the last connection has ended
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))
 		defer cancel()
 		c, err = from.DialFrom(ctx, "tcp", source, key.AddrPort().String())
@@ -140,7 +142,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// checkHangUp ends a connection at its server, and then at its client.
+// checkHangUp ends a connection first at its server, and then at its client.
 func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
 	err := echoOf(r, a).HangUp(a.Client)
@@ -157,7 +159,7 @@ func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	}
 }
 
-// echoOf returns the server that gave an answer over TCP.
+// echoOf returns the echo server that gave an answer over TCP.
 func echoOf(r *rig, a lab.Answer) *lab.Server {
 	r.Helper()
 	return serverOf(r, a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
@@ -172,7 +174,7 @@ func serverOf(r *rig, a lab.Answer) *server {
 	return r.w.servers[at]
 }
 
-// checkStays checks that a connection or flow is still with its server.
+// checkStays checks that a connection or flow still has its server.
 func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name string) {
 	r.Helper()
 	if key.Proto == balancer.UDP {

@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// tools returns the programs of the subject's iptables for IPv4 and IPv6; suffix may be -save or
-// -restore.
+// tools returns the names of the subject's iptables programs for IPv4 and IPv6. suffix may be "",
+// "-save" or "-restore".
 func (s *Subject) tools(suffix string) [2]string {
 	backend := ""
 	if s.Backend != "" {
@@ -20,7 +20,7 @@ func (s *Subject) tools(suffix string) [2]string {
 	return [2]string{"iptables" + backend + suffix, "ip6tables" + backend + suffix}
 }
 
-// iptables runs a command of the subject's iptables in both families, on the host.
+// iptables runs a command with the subject's iptables on the host, for both families.
 func (s *Subject) iptables(t testing.TB, args ...string) {
 	t.Helper()
 	for _, tool := range s.tools("") {
@@ -31,7 +31,7 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 // run runs a command on the host, and returns its output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	var stderr strings.Builder // also has warnings, for example about tables of another backend
+	var stderr strings.Builder // only for the message; it may have warnings, for example about tables of another backend
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -46,9 +46,9 @@ func run(t testing.TB, name string, args ...string) string {
 func testPolicyDrop(t *testing.T, s *Subject) {
 	lay := layouts()[0]
 	r := newStill(t, s, lay.build(t, lab.New(t)))
-	r.w.host.Sysctl("net.ipv4.ip_forward", "1") // so that forwarding is up to the policy
+	r.w.host.Sysctl("net.ipv4.ip_forward", "1") // so that only the policy decides about forwarding
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
-		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // IPv4 too
+		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // also serves IPv4
 	}
 	s1 := r.w.servers[0].addr
 	others := func(check func(r *rig, key balancer.Key)) {
@@ -72,9 +72,9 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	})
 }
 
-// dropByPolicy makes the host drop packets that nothing accepts in these chains, except neighbor
-// discovery and packets on lo. If the dataplane opens connections to servers itself, their replies
-// are also accepted.
+// dropByPolicy makes the host drop packets that no rule of these chains accepts, except neighbor
+// discovery and packets on lo. If the dataplane opens connections to servers itself, replies on
+// these connections are also accepted.
 func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {
 		for _, chain := range chains {

@@ -25,20 +25,20 @@ func exits() []way {
 	return all
 }
 
-// dead reports whether clients that start again must not reach the server.
+// dead reports whether clients that start again must reach another server.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is a frontend key of a service. The first server leaves the service in some way while the
-// second server joins.
+// exit is a frontend of a service that the first server leaves in one way, while the second server
+// joins.
 type exit struct {
 	way
 	before, after *balancer.Service
 	key           balancer.Key
 }
 
-// testPortReuse stops the only server of services in each way while clients use fixed ports. A
-// client without an answer, or that starts again from its port, must reach the other server. A SYN
-// or INIT must not end established connections to a live server.
+// testPortReuse makes the only server of services leave in each way while clients use fixed ports.
+// A client that got no answer, or that starts again from its port, must reach the other server. A
+// SYN or INIT must not end established connections to a live server.
 func testPortReuse(r *rig) {
 	first := r.w.servers[0]
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP}
@@ -60,7 +60,7 @@ func testPortReuse(r *rig) {
 			all = append(all, x)
 		}
 	}
-	if r.caps.KeepsSource { // otherwise the server sees the host as its client
+	if r.caps.KeepsSource { // otherwise the server sees the host as the client
 		r.step("unanswered", func(r *rig) { reuseUnanswered(r, all) })
 	}
 	dead := slices.DeleteFunc(slices.Clone(all), func(x exit) bool { return !x.dead() })
@@ -81,7 +81,7 @@ func serveFromFirst(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// removeFirstServer makes the first server leave all services.
+// removeFirstServer makes the first server leave all services, and the second server join.
 func removeFirstServer(r *rig, all []exit) {
 	r.Helper()
 	var services []*balancer.Service
@@ -93,7 +93,7 @@ func removeFirstServer(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// muteServer drops a server's packets to clients, until the returned function is called.
+// muteServer makes a server drop its packets to clients until unmute is called.
 func muteServer(r *rig, s *server) (unmute func()) {
 	r.Helper()
 	change := func(verb string) {
@@ -104,7 +104,7 @@ func muteServer(r *rig, s *server) (unmute func()) {
 	return func() { change("del") }
 }
 
-// dialFrom connects the client from a port.
+// dialFrom connects the client to a frontend from a port.
 func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(atOnce))
 	defer cancel()
@@ -115,7 +115,8 @@ func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 // freshPort returns a port that the client has not used.
 func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
-// checkAnsweredBy checks that a connection or flow is answered by a server.
+// checkAnsweredBy checks that the server with a name answers on a connection or flow. It returns
+// false if not.
 func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name string) bool {
 	r.Helper()
 	if err != nil {
@@ -129,14 +130,14 @@ func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name str
 	return true
 }
 
-// awaitFlow waits until conntrack knows a client's flow, or done is closed.
+// awaitFlow waits until conntrack has an entry for a client's flow, or done is closed.
 func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	r.Helper()
 	conn, err := conntrack.Open()
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // nothing was written to it
 	wait.For(r.T, time.Minute, "a client's first packet", func() bool {
 		select {
 		case <-done:
@@ -152,7 +153,7 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	})
 }
 
-// reuseUnanswered sends first packets of clients to a server that leaves without answering.
+// reuseUnanswered sends clients' first packets to a server that leaves without an answer.
 func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -168,8 +169,8 @@ func reuseUnanswered(r *rig, all []exit) {
 	}
 }
 
-// unansweredClient sends a client's first packet, and returns a check that the client reaches the
-// second server.
+// unansweredClient sends a client's first packet, and returns a function that checks that the
+// client reaches the second server.
 func unansweredClient(r *rig, x exit) (check func()) {
 	r.Helper()
 	const who = "a client whose first packet was not answered"
@@ -190,7 +191,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 			r.Fatal(err)
 		}
 		return func() {
-			if !r.s.VirtualServers || x.moves { // IPVS can't delete a single flow of a destination
+			if !r.s.VirtualServers || x.moves { // IPVS can't delete a single flow to a destination
 				awaitMove(r, c, x.key, "s1")
 			}
 			_ = c.Close()
@@ -212,8 +213,8 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	}
 }
 
-// reuseRestarted restarts clients from the ports of connections that they have lost without a
-// trace. With mute, the old server no longer answers.
+// reuseRestarted starts clients again from the ports of connections that they have lost without a
+// FIN or reset. If mute is true, the old server no longer answers.
 func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -249,14 +250,14 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 				}
 			})
 		case balancer.SCTP:
-			if mute { // otherwise the server treats INIT as its peer's restart
+			if mute { // otherwise the server treats INIT as a restart of its peer
 				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s2")
 			}
 		}
 	}
 }
 
-// reuseForged sends a SYN or INIT into established connections.
+// reuseForged sends a SYN or INIT as a packet of established connections, which must survive.
 func reuseForged(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -274,7 +275,7 @@ func reuseForged(r *rig, all []exit) {
 		}
 	}
 	removeFirstServer(r, all)
-	const enough = 2 * silence // time in which a wrong reaction would end them
+	const enough = 2 * silence // the time in which a wrong reaction would end them
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error
@@ -314,7 +315,7 @@ func echoCookie(r *rig, x exit, port uint16) error {
 	return err
 }
 
-// checkAssociates sends INIT until it is answered.
+// checkAssociates sends INIT until the server want answers.
 func checkAssociates(r *rig, x exit, who string, init sctpPacket, want string) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%s: %s: %s reaches %s", x.name, x.key, who, want), func() error {

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// repeatedly calls do with pauses, until stop is called or the test ends.
+// repeatedly calls do, with pauses, until stop is called or the test ends.
 func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -33,8 +33,8 @@ func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	return stop
 }
 
-// startPulse starts a connection or flow on which requests are sent continuously. The same server
-// must answer each with the same bytes.
+// pulse is a connection or flow on which requests are sent continuously. The same server must
+// answer each request with the same bytes.
 type pulse struct {
 	key    balancer.Key
 	conn   net.Conn
@@ -42,7 +42,7 @@ type pulse struct {
 	stop   func()
 	beats  int
 	mu     sync.Mutex // guards err
-	err    error      // the first
+	err    error      // the first error
 }
 
 // startPulse opens a connection from the client, and keeps it busy until the test ends.
@@ -52,7 +52,7 @@ func startPulse(r *rig, key balancer.Key) *pulse {
 	return keepBusy(r, key, c, a.Server)
 }
 
-// keepBusy keeps a connection to a server busy.
+// keepBusy sends requests on a connection to a server until the test ends.
 func keepBusy(r *rig, key balancer.Key, c net.Conn, server string) *pulse {
 	p := &pulse{key: key, conn: c, server: server}
 	p.stop = repeatedly(r, 10*time.Millisecond, func() {
@@ -97,14 +97,14 @@ func (p *pulse) note(err error) {
 	}
 }
 
-// sofar returns the first error.
+// sofar returns the first error, or nil if there was none.
 func (p *pulse) sofar() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.err
 }
 
-// end stops the pulse and returns its first error.
+// end stops the pulse, and returns its first error.
 func (p *pulse) end() error {
 	p.stop()
 	return p.sofar()
@@ -120,7 +120,8 @@ func startPulses(r *rig, vip addrs) []*pulse {
 	return all
 }
 
-// checkUndisturbed ends pulses, and checks that none had an error.
+// checkUndisturbed ends pulses, and checks that none had an error. by names the cause of a
+// disturbance.
 func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {

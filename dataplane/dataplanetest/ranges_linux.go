@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// rangeService returns a service with these ports, TCP and UDP, on r's VIP.
+// rangeService returns a service at the rig's VIP that has a port range, for TCP and UDP.
 func rangeService(r *rig, name balancer.Name, ports balancer.PortRange, servers ...*server) *balancer.Service {
 	return edited(newService(name, r.w.vip, endpoints(servers...)...), func(s *balancer.Service) {
 		for i := range s.Ports {
@@ -20,7 +20,7 @@ func rangeService(r *rig, name balancer.Name, ports balancer.PortRange, servers 
 	})
 }
 
-// These are ports of testRanges: the ends of a range, a single port inside it, and two ports
+// These are ports of testRanges: both ends of a range, a single port inside it, and two ports
 // outside it.
 const (
 	rangeFirst, rangeSingle, rangeLast = 7000, 7005, 7009
@@ -30,8 +30,8 @@ const (
 	manySinglePorts = 60
 )
 
-// testRanges serves a range of ports, a single port inside it, and the whole address around it. The
-// narrowest must answer, also after the others are removed and added again.
+// testRanges serves a port range, a single port inside it, and the whole address around it. The
+// narrowest service must answer, even after the others are removed and added again.
 func testRanges(r *rig) {
 	if r.caps.MaxPorts == 0 {
 		r.Skipf("%s mode does not serve ranges of ports", r.caps.Mode)
@@ -53,7 +53,7 @@ func testRanges(r *rig) {
 	for _, c := range []struct {
 		name     string
 		services []*balancer.Service
-		want     map[uint16]string // the server of each port; "" refuses
+		want     map[uint16]string // the server of each port; "" means refused
 	}{
 		{"range", []*balancer.Service{ranged}, map[uint16]string{rangeFirst: "s1", rangeSingle: "s1", rangeLast: "s1", rangeAfter: ""}},
 		{"single port inside", []*balancer.Service{ranged, single}, map[uint16]string{rangeFirst: "s1", rangeSingle: "s2", rangeLast: "s1", rangeAfter: ""}},
@@ -96,11 +96,12 @@ func testRanges(r *rig) {
 }
 
 // checkRangeConnections opens connections to a range. They must be listed with their real ports,
-// counted, and ended alone, or when the endpoint leaves.
+// and counted. A kill must end only the connection to its port, and the removal of the endpoint
+// must end the others.
 func checkRangeConnections(r *rig) {
 	s1, s2 := r.w.servers[0], r.w.servers[1]
 	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
-	r.apply() // the counts of another service at the same key end
+	r.apply() // so that the counts of another service at the same key end
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
 		before := counted(r.dp, key.Proto)
@@ -139,8 +140,9 @@ func checkRangeConnections(r *rig) {
 	})
 }
 
-// checkRangeAffinity connects clients as passive FTP does: to a port, then to ports of a range. The
-// server must be the same at all ports of the range, and at the port if the VIP is the scope.
+// checkRangeAffinity connects clients like passive FTP: to a port, and then to ports of a range.
+// All ports of the range must have the same server. If the scope of affinity is the VIP, the port
+// must have it too.
 func checkRangeAffinity(r *rig) {
 	ftp := edited(stickyService(r, time.Hour, r.w.servers...), func(s *balancer.Service) {
 		s.Ports = []balancer.Port{
@@ -168,8 +170,8 @@ func checkRangeAffinity(r *rig) {
 	})
 }
 
-// checkPortServers asks at ports of key's address, from a forwarded client and from the host. Each
-// must be answered by its server, or refused.
+// checkPortServers sends requests to ports of a VIP, from a client behind the host and from the
+// host. Each must be answered by its server, or refused.
 func checkPortServers(r *rig, key balancer.Key, want map[uint16]string) {
 	for port, server := range want {
 		at := keyOf(key.Addr, port, key.Proto)

@@ -18,17 +18,17 @@ import (
 )
 
 // reference is the simplest dataplane that conforms. It listens on VIPs and copies bytes, with a
-// single lock. With a fault it no longer conforms, which the suite must detect.
+// single lock. With a fault, it no longer conforms, which the suite must detect.
 type reference struct {
 	fault fault
 
 	mu      sync.Mutex
 	fronts  map[balancer.Key]*front
-	leaving []*front // removed, with connections that may live on
+	leaving []*front // removed, with connections that may continue
 	counted map[balancer.Key]uint64
 	applied int
 	trips   bool
-	kept    bool // closed, with everything kept for the next dataplane
+	kept    bool // it was closed, and the next dataplane continues with it
 	chosen  int
 	running sync.WaitGroup
 }
@@ -41,16 +41,16 @@ type front struct {
 	f      *balancer.Frontend
 	picker pick.Picker
 	sticky *pick.Sticky
-	// first has the first backend of each client with affinity.
+	// first holds the first backend of each client with affinity.
 	first  map[netip.Addr]netip.AddrPort
-	closer io.Closer // listener or packet socket; nil while clients are refused
+	closer io.Closer // listener or packet socket, or nil while clients are refused
 	gone   *atomic.Bool
 	conns  map[*pair]bool
 	flows  map[netip.AddrPort]*pair
 	loads  map[netip.AddrPort]*atomic.Int64
 }
 
-// pair is a client's connection or flow and its counterpart to the backend.
+// pair is a client's connection or flow, with the connection to the backend.
 type pair struct {
 	client, backend net.Conn // client is nil for flows
 	from, to        netip.AddrPort
@@ -112,7 +112,7 @@ func (r *reference) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// damage closes a socket that the reference does not know to be closed.
+// damage closes the sockets behind the back of the reference.
 func (r *reference) damage() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,7 +130,7 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	if r.trips {
 		return errors.New("another one is at work")
 	}
-	_ = os.WriteFile(marker, nil, 0o600) // without the file, only a fault would go unnoticed
+	_ = os.WriteFile(marker, nil, 0o600) // if this fails, only one fault goes unnoticed
 	r.applied++
 	if r.fault == "disturbs others rarely" && r.applied%10 == 0 {
 		for _, f := range r.fronts {
@@ -214,7 +214,7 @@ func (r *reference) stickLocked(e *front) {
 	}
 }
 
-// load returns the counter of a backend's connections. The lock must be held.
+// load returns the connection counter of a backend. The caller holds the lock.
 func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	if e.loads[to] == nil {
 		e.loads[to] = &atomic.Int64{}
@@ -222,7 +222,8 @@ func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	return e.loads[to]
 }
 
-// drainLocked ends connections of removed backends, at once or when their time is over.
+// drainLocked ends connections to removed backends, either immediately or at the end of their
+// drain.
 func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {
@@ -248,7 +249,7 @@ func (r *reference) drainLocked(e *front) {
 	}
 }
 
-// endLocked closes the connections and flows of backends that are done with.
+// endLocked closes the connections and flows of the backends for which done returns true.
 func (e *front) endLocked(done func(to netip.AddrPort) bool) {
 	for c := range e.conns {
 		if done(c.to) {
@@ -274,7 +275,7 @@ func (e *front) shutLocked() {
 	}
 }
 
-// Kill ends the connections of a service. The suite needs no other queries.
+// Kill ends the connections of a service. The suite needs no other query.
 func (r *reference) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -289,12 +290,12 @@ func (r *reference) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int,
 	return n, nil
 }
 
-// serveLocked listens unless it does so already.
+// serveLocked opens the socket of a frontend, unless it is already open.
 func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
-	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // the flows answered through the closed socket
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // these flows answer through the closed socket
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)
@@ -317,7 +318,7 @@ func (r *reference) serveLocked(e *front) error {
 	return nil
 }
 
-// lost records that another program closed a socket.
+// lost records that another program has closed a socket.
 func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -356,7 +357,7 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 	return nil
 }
 
-// Explain implements dataplane.Explains.
+// Explain implements [dataplane.Explains].
 func (r *reference) Explain(_ context.Context, f *balancer.Frontend, _ netip.Addr) (x dataplane.Explanation, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -26,14 +26,14 @@ func (r *reference) datagrams(e *front, pc *net.UDPConn) {
 	}
 }
 
-// flow returns the client's flow, new if it has none.
+// flow returns the client's flow, and creates it if there is none.
 func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := e.flows[from]; c != nil {
 		return c, nil
 	}
-	if e.gone.Load() { // it was closed while the datagram was read, and nothing would end its flow
+	if e.gone.Load() { // the socket was closed while the datagram was read, so nothing would end the flow
 		return nil, net.ErrClosed
 	}
 	to, err := r.chooseLocked(e, from)
@@ -62,7 +62,7 @@ func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair,
 	return c, nil
 }
 
-// Connections calls visit for the open connections.
+// Connections calls visit for the open connections that q selects.
 func (r *reference) Connections(_ context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	for _, c := range r.open() {
 		if !q.Names(&c) {
@@ -92,7 +92,7 @@ func (r *reference) open() (all []dataplane.Connection) {
 	return all
 }
 
-// Counters returns how often each frontend was used.
+// Counters returns the number of connections of each frontend.
 func (r *reference) Counters() []dataplane.FrontendCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()

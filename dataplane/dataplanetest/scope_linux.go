@@ -8,13 +8,14 @@ import (
 	"vipd/test/lab"
 )
 
-// otherPort is a second port of a service, and otherTarget its target port.
+// otherPort is the second port of a service, and otherTarget its target port.
 const (
 	otherPort   = 81
 	otherTarget = 9090
 )
 
-// scopedService is stickyService at vip, with a second TCP port and an affinity scope.
+// scopedService is like stickyService, but at the VIP vip, with a second TCP port and an affinity
+// scope.
 func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.AffinityScope, servers ...*server) *balancer.Service {
 	return edited(stickyService(r, 3600e9, servers...), func(s *balancer.Service) {
 		s.Name, s.VIPs, s.AffinityScope = name, vip[:], scope
@@ -22,7 +23,7 @@ func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.Affinit
 	})
 }
 
-// movedPorts returns a copy of s whose ports are n higher.
+// movedPorts returns a copy of s in which each port is n higher.
 func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		for i := range s.Ports {
@@ -31,8 +32,8 @@ func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 	})
 }
 
-// testAffinityScope connects clients through several ports, TCP and UDP. With a scope beyond one
-// port they must stay on their server at all of them, also after it has left.
+// testAffinityScope connects clients through several ports, TCP and UDP. If the scope includes
+// several ports, a client must have the same server at all of them, even after a server has left.
 func testAffinityScope(r *rig) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -66,8 +67,8 @@ func testAffinityScope(r *rig) {
 	}
 }
 
-// checkScope connects clients to first. At the ports of same they must meet the same servers, and
-// at the ports of apart they are scheduled again. Then a server leaves and returns.
+// checkScope connects clients to first. At the keys in same they must have the same servers, and at
+// the keys in apart they must be scheduled again. Then a server leaves and returns.
 func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, apart []balancer.Key) {
 	r.Helper()
 	r.apply(services...)
@@ -109,7 +110,8 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 	r.apply()
 }
 
-// askShifted is askFromAll with the first client last.
+// askShifted is like askFromAll, but the first client comes last. The results are in the original
+// order.
 func askShifted(r *rig, key balancer.Key) []string {
 	r.Helper()
 	all := *r.w
@@ -120,8 +122,8 @@ func askShifted(r *rig, key balancer.Key) []string {
 	return append([]string{got[len(got)-1]}, got[:len(got)-1]...)
 }
 
-// checkForeignEndpoints gives one service of a VIP a single server. Clients of other servers must
-// meet it there, and keep their own servers elsewhere.
+// checkForeignEndpoints gives one service of a VIP only a single server. Clients of other servers
+// must reach that server there, and must keep their own servers elsewhere.
 func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	only := edited(files, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[2]) })
 	r.apply(web, only)
@@ -151,7 +153,7 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 }
 
 // testAffinityPrefix groups clients by networks that contain two of them each. Clients of a network
-// must meet the same server, and clients of other networks other servers.
+// must have the same server, and clients of another network another server.
 func testAffinityPrefix(r *rig) {
 	if !r.caps.AffinityPrefix {
 		r.Skip("the mode can't group clients")

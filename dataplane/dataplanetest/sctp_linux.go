@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the chunks of RFC 9260 that open an association, and the parameter that the client
-// echoes.
+// These are the types of the chunks that open an association (RFC 9260), and of the parameter that
+// the client echoes.
 const (
 	sctpInit       = 1
 	sctpInitAck    = 2
@@ -24,7 +24,7 @@ const (
 	sctpCookieAck  = 11
 	sctpCookie     = 7
 
-	// The tags that the two ends choose.
+	// These are the tags that the two ends choose.
 	sctpServerTag = 1
 	sctpClientTag = 2
 )
@@ -32,15 +32,14 @@ const (
 // sctpPacket is an SCTP packet with one chunk.
 type sctpPacket struct {
 	from, to uint16
-	tag      uint32 // tag chosen by the receiver; 0 in INIT
+	tag      uint32 // the tag that the receiver has chosen; 0 in INIT
 	chunk    byte
 	own      uint32 // the tag that the sender has chosen
 	cookie   string
 }
 
-// testSCTP opens SCTP associations at VIPs and node ports. They must reach servers and outlive
-// their server's drain. If the kernel has no SCTP sockets, the test writes the first packets
-// itself.
+// testSCTP opens SCTP associations at VIPs and node ports. They must reach servers, and outlive
+// their server's drain. If the kernel has no SCTP sockets, the test sends the first packets itself.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -74,7 +73,7 @@ func testSCTP(r *rig) {
 	checkKernelState(r, "with SCTP")
 }
 
-// checkAssociations opens associations from real clients.
+// checkAssociations opens associations with the kernel's SCTP sockets.
 func checkAssociations(r *rig, web *balancer.Service) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -105,8 +104,8 @@ func checkAssociations(r *rig, web *balancer.Service) {
 	}
 }
 
-// answerSCTP makes a server answer INIT with INIT ACK, with its name as the cookie, and COOKIE ECHO
-// with COOKIE ACK.
+// answerSCTP makes a server answer INIT with INIT ACK, and COOKIE ECHO with COOKIE ACK. The cookie
+// is the server's name.
 func answerSCTP(r *rig, s *server) {
 	for _, a := range s.addr {
 		c := rawSCTP(r, s.ns, a)
@@ -124,7 +123,7 @@ func answerSCTP(r *rig, s *server) {
 					continue
 				}
 				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: answers[p.chunk], own: sctpServerTag, cookie: s.name}
-				_, _ = c.WriteTo(answer.bytes(), from) // the client has a deadline, so an error only delays it
+				_, _ = c.WriteTo(answer.bytes(), from) // on an error, the client gets no answer until its deadline
 			}
 		})
 		r.Cleanup(func() { _ = c.Close(); running.Wait() })
@@ -144,13 +143,14 @@ func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 	return c
 }
 
-// openSCTP sends INIT from a port, and returns the server that answered.
+// openSCTP sends INIT from a port, and returns the name of the server that answers.
 func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
 	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port.First(), chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
 }
 
-// askSCTP sends a packet and returns the cookie of its answer, the name of a server.
+// askSCTP sends a packet and waits for an answer with the chunk answer. It returns the answer's
+// cookie, which is the name of a server.
 func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
 	r.Helper()
 	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").inFamilyOf(key.Addr))
@@ -184,7 +184,7 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 // castagnoli is the read-only table of SCTP's checksum (RFC 9260, appendix A).
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// bytes writes the packet.
+// bytes encodes the packet.
 func (p sctpPacket) bytes() []byte {
 	b := binary.BigEndian.AppendUint16(nil, p.from)
 	b = binary.BigEndian.AppendUint16(b, p.to)
@@ -207,8 +207,8 @@ func (p sctpPacket) bytes() []byte {
 	return b
 }
 
-// readSCTP decodes the result of bytes. With the error about a wrong checksum it also returns the
-// packet.
+// readSCTP decodes a packet that bytes has encoded. If only the checksum is wrong, it returns the
+// packet and an error.
 func readSCTP(b []byte) (sctpPacket, error) {
 	if len(b) < 32 {
 		return sctpPacket{}, errors.New("too short for an opening of an association")

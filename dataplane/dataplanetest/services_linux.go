@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// newService returns a service with the defaults that users get, TCP and UDP on vipPort.
+// newService returns a service with the defaults that users get, for TCP and UDP on vipPort.
 func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *balancer.Service {
 	return &balancer.Service{
 		Name: name,
@@ -24,7 +24,8 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 	}
 }
 
-// edited returns a changed copy of s, because published values are never edited.
+// edited returns a changed copy of s, because services must not be changed after they were
+// published.
 func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
 	c := *s
 	c.Ports = append([]balancer.Port(nil), s.Ports...)
@@ -33,7 +34,7 @@ func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service
 	return &c
 }
 
-// endpoints are the servers in both families, weight 1 each.
+// endpoints returns the servers' addresses in both families as endpoints with weight 1.
 func endpoints(servers ...*server) []balancer.Endpoint {
 	var all []balancer.Endpoint
 	for _, s := range servers {
@@ -44,7 +45,7 @@ func endpoints(servers ...*server) []balancer.Endpoint {
 	return all
 }
 
-// weightedEndpoints are the servers in both families, with these weights.
+// weightedEndpoints is like endpoints, but with a weight for each server.
 func weightedEndpoints(servers []*server, weights []int) []balancer.Endpoint {
 	all := endpoints(servers...)
 	for i := range all {
@@ -57,7 +58,7 @@ func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: balancer.PortRange(port), Proto: proto}
 }
 
-// keysOf returns the keys of a service at its VIP in both families, for each protocol.
+// keysOf returns the keys of a service at its VIPs in both families, for each protocol.
 func keysOf(vip addrs, protos ...balancer.Protocol) (keys []balancer.Key) {
 	for _, proto := range protos {
 		keys = append(keys, keyOf(vip[0], vipPort, proto), keyOf(vip[1], vipPort, proto))

@@ -10,13 +10,13 @@ import (
 	"vipd/test/wait"
 )
 
-// share is a scheduler with the weights of s1, s2, s3.
+// share is a scheduler, with the weights of the servers s1, s2 and s3.
 type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
-	slack     float64 // permitted deviation, see fair
-	// n is the number of connections, rounded to whole cycles. If held is set, they stay open while
-	// further connections are opened.
+	slack     float64 // permitted deviation (see fair)
+	// n is the number of connections, which is rounded to whole cycles. If held is true, they stay
+	// open while further connections are opened.
 	n    int
 	held bool
 }
@@ -35,7 +35,7 @@ func shares() []share {
 	}
 }
 
-// testShares opens connections with each scheduler. Endpoints must get their shares by weight.
+// testShares opens connections with each scheduler. Endpoints must get their share by weight.
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {
@@ -54,7 +54,7 @@ func testShares(r *rig) {
 				checkShare(r, sh, key)
 			}
 			r.eachOf(balancer.TCP, hands)
-			if !sh.held { // the definition of a UDP connection depends on the mode
+			if !sh.held { // the meaning of a UDP connection depends on the mode
 				r.eachOf(balancer.UDP, hands)
 			}
 		})
@@ -90,16 +90,16 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 }
 
-// These are the permitted deviations of shares from the weights. byChance is the deviation of
-// random choice, with an error probability of one in a billion.
+// These are the permitted deviations of shares from the weights. With byChance, the deviation must
+// be plausible for random choice, with an error probability of one in a billion.
 const (
 	exact    = 0
 	nearly   = 1
 	byChance = -1
 )
 
-// fair checks that connections were distributed by weight, each share within slack of its
-// expectation.
+// fair returns an error if connections were not distributed by weight. The share of each server may
+// deviate by slack from its expected value.
 func fair[K comparable](got, weights map[K]int, slack float64) error {
 	n, sum := 0, 0
 	for k, g := range got {
@@ -130,8 +130,8 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	return nil
 }
 
-// testStickySchedulers gives services each scheduler that hashes. A client, or a VIP, must stay on
-// one server, and a drain of its server must refuse no client.
+// testStickySchedulers gives a service each scheduler that uses a hash. A client, or a VIP, must
+// stay on one server. When the server drains, no client may be refused.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {

@@ -8,22 +8,22 @@ import (
 	"testing"
 )
 
-// snapshot is the host's netfilter state.
+// snapshot is the state of the host's netfilter objects.
 type snapshot struct {
-	// ours are the lines of objects with vipd's prefix, and foreign all others, in order. Counters
-	// are omitted, and so are the kernel's own chains while their policy is ACCEPT, because the
-	// first rule creates them.
+	// ours holds the lines of objects with vipd's prefix, and foreign all other lines, in order.
+	// Counters are omitted. The kernel's own chains are omitted if their policy is ACCEPT, because
+	// the first rule creates them.
 	ours, foreign []string
 }
 
-// The expressions are constants that the compiler can't make.
+// These expressions are constants that Go can't express.
 var (
 	counters  = regexp.MustCompile(` ?\[\d+:\d+\] ?`)
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
 )
 
 // takeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and
-// nftables' tables.
+// nftables tables.
 func takeSnapshot(t testing.TB) snapshot {
 	t.Helper()
 	var s snapshot
@@ -60,7 +60,7 @@ func (s *snapshot) add(line string) {
 	}
 }
 
-// nftables adds the tables that are none of iptables'.
+// nftables adds the nftables tables that do not belong to iptables.
 func (s *snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
@@ -79,7 +79,7 @@ func (s *snapshot) nftables(t testing.TB) {
 	}
 }
 
-// sameForeign checks that objects of others are byte for byte as they were.
+// sameForeign checks that the objects of other programs have not changed, byte for byte.
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
@@ -87,7 +87,7 @@ func sameForeign(t testing.TB, when string, before snapshot) {
 	}
 }
 
-// nothingOfOurs checks that netfilter has no object with vipd's prefix.
+// nothingOfOurs checks that no netfilter object has vipd's prefix.
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {

@@ -7,7 +7,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testSNAT sets snat to always and never. Servers must see the host with always, and the client
+// testSNAT sets snat to always and to never. Servers must see the host with always, and the client
 // with never.
 func testSNAT(t *testing.T, s *Subject) {
 	routed, host := layouts()[0], s.newHost(t)
@@ -24,13 +24,13 @@ func testSNAT(t *testing.T, s *Subject) {
 	}
 }
 
-// oneArmThroughHost is the layout one-arm with servers that route packets for the clients through
-// the host.
+// oneArmThroughHost builds the layout one-arm, but with servers that route packets to the clients
+// through the host.
 func oneArmThroughHost(t testing.TB, l *lab.Lab) *world {
 	w := oneArm(t, l)
 	w.detour = true
 	for _, s := range w.servers {
-		s.ns.Sysctl("net.ipv6.conf.lan.accept_redirects", "0") // the host knows a shorter way
+		s.ns.Sysctl("net.ipv6.conf.lan.accept_redirects", "0") // the host would redirect servers to a shorter path
 		for _, c := range w.clients {
 			s.ns.Route(c[0].String()+"/32", w.node[0].String())
 			s.ns.Route(c[1].String()+"/128", w.node[1].String())

@@ -22,18 +22,18 @@ import (
 // spreadPort is the port of the server with many addresses.
 const spreadPort = 9000
 
-// manyAddrs are n addresses of the server with many, all different.
+// manyAddrs returns the n-th addresses of the server that has many addresses.
 func manyAddrs(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.200.%d.%d", n/200, 1+n%200), fmt.Sprintf("fd0a::%x", 1+n))
 }
 
-// spreadCase is a service whose endpoints must each get their share.
+// spreadCase is a service in which each endpoint must get its share.
 type spreadCase struct {
-	n         int // endpoints
+	n         int // number of endpoints
 	scheduler balancer.Scheduler
-	mixed     bool // weights 1, 2, 3, 1, 2, 3, ...
+	mixed     bool // the weights are 1, 2, 3, 1, 2, 3, ...
 	vip       addrs
-	families  int // IPv4 only, or both
+	families  int // 1 means only IPv4, 2 means both families
 }
 
 func spreadCases(r *rig) []spreadCase {
@@ -49,7 +49,7 @@ func spreadCases(r *rig) []spreadCase {
 	switch {
 	case wait.Soaking():
 		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
-	case r.s.Connections > 0: // each of which needs sockets
+	case r.s.Connections > 0: // each connection needs sockets
 		sizes = []int{3, 7, 100}
 	}
 	for _, n := range sizes {
@@ -99,7 +99,7 @@ func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
-			r.apply(c.service()) // earlier flows are removed, because each flow of userspace mode needs a socket
+			r.apply(c.service()) // also removes earlier flows, because each flow of userspace mode needs a socket
 			for family := range c.families {
 				checkSpread(r, c, c.vip[family], sinks[family])
 			}
@@ -107,7 +107,7 @@ func testSpread(r *rig) {
 	}
 }
 
-// startSinks adds all of manyAddrs to the first server, and counts arrivals at each.
+// startSinks adds all addresses of manyAddrs to the first server, and counts the datagrams at each.
 func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
@@ -138,13 +138,13 @@ func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	if err := fair(spray(r, vip, s, n), weights, slack); err != nil {
 		r.Errorf("%s: %v", vip, err)
 	}
-	// The earlier flows are no longer needed, and the next flows need the space. Without conntrack
-	// there are none.
+	// The earlier flows are no longer needed, and the next flows need the space. If conntrack is
+	// missing, there are none.
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// chiLimit returns about the 1 - 1e-9 quantile of chi-square for a number of degrees of freedom
-// (Wilson and Hilferty), slightly more for few degrees.
+// chiLimit returns approximately the 1 - 1e-9 quantile of the chi-square distribution with a number
+// of degrees of freedom (Wilson and Hilferty). For few degrees, it returns slightly more.
 func chiLimit(freedom int) float64 {
 	if freedom == 0 {
 		return 0
@@ -154,8 +154,8 @@ func chiLimit(freedom int) float64 {
 	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
 }
 
-// spray sends n datagrams to a VIP, each from another address and port of the client, and returns
-// the number that arrived at each address. All must arrive.
+// spray sends n datagrams to a VIP, each from another combination of address and port of the
+// client. All must arrive. It returns the number of datagrams that arrived at each address.
 func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()
@@ -179,8 +179,8 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	return countOf(awaitArrival(r, s, n))
 }
 
-// limitInFlight waits before the i-th datagram if more than a socket's usual buffer, about 250
-// datagrams, are under way.
+// limitInFlight waits before the i-th datagram if too many datagrams are on their way. The default
+// buffer of a socket has room for about 250.
 func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
@@ -210,7 +210,7 @@ func countOf(all []netip.Addr) map[netip.Addr]int {
 	return counts
 }
 
-// rawUDP is a socket of the client's that sends UDP datagrams from any port.
+// rawUDP returns a socket of the client that can send UDP datagrams from any port.
 func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 	r.Helper()
 	network := "ip4:udp"
@@ -222,7 +222,7 @@ func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = c.Close() })
-	if from.Is6() { // the kernel writes the checksum, which is optional in IPv4, to that offset
+	if from.Is6() { // the kernel writes the checksum at this offset; in IPv4 it is optional
 		control(r, c.(*net.IPConn), func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6)
 		})
@@ -243,14 +243,14 @@ func control(r *rig, c syscall.Conn, f func(fd int) error) {
 	}
 }
 
-// startSink notes at which of its addresses each datagram arrives.
+// sink records the address at which each datagram arrives.
 type sink struct {
 	mu  sync.Mutex
 	run uint32
-	met map[uint32]netip.Addr // by the datagram's number
+	met map[uint32]netip.Addr // by datagram number
 }
 
-// startSink listens on all addresses of the server's namespace.
+// startSink starts a sink on all addresses of a server's namespace.
 func startSink(r *rig, s *server, network string) *sink {
 	r.Helper()
 	pc, err := s.ns.ListenPacket(network, fmt.Sprintf(":%d", spreadPort))
@@ -290,7 +290,8 @@ func (k *sink) count(c *net.UDPConn) {
 	}
 }
 
-// destination is the destination of a datagram, by its control messages.
+// destination returns the destination address of a datagram from its control messages. It returns
+// false if there is none.
 func destination(control []byte) (netip.Addr, bool) {
 	messages, err := unix.ParseSocketControlMessage(control)
 	if err != nil || len(messages) != 1 {
@@ -303,7 +304,8 @@ func destination(control []byte) (netip.Addr, bool) {
 	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo: destination, index
 }
 
-// begin discards earlier datagrams, and returns the number in later datagrams.
+// begin discards the records of earlier datagrams. It returns the number that later datagrams must
+// contain.
 func (k *sink) begin() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -312,7 +314,7 @@ func (k *sink) begin() uint32 {
 	return k.run
 }
 
-// atLeast returns an error if fewer than n have arrived.
+// atLeast returns an error if fewer than n datagrams have arrived.
 func (k *sink) atLeast(n int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

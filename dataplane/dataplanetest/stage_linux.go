@@ -9,14 +9,14 @@ import (
 	"vipd/test/lab"
 )
 
-// stage is the layout routed with a running Host, for consecutive cases with their own dataplanes.
-// Building layout and Host takes longer than most cases.
+// stage is the layout routed with a running Host. Consecutive cases use it with their own
+// dataplanes, because building a layout and a Host takes longer than most cases.
 type stage struct {
 	w    *world
 	host dataplane.Host
 }
 
-// scenes returns the cases that run on the stage.
+// scenes returns the cases that run on a stage.
 func scenes() []check {
 	return []check{
 		{name: "targets", run: driven(testTargets)},
@@ -56,7 +56,7 @@ func scenes() []check {
 	}
 }
 
-// Scenes returns the names of the cases below routed.
+// Scenes returns the names of the cases that run as subtests of routed.
 func Scenes() []string {
 	var names []string
 	for _, c := range scenes() {
@@ -65,7 +65,7 @@ func Scenes() []string {
 	return names
 }
 
-// newStage builds it, until the end of the test.
+// newStage builds a stage, which lasts until the end of the test.
 func newStage(t *testing.T, s *Subject) *stage {
 	t.Helper()
 	w := layouts()[0].build(t, lab.New(t))
@@ -86,7 +86,7 @@ func onStage(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// driven makes a scene of a case that has an engine.
+// driven returns a scene that runs a case with an engine.
 func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
 	return func(t *testing.T, s *Subject) {
 		r := onStage(t, s)
@@ -95,7 +95,7 @@ func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// bared makes a scene of a case without an engine.
+// bared returns a scene that runs a case without an engine.
 func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	return func(t *testing.T, s *Subject) {
 		b := &bare{onStage(t, s)}
@@ -108,8 +108,8 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// during returns the world for a subtest of the test for which it was built. Additions to its
-// namespaces are removed with that test.
+// during returns a copy of the world for a subtest of the test that built it. Additions to its
+// namespaces are removed at the end of the subtest.
 func (w *world) during(t testing.TB) *world {
 	v := *w
 	v.host, v.client, v.servers = w.host.For(t), w.client.For(t), nil

@@ -12,14 +12,14 @@ import (
 	"vipd/test/lab"
 )
 
-// straight is a layout in which servers answer clients through their own router instead of the
-// host:
+// straight builds a layout in which servers answer clients through their own router and not through
+// the host:
 //
 //	client --- host --- lan --- s1, s2, s3
 //	  |                  |
 //	  +----- router -----+
 //
-// They hold the VIP themselves, hidden from the hosts of the network.
+// The servers have the VIP themselves, hidden from other hosts of the network.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")
@@ -56,11 +56,12 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	return w
 }
 
-// unwraps makes a namespace decapsulate tunneled packets from any source, and returns the device.
+// unwraps makes a namespace decapsulate tunneled packets from any source, and returns the name of
+// the device.
 func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	t.Helper()
 	if _, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
-		_ = n.Command(t.Context(), "modprobe", module).Run() // the device says whether that helped
+		_ = n.Command(t.Context(), "modprobe", module).Run() // the next command shows whether this helped
 		if out, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
 			t.Skipf("needs device %s (module %s): %v: %s", dev, module, err, out)
 		}
@@ -68,9 +69,9 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	return dev
 }
 
-// testStraight forwards services by dr and tunnel, on a host whose policies are DROP. Servers must
-// answer clients past the host and see their addresses, and conntrack must have no entries.
-// Excluded clients and services without endpoints must be treated as configured.
+// testStraight forwards services with dr and tunnel, on a host whose policies are DROP. Servers
+// must answer clients directly and see their addresses, and conntrack must have no entries. Clients
+// outside source_ranges and services without endpoints must be treated as configured.
 func testStraight(t *testing.T, s *Subject) {
 	caps := s.capabilities(t)
 	if !slices.Contains(caps.Forwards, balancer.DRForward) {
@@ -82,7 +83,7 @@ func testStraight(t *testing.T, s *Subject) {
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
 			r := newRig(t, s, lay, host)
 			dropByPolicy(r, "INPUT", "FORWARD")
-			if !caps.Stateless { // otherwise the policy of OUTPUT also drops refusals, as with nat
+			if !caps.Stateless { // in stateless modes, the policy of OUTPUT would also drop refusals, as with nat
 				dropByPolicy(r, "OUTPUT")
 			}
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -101,8 +102,8 @@ func testStraight(t *testing.T, s *Subject) {
 	}
 }
 
-// checkStraightAnswers checks which server answers, and that only the client's half of the traffic
-// passes the host.
+// checkStraightAnswers checks which servers answer, and that only the packets from the client pass
+// the host.
 func checkStraightAnswers(r *rig, key balancer.Key) {
 	if r.caps.Stateless {
 		checkHashed(r, key, "s1", "s2", "s3")
@@ -125,8 +126,9 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	}
 }
 
-// checkHashed asks a service whose mode chooses by a hash of the client. Over TCP, all of these
-// servers must answer; over UDP, whose hash does not include the port, one of them.
+// checkHashed sends requests to a service whose mode chooses by a hash of the client. Over TCP, all
+// named servers must answer. Over UDP, the hash does not include the port, so the same server must
+// always answer.
 func checkHashed(r *rig, key balancer.Key, names ...string) {
 	r.Helper()
 	want, asks := names, 40
@@ -143,7 +145,7 @@ func checkHashed(r *rig, key balancer.Key, names ...string) {
 }
 
 // checkStatelessChanges changes a service whose connections have no state. A connection must
-// survive changes of other endpoints, and its endpoint's drain.
+// survive changes of other endpoints, and the drain of its own.
 func checkStatelessChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c := openTo(r, "s1", key)
@@ -181,7 +183,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// linkCounters are the counters of a device of the host.
+// linkCounters returns the counters of a device of the host.
 func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	r.Helper()
 	link, err := netlink.LinkByName(dev)
@@ -191,8 +193,8 @@ func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// checkStraightChanges changes a service under connections. They live on, also with an endpoint
-// that drains, is removed, or excludes their client.
+// checkStraightChanges changes a service while connections are open. They must continue, even if
+// their endpoint drains or is removed, or their client is excluded.
 func checkStraightChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	pulses := startPulses(r, r.w.vip)
@@ -237,14 +239,14 @@ func checkStraightChanges(r *rig, web *balancer.Service) {
 	checkMeets(r, r.w.client, key, "s1", "s2", "s3")
 }
 
-// checkUntracked checks that conntrack has no connection to the VIP.
+// checkUntracked checks that conntrack has no TCP connection to the VIPs.
 func checkUntracked(r *rig) {
 	r.Helper()
 	conn, err := conntrack.Open()
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was written
+	defer func() { _ = conn.Close() }() // nothing was written to it
 	for _, vip := range r.w.vip {
 		n := 0
 		if err := conn.Each(r.Context(), conntrack.Filter{Proto: balancer.TCP, Dst: vip, Port: vipPort}, func(*conntrack.Flow) error { n++; return nil }); err != nil {

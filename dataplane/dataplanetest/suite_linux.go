@@ -15,68 +15,68 @@ import (
 	"vipd/test/wait"
 )
 
-// Subject is a dataplane that must conform.
+// Subject describes a dataplane that must conform.
 type Subject struct {
 	// Name identifies the subject in messages.
 	Name string
-	// New returns a dataplane over the objects that an earlier dataplane left on the host. The
-	// suite closes it.
+	// New returns a dataplane on a host that may have the objects of an earlier dataplane. The
+	// suite closes the dataplane.
 	New func(t testing.TB) dataplane.Dataplane
-	// Host returns the host that manages addresses and the guard. If nil, there is none, and all
-	// VIPs are local. This is sufficient for dataplanes that terminate connections themselves. The
-	// cases that need the guard are skipped.
+	// Host returns the host that manages addresses and the guard. If Host is nil, all VIPs are
+	// local, which is sufficient for dataplanes that terminate connections themselves. Cases that
+	// need the guard are then skipped.
 	Host func(t testing.TB) dataplane.Host
-	// ExactWeights reports whether weights are exact over each cycle of connections. Otherwise they
-	// are compared as random shares. Round robin is exact in every dataplane.
+	// ExactWeights reports whether weights are exact over each cycle of connections. Otherwise
+	// shares are compared as random shares. Round robin must be exact in every dataplane.
 	ExactWeights bool
-	// Keeps reports whether, after Close with keep, frontends are served without the dataplane, and
-	// the next one adopts them without losing a connection.
+	// Keeps reports whether frontends are still served after Close with keep, and the next
+	// dataplane adopts them without losing a connection.
 	Keeps bool
-	// Survives reports whether Keeps holds even when its process is killed.
+	// Survives reports whether Keeps also applies if the process is killed.
 	Survives bool
-	// Backend is the variant of iptables that the dataplane and its Host use, nft or legacy. If
-	// empty, iptables reports it.
+	// Backend is the variant of iptables that the dataplane and its Host use, "nft" or "legacy". If
+	// empty, the default variant of the host is used.
 	Backend string
-	// Connections is the number of connections, open at the same time, by which the case spread may
-	// judge shares. Default 10,000.
+	// Connections is the maximum number of concurrent connections from which the case spread
+	// calculates shares. The default is 10,000.
 	Connections int
-	// Remembers is the time for which the dataplane treats a connection that its client has reset,
-	// or a UDP flow, as existing. Affinity lasts at least that long, and max_connections includes
-	// such connections. The default is zero.
+	// Remembers is the time for which the dataplane treats a UDP flow, or a connection that its
+	// client has reset, as existing. Affinity lasts at least that long, and max_connections
+	// includes such connections. The default is zero.
 	Remembers time.Duration
-	// Cleanup removes everything that dataplane and Host ever made, as after a crash. If nil, there
-	// is nothing to clean up.
+	// Cleanup removes everything that the dataplane and its Host have created, as after a crash. If
+	// nil, there is nothing to clean up.
 	Cleanup func(t testing.TB)
-	// Damage damages or removes objects of the dataplane on the host, each function in another way.
+	// Damage holds functions that damage or remove objects of the dataplane on the host, by name.
 	// The suite expects that the damage is detected and repaired.
 	Damage map[string]func(t testing.TB)
-	// Scratches is like Damage, with functions that only damage the service at heldVIP. Clients of
-	// other services notice nothing.
+	// Scratches is like Damage, but its functions damage only the service at heldVIP. Clients of
+	// other services must notice nothing.
 	Scratches map[string]func(t testing.TB)
 	// Ends names the functions of Damage and Scratches that end connections, which no repair could
-	// prevent, with the reason.
+	// prevent. The values are the reasons.
 	Ends map[string]string
-	// VirtualServers reports whether the dataplane creates virtual servers of IPVS, with which
-	// foreign servers can conflict.
+	// VirtualServers reports whether the dataplane creates IPVS virtual servers, with which foreign
+	// virtual servers can conflict.
 	VirtualServers bool
-	// Skip names the cases that the subject can't pass by the names of their subtests below Run,
-	// such as "kills" or "layouts/one-arm/hairpin/udp6", with the reason.
+	// Skip names the cases that the subject can't pass, by the names of their subtests below Run,
+	// such as "kills" or "layouts/one-arm/hairpin/udp6". The values are the reasons.
 	Skip map[string]string
 
 	ports *ports
 	root  string // the name of the test that called Run
 	stage *stage
-	// foreign are the current foreign virtual servers.
+	// foreign holds the current foreign virtual servers.
 	foreign map[string]string
-	caps    *balancer.Capabilities // capabilities of the last dataplane from New
+	caps    *balancer.Capabilities // the capabilities of the last dataplane that New returned
 }
 
 // check is one case of the suite.
 type check struct {
 	name string
-	// guard reports whether the case needs a Host's guard.
+	// guard reports whether the case needs a Host with the guard.
 	guard bool
-	// needs are tools that the case uses itself.
+	// needs lists the tools that the case itself uses.
 	needs []string
 	run   func(t *testing.T, s *Subject)
 }
@@ -129,7 +129,7 @@ func (s *Subject) all(t *testing.T, cases []check) {
 	}
 }
 
-// sub runs a subtest of that name unless the subject skips it.
+// sub runs a subtest, unless the subject skips it.
 func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		if why, ok := s.Skip[strings.TrimPrefix(t.Name(), s.root+"/")]; ok {
@@ -139,7 +139,7 @@ func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// rig is a subject that runs in a world.
+// rig is a subject in a world.
 type rig struct {
 	*testing.T
 	s    *Subject
@@ -147,17 +147,17 @@ type rig struct {
 	dp   dataplane.Dataplane
 	host dataplane.Host
 	caps balancer.Capabilities
-	// resets reports whether clients end their requests by a reset, because dataplanes then do not
-	// remember the connections for minutes.
+	// resets reports whether clients end their requests with a reset, because dataplanes do not
+	// remember such connections for minutes.
 	resets bool
-	// explained has the questions that explains has asked.
+	// explained holds the questions that checkExplained has checked.
 	explained map[asked]bool
 	*driver
 }
 
-// newRig builds a layout around a host and starts the subject in it, with no services yet. At the
-// end of the test the subject is closed, and must leave nothing: the next rig checks that, and
-// finally Run.
+// newRig builds a layout around a host, and starts the subject in it without services. At the end
+// of the test, the subject is closed and must leave nothing. The next rig and the end of Run check
+// this.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)
@@ -166,7 +166,7 @@ func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	return r
 }
 
-// newStill returns a rig with its own host and a dataplane that no engine drives yet.
+// newStill returns a rig with its own host, and a dataplane that no engine drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
 	return equip(t, s, w, s.newHost(t))
@@ -182,16 +182,16 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	return r
 }
 
-// drive starts the engine. When the test ends, it removes all services and stops.
+// drive starts an engine. At the end of the test, it removes all services and stops the engine.
 func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
-// driveEvery is drive with another interval between two checks for damage.
+// driveEvery is like drive, but with another interval between two checks for damage.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
 	r.endDriven()
 }
 
-// endDriven removes all services and stops the engine when the test ends.
+// endDriven makes the end of the test remove all services and stop the engine.
 func (r *rig) endDriven() {
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {
@@ -201,7 +201,7 @@ func (r *rig) endDriven() {
 	})
 }
 
-// steer starts an engine for the dataplane after another engine has ended.
+// steer starts another engine for the dataplane. The previous engine must have stopped.
 func (r *rig) steer(probe time.Duration) {
 	r.prepare(probe)
 	r.start()
@@ -227,7 +227,7 @@ func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	return s.caps
 }
 
-// newHost keeps the host until the end of the test, when nothing of it may be left.
+// newHost returns a host that exists until the end of the test. Then nothing of it may be left.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
@@ -236,7 +236,7 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	return bareHost(t)
 }
 
-// closeTime bounds the end of a dataplane.
+// closeTime is the maximum time for closing a dataplane.
 const closeTime = 30 * time.Second
 
 func (r *rig) close(dp dataplane.Dataplane) {
@@ -258,7 +258,7 @@ func optional[T any](r *rig) T {
 	return d
 }
 
-// leftNothing checks that a fresh dataplane finds no object of its predecessors.
+// leftNothing checks that a new dataplane finds no objects of its predecessors.
 func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	t.Helper()
 	seen, err := dp.Observe(context.Background())
@@ -281,7 +281,7 @@ func (r *rig) apply(services ...*balancer.Service) {
 	}
 }
 
-// step runs a part of a case as a subtest.
+// step runs part of a case as a subtest.
 func (r *rig) step(name string, f func(r *rig)) {
 	r.Helper()
 	r.s.sub(r.T, name, func(t *testing.T) {
@@ -291,14 +291,14 @@ func (r *rig) step(name string, f func(r *rig)) {
 	})
 }
 
-// each calls f for both families and both protocols, as subtests, with the key of the world's VIP.
+// each calls f with the key of the world's VIP, as a subtest for each family and protocol.
 func (r *rig) each(f func(r *rig, key balancer.Key)) {
 	r.Helper()
 	r.eachOf(balancer.TCP, f)
 	r.eachOf(balancer.UDP, f)
 }
 
-// eachOf is each for one protocol.
+// eachOf is like each, but for one protocol.
 func (r *rig) eachOf(proto balancer.Protocol, f func(r *rig, key balancer.Key)) {
 	r.Helper()
 	for i, family := range []string{"4", "6"} {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// faultVar has TestReference run with that fault.
+// faultVar makes TestReference run the reference with a fault.
 const faultVar = "VIPD_DATAPLANETEST_FAULT"
 
 func TestReference(t *testing.T) {
@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
-			if newest != nil && newest.kept { // it represents state that a kernel would keep
+			if newest != nil && newest.kept { // it stands for state that a kernel would keep
 				newest.kept = false
 				return newest
 			}
@@ -43,8 +43,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestFaultsAreNoticed runs the suite over a dataplane with each fault. The case that is about
-// the fault fails.
+// TestFaultsAreNoticed runs the suite with a dataplane that has each fault. The case about the
+// fault must fail.
 func TestFaultsAreNoticed(t *testing.T) {
 	lab.Require(t)
 	noticed := map[fault]string{
@@ -85,7 +85,7 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 	for _, f := range slices.Sorted(maps.Keys(noticed)) {
 		t.Run(strings.ReplaceAll(string(f), " ", "-"), func(t *testing.T) {
-			t.Parallel() // most of them wait for something that never happens
+			t.Parallel() // most of them wait for an event that never happens
 			cmd := exec.Command(os.Args[0], "-test.run="+only("TestReference/"+noticed[f]))
 			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
@@ -96,8 +96,8 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 }
 
-// TestSuiteHasEveryScheduler looks for a case of each scheduler. A mode that lacks a scheduler then
-// fails the suite, unless the scheduler is in its Nearest.
+// TestSuiteHasEveryScheduler looks for a case for each scheduler. Without such cases, a mode that
+// lacks a scheduler could pass the suite.
 func TestSuiteHasEveryScheduler(t *testing.T) {
 	have := append(clientHashes(), balancer.DestinationHash)
 	for _, sh := range shares() {

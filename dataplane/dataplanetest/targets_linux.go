@@ -7,7 +7,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testTargets gives endpoints ports of their own. Clients must reach them there.
+// testTargets gives endpoints their own target ports. Clients must reach the endpoints there.
 func testTargets(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	web := newService("web", r.w.vip, endpoints(s1)...)
@@ -54,7 +54,8 @@ func testHostEndpoint(r *rig) {
 	})
 }
 
-// checkMeets checks that two cycles of round robin use each of the named servers twice.
+// checkMeets sends requests for two cycles of round robin. Each of the named servers must answer
+// two.
 func checkMeets(r *rig, from *lab.NS, key balancer.Key, names ...string) {
 	r.Helper()
 	got := r.tally(from, key, 2*len(names))

@@ -15,7 +15,7 @@ import (
 	"vipd/test/lab"
 )
 
-// testStreams sends streams and datagrams of several sizes. They must arrive whole and in order,
+// testStreams sends streams and datagrams of several sizes. They must arrive complete and in order,
 // and half-closed streams must end properly.
 func testStreams(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
@@ -33,8 +33,7 @@ func testStreams(r *rig) {
 	})
 }
 
-// testStrays sends segments from outside the window, from either end. Connections must survive
-// them.
+// testStrays sends segments outside the window, from either end. Connections must survive them.
 func testStrays(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
@@ -78,8 +77,8 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 }
 
-// checkStream sends size bytes, ends its half of the connection, and reads all of them back, to the
-// other half's end.
+// checkStream sends size bytes, closes its half of the connection, and reads the echo until the
+// other half ends.
 func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(from, netip.Addr{}, key)
@@ -100,7 +99,8 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 }
 
 // testConnections opens connections to a VIP that no other case uses, because the kernel remembers
-// its counters. The dataplane must list and count them, also after the service returns.
+// its counters. The dataplane must list and count them, even after the service was removed and
+// restored.
 func testConnections(r *rig) {
 	vip := vipN(25)
 	web := newService("web", vip, endpoints(r.w.servers...)...)
@@ -120,13 +120,13 @@ func testConnections(r *rig) {
 	})
 }
 
-// Eventually is lab.Eventually for actions that need no timer.
+// Eventually is like lab.Eventually, but for actions that need no timer.
 func (r *rig) Eventually(what string, check func() error) {
 	r.Helper()
 	lab.Eventually(r, atOnce, what, check)
 }
 
-// counted sums the connections of the service web's port for proto.
+// counted returns the number of connections of the service web on its port for a protocol.
 func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 	for _, f := range c.Counters() {
 		if f.Service == "web" && f.Port == string(proto) {
@@ -143,7 +143,7 @@ func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) erro
 	return nil
 }
 
-// checkListed checks that the client's connection is listed with the server that answers it.
+// checkListed checks that a client's connection is listed with the server that answers it.
 func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {

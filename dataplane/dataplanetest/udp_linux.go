@@ -13,7 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitMove sends on a UDP flow until another server answers.
+// awaitMove sends on a UDP flow until a server other than the named one answers, and returns the
+// answer.
 func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
@@ -26,14 +27,15 @@ func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer)
 	return a
 }
 
-// caller is a UDP client that sends requests from one port without a pause, whatever it receives.
+// caller is a UDP client that sends requests from one port continuously, even if it gets no
+// answers.
 type caller struct {
 	key     balancer.Key
 	mu      sync.Mutex
-	answers []string // server that answered each question; "" means none
+	answers []string // the server that answered each request; "" means none
 }
 
-// startCaller starts requests to a frontend that may not exist yet.
+// startCaller starts sending requests to a frontend, which need not exist yet.
 func startCaller(r *rig, key balancer.Key) *caller {
 	r.Helper()
 	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)
@@ -43,7 +45,7 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	r.Cleanup(func() { _ = conn.Close() })
 	c := &caller{key: key}
 	repeatedly(r, 5*time.Millisecond, func() {
-		a, _ := lab.AskWithin(conn, patience(unanswered)) // without an answer, the server's name is ""
+		a, _ := lab.AskWithin(conn, patience(unanswered)) // without an answer, the server's name is empty
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.answers = append(c.answers, a.Server)
@@ -58,7 +60,7 @@ func (c *caller) since(n int) []string {
 	return slices.Clone(c.answers[n:])
 }
 
-// checkAnswers checks that within a second the caller is answered only by want.
+// checkAnswers checks that, within about a second, only the server want answers the callers.
 func checkAnswers(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
@@ -78,8 +80,8 @@ func checkAnswers(r *rig, all []*caller, when, want string) {
 	}
 }
 
-// testUDPFollows sends datagrams from fixed ports without a pause while a service changes. The
-// right server must always answer each client.
+// testUDPFollows sends datagrams from fixed ports continuously while a service changes. The right
+// server must always answer each client.
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops the answers of one server, as if it had no route back. Its connections, and
-// no others, must count as failures.
+// testUnanswered drops the answers of one server, as if it had no route back. Only the connections
+// to this server must count as failures.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -29,7 +29,7 @@ func testUnanswered(r *rig) {
 		at := netip.AddrPortFrom(silent.addr.inFamilyOf(key.Addr), targetPort)
 		lab.Eventually(r, settleTime, "connections without an answer to count", func() error {
 			for range len(r.w.servers) {
-				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some clients get no answer
+				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some of these clients get no answer
 			}
 			if n := countAt(r, at); n.Failures == 0 {
 				return errors.New("none is counted")
@@ -48,7 +48,7 @@ func testUnanswered(r *rig) {
 // watchUnanswered makes the dataplane watch for unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	d, watches := dataplane.As[dataplane.WatchesUnanswered](r.dp)
-	if !watches { // the dataplane opens connections itself, and counts failures
+	if !watches { // the dataplane opens connections itself, and counts failures itself
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -62,7 +62,7 @@ func watchUnanswered(r *rig) {
 	})
 }
 
-// countAt returns the counts of a backend over all frontends.
+// countAt returns the connections and failures of a backend, summed over all frontends.
 func countAt(r *rig, at netip.AddrPort) (n dataplane.BackendCount) {
 	for _, f := range r.dp.Counters() {
 		for _, b := range f.Backends {

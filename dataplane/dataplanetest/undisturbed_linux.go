@@ -8,8 +8,7 @@ import (
 )
 
 // testUndisturbed changes other services, ports and endpoints hundreds of times while connections
-// carry data. No connection may be disturbed, and a removed port on the same VIP must refuse
-// clients.
+// carry data. No connection may be disturbed. A removed port of the same VIP must refuse clients.
 func testUndisturbed(r *rig) {
 	const atATime = 10
 	changes := max(4*atATime, wait.Soak(100, 1000))

@@ -7,14 +7,15 @@ import (
 	"vipd/test/lab"
 )
 
-// uplinks is a layout in which the host has two uplinks:
+// uplinks builds a layout in which the host has two uplinks:
 //
 //	other --- host --- s1, s2, s3
 //	            |
 //	          client
 //
-// The main table leads to the client through the other uplink. Rules of the host save the uplink of
-// a connection in its mark, and route answers by it. The rules use the whole mark.
+// The main routing table leads to the client through the wrong uplink, "other". Rules of the host
+// save the uplink of a connection in the connection's mark, and route answers by it. The rules use
+// the whole mark.
 func uplinks(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	other := l.Add("other")
@@ -25,7 +26,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
 		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
 		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
-		// Later tests share the host.
+		// These are removed at the end, because later tests share the host.
 		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
 		t.Cleanup(func() { run(t, "ip", f.ip, "rule", "del", "fwmark", "1", "table", "100") })
 		mangle := func(rule ...string) {
@@ -39,7 +40,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testUplinks uses a service on a host that routes answers by the marks of connections. vipd's
+// testUplinks runs a service on a host that routes answers by the marks of connections. vipd's own
 // marks must not misroute answers.
 func testUplinks(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))

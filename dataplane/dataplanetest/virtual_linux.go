@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// hasVirtualServers reports whether the kernel has IPVS at work.
+// hasVirtualServers reports whether the kernel supports IPVS and has loaded it.
 func hasVirtualServers(t testing.TB) bool {
 	t.Helper()
 	_, err := os.Stat("/proc/thread-self/net/ip_vs")
@@ -26,9 +26,9 @@ func hasVirtualServers(t testing.TB) bool {
 	return err == nil
 }
 
-// virtualServers returns the kernel's virtual servers in ipvsadm's format: the lines of each, by
-// its name, such as "-t 10.96.0.10:80". While virtual servers are added or removed, a list may
-// contain others twice or not at all, so two consecutive lists must be equal.
+// virtualServers returns the kernel's virtual servers in ipvsadm's format. It maps the name of
+// each, such as "-t 10.96.0.10:80", to its lines. While virtual servers are added or removed, a
+// list may contain others twice or not at all, so two consecutive lists must be equal.
 func virtualServers(t testing.TB) map[string]string {
 	t.Helper()
 	all, list := map[string]string{}, ""
@@ -45,8 +45,9 @@ func virtualServers(t testing.TB) map[string]string {
 	return all
 }
 
-// foreignServers has foreign virtual servers, for ipvsadm --restore. The first is on the VIP of the
-// service web, at another port; the last occupy the places of its UDP frontends.
+// foreignServers contains foreign virtual servers for ipvsadm --restore. The first has the VIP of
+// the service web, but another port. The last (contestedServers) occupy the places of its UDP
+// frontends.
 const foreignServers = `-A -t 10.96.0.10:443 -s wlc -p 600
 -a -t 10.96.0.10:443 -r 10.2.1.2:8080 -m -w 3
 -a -t 10.96.0.10:443 -r 10.2.2.2:8080 -m -w 1
@@ -64,7 +65,8 @@ const contestedServers = `-A -u 10.96.0.10:80 -s rr
 -A -u [fd00:96::10]:80 -s wrr
 `
 
-// putForeignServers adds foreign virtual servers until the end of the test, and returns them.
+// putForeignServers adds foreign virtual servers until the end of the test, and returns all virtual
+// servers.
 func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	t.Helper()
 	pipe(t, foreignServers, "ipvsadm", "--restore")
@@ -81,7 +83,7 @@ func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	return all
 }
 
-// sameServers checks that virtual servers of others are as they were.
+// sameServers checks that foreign virtual servers have not changed.
 func sameServers(t testing.TB, when string, before map[string]string) {
 	t.Helper()
 	after := virtualServers(t)
@@ -102,8 +104,8 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	}
 }
 
-// testForeignServers runs a dataplane next to foreign virtual servers. They must stay and serve.
-// Only a frontend whose place is occupied may fail, until that place is free.
+// testForeignServers runs a dataplane while foreign virtual servers exist. They must stay and
+// serve. Only frontends whose place a foreign server occupies may fail, until that place is free.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -116,7 +118,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	w.host.Sysctl("net.ipv4.ip_forward", "1")
 	before := s.putForeignServers(t)
 	web := newService("web", w.vip, endpoints(w.servers...)...)
-	web.Scheduler = balancer.RoundRobin // like a foreign server
+	web.Scheduler = balancer.RoundRobin // with the same scheduler as a foreign server
 	other := newService("other", vipN(30), endpoints(w.servers...)...)
 
 	if s.Survives {
@@ -152,11 +154,12 @@ func testForeignServers(t *testing.T, s *Subject) {
 	replaceDataplane(r, false)
 	sameServers(t, "after closing", before)
 	onlyServers(t, "after closing", before)
-	r.steer(driverProbe) // for the end of the test
+	r.steer(driverProbe) // so the end of the test can remove all services
 }
 
-// checkContested requests a service some of whose places are occupied by foreign servers. The rest
-// must be served, the failure must have the reason, and all must be served once the place is free.
+// checkContested requests a service, but foreign servers occupy the places of some of its
+// frontends. The other frontends must be served, and the failure must have the reason. When the
+// places are free, all must be served.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)
@@ -181,7 +184,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
-	revision := r.set(other) // foreign servers must not be removed with vipd's own
+	revision := r.set(other) // foreign servers must not be removed together with vipd's own
 	if err := r.wait(revision); err != nil {
 		r.Error(err)
 	}
@@ -202,7 +205,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 	}
 }
 
-// checkMeetsAll checks that clients reach every server.
+// checkMeetsAll checks that every server answers some of the client's requests.
 func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
@@ -210,20 +213,21 @@ func checkMeetsAll(r *rig, key balancer.Key) {
 	}
 }
 
-// VirtualServerDamages are ways to break IPVS's virtual servers at heldVIP, which affect only one
-// service. They are for Subject.Scratches.
+// VirtualServerDamages returns ways to damage the IPVS virtual servers at heldVIP, which affect
+// only one service. They are for Subject.Scratches.
 func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){
 		"virtual-server": func(t testing.TB) { run(t, "ipvsadm", append([]string{"-D"}, at...)...) },
-		"destinations": func(t testing.TB) { // one is gone, and one of another virtual server gets nothing
+		"destinations": func(t testing.TB) { // one destination is missing, and a destination of another virtual server gets nothing
 			run(t, "ipvsadm", append(append([]string{"-d"}, at...), "-r", "10.2.1.2:8080")...)
 			run(t, "ipvsadm", append(append([]string{"-e"}, at6...), "-r", "[fd02:1::2]:8080", "-m", "-w", "0")...)
 		},
 	}
 }
 
-// ClearVirtualServers is a Damage: it removes every virtual server, as ipvsadm -C does.
+// ClearVirtualServers is a function for Subject.Damage. It removes every virtual server, like
+// ipvsadm -C.
 func ClearVirtualServers(t testing.TB) {
 	t.Helper()
 	run(t, "ipvsadm", "-C")
@@ -235,7 +239,7 @@ func (s *Subject) leftServers(t testing.TB) []string {
 	if !s.VirtualServers || !hasVirtualServers(t) {
 		return nil
 	}
-	text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // ipvsadm would cost more than the case
+	text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // faster than ipvsadm
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// waitingClients is the number of connecting clients when a service is added.
+// waitingClients is the number of clients that are connecting when a service is added.
 const waitingClients = 200
 
-// testWaiting connects to VIPs before their service exists, at start and later. No waiting client
-// may be refused after the service is added.
+// testWaiting connects to VIPs before their service exists, at the start and later. No waiting
+// client may be refused when the service is added.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
 	trackConnections(r)
@@ -35,8 +35,8 @@ func testWaiting(t *testing.T, s *Subject) {
 	checkConnected(r, clients, "with a new service")
 }
 
-// swallowing is the layout routed with a route of the host for all VIPs to a neighbor that drops
-// everything.
+// swallowing builds the layout routed, but the host has a route for all VIPs to a neighbor that
+// drops everything.
 func swallowing(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	sink := l.Add("sink")
@@ -49,7 +49,7 @@ func swallowing(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// trackConnections makes the host track connections, like a firewall.
+// trackConnections makes the host track connections, as a firewall does.
 func trackConnections(r *rig) {
 	r.Helper()
 	for _, tool := range []string{"iptables", "ip6tables"} {
@@ -59,15 +59,15 @@ func trackConnections(r *rig) {
 	}
 }
 
-// connecting is a connection whose first packet was sent.
+// connecting is a connection whose SYN has been sent.
 type connecting struct {
 	fd   int
 	from string
 	to   netip.AddrPort
 }
 
-// startConnects opens connections to a VIP in both families, from the client and from the host,
-// spread over a second. Their next packets are spread in the same way.
+// startConnects starts connections to a VIP in both families, from the client and from the host.
+// They are spread over a second, and so are their retransmissions.
 func startConnects(r *rig, vip addrs) (all []connecting) {
 	r.Helper()
 	for i := range wait.Load(waitingClients) {
@@ -87,7 +87,7 @@ func startConnects(r *rig, vip addrs) (all []connecting) {
 	return all
 }
 
-// startConnect returns a socket whose SYN was sent.
+// startConnect returns a socket whose SYN has been sent.
 func startConnect(to netip.AddrPort) (fd int, err error) {
 	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
 	if to.Addr().Is4() {
@@ -104,7 +104,7 @@ func startConnect(to netip.AddrPort) (fd int, err error) {
 	return fd, nil
 }
 
-// checkConnected waits for the outcome of connections, and checks that none was refused.
+// checkConnected waits until all connections succeed or fail, and checks that none was refused.
 func checkConnected(r *rig, all []connecting, when string) {
 	r.Helper()
 	outcome := map[int]error{}
@@ -133,7 +133,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 	}
 }
 
-// connectOutcome reports whether a connect has ended, and its error.
+// connectOutcome reports whether a connection attempt has ended, and returns its error.
 func connectOutcome(fd int) (done bool, err error) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(poll, 0); err != nil || n == 0 {

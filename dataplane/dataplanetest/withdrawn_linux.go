@@ -12,7 +12,7 @@ import (
 	"vipd/test/lab"
 )
 
-// anycast is a layout in which another host also has the VIP:
+// anycast builds a layout in which another host also has the VIP:
 //
 //	client --- host --- other, with the VIP
 //	            |
@@ -36,9 +36,9 @@ func anycast(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testWithdrawn withdraws the VIP of a service, with different settings for clients without
-// endpoints. Clients must then reach the other host with their own address, and the service again
-// when it has an endpoint.
+// testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining ones.
+// Clients must then reach the other host with their own address. When the service has an endpoint,
+// they must reach the service again.
 func testWithdrawn(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "anycast", build: anycast}, s.newHost(t))
 	for _, a := range r.w.vip {
@@ -85,7 +85,7 @@ func testWithdrawn(t *testing.T, s *Subject) {
 	}
 }
 
-// awaitVIPs waits until the host holds the VIPs, or does not hold them.
+// awaitVIPs waits until the host has the VIPs, or no longer has them if held is false.
 func (r *rig) awaitVIPs(held bool) {
 	r.Helper()
 	state := map[bool]balancer.VIPState{true: balancer.Serving, false: balancer.Withdrawn}[held]

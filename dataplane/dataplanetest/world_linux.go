@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the ports of every service, unless a case sets others. They differ, so tests notice a
-// dataplane that mixes them up.
+// These are the ports of every service, unless a case sets others. They differ, so a dataplane that
+// confuses them fails.
 const (
 	vipPort    = 80
 	targetPort = 8080
@@ -20,12 +20,12 @@ const (
 
 const serverCount = 3
 
-// addrs has an IPv4 and an IPv6 address of the same object.
+// addrs holds an IPv4 and an IPv6 address of the same object.
 type addrs [2]netip.Addr
 
 func parseAddrs(v4, v6 string) addrs { return addrs{netip.MustParseAddr(v4), netip.MustParseAddr(v6)} }
 
-// inFamilyOf returns the address of the same family as a.
+// inFamilyOf returns the address in the family of a.
 func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return p[0]
@@ -33,32 +33,33 @@ func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	return p[1]
 }
 
-// heldVIP returns the VIP that vipd must add to the host; other addresses in its networks are also
-// free.
+// heldVIP returns the VIPs that vipd must add to the host. Other addresses in their networks are
+// also free.
 func heldVIP() addrs { return vipN(10) }
 
-// vipN is another VIP of the range that clients route to the host.
+// vipN returns the n-th VIPs in the networks that clients route to the host.
 func vipN(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:96::%d", n))
 }
 
-// vipRanges has the networks that clients route to the host; nothing changes them.
+// vipRanges holds the networks that clients route to the host. It is read-only.
 var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
 // world is a built layout.
 type world struct {
 	host    *lab.NS
 	client  *lab.NS
-	clients []addrs // addresses of the client's namespace, which can represent many clients
+	clients []addrs // addresses of the client's namespace, each of which stands for a client
 	servers []*server
-	vip     addrs // of the service
+	vip     addrs // the VIPs of the service
 	node    addrs // the host's own address on the client's link
 	own     []netip.Addr
-	// detour reports whether servers on the client's link route packets for it through the host.
+	// detour reports whether servers on the client's link route packets to the client through the
+	// host.
 	detour bool
 }
 
-// server is a namespace with echo servers at addr, TCP and UDP.
+// server is a namespace that has TCP and UDP echo servers at its addresses.
 type server struct {
 	name string
 	ns   *lab.NS
@@ -70,11 +71,12 @@ type server struct {
 type layout struct {
 	name  string
 	build func(t testing.TB, l *lab.Lab) *world
-	snat  balancer.SNAT // snat setting of the services
+	snat  balancer.SNAT // setting snat of the services
 	// sameLink reports whether clients are on the servers' own link, so replies would bypass the
 	// host.
 	sameLink bool
-	// noHairpin reports whether servers that call the VIP reach themselves, regardless of the host.
+	// noHairpin reports whether servers that connect to the VIP reach themselves, regardless of the
+	// host.
 	noHairpin bool
 }
 
