@@ -118,8 +118,9 @@ func (c *conn) endLocked(err error) string {
 }
 
 // timeLeft returns the time until c has to end because of a maximum age. Connections end up to 10 %
-// before that age, so those that started together do not end together. The reduction is derived
-// from the client's port and the start time, so a process that takes over c calculates the same.
+// earlier, so connections that started together end at different times. The reduction is derived
+// from the client's port and the start time, so a process that takes over c calculates the same
+// time.
 func (c *conn) timeLeft(maximum time.Duration, now time.Time) time.Duration {
 	const steps = 1 << 10
 	early := (int64(c.from.Port()) + c.since.UnixNano()/int64(time.Microsecond)) % steps

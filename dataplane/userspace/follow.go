@@ -35,7 +35,7 @@ const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
 
-// tell sends n to all followers, and never blocks.
+// tell sends n to all followers. It never blocks: a follower that is too slow misses n.
 func (s *followers) tell(n news) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

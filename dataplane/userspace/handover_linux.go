@@ -31,7 +31,7 @@ const (
 )
 
 // handed describes an item. The buffered bytes of a connection follow the description: first the
-// bytes of In, then those of Out.
+// bytes of In, then the bytes of Out.
 type handed struct {
 	Kind string
 	// Key is the frontend's key, or the zero Key for a shared socket.
@@ -51,8 +51,8 @@ type handed struct {
 	Since   time.Time
 	In, Out handedHalf
 	Clients []handedClient `json:",omitempty"`
-	// VIP, Service and Prefix identify the affinity memory of Clients if it does not belong to Key
-	// alone.
+	// VIP, Service and Prefix are the parts of the affinity memory's identity that Key does not
+	// contain.
 	VIP     netip.Addr    `json:",omitzero"`
 	Service balancer.Name `json:",omitempty"`
 	Prefix  int           `json:",omitempty"`
