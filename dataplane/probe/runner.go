@@ -88,7 +88,7 @@ type Status struct {
 	Health *balancer.Health
 	// State includes the verdict, and the time of the next check (State.Due).
 	State health.State
-	// Checking reports whether a check is under way.
+	// Checking reports whether a check is running.
 	Checking bool
 	// Checks holds the states of the target's checks. It is nil unless there are several.
 	Checks []Status
