@@ -90,11 +90,12 @@ func layouts() []layout {
 	}
 }
 
-// clientCount is the number of addresses in the client's namespace. Neither it nor its successor is
-// a multiple of serverCount, so round robin schedules clients to other servers when they return.
+// clientCount is the number of addresses in the client's namespace. Neither it nor the next number
+// is a multiple of serverCount, so round robin assigns clients to other servers when they return.
 const clientCount = 7
 
-// newWorld makes the host and its client side: a link, and a route for VIPs through the host.
+// newWorld creates the host and a client, with a link between them and the client's route for VIPs
+// through the host.
 func newWorld(l *lab.Lab) *world {
 	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
 	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
@@ -105,7 +106,7 @@ func newWorld(l *lab.Lab) *world {
 	return w
 }
 
-// addClients adds further addresses to the client's namespace on dev, from .2 up.
+// addClients adds addresses to a device of the client's namespace, from .2 upwards.
 func (w *world) addClients(dev, net4, net6 string) {
 	for i := range clientCount {
 		a := parseAddrs(net4+fmt.Sprint(i+2), net6+fmt.Sprint(i+2))
@@ -117,11 +118,11 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards makes the host forward IPv6, which the host's operator must enable; IPv4 forwarding is
-// part of the test.
+// forwards enables IPv6 forwarding on the host, which is the task of the host's operator. IPv4
+// forwarding is part of the test.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
-// serve adds a server, with an echo server for each protocol.
+// serve adds a server to the world, and starts its echo servers.
 func (w *world) serve(s *server) {
 	s.echo = map[balancer.Key]*lab.Server{}
 	for _, addr := range s.addr {
@@ -133,7 +134,8 @@ func (w *world) serve(s *server) {
 	w.servers = append(w.servers, s)
 }
 
-// linked returns the i-th server, with its own link to its gateway, and the gateway's address.
+// linked creates the i-th server, with its own link to a gateway. It returns the server and the
+// address of the gateway.
 func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
 	s.ns = l.Add(s.name)
@@ -143,7 +145,7 @@ func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	return s, gateway
 }
 
-// joined returns the i-th server, on a switch whose networks have these prefixes.
+// joined creates the i-th server on a switch. net4 and net6 are the prefixes of its addresses.
 func joined(l *lab.Lab, lan *lab.Bridge, net4, net6 string, i int) *server {
 	s := &server{name: fmt.Sprint("s", i), addr: parseAddrs(net4+fmt.Sprint(20+i), net6+fmt.Sprint(20+i))}
 	s.ns = l.Add(s.name)
@@ -211,7 +213,7 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 }
 
 // noWayBack removes a server's route to the host's addresses on other links, and enables its
-// reverse path filter: packets from those addresses are lost.
+// reverse path filter. So packets from those addresses are lost.
 func (w *world) noWayBack(s *server) {
 	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, a := range w.own {
@@ -227,7 +229,7 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node // node ports open on the addresses towards the servers
+	w.vip = w.node // node ports must be open at the addresses towards the servers
 	for _, a := range w.own {
 		if a != w.vip[0] && a != w.vip[1] {
 			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a
@@ -236,5 +238,5 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// isOwn reports whether a is an own address of the host, which vipd has not added.
+// isOwn reports whether a is one of the host's own addresses, which vipd has not added.
 func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }
