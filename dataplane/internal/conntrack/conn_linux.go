@@ -37,7 +37,7 @@ func Open() (*Conn, error) {
 	return &Conn{lists: lists, deletes: deletes}, nil
 }
 
-// Close closes the connection. Calls in progress fail.
+// Close closes the connection. Pending calls fail.
 func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Close()) }
 
 // Each calls visit for every flow that matches the filter. The flow is valid until visit returns; a
@@ -95,8 +95,8 @@ type listing struct {
 	disturbed bool  // the kernel reported that the list may be incomplete
 }
 
-// run returns the kernel's error. If visiting stops, run still reads the rest of the list, because
-// the kernel does not start another list before.
+// run lists the flows of a selection, and returns the kernel's error. If visiting stops, run still
+// reads the rest of the list, because the kernel would refuse the next list with EBUSY.
 func (l *listing) run(s *nlsock.Socket, what selection) error {
 	var w writer
 	seq := s.Next()
@@ -195,7 +195,8 @@ func (c *Conn) Forget(flows []Flow) error {
 }
 
 // deleteAll deletes at most batch flows, and returns the number of flows that existed. It does not
-// delete later flows with the same addresses. The kernel only answers errors and the last request.
+// delete later flows with the same addresses. The kernel reports only errors, and the result of the
+// last request.
 func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

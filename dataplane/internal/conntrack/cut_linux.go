@@ -9,24 +9,24 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// batch is the number of flows that are deleted at once. The kernel answers the deletion of a
-// missing flow, so the buffer must have space for this number of answers.
+// batch is the maximum number of flows in a deletion request. The kernel reports each missing flow,
+// so the receive buffer must have space for this number of reports.
 const batch = 128
 
 const (
-	// aWalk is the number of flows that can be listed in the time of a search. A search scans the
-	// whole table in the kernel (30 ms for 100,000 flows).
+	// aWalk is the number of flows that the kernel lists in the time of a search. A search scans
+	// the whole table in the kernel (30 ms for 100,000 flows).
 	aWalk = 15_000
 	// fewSearches is the maximum number of searches. For more keys, listing all flows of a protocol
 	// is cheaper.
 	fewSearches = 3
 )
 
-// Cut deletes flows and returns their number. It deletes the flows of keys with the value true for
-// which stale returns true, or all of their flows if stale is nil. It lists a small table once. In
-// a large table it searches for a few keys one by one. For more keys of a family and protocol, it
-// lists all of their flows once. Flows are deleted as they are found, so some may be deleted even
-// if Cut fails.
+// Cut deletes the flows of all keys whose value is true, and returns the number of deleted flows.
+// If stale is not nil, Cut deletes only flows for which stale returns true. It lists a small table
+// once. In a large table it searches for a few keys one by one. For more keys of a family and
+// protocol, it lists all of their flows once. Flows are deleted as they are found, so some may be
+// deleted even if Cut fails.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -76,7 +76,7 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 	return deleted, nil
 }
 
-// singlePort returns the port to search for: 0, any port, for a range.
+// singlePort returns the port to search for. For a range it returns 0, which matches any port.
 func singlePort(p balancer.PortRange) uint16 {
 	if p.IsRange() {
 		return 0

@@ -29,8 +29,8 @@ type Flow struct {
 	// In and Out are the bytes from and to the client, including IP headers. They are zero unless
 	// the sysctl net.netfilter.nf_conntrack_acct was enabled when the flow started.
 	In, Out uint64
-	// Ports is the range of ports of the frontend. It is 0 for a single port, and until the reader
-	// of the flow sets it.
+	// Ports is the frontend's range of ports. It is 0 for a single port, or if the reader of the
+	// flow has not set it.
 	Ports balancer.PortRange
 
 	// id distinguishes the flow from other flows with the same tuple. The kernel assigns it; 0
@@ -47,8 +47,8 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Frontend returns the key of the flow's frontend, if the flow belongs to one. Without Ports, it is
-// the destination.
+// Frontend returns the key that the flow's frontend has, if the frontend exists. It consists of the
+// original destination, with Ports instead of the port if Ports is set.
 func (f *Flow) Frontend() balancer.Key {
 	k := f.Destination()
 	if f.Ports != 0 {
@@ -66,7 +66,7 @@ func (f *Flow) Destination() balancer.Key {
 func (f *Flow) Client() netip.AddrPort { return f.Orig.Src }
 
 // Backend returns the address that sends the replies: the destination after DNAT, or otherwise the
-// original destination. With a range of ports, it has the backend's first port.
+// original destination. If Ports is set, the result has the backend's first port.
 func (f *Flow) Backend() netip.AddrPort {
 	if f.Ports != 0 && f.Status.Has(DstNAT) {
 		return f.BackendOf(f.Ports)
@@ -74,7 +74,8 @@ func (f *Flow) Backend() netip.AddrPort {
 	return f.Reply.Src
 }
 
-// BackendOf returns the backend of a frontend with a range of ports, if the flow belongs to it.
+// BackendOf returns the flow's backend if the flow belongs to a frontend with these ports. The
+// result has the first port of the backend's range.
 func (f *Flow) BackendOf(ports balancer.PortRange) netip.AddrPort {
 	return netip.AddrPortFrom(f.Reply.Src.Addr(), f.Reply.Src.Port()-f.Orig.Dst.Port()+ports.First())
 }

@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// WithReplies returns the flow whose reply direction is the given one, and false if there is none.
-// It asks for this flow alone, so its cost is independent of the number of flows.
+// WithReplies returns the flow whose reply direction is replies, or false if no such flow exists.
+// Its cost does not depend on the number of flows.
 func (c *Conn) WithReplies(proto balancer.Protocol, replies Tuple) (Flow, bool, error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

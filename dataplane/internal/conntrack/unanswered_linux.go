@@ -50,7 +50,7 @@ type Suspect struct {
 
 // silence is a flow that waits for an answer.
 type silence struct {
-	since             time.Duration // time of the first check that found the flow, from the start
+	since             time.Duration // time of the first check that found the flow, since the first check
 	look              uint32        // number of the last check that found the flow
 	reported, counted bool
 }
@@ -60,7 +60,7 @@ const (
 	// connection is reported. It exceeds a second because a client repeats a lost SYN after a
 	// second, and the repeated SYN may be answered.
 	lookPause = 1200 * time.Millisecond
-	// lookShare limits the time of checks to one part in lookShare of a core.
+	// lookShare limits the time of checks to 1/lookShare of a core.
 	lookShare = 200
 	// countAfter is the time after which an unanswered TCP connection counts as a failure. By then
 	// the client has repeated its SYN twice. An SCTP association counts when it is reported,
@@ -71,10 +71,10 @@ const (
 	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens the required connections. Run closes them. of returns the backend of a flow,
-// or false for an irrelevant flow. Calls of found do not overlap. found is called when a flow was
-// unanswered at two checks, or was refused if refusals is set. It is called again when the flow
-// counts as a failure.
+// NewUnanswered opens the required connections, which Run closes. The function of must return the
+// backend of a flow, or false for an irrelevant flow. Calls of found do not overlap. found is
+// called when a flow was unanswered at two checks, or was refused if refusals is set. It is called
+// again when the flow counts as a failure.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found func(Suspect)) (*Unanswered, error) {
 	conn, err := Open()
 	if err != nil {
@@ -146,8 +146,8 @@ func threadTime() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// look reports flows that an earlier check has also found unanswered. It does not count the flows
-// of the first check, because an earlier process or mode may have counted them.
+// look performs a check. It reports flows that an earlier check has also found unanswered. It does
+// not count the flows of the first check, because an earlier process or mode may have counted them.
 func (u *Unanswered) look(ctx context.Context) error {
 	u.looked++
 	now := time.Since(u.began)

@@ -88,8 +88,7 @@ type selection struct {
 }
 
 // selection returns the criteria of the filter. It omits criteria that kernels do not support or
-// handle incorrectly: addresses and protocols in both families at once, ports without a protocol,
-// and IPv6 addresses.
+// handle incorrectly: protocols without a family, ports without a protocol, and IPv6 addresses.
 func (f Filter) selection() selection {
 	s := selection{family: family(f.Family), unreplied: f.Unreplied}
 	if f.Dst.IsValid() {

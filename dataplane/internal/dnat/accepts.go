@@ -7,15 +7,15 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// accepting counts this process's sockets to which redirects lead, by port. While a mode replaces
-// another mode, both serve. The counts distinguish their connections.
+// accepting counts, for each port, this process's sockets that accept redirected connections. While
+// a mode replaces another mode, both serve, and the counts distinguish their connections.
 var accepting = struct {
 	sync.Mutex
 	ports map[uint16]int
 }{ports: map[uint16]int{}}
 
-// Accepts records that a mode that terminates connections itself accepts redirected connections at
-// a port, until ended is called. Until then, the [Flows] of other modes do not remove these
+// Accepts records that a mode that terminates connections accepts redirected connections at a port.
+// The record ends when ended is called. Until then, the [Flows] of other modes do not remove these
 // connections.
 func Accepts(port uint16) (ended func()) {
 	accepting.Lock()
@@ -31,7 +31,7 @@ func Accepts(port uint16) (ended func()) {
 }
 
 // isAccepted reports whether this process has accepted the flow's connection. It returns false for
-// UDP: clients continue to send, and their flows belong to the mode that started last.
+// UDP, because clients continue to send, and their flows belong to the mode that started last.
 func isAccepted(flow *conntrack.Flow) bool {
 	if flow.Proto == balancer.UDP || !flow.Status.Has(conntrack.DstNAT) {
 		return false

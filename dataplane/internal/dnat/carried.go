@@ -16,9 +16,9 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// Carried counts, lists and ends the connections of an earlier mode that conntrack still
-// translates, for a mode that does not translate addresses. Once no such connections are left, it
-// does not read conntrack until Again is called. A nil Carried has no connections.
+// Carried follows the connections of an earlier mode that conntrack still translates. It counts,
+// lists and ends them for a mode that does not translate addresses. When no such connections are
+// left, it stops reading conntrack until Again is called. A nil Carried has no connections.
 type Carried struct {
 	flows *Flows
 	open  func() (Conn, error)
@@ -26,15 +26,15 @@ type Carried struct {
 	looking sync.Mutex // held while conntrack is read, which is slow for a large table
 
 	mu     sync.Mutex // guards the fields below; held only briefly, because changes must not wait
-	some   bool       // reports whether such connections may exist
+	some   bool       // reports whether carried connections may exist
 	again  bool       // reports whether more connections may have started since the last reading
 	closed bool
 	active map[counters.BackendKey]uint64
 	next   time.Time // when conntrack may be read again
 }
 
-// NewCarried returns a Carried for a mode whose connections the kernel tracks itself. flows is used
-// to remove the carried connections.
+// NewCarried returns a Carried for a mode whose connections the kernel tracks itself. The Carried
+// uses flows to remove connections.
 func NewCarried(flows *Flows, open func() (Conn, error)) *Carried {
 	return &Carried{flows: flows, open: open}
 }
@@ -77,8 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again requests another reading of conntrack. Until now, rules of another mode may have started
-// more connections.
+// Again requests another reading of conntrack, because rules of another mode may have started more
+// connections until now.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()
@@ -136,7 +136,8 @@ func (c *Carried) look(ctx context.Context) bool {
 	return c.some
 }
 
-// count reads conntrack.
+// count reads conntrack. some reports whether carried connections exist. active is the number of
+// live connections of each backend.
 func (c *Carried) count(ctx context.Context) (some bool, active map[counters.BackendKey]uint64, err error) {
 	conn, err := c.open()
 	if err != nil { // without privileges or conntrack, no connection was translated

@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// NewProxied returns a Carried for a mode that terminates connections in this process. If a flow
-// leads to no backend but to an address for which own returns true, it belongs to a socket of that
-// mode.
+// NewProxied returns a Carried for a mode that terminates connections in this process. A flow that
+// does not lead to a backend belongs to a socket of this mode if own returns true for the flow's
+// translated destination.
 func NewProxied(log *slog.Logger, own func(netip.Addr) bool) *Carried {
 	return proxied(log, own, func() (Conn, error) {
 		if _, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_count"); err != nil { // a request would load conntrack

@@ -37,8 +37,8 @@ func (fl *Flows) frontend(flow *conntrack.Flow) *balancer.Frontend {
 }
 
 // leadsTo reports whether a backend belongs or belonged to the frontend. A flow to any other target
-// does not come from these rules: for example, before a mode switch, userspace mode redirected it
-// to its own port.
+// does not come from these rules. For example, userspace mode may have redirected it to its own
+// port before a mode switch.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if f.Backend(backend) != nil {
 		return true
@@ -84,7 +84,8 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 	return c, true
 }
 
-// connections calls visit for flows of conntrack to frontends and their backends that match q.
+// connections calls visit for each of conntrack's flows that leads to a frontend's backend and
+// matches q.
 func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := open()
 	if err != nil {
@@ -146,8 +147,8 @@ func idle() func(*conntrack.Flow) bool {
 	}
 }
 
-// isLive reports whether a flow is an established connection that has not ended. UDP flows count
-// without an answer.
+// isLive reports whether a flow is an established connection that has not ended. A UDP flow is live
+// before its first reply, but not if it is idle.
 func isLive(flow *conntrack.Flow, idle func(*conntrack.Flow) bool) bool {
 	if flow.Proto != balancer.UDP && !flow.Answered() {
 		return false

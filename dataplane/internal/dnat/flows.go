@@ -31,8 +31,8 @@ type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
-	// own reports whether an address belongs to this host, to which redirects lead. It is nil
-	// unless this process terminates connections.
+	// own reports whether an address belongs to this host. Redirects lead to such addresses. It is
+	// nil unless this process terminates connections.
 	own func(netip.Addr) bool
 
 	mu sync.Mutex // guards the fields below
@@ -84,8 +84,8 @@ func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (co
 // keeps reports whether a connection to b may continue at the given time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is the time for which a leave is kept after its end, because the kernel reports the end
-// of a flow after its removal.
+// lastWords is the time for which a leave is kept after its end. It is necessary because the kernel
+// reports the end of a flow only after the flow was removed.
 const lastWords = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.
@@ -112,7 +112,8 @@ func (fl *Flows) find(there map[balancer.Key]dataplane.Digest) {
 	}
 }
 
-// cut records whether flows of these keys were removed.
+// cut records that the flows of keys were removed, or that their removal failed with err and must
+// be repeated.
 func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -125,7 +126,7 @@ func (fl *Flows) cut(keys map[balancer.Key]bool, err error) {
 	}
 }
 
-// Applied processes a batch after all of its keys except for failed were applied. It requests the
+// Applied processes a batch whose changes were applied, except for failed keys. It requests the
 // removal of stale flows.
 func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	atOnce := fl.process(batch, failed)
@@ -137,8 +138,8 @@ func (fl *Flows) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) {
 	fl.loop.Look()
 }
 
-// process processes a batch except for failed keys. It returns the keys whose flows must be removed
-// immediately.
+// process records the applied changes of a batch, except for failed keys. It returns the UDP keys
+// whose flows must be removed immediately.
 func (fl *Flows) process(batch []dataplane.Change, failed dataplane.KeyErrors) map[balancer.Key]bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -182,7 +183,7 @@ func (fl *Flows) leaveLocked(k balancer.Key, was *balancer.Frontend, now time.Ti
 	}
 }
 
-// wantLocked records that f replaces was. was is nil if it is unknown.
+// wantLocked records that f replaces was, which is nil if the earlier frontend is unknown.
 func (fl *Flows) wantLocked(f, was *balancer.Frontend, now time.Time) {
 	k := f.Key
 	fl.wanted[k] = f
@@ -238,8 +239,8 @@ const (
 	mostPause  = time.Second
 )
 
-// togetherLocked returns the first time after t at which a sweep may start, so changes within a
-// short time share a sweep.
+// togetherLocked returns the first time at or after t at which a sweep may start, so changes within
+// a short time share a sweep.
 func (fl *Flows) togetherLocked(t time.Time) time.Time {
 	if early := t.Sub(t.Truncate(fl.pause)); early > 0 {
 		return t.Add(fl.pause - early) // added to t because Truncate's result has no monotonic clock reading
@@ -286,8 +287,9 @@ func (fl *Flows) addRangeLocked(k balancer.Key) {
 	}
 }
 
-// placeLocked sets the range of ports of the flow's frontend, if it has one. If the port also has a
-// frontend of its own, the flow's backend determines its frontend: either may be newer.
+// placeLocked sets the range of ports of the flow's frontend, if the frontend has a range. If the
+// port also has its own frontend, the flow's backend determines the frontend, because either
+// frontend may be newer.
 func (fl *Flows) placeLocked(flow *conntrack.Flow) {
 	k := flow.Frontend()
 	ranges := fl.ranges[k.Addr]
@@ -341,8 +343,8 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
 }
 
-// leads reports whether a flow of a current or former frontend leads to a destination that a
-// translating mode chose.
+// leads reports whether a flow belongs to a current or former frontend, and leads to a destination
+// that a translating mode chose.
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()
@@ -440,7 +442,7 @@ func (fl *Flows) Close() error {
 	return fl.conn.Close()
 }
 
-// targetOf returns the backend of a frontend's flow.
+// targetOf returns the backend of a flow, or false if the flow does not belong to a frontend.
 func (fl *Flows) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return balancer.Target{}, false

@@ -47,10 +47,10 @@ func (t *Tracker) Close() error {
 // lead to backends that were removed in the meantime.
 func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(there) }
 
-// Applied processes a batch of changes after all of its keys except for failed were applied. It
-// removes UDP flows that the batch has made stale immediately, and connections when their drain
-// time ends. If flows of a key can't be removed, Applied adds the key to failed, and removes the
-// flows when the key is applied again.
+// Applied processes a batch whose changes were applied, except for failed keys. It immediately
+// removes UDP flows that the batch has made stale. It removes connections when their drain time
+// ends. If flows of a key can't be removed, Applied adds the key to failed, and removes the flows
+// when the key is applied again.
 func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed dataplane.KeyErrors) {
 	t.traffic.start()
 	atOnce := t.flows.process(batch, failed)
@@ -66,9 +66,9 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections implements [dataplane.ListsConnections]. It calls visit for conntrack's flows to
-// frontends and their backends that match q. It uses a separate connection, so a slow visit does
-// not block other readers.
+// Connections implements [dataplane.ListsConnections]. It calls visit for each of conntrack's flows
+// that leads to a frontend's backend and matches q. It uses a separate connection to conntrack, so
+// a slow visit does not block other readers.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	return t.flows.connections(ctx, Opened, q, visit)
 }
@@ -113,7 +113,7 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 // Counters adds data from conntrack to the connections that rules have counted at each backend
 // (dataplane.Counters): the live connections, and the bytes if conntrack counts them.
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
-	backends := map[counters.Port]int{} // 10,000 services have many backends, so their memory is allocated at once
+	backends := map[counters.Port]int{} // 10,000 services have many backends, so their memory is allocated in advance
 	for _, of := range counts {
 		for k := range of {
 			backends[k.Port]++

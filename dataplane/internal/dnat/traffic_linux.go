@@ -37,7 +37,7 @@ type traffic struct {
 	before, live map[counters.Port]volume
 	active       map[counters.BackendKey]uint64
 	// shown is the last result for each port. asked is the time of the last request for the port's
-	// bytes or, before any request, the time when bytes were first stored.
+	// bytes. Before any request, it is the time at which prune first found the port.
 	shown map[counters.Port]volume
 	asked map[counters.Port]time.Time
 	next  time.Time
@@ -157,7 +157,7 @@ func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	return shown, live
 }
 
-// prune removes the bytes of ports that were not requested for [counters.Retention].
+// prune removes the bytes of ports whose bytes were not requested for [counters.Retention].
 func (t *traffic) prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -68,8 +68,8 @@ type Header struct {
 var (
 	// ErrNotFound means that the set does not exist.
 	ErrNotFound = errors.New("no such set")
-	// ErrDifferent means that a set of that name exists, but with another type or family, or with a
-	// different support of timeouts.
+	// ErrDifferent means that a set of that name exists, but with another type or family, or with
+	// different support for timeouts.
 	ErrDifferent = errors.New("a set of this name and another kind exists")
 	// ErrInUse means that rules use the set.
 	ErrInUse = errors.New("the set is in use by a rule")

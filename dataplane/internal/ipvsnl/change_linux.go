@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// batchSize is the number of changes that are sent at once. It is large enough to make system calls
+// batchSize is the number of changes in a system call. It is large enough to make system calls
 // cheap, and small enough that other programs do not wait long for IPVS's lock.
 const batchSize = 128
 

@@ -33,8 +33,8 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 	return lines.Err()
 }
 
-// readConnection decodes a line. ok is false if no frontend can have the protocol. states shares
-// the names of states between connections.
+// readConnection decodes a line. ok is false if no frontend can have the protocol. states caches
+// the names of states, so connections share them.
 func readConnection(line []byte, states map[string]string) (c Connection, ok bool, err error) {
 	var words [9][]byte
 	for i := range words {

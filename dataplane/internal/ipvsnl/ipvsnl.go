@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// Conn is a connection to the kernel's IPVS, or to a substitute: Client and Fake implement it. Its
-// methods are safe for concurrent use. Errors name the object of the request. They can be compared
-// with this package's errors and with kernel error numbers by errors.Is.
+// Conn is a connection to the kernel's IPVS (Client), or to a substitute (Fake). Its methods are
+// safe for concurrent use. Errors name the object of the request. They can be compared with this
+// package's errors and with kernel error numbers by errors.Is.
 type Conn interface {
 	// Do applies changes in order. It returns nil if all changes succeeded. Otherwise it returns an
 	// error or nil for each change. It continues after a failure.
@@ -42,7 +42,7 @@ type Conn interface {
 	Timeouts(ctx context.Context) (Timeouts, error)
 	// SetTimeouts sets the timeouts that are not zero, and keeps the others.
 	SetTimeouts(ctx context.Context, t Timeouts) error
-	// Connections reads the table of connections one by one. It ends after an error.
+	// Connections yields the entries of the table of connections. It ends after an error.
 	Connections(ctx context.Context) iter.Seq2[Connection, error]
 	// HasScheduler reports whether the kernel supports a scheduler. If necessary, it loads the
 	// scheduler's module.

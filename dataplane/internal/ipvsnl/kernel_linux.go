@@ -74,9 +74,9 @@ func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	return s, nil
 }
 
-// ask sends the messages that write builds, and passes the answers to read. If this takes too long,
-// it returns ErrNoAnswer. In this case the caller must not use data that read modifies, except for
-// its results.
+// ask sends the messages that the function write builds, and calls read to receive the answers. If
+// this takes too long, it returns ErrNoAnswer, and read may still be running. In this case the
+// caller must not use data that read modifies, except for its results.
 func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*socket) (T, error)) (T, error) {
 	s, err := k.acquire(ctx)
 	if err != nil {
@@ -100,7 +100,7 @@ func ask[T any](ctx context.Context, k *Client, write func(*socket), read func(*
 	return answer, err
 }
 
-// watch runs do in a goroutine. It returns late if ctx ends or limit passes before do returns.
+// watch runs do in a goroutine. late reports whether ctx ended or limit passed before do returned.
 func watch[T any](ctx context.Context, limit time.Duration, do func() (T, error)) (answer T, late bool, err error) {
 	type result struct {
 		answer T

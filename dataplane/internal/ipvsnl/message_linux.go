@@ -147,8 +147,8 @@ func (s *socket) destination(d *Destination, identity bool) {
 // attributes reads the attributes of a message.
 type attributes struct{ nlsock.Attributes }
 
-// atLeast returns the value. A value that is shorter than n bytes is an error, and atLeast returns
-// n zeros.
+// atLeast returns the value. If the value is shorter than n bytes, atLeast records an error and
+// returns n zeros.
 func (a *attributes) atLeast(n int) []byte {
 	if len(a.Value) < n {
 		a.Err = nlsock.ErrMalformed

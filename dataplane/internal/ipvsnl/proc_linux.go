@@ -94,7 +94,7 @@ func (k *Client) usable(ctx context.Context) error {
 	}
 }
 
-// reader is an io.Reader that fails once its context ends.
+// reader is an io.Reader that fails when its context has ended.
 type reader struct {
 	ctx context.Context
 	r   io.Reader

@@ -104,8 +104,8 @@ func list[T any](ctx context.Context, k *Client, write func(*socket), read func(
 	}
 }
 
-// answers reads the answers to the message that was sent, and passes their bodies to read. It
-// returns the kernel's refusal as a syscall.Errno.
+// answers calls read with the body of each answer to the last message. It returns the kernel's
+// refusal as a syscall.Errno.
 func (s *socket) answers(read func(body []byte) error) error {
 	for {
 		m, err := s.Receive()

@@ -11,8 +11,8 @@ import (
 	"vipd/balancer"
 )
 
-// HasScheduler implements [Conn]. It requests an impossible virtual server. The kernel looks for
-// the scheduler, and loads its module, before it refuses an empty prefix for persistent IPv6
+// HasScheduler implements [Conn]. It tries to add an impossible virtual server. The kernel looks
+// for the scheduler, and loads its module, before it refuses an empty prefix for persistent IPv6
 // clients. So the request creates no object that other programs could see or that could remain if
 // this process were killed.
 func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {

@@ -34,7 +34,7 @@ func openSocket(family uint16) (*socket, error) {
 	return &socket{Socket: s, family: family}, nil
 }
 
-// abandon closes the socket without waiting. Close would wait for system calls in progress.
+// abandon closes the socket without waiting. Close would wait for running system calls.
 func (s *socket) abandon() {
 	go func() { _ = s.Close() }()
 }

@@ -54,8 +54,7 @@ func Open(link int) (*Sender, error) {
 	return &Sender{device: device, seen: device.HardwareAddr, router: router}, nil
 }
 
-// MAC returns the link's current MAC address. It returns nil if the neighbors on the link have no
-// neighbor tables.
+// MAC returns the link's current MAC address, or nil if the link is not an Ethernet link.
 func (s *Sender) MAC() net.HardwareAddr {
 	if len(s.device.HardwareAddr) != 6 {
 		return nil // not an Ethernet link
@@ -76,8 +75,8 @@ func (s *Sender) Changed() bool {
 }
 
 // current returns the MAC address of a socket's link, which may have changed since the socket was
-// opened. The kernel reads the current address for getsockname. If getsockname fails, current
-// returns before.
+// opened. It reads the address with getsockname. If getsockname fails, the result is the given
+// earlier address.
 func current(c *packet.Conn, before net.HardwareAddr) (mac net.HardwareAddr) {
 	mac = before
 	raw, err := c.SyscallConn()
@@ -135,7 +134,8 @@ func (s *Sender) Ask(a netip.Addr) error {
 	return s.send(a, net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, probe(mac, a))
 }
 
-// sendsFrom opens the socket for the family of a, and returns the link's MAC address.
+// sendsFrom opens the socket for the family of a, if necessary. It returns the link's MAC address,
+// or nil if the link is not an Ethernet link.
 func (s *Sender) sendsFrom(a netip.Addr) (mac net.HardwareAddr, err error) {
 	conn, protocol := s.conn(a)
 	if *conn == nil && len(s.device.HardwareAddr) == 6 {
@@ -175,7 +175,7 @@ func gratuitousARP(mac net.HardwareAddr, a netip.Addr, operation uint16) []byte 
 	return arp(operation, mac, a, a)
 }
 
-// probe returns an ARP request for an address from a host that has no address.
+// probe returns an ARP request for an address, with an unspecified sender address.
 func probe(mac net.HardwareAddr, a netip.Addr) []byte {
 	return arp(arpRequest, mac, netip.IPv4Unspecified(), a)
 }
@@ -213,7 +213,8 @@ func unsolicitedAdvertisement(mac net.HardwareAddr, a netip.Addr, router bool) [
 	return icmp(a, netip.MustParseAddr("ff02::1"), append(append(body, targetLink, 1), mac...))
 }
 
-// solicitation returns an IPv6 packet with a neighbor solicitation from a host that has no address.
+// solicitation returns an IPv6 packet with a neighbor solicitation for a, and an unspecified
+// source.
 func solicitation(a netip.Addr) []byte {
 	group := netip.MustParseAddr("ff02::1:ff00:0").As16()
 	b := a.As16()

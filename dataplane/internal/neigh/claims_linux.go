@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Claim is a frame with which another host claims an address, or probes whether an address is in
-// use before it uses the address.
+// Claim is a frame with which another host claims an address, or checks whether the address is in
+// use before claiming it.
 type Claim struct {
 	Addr netip.Addr
 	MAC  net.HardwareAddr
@@ -26,9 +26,9 @@ type Claim struct {
 }
 
 // Claims calls tell for each claim that is received on the link with this index, until ctx ends. It
-// ignores claims from the link's own MAC address. of lists the relevant addresses; if it is empty,
-// all addresses are relevant. The kernel drops most irrelevant claims, but not all. ready is called
-// once when Claims starts receiving; it may be nil. Calls of tell may overlap.
+// ignores claims from the link's own MAC address. If of is not empty, the kernel drops most claims
+// of addresses outside this list, but not all. If ready is not nil, it is called once when Claims
+// starts receiving. Calls of tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
 	if err != nil {
@@ -106,8 +106,8 @@ func senders(of []netip.Addr) []bpf.RawInstruction {
 	return raw
 }
 
-// mostWaiting is the maximum number of frames that are read at the end. The socket holds fewer
-// frames, but more may arrive in the meantime.
+// mostWaiting is the maximum number of frames that are read after ctx has ended. The socket holds
+// fewer frames, but more may arrive in the meantime.
 const mostWaiting = 1000
 
 // read reports the claims on a socket until ctx ends. Then it reports the queued claims, because
@@ -145,7 +145,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 	})
 }
 
-// claimIn decodes an Ethernet frame.
+// claimIn returns the claim in an Ethernet frame, or false if the frame is not a claim.
 func claimIn(frame []byte) (Claim, bool) {
 	const header, ip6 = 14, 40
 	if len(frame) < header {

@@ -33,7 +33,7 @@ func Open() (*Conn, error) {
 	}
 	c := &Conn{sock: s, seq: 1}
 	err = s.Control(func(fd uintptr) {
-		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // only for its texts
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_NETLINK, unix.NETLINK_EXT_ACK, 1) // if this fails, only the kernel's explanations are missing
 		c.room, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF)
 		c.receiveBuffer, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF)
 	})
@@ -180,9 +180,9 @@ func detail(m *nlsock.Messages) string {
 	return ""
 }
 
-// grow enlarges a socket buffer to n bytes, because a transaction is sent in a single message, and
-// records the new size. Without the privilege to exceed the system's limit (in a user namespace),
-// the size is at most 2 x net.core.wmem_max or rmem_max.
+// grow enlarges a socket buffer to at least n bytes, because it must hold a whole transaction. It
+// stores the new size in room. Without the privilege to exceed the system's limit (in a user
+// namespace), the size is at most 2 x net.core.wmem_max or rmem_max.
 func (c *Conn) grow(room *int, force, plain, n int) (err error) {
 	if n <= *room {
 		return nil

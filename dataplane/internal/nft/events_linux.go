@@ -14,7 +14,7 @@ import (
 const eventGroup = 7
 
 // eventRoom is the size of the buffer for events, in bytes. It holds thousands of changes by other
-// programs, or of generations of vipd's own transactions.
+// programs, or the generations of thousands of vipd's own transactions.
 const eventRoom = 1 << 20
 
 // eventPatience is the maximum wait for the kernel to report a transaction that has taken effect.
@@ -120,9 +120,9 @@ func (e *events) newGeneration(generation uint32) {
 // It holds about 20,000 deleted and added rules.
 const deletedRoom = 64 << 20
 
-// DeletedRules calls rule with the chain and the attributes of each rule of a table that is deleted
-// while during runs. The kernel reads a rule's counters when packets no longer reach the rule.
-// Rules that exceed deletedRoom may be missing.
+// DeletedRules calls the function during. Then it calls rule for each rule of a table that was
+// deleted in the meantime, with the rule's chain and attributes. The kernel reads a rule's counters
+// when packets no longer reach the rule. If the events exceed deletedRoom, rules may be missing.
 func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {
 	sock, err := listen(deletedRoom)
 	if err != nil {

@@ -17,7 +17,8 @@ type Flowtable struct {
 	Hardware bool
 }
 
-// Flowtables count packets in conntrack.
+// These are the flags of flowtables. All flowtables have flowCounter, so conntrack counts their
+// packets.
 const (
 	flowHardware = 0x1 // NFT_FLOWTABLE_HW_OFFLOAD
 	flowCounter  = 0x2 // NFT_FLOWTABLE_COUNTER
@@ -54,8 +55,8 @@ func (t *Tx) AddFlowtable(x Table, f *Flowtable) {
 	}})
 }
 
-// DeleteFlowtable removes a flowtable that no rule uses, or only its devices if f has some. Its
-// connections continue through netfilter.
+// DeleteFlowtable removes a flowtable that no rule uses. If f has devices, it removes only these
+// devices. The flowtable's connections continue through netfilter.
 func (t *Tx) DeleteFlowtable(x Table, f *Flowtable) {
 	text := " " + f.Name
 	if len(f.Devices) > 0 {
@@ -86,8 +87,8 @@ func (m *message) flowtableHook(devices []string) {
 	})
 }
 
-// Offload adds the packet's connection to a flowtable. It does not match packets of other protocols
-// than TCP and UDP, or packets that open or end a connection.
+// Offload adds the packet's connection to a flowtable. It matches only TCP and UDP packets that
+// neither open nor end a connection.
 type Offload struct{ To *Flowtable }
 
 func (s Offload) text(TableFamily) string { return "flow add @" + s.To.Name }
@@ -96,8 +97,9 @@ func (s Offload) write(m *message, _ TableFamily) {
 	m.expr(listElem, "flow_offload", func() { m.String(1, s.To.Name) }) // NFTA_FLOW_TABLE_NAME
 }
 
-// MorePackets matches connections with more packets in both directions together. The sysctl
-// net.netfilter.nf_conntrack_acct must have been set when the connection started.
+// MorePackets matches connections with more than this number of packets in both directions
+// together. The sysctl net.netfilter.nf_conntrack_acct must have been set when the connection
+// started.
 type MorePackets uint64
 
 func (s MorePackets) text(TableFamily) string { return fmt.Sprintf("ct packets > %d", uint64(s)) }

@@ -12,7 +12,7 @@ import (
 
 // Maintained is a table that this process writes. A single request reveals whether transactions
 // have happened since the last check. The kernel's events reveal whether other programs have
-// changed the table. It records the chains and rules that it has written.
+// changed the table. Maintained records the chains and rules that this process has written.
 type Maintained struct {
 	*Conn
 	Table Table
@@ -73,7 +73,7 @@ func (o *Maintained) Read() (Shape, error) {
 	return all, err
 }
 
-// add adds the states of chains.
+// add adds the states of chains and of their rules to the shape.
 func (s Shape) add(chains []Found, rules []FoundRule) {
 	for _, c := range chains {
 		s[c.Name] = fmt.Sprint(c.Policy)
@@ -83,9 +83,9 @@ func (s Shape) add(chains []Found, rules []FoundRule) {
 	}
 }
 
-// Commit commits a transaction, and learns the state of the written chains, or of the whole table
-// if Shape is nil. It returns ErrBusy if another program has changed the table since the last Look
-// or Steady, because then the state may be the other program's.
+// Commit commits a transaction, and records the new state of the written chains, or of the whole
+// table if Shape is nil. It returns ErrBusy if another program has changed the table since the last
+// Look or Steady, because the recorded state might include that program's changes.
 func (o *Maintained) Commit(tx *Tx) error {
 	if err := o.Conn.Commit(tx); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (o *Maintained) Commit(tx *Tx) error {
 	return nil
 }
 
-// learn reads the named chains, or the whole table if its state is unknown.
+// learn returns the state of the named chains, or of the whole table if its state is unknown.
 func (o *Maintained) learn(written []string) (Shape, error) {
 	if o.Shape == nil {
 		return o.Read()
@@ -141,8 +141,8 @@ func (o *Maintained) learn(written []string) (Shape, error) {
 	return all, nil
 }
 
-// Changed describes a difference between the chains and rules and their learned state, or returns
-// "". It ignores additional chains of other programs.
+// Changed describes a difference between the table and its recorded state, or returns "". It
+// ignores additional chains of other programs.
 func (o *Maintained) Changed() (string, error) {
 	now, err := o.Read()
 	if err != nil {
@@ -170,8 +170,8 @@ const (
 	longestPause = time.Second
 )
 
-// Look calls compare if another program has changed the table since the last Look. It does not call
-// compare if the table was read very recently.
+// Look calls compare and returns its result if another program has changed the table since the last
+// Look. It does not call compare if the table was read very recently.
 func (o *Maintained) Look(compare func() (reason string, err error)) (reason string, err error) {
 	now, err := o.Generation()
 	if err != nil || now == o.seen {
@@ -200,11 +200,11 @@ func (o *Maintained) Look(compare func() (reason string, err error)) (reason str
 // ErrBusy means that another program changed the table while it was being read or written.
 var ErrBusy = errors.New("another program changes it at the same time")
 
-// Tries is the number of attempts after ErrBusy.
+// Tries is the maximum number of attempts that may fail with ErrBusy.
 const Tries = 10
 
-// Steady calls read and records that the table was read. It calls read again if another program has
-// changed the table in the meantime.
+// Steady calls the function read, and records that the table was read. If another program changes
+// the table during the call, Steady repeats the call. After too many attempts it returns ErrBusy.
 func (o *Maintained) Steady(read func() error) error {
 	for range Tries {
 		before, err := o.Generation()

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Is compares a field with a value: the number of a protocol, or the index of an interface.
+// Is matches packets whose field has a value, such as the number of a protocol or the index of an
+// interface. If Not is set, it matches all other packets.
 type Is struct {
 	Field Field
 	Value uint32
@@ -170,7 +171,7 @@ func (s Flags) write(m *message, _ TableFamily) {
 	compare(m, !s.Not, []byte{byte(s.Value)})
 }
 
-// OpensSCTP matches SCTP packets that open an association, because their first chunk is INIT. The
+// OpensSCTP matches SCTP packets whose first chunk is INIT, because these open an association. The
 // rule must match the protocol first.
 type OpensSCTP struct{}
 

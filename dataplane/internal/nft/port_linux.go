@@ -14,7 +14,7 @@ import (
 // events about a transaction. Other programs use only their process id, or random addresses.
 const pidBits = 22
 
-// openOwn opens a socket with such an address.
+// openOwn opens a socket with an unused address of this form.
 func openOwn() (*nlsock.Socket, error) {
 	return nlsock.OpenAt(unix.NETLINK_NETFILTER, func(yield func(uint32) bool) {
 		for n := uint32(1); n < 1<<(32-pidBits) && yield(n<<pidBits|uint32(os.Getpid())); n++ {
@@ -22,9 +22,9 @@ func openOwn() (*nlsock.Socket, error) {
 	})
 }
 
-// SkipOwn makes a socket that listens to nf_tables drop events of this process's transactions. If
-// generations is set, it keeps their generations. Otherwise thousands of elements in a single
-// transaction would displace the events of other programs.
+// SkipOwn makes a socket that listens to nf_tables drop the events of this process's transactions.
+// Thousands of elements in a single transaction would displace the events of other programs. If
+// generations is set, the socket still receives the generations of these transactions.
 func SkipOwn(s *nlsock.Socket, generations bool) error {
 	wire := func(n uint32) uint32 { return binary.BigEndian.Uint32(binary.NativeEndian.AppendUint32(nil, n)) }
 	kind := binary.BigEndian.Uint16(binary.NativeEndian.AppendUint16(nil, subsystem<<8|msgNewGen))

@@ -98,8 +98,9 @@ func (s AnyBit) write(m *message, f TableFamily) {
 	compare(m, false, none)
 }
 
-// Fwd sends the packet through a device to the neighbor that a map has. It belongs to the family
-// netdev, and decrements the packet's hop limit. The packet skips all other rules and routing.
+// Fwd sends the packet through a device to the neighbor whose address a map contains. It belongs to
+// the family netdev, and decrements the packet's hop limit. The packet skips all other rules and
+// routing.
 type Fwd struct {
 	Family TableFamily // of the neighbor's address
 	To     Lookup

@@ -17,8 +17,9 @@ import (
 // errChanged means that the data changed while it was being listed.
 var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix.EAGAIN)
 
-// list sends a request, and calls each with the attributes of each answer. It returns errChanged if
-// the data changed while it was being listed.
+// list sends a request, and calls each with the attributes of every answer. ask writes the
+// attributes of the request, and may be nil. list returns errChanged if the data changed while it
+// was being listed.
 func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message), each func(body []byte)) error {
 	c.sock.Discard()
 	q := &message{seq: c.seq}
@@ -64,7 +65,7 @@ func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message),
 }
 
 // dump calls list, and repeats it a limited number of times if the data has changed. reset must
-// discard the results of the previous attempt. A missing table has no content.
+// discard the results of the previous attempt. A missing table is not an error.
 func (c *Conn) dump(kind int, x Table, ask func(*message), reset func(), each func(body []byte)) (err error) {
 	for range 10 {
 		reset()
@@ -174,16 +175,16 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 	return all, err
 }
 
-// FoundRule is an existing rule. Content is a hash of its expressions without counters. It is
-// necessary because a replaced rule keeps its handle since Linux 6.18.
+// FoundRule is an existing rule. Content is a hash of its expressions without counters. It reveals
+// a replaced rule, because the new rule keeps the handle since Linux 6.18.
 type FoundRule struct {
 	Chain           string
 	Handle, Content uint64
 }
 
 // Rules returns the rules of a chain in order, or of all chains if chain is empty. Missing objects
-// have no rules. As for Elements, changes of other tables do not matter. The kernel restores its
-// position in the list from the number of this table's rules that it has listed.
+// have no rules. Like Elements, Rules ignores changes of other tables, because the kernel counts
+// only this table's rules to find its position in the list.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)

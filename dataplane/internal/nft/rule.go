@@ -34,15 +34,15 @@ func (r Rule) write(m *message, f TableFamily) {
 	})
 }
 
-// These are the first registers of statements. first is for the value of a statement. spare is for
-// intermediate results; it follows the four registers that nft uses for a statement.
+// These are the first registers of statements. The value of a statement starts in first.
+// Intermediate results start in spare, which follows the four registers that nft uses for a
+// statement.
 const (
 	first = 0
 	spare = 4
 )
 
-// Vmap executes the verdict that a map has for a key. If the map does not have the key, the packet
-// continues.
+// Vmap executes a map's verdict for a key. If the map does not have the key, the packet continues.
 type Vmap struct {
 	Of Expr
 	In *Set
@@ -174,9 +174,9 @@ func (s Update) write(m *message, f TableFamily) { dynset(m, f, s.Map, 1, s.Key,
 type Over struct {
 	Set *Set
 	Key Expr
-	// Rate is the number of packets in the period Per. The same number may pass at once. Zero means
-	// that Connections is the limit. An element with a rate expires after Per without a packet,
-	// because a new element then permits as many packets.
+	// Rate is the maximum number of packets in the period Per, and the size of a burst. Zero means
+	// that Connections is the limit. An element with a rate expires after Per without a packet. By
+	// then its full burst is available again, as in a new element.
 	Rate uint32
 	Per  time.Duration
 	// Connections is the maximum number of connections that conntrack knows. The kernel removes
@@ -306,9 +306,9 @@ const (
 	Accept      Simple = "accept"
 	Drop        Simple = "drop"
 	Return      Simple = "return"
-	Masquerade  Simple = "masquerade fully-random" // the node's address, and a port by chance
+	Masquerade  Simple = "masquerade fully-random" // the node's address, and a random port
 	Notrack     Simple = "notrack"
-	ResetTCP    Simple = "reject with tcp reset" // a match of the protocol stands before it
+	ResetTCP    Simple = "reject with tcp reset" // the rule must match the protocol first
 	Unreachable Simple = "reject"                // ICMP: port unreachable
 )
 

@@ -166,7 +166,7 @@ type Elem struct {
 	// Key holds the parts of the set's key, each padded to 32 bits (see Bytes). If KeyEnd is set,
 	// Key is the start of a range.
 	Key, KeyEnd []byte
-	// Data is the value in a map. Goto or Jump is the chain in a map to verdicts.
+	// Data is the value in a map. In a map of verdicts, Goto or Jump is the chain of the verdict.
 	Data       []byte
 	Goto, Jump string
 	// Timeout is the lifetime of the element. Zero means no limit.
@@ -185,7 +185,7 @@ type FoundElem struct {
 }
 
 // write writes the element of a set with the given sizes of key and data. The sizes are necessary
-// because a single port has two bytes, but Bytes pads it.
+// because Bytes pads a single port of two bytes to four bytes.
 func (e *Elem) write(m *message, key, data int, withData bool) {
 	m.Nest(listElem)
 	m.value(elemKey, e.Key[:min(key, len(e.Key))])
@@ -244,7 +244,7 @@ func duration(d time.Duration) string {
 	return fmt.Sprintf("%dms", d.Milliseconds())
 }
 
-// format formats a value of this type or a range.
+// format formats a value of this type, or a range from v to end.
 func (k kind) format(v, end []byte) string {
 	parts := k.parts
 	if parts == nil {

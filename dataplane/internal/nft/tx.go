@@ -39,7 +39,7 @@ type ChainType string
 const (
 	NAT    ChainType = "nat"
 	Filter ChainType = "filter"
-	Route  ChainType = "route" // of output: a packet with a changed mark is routed again
+	Route  ChainType = "route" // only at output: a packet with a changed mark is routed again
 )
 
 // Point is the point in the kernel at which a base chain receives packets. It has the kernel's
@@ -54,8 +54,8 @@ const (
 	Output      Point = 3
 	Postrouting Point = 4
 
-	// These points belong to the family netdev. They precede and follow all other points. Egress
-	// needs Linux 5.16.
+	// These points belong to the family netdev. Ingress precedes all other points, and Egress
+	// follows them. Egress needs Linux 5.16.
 	Ingress Point = 0
 	Egress  Point = 1
 )

@@ -4,7 +4,7 @@ import "encoding/binary"
 
 // userdata writes the data that nft stores with objects for its own listings: attributes with a
 // byte for the type and a byte for the length (libnftnl's udata.h). Without this data, nft lists a
-// set that is declared with "typeof" with types that it can't parse.
+// set that was declared with "typeof" in a form that nft can't parse.
 type userdata struct{ b []byte }
 
 // These are the kinds of expressions (nft's enum expr_types).

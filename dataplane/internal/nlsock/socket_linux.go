@@ -68,8 +68,8 @@ func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 	return Over(fd)
 }
 
-// Subscribe opens a socket that receives the kernel's events of some groups. Its buffer has room
-// bytes, or as many as this process may request.
+// Subscribe opens a socket that receives the kernel's events of some groups. room is the size of
+// its buffer in bytes. The buffer is smaller if this process may not request that size.
 func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	s, err := Open(protocol)
 	if err != nil {
@@ -130,7 +130,7 @@ func Over(fd int) (*Socket, error) {
 	return s, nil
 }
 
-// Close closes the socket after system calls in progress. Later calls of Receive fail.
+// Close closes the socket when running system calls have returned. Later calls of Receive fail.
 func (s *Socket) Close() error { return s.file.Close() }
 
 // Control calls f with the socket's descriptor, to set options.
@@ -227,8 +227,8 @@ func (s *Socket) Within(patience time.Duration) (Messages, error) {
 	return Read(s.in[:s.n]), nil
 }
 
-// Refusals reads the answers to messages with the numbers first to last, and the last message
-// requests an acknowledgement. For each message, it returns the kernel's refusal as a
+// Refusals reads the answers to the messages with the numbers first to last. The last message must
+// have requested an acknowledgement. For each message, Refusals returns the kernel's refusal as a
 // syscall.Errno, or nil. If it also returns ErrLost, nil may mean that the answer was lost. It
 // skips answers to earlier messages.
 func (s *Socket) Refusals(first, last uint32) ([]error, error) {

@@ -11,5 +11,5 @@
 //	redirects := portmap.New(conn, inet.IPv4, portmap.Redirects)
 //	err := redirects.Set(ctx, map[balancer.Key]uint32{{Addr: vip, Port: balancer.AllPorts, Proto: balancer.TCP}: 4000})
 //
-// Tables need Linux, and networks in concatenations (Linux 5.6).
+// Tables need Linux 5.6, which introduced ranges in concatenations.
 package portmap

@@ -16,7 +16,7 @@ import (
 type Kind struct {
 	// Name is the name of the table.
 	Name string
-	// Chains are the base chains, which all have the rules of Rules.
+	// Chains are the base chains. Each of them has the rules that Rules returns.
 	Chains []nft.Chain
 	// Data is the type of the numbers, and Rules returns the rules that look them up.
 	Data  nft.Field
@@ -47,7 +47,7 @@ func New(conn *nft.Conn, family inet.Family, kind Kind) *Table {
 // trialSuffix is the suffix of the table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
-// Works proves with a trial that the kernel supports the table.
+// Works returns an error if a trial reveals that the kernel does not support the table.
 func (t *Table) Works() error {
 	trial := nft.Maintained{Conn: t.Conn, Table: nft.Table{Family: t.Table.Family, Name: t.Table.Name + trialSuffix}}
 	var tx nft.Tx
@@ -58,7 +58,7 @@ func (t *Table) Works() error {
 	return nil
 }
 
-// define creates the empty table.
+// define adds steps to a transaction that create an empty table and replace an existing table.
 func (t *Table) define(tx *nft.Tx, at nft.Table) {
 	tx.AddTable(at) // deleting a missing table would fail
 	tx.DeleteTable(at)

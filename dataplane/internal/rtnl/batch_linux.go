@@ -10,13 +10,13 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// BatchSize is the number of messages that are sent at once. The smallest socket buffer can hold
-// the kernel's answers, even if the kernel refuses all messages.
+// BatchSize is the number of messages in a system call. The smallest socket buffer can hold the
+// kernel's answers, even if the kernel refuses all messages.
 const BatchSize = 64
 
 // Batches is a socket for many addresses and routes. The kernel applies all messages of a system
-// call, and answers only refused messages and the last message. Sending messages one by one would
-// need two system calls for each message, and the library would double the time.
+// call, and reports only refused messages and the result of the last message. Sending messages one
+// by one would need two system calls for each message, and the library would double the time.
 type Batches struct {
 	*nlsock.Socket
 	out nlsock.Writer
@@ -70,7 +70,7 @@ func (b *Batches) doSome(messages []Message) []error {
 }
 
 // NewAddress returns a message that adds a VIP to a device. The kernel never chooses the VIP as the
-// source of the host's own connections, even if it is the first address of the device: For IPv4,
+// source of the host's own connections, even if it is the first address of the device. For IPv4,
 // the scope RT_SCOPE_HOST prevents this, and for IPv6, the lifetimes do. Neither affects the
 // kernel's answers to ARP and NDP.
 func NewAddress(a netip.Addr, device int) Message {

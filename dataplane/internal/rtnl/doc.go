@@ -1,2 +1,2 @@
-// Package rtnl adds and removes many addresses and routes at once over netlink.
+// Package rtnl adds and removes addresses and routes in batches over netlink.
 package rtnl

@@ -20,8 +20,8 @@ type Loop struct {
 	running sync.WaitGroup
 }
 
-// New returns a Loop that has not started. work does the work that is due, and returns the time of
-// the next call, or zero to wait for Look. Its context ends with Close.
+// New returns a Loop that has not started. The function work must do the due work, and return the
+// time of the next call, or zero to wait for Look. Its context ends with Close.
 func New(work func(ctx context.Context) time.Time) *Loop {
 	return &Loop{wake: wake.New(), work: work}
 }

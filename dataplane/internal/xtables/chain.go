@@ -60,10 +60,10 @@ type Group struct {
 	Delete []string
 }
 
-// Join returns the lines of a restore after which rule is the only rule of a base chain that leads
-// to any of the chains. rule has the form of -S. If rule is empty, the lines only remove rules. An
-// existing rule keeps its position, because other programs may have inserted their rules before it
-// and would do so again.
+// Join returns lines for a restore, given the rules of a base chain in the format of -S. After the
+// restore, rule is the base chain's only rule that leads to any of the chains. If rule is empty,
+// the lines only remove rules. An existing rule keeps its position, because other programs may have
+// inserted their rules before it and would do so again.
 func Join(rules []string, base, rule string, chains ...string) (lines []string) {
 	there := rule == ""
 	for _, r := range rules {

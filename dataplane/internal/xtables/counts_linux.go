@@ -15,8 +15,8 @@ import (
 )
 
 // FullCounts returns the number of packets that each rule has matched since the rule was written.
-// It does so for the chains whose names have the prefix, in the order of the rules. Only the first
-// packet of each connection traverses the nat table.
+// It returns the counts of all chains whose names have the prefix, in the order of their rules.
+// Only the first packet of each connection traverses the nat table.
 func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map[string][]uint64, err error) {
 	ours := func(name []byte) bool { return bytes.HasPrefix(name, []byte(prefix)) }
 	if t.variant == NFT {
@@ -90,7 +90,7 @@ func countsNFT(ctx context.Context, family inet.Family, table string, chains []s
 	return counts, err
 }
 
-// countOf returns the first counter of a rule.
+// countOf returns the first counter of a rule, or 0 if the rule has none.
 func countOf(attrs []byte) uint64 {
 	for a := nlsock.In(attrs); a.Next(); {
 		if a.Kind != unix.NFTA_RULE_EXPRESSIONS {

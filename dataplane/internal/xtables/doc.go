@@ -1,8 +1,8 @@
 // Package xtables runs iptables and ip6tables. No other package starts these programs or parses
 // their output.
 //
-// A [Tool] is a variant (nft or legacy) for one family (IPv4 or IPv6). [Find] returns a Tool, after
-// it has proved with a trial chain that it works on this host:
+// A [Tool] is a variant (nft or legacy) for one family (IPv4 or IPv6). [Find] returns a Tool after
+// a trial chain has shown that the Tool works on this host:
 //
 //	tool, err := xtables.Find(ctx, inet.IPv4, xtables.Auto, log)
 //	err = tool.Restore(ctx, "*nat\n:VIPD-SERVICES - [0:0]\n-A VIPD-SERVICES -d 10.96.0.10 -p tcp -j REDIRECT --to-ports 4711\nCOMMIT\n")

@@ -66,7 +66,8 @@ func (e *OpError) Error() string {
 // Unwrap returns the program's exit status.
 func (e *OpError) Unwrap() error { return e.Err }
 
-// IsBusy reports whether another program held the tables for too long. If so, a retry will help.
+// IsBusy reports whether a retry may help, because another program held the tables for too long, or
+// the system lacked resources to start the program.
 func IsBusy(err error) bool {
 	if err == nil {
 		return false

@@ -115,8 +115,8 @@ const attempts = 10
 // errInterrupted means that rules changed while they were being read.
 var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
 
-// readLegacy calls read with a copy of the table. The copy uses as much memory as the table: 30 MB
-// for 114,000 rules.
+// readLegacy calls the function read with a copy of the table. The copy uses as much memory as the
+// table: 30 MB for 114,000 rules.
 func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
 	if runtime.GOARCH == "386" { // 386 has another alignment
 		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}

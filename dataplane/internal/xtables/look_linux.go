@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// Look decides at each probe whether to compare a table with its expected state. It does so if the
-// table has changed since it was last found correct. The cost of a comparison grows with the table,
-// and other programs may change rules constantly. So after an initial credit, the pause between
-// comparisons is share times their duration. If the stamp reveals a change, the pause is at most
-// maxSeenPause, because probes run once a second and a change must be found within two seconds,
-// even on a busy machine. The zero Look has no stamp, and checks sizes.
+// Look decides at each probe whether to compare a table with its expected state. A comparison is
+// necessary if the table has changed since it was last correct. The cost of a comparison grows with
+// the table, and other programs may change rules constantly. So after an initial credit, the pause
+// between comparisons is share times their duration. If the stamp reveals a change, the pause is at
+// most maxSeenPause, because probes run once a second and a change must be found within two
+// seconds, even on a busy machine. The zero Look has no stamp, and checks sizes.
 type Look struct {
 	// always requests comparisons even if the stamp reveals no change, because the stamp of legacy
 	// can miss a change.
@@ -25,14 +25,14 @@ type Look struct {
 	// recheckAt is the time of an unconditional comparison, because other programs may have changed
 	// the table during vipd's write. It is zero if no such comparison is necessary.
 	recheckAt time.Time
-	// owed is the time that comparisons have exceeded their share by, when the last comparison
-	// ended. ended is the time of that end.
+	// owed is the time by which comparisons had exceeded their share when the last comparison
+	// ended. ended is the end of that comparison.
 	owed  time.Duration
 	ended time.Time
 }
 
 const (
-	// share limits comparisons to one part in share of the time.
+	// share limits comparisons to 1/share of the time.
 	share = 200
 	// credit is the total time of comparisons that do not require a pause.
 	credit = 20 * time.Millisecond
@@ -53,7 +53,7 @@ type stamper interface {
 var _ stamper = (*Tool)(nil)
 
 // Probe calls compare if a comparison is due, and returns its result. If the table has fewer
-// entries than ours, the comparison is due immediately, because an object must be missing.
+// entries than ours returns, the comparison is due immediately, because an object must be missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {
@@ -124,7 +124,7 @@ func (l *Look) Writing(s stamper, table string) (wrote func()) {
 	}
 }
 
-// Contents returns a Look at the content of chains.
+// Contents returns a Look for comparisons of the content of chains.
 func Contents() Look { return Look{always: true, maxPause: maxContentPause} }
 
 // Watch consists of a Look that compares the sizes of chains, and a Look that compares their

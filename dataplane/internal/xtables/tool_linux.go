@@ -70,8 +70,8 @@ func (t *Tool) restore(ctx context.Context, input string) (stdout string, err er
 // failed restore.
 func (t *Tool) Commits() uint32 { return t.commits.Load() }
 
-// outputWait is the maximum time for reading a program's output after the program has ended,
-// because this process may have to wait for a processor.
+// outputWait is the maximum time for reading a program's output after the program has ended. It is
+// long because this process may have to wait for a processor.
 const outputWait = 10 * time.Second
 
 // execute is the default command. When ctx ends, it kills the program. The program's transaction

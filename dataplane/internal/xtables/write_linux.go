@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// blockLimit limits the content of a COMMIT, except that a block has at least one group. Zero means
-// no limit.
+// blockLimit is the maximum number of chains and rules in a COMMIT. A block may exceed it with a
+// single group. Zero means no limit.
 type blockLimit struct{ chains, rules int }
 
 // nftBlock is the best size of a COMMIT for iptables-nft-restore, whose time grows with the square

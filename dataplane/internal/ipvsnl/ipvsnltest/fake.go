@@ -17,8 +17,8 @@ import (
 )
 
 // Fake is an in-memory [ipvsnl.Conn]. It refuses the same changes as the kernel. A test applies the
-// same histories to both. Its methods are safe for concurrent use. Its fields must be set before
-// use.
+// same histories to a Fake and to the kernel. Its methods are safe for concurrent use. Its fields
+// must be set before use.
 type Fake struct {
 	// Schedulers lists the available schedulers. If nil, all schedulers of IPVS are available.
 	Schedulers []string
