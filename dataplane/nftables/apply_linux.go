@@ -21,15 +21,16 @@ import (
 // a chain within microseconds, with interrupts off or in a softirq.
 const settleTime = time.Millisecond
 
-// maxBatchElements limits the elements of a transaction: above it, no further frontend is added.
-// While any program listens to nf_tables, the kernel keeps 4 KiB for each element until the
-// transaction ends, and memory outside the caches is slow. All 100,000 frontends with 10 backends
-// at once would need 4 GB, and 1,000 that choose by hash 2 GB.
+// maxBatchElements limits the elements of a transaction. When it is reached, further frontends are
+// left to another transaction. While any program listens to nf_tables, the kernel keeps 4 KiB for
+// each element until the transaction ends, and memory outside the caches is slow. A single
+// transaction with 100,000 frontends of 10 backends would need 4 GB, and with 1,000 frontends that
+// choose by hash 2 GB.
 const maxBatchElements = 10_000
 
-// Apply makes each key equal to the new value in its change. Some changes need two transactions:
+// Apply makes the kernel's tables match the changes of a batch. Some changes need two transactions:
 // the first creates new objects and sends packets to them, and the second deletes unused objects.
-// Then it removes the flows that conntrack still sends to removed backends.
+// Then Apply removes the flows that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	if d.direct != nil {
 		if err := d.direct.Apply(ctx, batch); err != nil {
@@ -54,8 +55,9 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 // edit is a batch of changes as two transactions.
 type edit struct {
 	first, then nft.Tx
-	// These are elements by set. The first transaction deletes replace and then adds add; the
-	// second deletes remove.
+	// These maps hold the elements to change in each set. The first transaction deletes the
+	// elements in replace, and then adds the elements in add. The second deletes the elements in
+	// remove.
 	add, replace, remove map[*nft.Set][]nft.Elem
 	// next holds the resulting frontends. nil means that the frontend is removed.
 	next map[balancer.Key]*front
@@ -78,8 +80,8 @@ func (e *edit) size() (n int) {
 }
 
 // apply makes the first changes of a batch, and returns their number. It tries again if another
-// program changes the table at the same time, or if the table differs from what was read: a list
-// may lack elements while the kernel enlarges a map.
+// program changes the table at the same time. It also tries again if the table differs from the
+// last list, because a list may lack elements while the kernel enlarges a map.
 func (y *familyTable) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -134,7 +136,7 @@ func (y *familyTable) applyLocked(ctx context.Context, batch []dataplane.Change)
 	return done, nil
 }
 
-// addChange adds a change.
+// addChange adds a change to the edit.
 func (y *familyTable) addChange(e *edit, c dataplane.Change) {
 	was, next := y.fronts[c.Key], &front{}
 	if was == nil {
@@ -211,7 +213,7 @@ func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	form := render(f)
 	next := &front{digest: dnat.Digest(f), stored: dnat.Digest(f), choice: form.choice, label: form.label, chain: form.choice.chain(f.Key), open: f.Open}
 	if f.Key.Port.IsRange() && len(f.Open) == 0 {
-		next.label = "" // no element has it
+		next.label = "" // no element has the label
 	}
 	if !form.choice.indirect() {
 		next.eps = arrange(was.eps, form.slots, form.fixed)
@@ -258,7 +260,7 @@ func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, wri
 	}
 }
 
-// addChains creates the missing chains of a frontend, and its element of frontends.
+// addChains creates the missing chains of a frontend, and its element of the map frontends.
 func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	for _, name := range next.uses() {
 		switch name {
@@ -305,8 +307,8 @@ func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	return current.number
 }
 
-// finish adds the collected elements to the transactions. Elements of frontends are last, because
-// the objects that they refer to must exist.
+// finish adds the collected elements to the transactions. Elements of the map frontends are last,
+// because the objects that they refer to must exist.
 func (y *familyTable) finish(e *edit) {
 	s := y.schema
 	for _, set := range append(s.placeSets(), s.choices, s.frontends, s.rangeChoices, s.ranges) {

@@ -11,8 +11,8 @@ import (
 type Options struct {
 	// Log receives warnings. If nil, nothing is logged.
 	Log *slog.Logger
-	// Mark is the mask that is set in the marks of connections to frontends, by which the guard
-	// recognises them (guard.MarkBits).
+	// Mark is the mask that rules set in the marks of connections to frontends. The guard
+	// recognizes these connections by it (guard.MarkBits).
 	Mark uint32
 }
 

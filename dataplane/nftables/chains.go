@@ -18,15 +18,15 @@ import (
 const tableName = "vipd"
 
 // natPriority is the priority of vipd's chains. They precede the chains of iptables and of most
-// tables (dstnat, -100), so a service works even if others redirect its port. sourcePriority
-// precedes srcnat, 100.
+// tables (dstnat, -100), so a service works even if other programs redirect its port.
+// sourcePriority precedes srcnat, 100.
 const (
 	natPriority    = -105
 	sourcePriority = 95
 )
 
-// These are the seeds of the hashes: of the client for sh and mh, and two for the 64 bits that
-// identify a client at a frontend in sticky.
+// These are the seeds of the hashes: bucketSeed for the client's address with sh and mh, and the
+// other two for the 64 bits that identify a client at a frontend in sticky.
 const (
 	bucketSeed = 0x76697064
 	stickySeed = 0x64706976
@@ -44,8 +44,8 @@ type schema struct {
 	// number to the chain, which chooses a backend. Two maps are needed because the kernel checks
 	// all elements of a map to chains whenever an element is added.
 	frontends, choices *nft.Set
-	// ranges maps service addresses and their ports without an element in frontends to the number
-	// of a range, and rangeChoices maps the address and the number to a chain.
+	// ranges maps service addresses and ports that have no element in frontends to the number of a
+	// range. rangeChoices maps the address and that number to a chain.
 	ranges, rangeChoices *nft.Set
 	// sticky maps clients to backend ids, for indirect choices.
 	sticky *nft.Set
@@ -77,7 +77,7 @@ func (s *schema) sets() []*nft.Set {
 // placeSets returns the maps of single and ranged.
 func (s *schema) placeSets() []*nft.Set { return append(s.single.sets(), s.ranged.sets()...) }
 
-// placesOf returns the maps that have the frontend k.
+// placesOf returns the maps that hold the frontend k.
 func (s *schema) placesOf(k balancer.Key) *places {
 	if k.Port.IsRange() {
 		return &s.ranged
@@ -123,7 +123,8 @@ type baseChain struct {
 	rules []nft.Rule
 }
 
-// baseChains returns the chains that send packets to frontends, and the chain that only marks.
+// baseChains returns the chains that send packets to frontends, and the chain that only marks
+// connections.
 func (s *schema) baseChains(mark uint32) []baseChain {
 	dispatch := []nft.Rule{
 		{Do: []nft.Stmt{
@@ -180,7 +181,7 @@ func (s *schema) writeChoice(tx *nft.Tx, name string, c choice, mark uint32) {
 	s.write(tx, chain, s.rules(c, mark))
 }
 
-// write gives a chain these rules.
+// write creates a chain if it does not exist, and replaces its rules.
 func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 	tx.AddChain(s.table, c)
 	tx.FlushChain(s.table, c.Name)
@@ -198,17 +199,18 @@ type choice struct {
 	memory memory
 	// ports is the range of the only frontend that makes the choice, or 0 for single ports.
 	ports balancer.PortRange
-	// foreign has the ids of foreign endpoints, in 4 bytes each. Clients for which memory has one
-	// of them are in own, and continue in ownChain, the chain of withOwn.
+	// foreign holds the ids of foreign endpoints, with 4 bytes each. If memory assigns a client to
+	// a foreign endpoint, the client's packets continue in ownChain, which uses own (see withOwn).
 	foreign  string
 	own      memory
 	ownChain string
 }
 
-// memory is the part of a [balancer.AffinityMemory] that rules contain; packets have the rest. The
-// zero value is the memory of a port.
+// memory is the part of a [balancer.AffinityMemory] that rules contain. The packet supplies the
+// rest. The zero value is the memory of a port.
 type memory struct {
-	// wide reports whether ports share it: all ports of service, or of the VIP if that is "".
+	// wide reports whether ports share the memory: all ports of service, or all ports of the VIP if
+	// service is "".
 	wide    bool
 	service balancer.Name
 	prefix  int
@@ -257,14 +259,14 @@ func (c choice) foreignIDs() (ids []uint32) {
 func ownChainOf(chain string) string {
 	before, rest, _ := strings.Cut(chain, "-vip")
 	_, own, ok := strings.Cut(rest, "-or")
-	if !ok || strings.Contains(before, "-service-") { // the service's name has the words
+	if !ok || strings.Contains(before, "-service-") { // the service's name contains these words
 		return ""
 	}
 	return before + own
 }
 
 // indirect reports whether a number is mapped to the id of a backend, and the id to the backend.
-// Affinity needs it because it remembers ids. Hashes need it because only the backends' elements
+// Affinity needs ids because it remembers them. Hashes need ids because only the backends' elements
 // have counters, not the many slots.
 func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
@@ -308,7 +310,7 @@ func plain(a netip.Addr) string {
 	return hex.EncodeToString(a.AsSlice())
 }
 
-// number returns the expression that computes the number.
+// number returns the expression that computes the number for a packet.
 func (c choice) number() nft.Expr {
 	switch c.method {
 	case inTurn:
@@ -327,7 +329,7 @@ func (c choice) place() nft.Concat {
 	return nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 }
 
-// clientHash returns 32 of the 64 bits that identify a client of a memory in sticky.
+// clientHash returns 32 of the 64 bits that identify a memory's client in the map sticky.
 func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	of := nft.Concat{nft.Saddr}
 	if m.prefix > 0 {
@@ -341,7 +343,7 @@ func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	return nft.Jhash{Of: of, Mod: 1<<32 - 1, Seed: m.seed(seed)}
 }
 
-// client returns the key of a client of a memory in sticky.
+// client returns the key of a memory's client in the map sticky.
 func (c choice) client(m memory) nft.Concat {
 	return nft.Concat{c.clientHash(m, stickySeed), c.clientHash(m, stickyAlso)}
 }

@@ -14,7 +14,8 @@ import (
 )
 
 // counterState is vipd's record of the kernel's counters. An element counts the first packets of
-// connections, and starts at zero when it is replaced: readings keeps the old count.
+// connections. When it is replaced, the new element starts at zero, and readings keeps the old
+// count.
 type counterState struct {
 	// counter is a separate connection, because changes must not wait while many elements are read.
 	counter *nft.Conn

@@ -32,10 +32,10 @@
 // deletes slots follows a moment after the transaction that stops chains from choosing them
 // (apply_linux.go).
 //
-// Once a second, a check asks the kernel for the number of the last transaction. If others have
-// committed since, vipd's whole table is read and compared: the rules by their handles, elements by
-// their content (observe_linux.go). After a restart, the existing table is adopted, and only
-// differences are written.
+// Once a second, a check asks the kernel for the number of the last transaction. If other programs
+// have committed since then, vipd's whole table is read and compared: the rules by their handles,
+// elements by their content (observe_linux.go). After a restart, the existing table is adopted, and
+// only differences are written.
 //
 // This package does not handle addresses, source ranges, refusals, masquerading and accepting,
 // which belong to the guard (vipd/dataplane/guard). Established connections, and the end of

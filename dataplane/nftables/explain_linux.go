@@ -114,7 +114,7 @@ func (x *elementQuery) findSticky() error {
 	return err
 }
 
-// findClient returns the client's element of a memory in sticky.
+// findClient returns the element of a memory's client in the map sticky.
 func (x *elementQuery) findClient(m memory) ([]nft.FoundElem, error) {
 	who, c := nft.Bytes{}.Addr(x.f.AffinityClient(x.client)), x.form.choice
 	if m.wide {

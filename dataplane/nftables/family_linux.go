@@ -48,21 +48,21 @@ type familyTable struct {
 // front is a frontend in the kernel.
 type front struct {
 	// digest belongs to the applied Frontend; it is 0 if the frontend is damaged. stored is the
-	// kernel's element of digests.
+	// value of the frontend's element in digests.
 	digest, stored dataplane.Digest
 	choice         choice
 	label          string
-	// number is the value of its element of frontends, or 0 if that is missing. chain is the chain
-	// of the number.
+	// number is the value of the frontend's element in frontends, or 0 if the element is missing.
+	// chain is the chain with that number.
 	number uint32
 	chain  string
-	// eps and slots are the values of its elements of these maps by number; one choice uses one of
-	// them. ids holds the backends by id.
+	// eps and slots hold the values of the frontend's elements in these maps, by number. Each
+	// choice uses only one of these maps. ids holds the backends by id.
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
-	// open is the frontend's element of each part of its range, which has the label. number is then
-	// 0, and chain is the chain of the range.
+	// open holds the open parts of the frontend's range. Each part has an element with the label in
+	// ranges. number is then 0, and chain is the chain of the range.
 	open []balancer.PortRange
 }
 
@@ -83,7 +83,7 @@ func (f *front) uses() (all []string) {
 // chain is a chain that chooses, or clears.
 type chain struct {
 	users int
-	// number is the backend's number in choices; 0 means none. The number of unserved, which always
+	// number is the chain's number in choices; 0 means none. The number of unserved, which always
 	// exists, is not stored.
 	number uint32
 	// choice describes its rules. It is the zero value for a chain that an earlier process left.
@@ -108,7 +108,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	return y, nil
 }
 
-// forget resets the state to an unknown kernel.
+// forget records that the kernel's state is unknown.
 func (y *familyTable) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]*chain{}

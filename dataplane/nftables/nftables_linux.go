@@ -21,7 +21,7 @@ type Dataplane struct {
 	families []*familyTable // IPv4 and IPv6
 	// direct forwards frontends with forward = "dr". It is nil if the kernel can't forward frames.
 	direct *direct.Table
-	// reapplied reports whether the engine was asked to apply everything once.
+	// reapplied reports whether Observe has already requested that the engine apply everything.
 	reapplied bool
 }
 
@@ -66,7 +66,7 @@ func (d *Dataplane) closeFamilies() (failed error) {
 	return failed
 }
 
-// family returns the family of an address.
+// family returns the table for a frontend's family.
 func (d *Dataplane) family(k balancer.Key) *familyTable {
 	if k.Addr.Is4() {
 		return d.families[0]

@@ -50,8 +50,8 @@ func (y *familyTable) observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact compares the number of the last transaction, and reads vipd's tables if another program
-// committed since.
+// Intact checks the number of the last transaction, and reads vipd's tables if another program has
+// committed a transaction since the last check.
 func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, y := range d.families {
 		found, err := y.intact()
@@ -92,7 +92,7 @@ type tableDump struct {
 	elems map[*nft.Set][]nft.FoundElem
 }
 
-// of returns the elements of a map of frontends with a single port, and of the map of ranges.
+// of returns the elements of a map for single ports, and of the corresponding map for ranges.
 func (k *tableDump) of(single, ranged *nft.Set) []nft.FoundElem {
 	return append(k.elems[single], k.elems[ranged]...)
 }
@@ -185,8 +185,8 @@ func (f *front) same(read *front) bool {
 		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open)
 }
 
-// otherVersion reports whether the table has other maps than ours. Another version created it then,
-// and it is replaced.
+// otherVersion reports whether the table contains unknown maps. In this case another version
+// created the table, and it must be replaced.
 func (y *familyTable) otherVersion(k *tableDump) bool {
 	return slices.ContainsFunc(k.sets, func(found nft.Found) bool {
 		return !slices.ContainsFunc(y.schema.sets(), func(s *nft.Set) bool { return s.Name == found.Name })
@@ -196,8 +196,9 @@ func (y *familyTable) otherVersion(k *tableDump) bool {
 // foreignNumber is never the number of a chain, because numbers are assigned in sequence.
 const foreignNumber = math.MaxUint32
 
-// adoptNumbers adopts the numbers of chains, and reports whether choices is unchanged since last.
-// If not, it is written again with the found numbers, so frontends can stay unchanged.
+// adoptNumbers adopts the numbers of chains, and reports whether the map choices still matches the
+// last known chains. If not, the map is written again with the adopted numbers, so frontends can
+// stay unchanged.
 func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 	want := map[uint32]string{unservedNumber: unserved}
 	for name, c := range last {
@@ -295,7 +296,7 @@ func (y *familyTable) compareRules(k *tableDump) (damage string) {
 	return damage
 }
 
-// frontsOf assembles the elements of each frontend.
+// frontsOf assembles the frontends from the elements that were read.
 func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	all, s := map[balancer.Key]*front{}, y.schema
 	chains := map[uint32]string{unservedNumber: unserved}

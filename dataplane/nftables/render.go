@@ -77,7 +77,7 @@ func render(f *balancer.Frontend) form {
 	return made
 }
 
-// remember sets the memories of f, whose backends have these ids.
+// remember sets the choice's memories for f, whose backends have these ids.
 func (c *choice) remember(f *balancer.Frontend, ids map[netip.AddrPort]uint32) {
 	m := f.AffinityMemories()
 	if len(m) > 0 {
@@ -92,15 +92,16 @@ func (c *choice) remember(f *balancer.Frontend, ids map[netip.AddrPort]uint32) {
 	}
 }
 
-// idOf returns the id of an endpoint of affinity, see [balancer.Frontend.AffinityEndpoint].
+// idOf returns the id by which affinity remembers an endpoint (see
+// [balancer.Frontend.AffinityEndpoint]).
 func idOf(endpoint netip.AddrPort) uint32 {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(endpoint.String())) // a hash never fails
 	return max(1, h.Sum32())
 }
 
-// foreignIDs returns the ids of the foreign endpoints of f that differ from the ids of its own, see
-// choice.foreign.
+// foreignIDs returns the ids of the foreign endpoints of f that differ from the ids of its own
+// backends (see choice.foreign).
 func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
 	var ids []byte
 	taken := slices.Collect(maps.Values(own))

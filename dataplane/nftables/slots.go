@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// A frontend whose weights have no large common divisor has at most slotsEach slots for each
-	// backend, and at most maxSlots.
+	// A frontend whose weights have no large common divisor has at most maxSlots slots, or
+	// slotsEach slots for each backend if that is more.
 	maxSlots, slotsEach = 1024, 8
 	// maxShareError is the maximum relative deviation of a backend's share from its weight, within
 	// these limits.
@@ -49,7 +49,8 @@ func weighted(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// approximate tries increasing numbers of slots.
+// approximate returns the number of slots of each backend. It tries increasing totals until the
+// shares are accurate enough or the limit is reached.
 func approximate(backends []balancer.Backend, sum, limit int) []int {
 	for n := len(backends); ; n = min(limit, n+n/8+1) {
 		counts, worst := divide(backends, sum, n)

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Counted returns the number of connections to each endpoint: of TCP segments and SCTP packets that
-// open connections, and of datagrams. The result is immutable.
+// Counted returns the number of connections to each endpoint. It counts TCP segments and SCTP
+// packets that open connections, and all datagrams. The result is immutable.
 func (t *Table) Counted() map[counters.BackendKey]counters.Count {
 	began := time.Now()
 	shown, due := t.readings.Shown()
@@ -32,7 +32,7 @@ func (t *Table) Counted() map[counters.BackendKey]counters.Count {
 	return t.readings.Read(live, began)
 }
 
-// eachCount calls add with the count of each element of counted.
+// eachCount calls add with the backend and the count of each element.
 func (t *Table) eachCount(elems []nft.FoundElem, add func(counters.BackendKey, uint64)) {
 	for _, e := range elems {
 		y := t.families[0]

@@ -12,7 +12,7 @@
 //	...-restricted        continues in the chain of that name if allowed has the client
 //	errors-port-4         forwards ICMP errors about an endpoint's packets, by the same hash
 //
-// The number of a slot also has the index of the endpoint's device, because each rule forwards
+// The number of a slot also contains the index of the endpoint's device, because each rule forwards
 // through a single device. A packet without a slot continues to the tables of NAT. These serve the
 // host's own programs, endpoints on this host and endpoints behind a router, and refuse clients.
 package direct

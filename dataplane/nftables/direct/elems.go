@@ -14,7 +14,7 @@ type elemKey struct {
 	key string
 }
 
-// value is the rest of an element. It is comparable.
+// value is an element without its key. It is comparable.
 type value struct{ end, data, to, comment string }
 
 // group holds the elements of a frontend.
@@ -60,8 +60,8 @@ func place(k balancer.Key) nft.Bytes {
 	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port.First())
 }
 
-// elems returns the elements of a frontend. via has the device of each endpoint that this host
-// reaches without a router.
+// elems returns the elements of a frontend. via maps each endpoint that this host reaches without a
+// router to the endpoint's device.
 func (y *family) elems(k balancer.Key, f *front, via map[netip.Addr]uint32) group {
 	g := group{}
 	if f == nil {
@@ -125,7 +125,7 @@ func (y *family) keyOf(s *nft.Set, b []byte) (k balancer.Key, slot int, ok bool)
 	return k, slot, k.Proto != ""
 }
 
-// slotsIn returns the endpoints of slots in a group that was read.
+// slotsIn returns the endpoint of each slot in a group that was read from the kernel.
 func (y *family) slotsIn(g group) []netip.Addr {
 	slots := make([]netip.Addr, slotCount)
 	for k, v := range g {

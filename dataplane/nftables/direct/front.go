@@ -19,14 +19,14 @@ type front struct {
 	// endpoints are the distinct endpoints in slots.
 	endpoints []netip.Addr
 	sources   []netip.Prefix
-	// drains holds the ends of the drains of endpoints that still have slots.
+	// drains holds the end of the drain of each draining endpoint.
 	drains map[netip.Addr]time.Time
 	// of is the frontend. It is nil for fragments.
 	of *balancer.Frontend
 }
 
-// newFront returns the form of f, or nil if the table must not have it. was is the current form, or
-// nil. A draining endpoint keeps its slots until its drain ends.
+// newFront returns the form of f, or nil if the table must not contain f. was is the current form,
+// or nil. A draining endpoint keeps its slots until its drain ends.
 func newFront(f *balancer.Frontend, was *front, now time.Time) *front {
 	if f == nil || f.Forward != balancer.DRForward || f.Withdrawn {
 		return nil

@@ -15,7 +15,7 @@ import (
 type layout struct {
 	// arriving are the devices on which clients may arrive, and leaving the devices of endpoints.
 	arriving, leaving []device
-	// via has the device of each endpoint that this host reaches without a router.
+	// via maps each endpoint that this host reaches without a router to the endpoint's device.
 	via map[netip.Addr]uint32
 }
 
@@ -57,7 +57,8 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool) (layout, error)
 	return all, nil
 }
 
-// retryInterrupted calls read again if another program has changed the devices meanwhile.
+// retryInterrupted calls the function read, and repeats the call if another program changes the
+// devices during the call.
 func retryInterrupted(read func() (layout, error)) (all layout, err error) {
 	for range 10 {
 		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {

@@ -107,7 +107,8 @@ func (t *Table) readLocked() error {
 	return nil
 }
 
-// compare compares the chains with their last known state.
+// compare compares the chains with their last known state, and records the first difference as
+// damage.
 func (t *Table) compare(shape nft.Shape, sets int) {
 	find := func(format string, args ...any) {
 		if t.sound && t.damage == "" {
@@ -131,7 +132,7 @@ func (t *Table) compare(shape nft.Shape, sets int) {
 	}
 }
 
-// foreignSets reports whether the table has other sets than ours.
+// foreignSets reports whether the table contains unknown sets.
 func (t *Table) foreignSets(sets []nft.Found) bool {
 	return slices.ContainsFunc(sets, func(found nft.Found) bool {
 		return !slices.ContainsFunc(t.families, func(y *family) bool {

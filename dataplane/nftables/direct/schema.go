@@ -112,7 +112,7 @@ func (c chain) needs() []chain {
 	return all
 }
 
-// rules returns the rules of a chain. Packets leave through devices.
+// rules returns the rules of a chain whose packets leave through these devices.
 func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	add := func(do ...nft.Stmt) { rules = append(rules, nft.Rule{Do: do}) }
 	if c.proto == "" {
@@ -150,7 +150,8 @@ func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	return rules
 }
 
-// slotOf returns the number of a client's slot, if its endpoint is behind d.
+// slotOf returns the expression for the number of a client's slot, if the slot's endpoint is behind
+// d.
 func slotOf(client nft.Expr, d device) nft.Expr {
 	return nft.Jhash{Of: client, Mod: slotCount, Seed: hashSeed, Offset: d.index * slotCount}
 }

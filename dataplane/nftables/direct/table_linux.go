@@ -31,7 +31,7 @@ type Table struct {
 
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends that the table should have. datagrams holds all UDP frontends on
-	// each address; the frontends of NAT are nil.
+	// each address. Frontends that NAT serves are nil.
 	fronts    map[balancer.Key]*front
 	datagrams map[netip.Addr]map[balancer.Key]*front
 	// found holds the elements in the kernel that differ from fronts.
@@ -149,8 +149,8 @@ func chainOf(d device) string {
 	return fmt.Sprintf("device-%d-%s", d.index, plain)
 }
 
-// Apply makes the table forward the frontends with forward = "dr", and no longer the other
-// frontends of the batch.
+// Apply adds or updates the batch's frontends with forward = "dr", and removes the batch's other
+// frontends from the table.
 func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,8 +178,8 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return t.reconcile(ctx, changed)
 }
 
-// current returns the form of a frontend in the kernel, or nil. An earlier process left it unless
-// it is in fronts.
+// current returns the form of a frontend in the kernel, or nil. If the frontend is not in fronts,
+// an earlier process left it.
 func (t *Table) current(k balancer.Key) *front {
 	if f := t.fronts[k]; f != nil {
 		return f
