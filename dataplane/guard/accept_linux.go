@@ -83,7 +83,7 @@ func newAcceptor(of inet.Family, o Options) *acceptor {
 	}}
 }
 
-// filtered reports whether iptables has filters in either variant. The filters exist once a program
+// filtered reports whether iptables has filters in either variant. Filters exist after any program
 // has used them. A table with that name but without the filters' chains belongs to another program.
 func (a *acceptor) filtered() (bool, error) {
 	table, names := nft.Table{Family: nft.IPv4, Name: filterTable}, "/proc/net/ip_tables_names"
@@ -102,7 +102,7 @@ func (a *acceptor) filtered() (bool, error) {
 }
 
 // establish writes the rules if filters exist. Services may work without the rules, so a refusal is
-// not an error: it is recorded as the fault and retried.
+// not an error. It is recorded as the fault, and the write is retried.
 func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	mode := acceptMode{localIn: localIn, direct: direct}
 	if a.mode == mode && (a.settled || a.fault != nil && time.Now().Before(a.due)) {
@@ -218,8 +218,8 @@ func (a *acceptor) retry(ctx context.Context) bool {
 	return err == nil && a.fault == nil
 }
 
-// intact repairs rules that other programs have changed. It returns the changed rules, or the fact
-// that filters exist now.
+// intact repairs rules that other programs have changed. It describes the change that it has
+// repaired, or reports that filters exist now. Otherwise it returns "".
 func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if !a.settled { // establish will write the rules
 		return "", nil
@@ -246,7 +246,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
-// compare returns a chain whose rules differ from the written rules, or "".
+// compare names a chain whose rules differ from the written rules, or returns "".
 func (a *acceptor) compare(ctx context.Context) (string, error) {
 	names := slices.Sorted(maps.Keys(a.hashes))
 	now, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, names)
@@ -294,8 +294,8 @@ func (a *acceptor) chains() []xtables.Chain {
 	}
 }
 
-// jumps returns the jump of each base chain, in every mode. If a chain is not needed, its jump is
-// empty.
+// jumps returns the rule of each base chain that jumps to our chain. The base chains are the same
+// in every mode.
 func (a *acceptor) jumps() map[string]string {
 	marked := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	to := marked

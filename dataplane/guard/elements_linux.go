@@ -55,7 +55,7 @@ func portOf(b []byte) balancer.PortRange {
 	return balancer.PortRange(binary.NativeEndian.Uint32(b))
 }
 
-// entryOf decodes an element. A foreign element becomes an entry that nothing wants.
+// entryOf decodes an element. A foreign element becomes an entry that no frontend wants.
 func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	size := addrSize(of)
 	key := e.Key

@@ -107,7 +107,7 @@ func (y *familyGuard) finish(ctx context.Context) error {
 	return errors.Join(y.noteOutcome(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
 }
 
-// dropFormer removes the guard of an earlier version, once all served frontends are applied without
+// dropFormer removes the guard of an earlier version when all served frontends are applied without
 // that guard.
 func (y *familyGuard) dropFormer(ctx context.Context) error {
 	if y.formerChecked || !y.allApplied() {
@@ -118,8 +118,9 @@ func (y *familyGuard) dropFormer(ctx context.Context) error {
 	return err
 }
 
-// noteOutcome records a missing privilege for problems. After any other error, the next round
-// compares everything.
+// noteOutcome records the result of a change. A missing privilege makes the guard unavailable, and
+// is reported by problems instead of an error. After any other error, the next round compares
+// everything.
 func (y *familyGuard) noteOutcome(err error) error {
 	y.fault = err
 	switch {
@@ -266,7 +267,7 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 func (y *familyGuard) queueRestrictions() {
 	for _, m := range y.members {
 		m.withdraw()
-		if m.def.early || !y.ready { // a new table gets all entries at once
+		if m.def.early || !y.ready { // a new table gets all entries in its first transaction
 			m.fill()
 		}
 	}

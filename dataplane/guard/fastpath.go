@@ -14,11 +14,11 @@ import (
 
 // The fast path is a flowtable: the kernel translates and forwards packets of its connections as
 // they arrive, without netfilter and routing. A chain adds our connections to it after their first
-// packets, because short connections do not repay the cost. All of it is written separately from
-// the other chains, so a kernel without flowtables only lacks the fast path.
+// packets, because short connections do not repay the cost. The flowtable and its chain are written
+// separately from the other chains, so a kernel without flowtables only lacks the fast path.
 
 const (
-	// FastPathAuto selects all devices of the host that are up, without dummies and loopback.
+	// FastPathAuto selects all devices of the host that are up, except for dummies and loopback.
 	FastPathAuto = "auto"
 	// fastChain and fastDevices are the chain and the set of devices of the flowtable fastTable.
 	fastTable, fastChain, fastDevices = "fast", "fast-path", "fast-devices"
@@ -66,7 +66,7 @@ func (p *fastPath) flowtable(devices ...string) *nft.Flowtable {
 // otherwise only one direction would skip netfilter.
 func devicesSet() *nft.Set { return &nft.Set{Name: fastDevices, Key: nft.IifName} }
 
-// writeFastPath writes the flowtable with some of its devices, and the chain.
+// writeFastPath writes the flowtable with these devices, and the chain.
 func (l *layout) writeFastPath(tx *nft.Tx, bits markBits, p *fastPath, devices ...string) {
 	set, chain := devicesSet(), base(fastChain, nft.Filter, nft.Forward, fastPriority)
 	tx.AddFlowtable(l.table, p.flowtable(devices...))

@@ -12,7 +12,8 @@ import (
 )
 
 // syncFastPath makes the kernel's flowtable match the mode and the devices. A running connection
-// continues during each change: its packets pass through netfilter while they miss the flowtable.
+// continues during each change, because its packets pass through netfilter while they miss the
+// flowtable.
 func (y *familyGuard) syncFastPath() error {
 	p := &y.fast
 	if !p.due {
@@ -62,9 +63,9 @@ func (y *familyGuard) noFastPath(err error) error {
 	return nil
 }
 
-// syncFastDevices adds the missing devices to the flowtable, and removes the others. Each device is
-// a transaction, because the kernel refuses a device that has disappeared or whose driver can't
-// offload connections. The next event about devices repeats it.
+// syncFastDevices adds the missing devices to the flowtable, and removes the others. Each device
+// has its own transaction, because the kernel refuses a device that has disappeared or whose driver
+// can't offload connections. The next event about devices causes another attempt.
 func (y *familyGuard) syncFastDevices(have []string) error {
 	want := y.fast.devices()
 	for _, name := range have {

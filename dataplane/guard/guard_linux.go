@@ -42,21 +42,21 @@ func (g *Guard) of(a netip.Addr) *familyGuard {
 	return g.families[1]
 }
 
-// Want adds by to the reference count of f among the wanted or the applied frontends.
+// Want adds a number to the reference count of f among the wanted or the applied frontends.
 func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).want(f, by, applied) }
 
-// Hold adds by to the reference count of an address that vipd adds. Such an address answers only on
-// the ports of services.
+// Hold adds a number to the reference count of an address that vipd adds. Such an address answers
+// only on the ports of services.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
-// Own adds by to the reference count of an address that only one of several hosts has at a time.
-// Its frontends serve while this host has the address. Like a held address, it answers only on the
-// ports of services.
+// Own adds a number to the reference count of an address that only one of several hosts has at a
+// time. Its frontends serve while this host has the address. Like a held address, it answers only
+// on the ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
 
-// Silence adds by to the reference count of a held address that must not answer yet.
+// Silence adds a number to the reference count of a held address that must not answer yet.
 func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(setEntry{Addr: a}, by) }
 
 // Holds reports whether any address of a's family is held.

@@ -50,7 +50,7 @@ func limiterOf(f *balancer.Frontend) limiter {
 	return limiter{chain, f.Service, f.Limits}
 }
 
-// meter is a set of sources.
+// meter is a set of sources with a limit.
 type meter struct {
 	set  *nft.Set
 	key  nft.Network
@@ -121,7 +121,7 @@ type limits struct {
 	fault error
 }
 
-// want adds by to the reference count of f.
+// want adds a number to the reference count of f.
 func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if !isLimited(f) || f.Withdrawn || f.Addr.IsLoopback() {
 		return
@@ -150,7 +150,7 @@ func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 }
 
 // limiterAt returns the wanted limiter of a place, or the zero value. Desired frontends have
-// priority over frontends that are only applied, so other limits apply at once.
+// priority over frontends that are only applied, so changed limits apply immediately.
 func (s *limits) limiterAt(place setEntry) limiter {
 	for _, from := range []map[setEntry]map[limiter]int{s.desired, s.applied} {
 		for l := range from[place] {
@@ -161,7 +161,7 @@ func (s *limits) limiterAt(place setEntry) limiter {
 }
 
 // differ reports whether a changed place needs other limits than the kernel has. A change of
-// endpoints does not.
+// endpoints does not affect limits.
 func (s *limits) differ() bool {
 	defer clear(s.changed)
 	for place := range s.changed {
@@ -209,8 +209,8 @@ func (s *limits) wanted() (places map[setEntry]string, chains map[string]limiter
 	return places, chains
 }
 
-// write queues the difference between the kernel and the wanted chains, or the removal of all of
-// them if on is not set.
+// write queues the difference between the kernel's and the wanted chains. If on is not set, it
+// queues the removal of all chains.
 func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
 	places, chains := map[setEntry]string{}, map[string]limiter{}
 	if on {

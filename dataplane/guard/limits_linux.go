@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// proveLimits proves with a trial that the kernel supports limits, once a service has them. If it
-// does not, the guard omits all limits.
+// proveLimits tries whether the kernel supports limits when the first service has limits. If the
+// kernel does not support them, the guard omits all limits.
 func (y *familyGuard) proveLimits() {
 	if y.limits.tried || !y.mode.Forward || !y.limits.nonEmpty() {
 		return

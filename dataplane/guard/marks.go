@@ -4,7 +4,7 @@ import "fmt"
 
 // markBits holds the bits of packet and connection marks that the guard uses.
 type markBits struct {
-	// masquerade requests masquerading, in a packet mark.
+	// masquerade marks a connection that must be masqueraded, in a connection mark.
 	masquerade uint32
 	// ours marks a connection that was opened to a frontend, in a connection mark. It differs from
 	// masquerade because other programs copy connection marks to packets (CONNMARK --restore-mark).

@@ -30,15 +30,15 @@ const (
 	protocolIPv6     = 41 // IPPROTO_IPV6
 )
 
-// layout is a family's table of the guard: its sets, and its chains for a given mode.
+// layout is the guard's table of a family: its sets, and its chains for a given mode.
 type layout struct {
 	table nft.Table
 	place nft.Concat
 	// sets holds the sets by their names in setDefs.
 	sets map[string]*nft.Set
 	// ranges maps addresses and open ports of frontends with a range of ports to the number of the
-	// range. inRange is the table for these frontends: its place has the number instead of the
-	// port. It is nil in itself.
+	// range. inRange is the layout for these frontends. Its place has the number of the range
+	// instead of the port, and its inRange is nil.
 	ranges  *nft.Set
 	inRange *layout
 	// restarts holds the clients that have sent a new SYN or INIT to a dead endpoint.
@@ -79,7 +79,8 @@ func newLayout(of inet.Family) *layout {
 	return l
 }
 
-// nftName returns the name of a set in nf_tables, where "masquerade" is a keyword.
+// nftName returns the name of a set in nf_tables. It differs for "masquerade", which is a keyword
+// of nft.
 func nftName(name string) string {
 	if name == masqueradeSet {
 		return "always"
@@ -194,8 +195,8 @@ func packetMarkChains(bits markBits) []chainRules {
 func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not meant for this
 	// host, regardless of the mode's rules. The gate of vipd owner also drops such packets, but
-	// only once vipd has passed the address to vipd owner. Connections from other networks, such as
-	// containers on this host, are served here.
+	// only after vipd has passed the address to vipd owner. Connections from other networks, such
+	// as containers on this host, are served here.
 	if with.owned {
 		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
@@ -252,7 +253,7 @@ func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 // connections of the others.
 func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
 	if with.restricted || with.limited {
-		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // the node itself always may
+		rules = append(rules, rule(nft.Is{Field: nft.Iif, Value: loopback}, nft.Goto(then))) // this node's own clients may always connect
 	}
 	if with.restricted {
 		rules = append(rules,
@@ -432,7 +433,7 @@ func elements(entries []setEntry) []nft.Elem {
 	return all
 }
 
-// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded: these
+// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded. These
 // connections leave through the interface on which they arrived, so hosts on the same link would
 // reply directly.
 func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {

@@ -11,8 +11,8 @@ import (
 )
 
 // openRanges holds the open ports of frontends with a range of ports, by address. While a
-// transaction takes effect, packets may miss the elements that it replaces. So a change keeps all
-// equal elements.
+// transaction takes effect, packets may miss the elements that it replaces. So a change does not
+// touch elements that stay the same.
 type openRanges struct {
 	// frontends counts the frontends with a range, including those without an open part.
 	frontends int
@@ -44,7 +44,7 @@ func (all rangeElements) without(others rangeElements) (left []nft.Elem) {
 // openPart is an open part of a range on an address.
 type openPart struct {
 	proto byte
-	// ports is the part, and of the whole range.
+	// ports is the open part. of is the whole range.
 	ports, of balancer.PortRange
 }
 
@@ -52,7 +52,7 @@ func (p openPart) compare(q openPart) int {
 	return cmp.Or(cmp.Compare(p.proto, q.proto), cmp.Compare(p.ports.First(), q.ports.First()), cmp.Compare(p.of, q.of))
 }
 
-// want adds by to the reference count of f.
+// want adds a number to the reference count of f.
 func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 	if !f.Key.Port.IsRange() || f.Withdrawn {
 		return

@@ -18,14 +18,14 @@ import (
 // methods must not overlap.
 type Redirects struct {
 	table *redirectTable
-	// made reports whether this process made the table.
+	// made reports whether the table belongs to this process.
 	made bool
 	// former reports whether iptables may contain redirects of an earlier version that handed over
 	// its sockets to this process.
 	former bool
 }
 
-// NewRedirects proves with a trial that redirects of a family work here.
+// NewRedirects returns the redirects of a family, after a trial has shown that they work here.
 func NewRedirects(family inet.Family) (*Redirects, error) {
 	conn, err := nft.Open()
 	if err != nil {

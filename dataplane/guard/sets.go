@@ -10,10 +10,10 @@ import (
 type setDef struct {
 	name string
 	key  setKey
-	// early reports whether entries are added before their frontend is applied, and removed once no
+	// early reports whether entries are added before their frontend is applied, and removed when no
 	// applied frontend needs them. Such entries restrict connections, or determine how a connection
 	// is treated until it ends. The entries of other sets require a frontend that is both desired
-	// and applied: they are added after the frontend is applied, and removed before another
+	// and applied. They are added after the frontend is applied, and removed before another
 	// frontend is applied.
 	early bool
 	// entries returns the entries of a frontend. It is nil if the set has no entries of frontends.
@@ -45,7 +45,7 @@ const (
 	ownedSet      = "owned"      // addresses that another host may have
 	roamingSet    = "roaming"    // frontends whose connections may move here from other hosts
 	answersSet    = "answers"    // endpoints of roaming frontends
-	servedSet     = "served"     // frontends that serve and are applied; on other ports the host's programs might answer
+	servedSet     = "served"     // applied frontends that serve clients
 	rejectedSet   = "rejected"   // frontends that refuse clients
 	directSet     = "direct"     // frontends whose packets are forwarded unchanged, and answered directly
 	tunnelsSet    = "tunnels"    // endpoints of tunnels

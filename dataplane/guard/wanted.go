@@ -30,7 +30,7 @@ type wanted struct {
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
-	// unknown counts applied frontends of which only the place is known.
+	// unknown counts the applied frontends about which only the place is known.
 	unknown map[setEntry]int
 }
 
@@ -87,7 +87,7 @@ func (w *wanted) set(name string) *members {
 	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
 }
 
-// want adds by to the reference count of f among the wanted or the applied frontends.
+// want adds a number to the reference count of f among the wanted or the applied frontends.
 func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	if f.Addr.IsLoopback() {
 		return
@@ -111,10 +111,11 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	}
 }
 
-// hold adds by to the reference count of an address that vipd adds.
+// hold adds a number to the reference count of an address that vipd adds.
 func (w *wanted) hold(a netip.Addr, by int) { w.held.want(setEntry{Addr: a}, by) }
 
-// own adds by to the reference count of an address that only one of several hosts has at a time.
+// own adds a number to the reference count of an address that only one of several hosts has at a
+// time.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
 	w.owned.want(setEntry{Addr: a}, by)
