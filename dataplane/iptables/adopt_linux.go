@@ -65,7 +65,7 @@ type treeReader struct {
 }
 
 // node reads the rules of a chain and of the chains below it. wrong is the first chain whose rules
-// are not a tree node's.
+// do not have the form of a tree node.
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
 	for _, rule := range rules { // the form of other rules depends on the ranges

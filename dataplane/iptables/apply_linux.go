@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// Apply makes each key equal to the new value in its change. It writes the differing chains in few
-// transactions, and all chains of a frontend in the same transaction. Then it removes the flows
+// Apply makes the kernel's rules match the changes of a batch. It writes the differing chains in
+// few transactions, and all chains of a frontend in the same transaction. Then it removes the flows
 // that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	parts := map[inet.Family][]dataplane.Change{}
@@ -126,8 +126,8 @@ func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) 
 	return err
 }
 
-// markUnprovedLocked makes the next plan rewrite the first done groups of p, because they were not
-// proved.
+// markUnprovedLocked makes the next plan rewrite the groups of p that were written, because the
+// kernel's chains could not be verified.
 func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 	for i, g := range p.groups[:done] {
 		y.unsure = y.unsure || i >= p.treeFrom && i < p.treeTo
@@ -144,8 +144,8 @@ func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
 
-// ensureJumps adds the jumps to the root, which may be empty. It precedes the first rules, because
-// reading the kernel's chains is slower when the table is full.
+// ensureJumps adds the jumps to the root, which may be empty. It runs before the first rules are
+// written, because reading the kernel's chains is slower when the table is full.
 func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil
@@ -165,8 +165,9 @@ func (y *familyRules) ensureJumps(ctx context.Context) error {
 	return nil
 }
 
-// replaceJumps makes rule the only rule of each hook that leads to the root, or removes all if rule
-// is empty. It also removes the jumps of stray chains. lines precede them in the same transaction.
+// replaceJumps makes rule the only rule in each hook that leads to the root. If rule is empty, it
+// removes all such rules. It also removes the jumps of stray chains. lines run first, in the same
+// transaction.
 func replaceJumps(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
 	for _, base := range slices.Concat(hooks(), astray) {
 		rules, err := tool.Rules(ctx, table, base)

@@ -28,10 +28,11 @@ type target struct {
 const (
 	// maxInList is the maximum number of backends in a single list.
 	maxInList = 10
-	// inLeaf is the average number of backends in a chain, if there are more.
+	// inLeaf is the average number of backends in a chain, if a single list is too short for all
+	// backends.
 	inLeaf = 6
-	// minFan is the minimum number of chains that a chain leads to. It grows if maxLevels would be
-	// exceeded.
+	// minFan is the minimum number of chains that a chain leads to. Chains lead to more chains if
+	// the number of levels would exceed maxLevels.
 	minFan = 4
 	// hashFan and hashLevels are the shape of the chains that use the client's address.
 	hashFan, hashLevels = 8, 3
@@ -43,7 +44,7 @@ const (
 // chainWriter writes the chains that choose a target.
 type chainWriter struct {
 	coin coin
-	// prefix is the prefix of the names of chains below the frontend's.
+	// prefix is the prefix of the names of chains below the frontend's chain.
 	prefix string
 	out    []xtables.Chain
 }
@@ -126,8 +127,8 @@ func (c *chainWriter) spreadByAddress(f *balancer.Frontend, targets []target) []
 	return c.branch(f, "", targets, fan, levels)
 }
 
-// fanFor returns the number of chains to which each chain leads, and the number of levels, for n
-// targets with leaf targets in a chain.
+// fanFor returns the number of chains to which each chain leads, and the number of levels. n is the
+// number of targets, and leaf is the average number of targets in a chain of the last level.
 func fanFor(n, leaf int) (fan, levels int) {
 	for fan = minFan; ; fan *= 2 {
 		levels = 0
@@ -140,7 +141,7 @@ func fanFor(n, leaf int) (fan, levels int) {
 	}
 }
 
-// branch returns the rules of the chain at path.
+// branch returns the rules of the chain at path, and adds the chains below it to out.
 func (c *chainWriter) branch(f *balancer.Frontend, path string, targets []target, fan, levels int) []string {
 	if levels == 0 || len(targets) <= 1 {
 		return c.list(f, targets)
@@ -183,9 +184,9 @@ func digit(a netip.AddrPort, level, fan int) int {
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns returns rules that select every target exactly once in len(targets) connections. The
-// remainder of the division by the fan is in the chain itself, and all others are in equally large
-// chains in turn.
+// turns returns rules that select every target exactly once in len(targets) connections. If the
+// number of targets is not a multiple of fan, the chain itself has rules for the remainder. All
+// other targets are in equally large chains, which are selected in turn.
 func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	n := len(targets)
 	if n <= maxInList {

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// coin returns the match of a rule that selects a target for share of rest connections; these are
-// weights. id is the stable name of the target.
+// coin returns the match of a rule that selects a target for share out of every rest connections.
+// share and rest are sums of weights. id is the stable name of the target.
 type coin func(id string, share, rest int) string
 
 // byChance is a random coin. The kernel stores probabilities in 31 bits. With fewer decimals the
@@ -20,14 +20,14 @@ func byChance(_ string, share, rest int) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
 }
 
-// inTurn selects the first of every rest connections. The following rules get the others, and
-// continue to count. share is always 1.
+// inTurn matches the first connection of every rest connections. The following rules divide the
+// other connections in the same way. share is always 1.
 func inTurn(_ string, _, rest int) string {
 	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
 }
 
-// bySource returns a coin that always decides the same for a client. Every target has its own hash,
-// so few clients of the remaining targets move when targets are added or removed.
+// bySource returns a coin that always makes the same decision for a client. Every target has its
+// own hash, so few clients of the remaining targets move when targets are added or removed.
 func bySource(is4 bool) coin {
 	return func(id string, share, rest int) string {
 		return "-m bpf --bytecode \"" + xtables.Bytecode(sourceCoin(is4, id, share, rest)) + "\" "
@@ -41,8 +41,8 @@ func sourceCoin(is4 bool, id string, share, rest int) []bpf.Instruction {
 	return sourceBelow(is4, h.Sum32(), uint32(float64(share)/float64(rest)*(1<<32)))
 }
 
-// sourceBelow matches packets whose source address, hashed with seed, is below limit. It mixes bits
-// with the finalizer of MurmurHash3 (Austin Appleby, public domain).
+// sourceBelow returns a program that matches packets whose source address, hashed with seed, is
+// below limit. It mixes bits with the finalizer of MurmurHash3 (Austin Appleby, public domain).
 func sourceBelow(is4 bool, seed, limit uint32) []bpf.Instruction {
 	const mix1, mix2 = 0x85ebca6b, 0xc2b2ae35
 	code := []bpf.Instruction{

@@ -12,7 +12,7 @@ import (
 )
 
 // counterState is vipd's record of the kernel's counters. A rule counts the first packets of
-// connections, and starts at zero when its chain is written: readings keeps the old count.
+// connections. When its chain is written, it starts at zero, and readings keeps the old count.
 type counterState struct {
 	readings *counters.Readings
 	// last holds the last counts of each chain's rules. The family's lock guards it.
@@ -133,8 +133,8 @@ func (y *familyRules) liveLocked(counts map[string][]uint64, epoch uint64) map[c
 	return all
 }
 
-// Counters implements [dataplane.Dataplane]. It returns the connections that each backend got and
-// its live connections, and bytes if conntrack accounts for them.
+// Counters implements [dataplane.Dataplane]. It returns each backend's total and live connections,
+// and bytes if conntrack accounts for them.
 func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	ctx, cancel := context.WithTimeout(context.Background(), countTime)
 	defer cancel()

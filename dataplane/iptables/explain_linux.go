@@ -45,7 +45,7 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	return e, y.findSticky(f, client, front.slots, &e)
 }
 
-// front returns the state of a frontend. It waits until the current change ends, or ctx does.
+// front returns the state of a frontend. It waits until the current change or ctx ends.
 func (y *familyRules) front(ctx context.Context, k balancer.Key) (*front, error) {
 	const pause = 10 * time.Millisecond
 	for !y.mu.TryLock() {

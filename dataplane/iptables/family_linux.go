@@ -39,20 +39,20 @@ type familyRules struct {
 	chains map[string]chainState
 	// unsure reports whether the tree in the kernel may differ from tree.
 	unsure bool
-	// jumps is the number of rules in the kernel's chains that lead to the root. Zero means that
-	// some hook does not have exactly one.
+	// jumps is the number of rules in the kernel's chains that lead to the root. Zero means that a
+	// hook does not have exactly one jump.
 	jumps int
 	// strayChains are other chains that lead to the root.
 	strayChains []string
-	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in its own, when they
-	// were written or found correct.
+	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in the kernel's own
+	// chains. They were computed when the chains were written or last correct.
 	hashes map[string]knownHash
 	// broken holds the kernel's hashes of chains with wrong content.
 	broken map[string]xtables.ChainHash
 	// exact reports whether the programs print rules as they were written.
 	exact bool
-	// formerChecked reports whether rules of an earlier process were searched in the other
-	// variants.
+	// formerChecked reports whether the other variants were searched for rules of an earlier
+	// process.
 	formerChecked bool
 	// former lists the other variants in which rules of an earlier process still serve. formerly
 	// holds the frontends that need these rules.
@@ -77,7 +77,7 @@ type chainState struct {
 	// text is a hash of the rules; 0 means unknown.
 	text  uint64
 	rules int
-	// epoch is the epoch in which it was written.
+	// epoch is the epoch in which the chain was written.
 	epoch uint64
 	// targets lists the backends to which the rules lead, in order, with the zero value for other
 	// rules. Only the chains of frontends, and the chains below, lead to backends.
@@ -89,14 +89,15 @@ type chainState struct {
 // front is a frontend in the kernel.
 type front struct {
 	digest dataplane.Digest
-	// service and port are the names of its counters.
+	// service and port identify the frontend's counters.
 	service balancer.Name
 	port    string
 	// first is the first port of a range, and otherwise 0.
 	first uint16
 	chain string
 	below []string
-	// proved reports whether we wrote its chains, or compared them with the desired chains.
+	// proved reports whether this process wrote the frontend's chains, or compared them with the
+	// desired chains.
 	proved bool
 	// slots holds the slots of backends in sticky sets, and used is the number of slots ever
 	// assigned.
@@ -124,7 +125,7 @@ func (y *familyRules) forget() {
 
 func (y *familyRules) is4() bool { return y.name == inet.IPv4 }
 
-// state returns the state of a chain that the kernel has.
+// state returns the state of a chain with these rules in the kernel.
 func (y *familyRules) state(c xtables.Chain) chainState {
 	var h maphash.Hash
 	h.SetSeed(y.seed)
@@ -150,7 +151,7 @@ func (y *familyRules) state(c xtables.Chain) chainState {
 // probabilities with rounding errors.
 const certain = 1 << 31
 
-// canonical returns a rule in words that do not depend on the program that printed it.
+// canonical returns a rule in a form that does not depend on the program that printed it.
 func canonical(rule string) string {
 	const option = "--probability "
 	before, rest, ok := strings.Cut(rule, option)

@@ -111,8 +111,8 @@ func (d *Dataplane) find(ctx context.Context, name inet.Family, o Options) (tool
 // trialSet returns the name of the set that is created and destroyed to prove that sets work.
 func trialSet(family inet.Family) string { return "vipd-trial" + family.Digit() }
 
-// try proves the features that rules need, and reports whether rules are printed as they are
-// written. Missing features of single schedulers and protocols are removed from caps.
+// try tests the features that rules need, and reports whether rules are printed as they are
+// written. It removes missing features of single schedulers and protocols from caps.
 func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balancer.Capabilities, mark string) (exact bool, err error) {
 	is4 := tool.Family() == inet.IPv4
 	to := netip.MustParseAddrPort("198.51.100.1:9") // a documentation address (RFC 5737, RFC 3849)

@@ -69,8 +69,8 @@ func (y *familyRules) observe(ctx context.Context, seen *dataplane.Observation) 
 	return nil
 }
 
-// findFormer finds the variants in which an earlier process left frontends, which get digest 0. It
-// removes the rules of variants without frontends.
+// findFormer finds the variants in which an earlier process left frontends, and sets the digests of
+// these frontends to 0. It removes the rules of variants without frontends.
 func (y *familyRules) findFormer(ctx context.Context, digests map[balancer.Key]dataplane.Digest) error {
 	y.former, y.formerly = nil, map[balancer.Key]bool{}
 	for _, other := range xtables.Existing(ctx, y.name) {
@@ -106,7 +106,8 @@ func (y *familyRules) findFormer(ctx context.Context, digests map[balancer.Key]d
 	return nil
 }
 
-// removeFormer removes an earlier process's rules in another variant, once they are not needed.
+// removeFormer removes an earlier process's rules in another variant when they are no longer
+// needed.
 func (y *familyRules) removeFormer(ctx context.Context) error {
 	for len(y.former) > 0 && len(y.formerly) == 0 {
 		if err := remove(ctx, y.former[0]); err != nil {
@@ -132,7 +133,8 @@ func (y *familyRules) countSets() (int, error) {
 	}
 }
 
-// countJumps records the jumps to the root, and returns the hook that does not have exactly one.
+// countJumps records the jumps to the root, and describes a hook that does not have exactly one
+// jump.
 func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 	count := map[string]int{}
 	y.jumps, y.strayChains = len(hooks()), nil
@@ -180,7 +182,8 @@ func (s *survey) addChain(chain string, rules []string) error {
 	return nil
 }
 
-// adopt makes the reading the state of the family.
+// adopt replaces the family's state with the reading, and records the frontends' digests. It
+// describes damage of the tree.
 func (s *survey) adopt(digests map[balancer.Key]dataplane.Digest) (damage []string) {
 	y := s.y
 	last := y.fronts
@@ -268,7 +271,7 @@ func (y *familyRules) saved(chain string, rules []string) chainState {
 	return s
 }
 
-// front adopts a frontend by its note.
+// front returns the state of a frontend, given its note and its last state.
 func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	f := &front{digest: n.digest, service: n.service, port: n.port, first: firstOf(n.key.Port), chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
 	intact := !changed[f.chain]
@@ -316,8 +319,8 @@ func slotOf(chain string) (int, bool) {
 	return slot, ok && cut && err == nil
 }
 
-// Intact checks whether the table has changed since it was last found correct, and if so compares
-// it.
+// Intact checks whether the table has changed since it was last correct, and if so compares it with
+// its expected state.
 func (d *Dataplane) Intact(ctx context.Context) (reason string, failed error) {
 	for _, name := range inet.Families() {
 		if y := d.families[name]; y != nil {
@@ -341,7 +344,7 @@ func (y *familyRules) intact(ctx context.Context) (string, error) {
 	}, func() (string, error) { return y.contentLocked(ctx) })
 }
 
-// contentLocked returns a chain whose content differs from its last known hash.
+// contentLocked names a chain whose content differs from its last known hash, or returns "".
 func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	prints, err := y.tool.ChainHashes(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))
 	if err != nil {

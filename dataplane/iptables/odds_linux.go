@@ -63,7 +63,8 @@ type walk struct {
 	shares []dataplane.Share
 }
 
-// follow distributes the part of connections that reaches rules.
+// follow adds the shares of the backends to which rules lead. part is the share of connections that
+// reach the rules.
 func (w *walk) follow(rules []string, part float64) {
 	for _, rule := range rules {
 		taken := part

@@ -93,8 +93,8 @@ func (p path) common(q path) int {
 	return min(n, p.len, q.len)
 }
 
-// match returns the match of packets under p, for a rule that only sees packets under the prefix
-// within.
+// match returns the match for packets under the prefix p. The rule only sees packets under the
+// prefix within.
 func (p path) match(within path) string {
 	text := ""
 	if within.len < p.addr {

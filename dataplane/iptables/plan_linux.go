@@ -100,11 +100,13 @@ func (y *familyRules) planFrontLocked(p *plan, f *balancer.Frontend, was *front)
 	p.add(f.Key, g)
 }
 
-// rebuildFrom is the number of frontends from which a smaller tree is rebuilt instead of extended.
+// rebuildFrom is the minimum number of added frontends for which a smaller tree is rebuilt instead
+// of extended.
 const rebuildFrom = 64
 
 // planTreeLocked plans the changed nodes of the tree. If the tree in the kernel is unknown, or
-// would become too deep, it plans a new tree with new names, and then changes the root to it.
+// would become too deep, it plans a new tree with new names, and then makes the root lead to that
+// tree.
 func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	var c changes
 	if !y.unsure && (len(added) < rebuildFrom || len(added) < len(y.fronts)) {
@@ -138,7 +140,7 @@ func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	}
 }
 
-// noteLocked records that the kernel has the first done groups of p.
+// noteLocked records that the kernel has the groups of p up to but not including index done.
 func (y *familyRules) noteLocked(p *plan, done int) {
 	y.epoch++
 	for i, g := range p.groups[:done] {

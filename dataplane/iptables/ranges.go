@@ -24,7 +24,7 @@ func rangesOf(keys []balancer.Key) map[path][]balancer.Key {
 	return all
 }
 
-// compareRanges orders ranges by their number of ports, so the narrowest gets a packet.
+// compareRanges orders ranges by their number of ports, because the narrowest range gets a packet.
 func compareRanges(a, b balancer.Key) int {
 	return cmp.Or(cmp.Compare(a.Port.Len(), b.Port.Len()), a.Compare(b))
 }
@@ -102,7 +102,7 @@ func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, f
 	return n
 }
 
-// onPort returns a backend of a rule with the frontend's first port, unless that is 0.
+// onPort replaces the port of a backend with first, unless first is 0.
 func onPort(backend netip.AddrPort, first uint16) netip.AddrPort {
 	if first == 0 {
 		return backend

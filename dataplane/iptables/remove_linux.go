@@ -25,7 +25,8 @@ func remove(ctx context.Context, tool *xtables.Tool) error {
 	return err
 }
 
-// deletion first empties chains, because they may lead to each other, and then deletes them.
+// deletion returns groups that first empty the chains, because they may lead to each other, and
+// then delete them.
 func deletion(chains []string) (groups []xtables.Group) {
 	for _, name := range chains {
 		groups = append(groups, xtables.Group{Write: []xtables.Chain{{Name: name}}})

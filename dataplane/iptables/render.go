@@ -106,8 +106,8 @@ func stickySet(slot int, family inet.Family) string {
 	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }
 
-// digest is the digest of [Dataplane.Digest]. It covers everything that render and the drains
-// derive from f.
+// digest implements [Dataplane.Digest]. It covers everything that render and the drains derive from
+// f.
 func digest(f *balancer.Frontend, mark string) dataplane.Digest {
 	h := fnv.New64a()
 	_, _ = fmt.Fprint(h, renderVersion, mark) // a hash never fails

@@ -52,7 +52,7 @@ type treeNode struct {
 	ranges []balancer.Key
 }
 
-// branch leads to another node, or if node is nil to the frontend of a whole path.
+// branch leads to another node. If node is nil, it leads to the frontend of the path.
 type branch struct {
 	at   path
 	node *treeNode
@@ -147,7 +147,7 @@ func nodeName(number int) string { return nodePrefix + strconv.FormatInt(int64(n
 // parts divides the sorted branches by a prefix length. It uses the longest prefix that results in
 // at most fan parts, or else the shortest prefix that results in more than one part.
 func parts(at path, branches []branch, fan int) [][]branch {
-	alike := make([]int, len(branches)-1) // the number of bits that each has in common with the next
+	alike := make([]int, len(branches)-1) // the number of bits that each branch shares with the next
 	longest := branches[0].at.len         // the longest prefix that rules can match
 	for i := range alike {
 		alike[i] = branches[i].at.common(branches[i+1].at)
@@ -308,7 +308,7 @@ func (n *treeNode) each(visit func(*treeNode)) {
 	visit(n)
 }
 
-// eachSince calls visit for the nodes that were numbered after the number was.
+// eachSince calls visit for n and all nodes below it whose number is greater than was.
 func (n *treeNode) eachSince(was int, visit func(*treeNode)) {
 	n.each(func(m *treeNode) {
 		if m.number() > was {
@@ -326,9 +326,9 @@ func (n *treeNode) number() int {
 	return int(number)
 }
 
-// keeper is the root's last rule. It matches nothing, but it uses conntrack, whose hooks the kernel
-// removes with the last rule that uses it. Established connections would lose their translation
-// when the last service is removed.
+// keeper returns the root's last rule. It matches nothing, but it uses conntrack. The kernel
+// removes conntrack's hooks with the last rule that uses conntrack. Without this rule, established
+// connections would lose their translation when the last service is removed.
 func keeper(is4 bool) string {
 	if is4 {
 		return "-d 0.0.0.0/32 -m conntrack --ctstate INVALID -j RETURN"
