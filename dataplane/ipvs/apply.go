@@ -21,9 +21,9 @@ const maxGroup = 256
 // known state.
 const maxRounds = 3
 
-// Apply brings each key to the state of its change. It only sends the messages that differ from the
-// kernel's state. If an answer shows that others have changed a virtual server, Apply reads it and
-// repeats the change.
+// Apply makes the kernel's virtual servers match the changes of a batch. It sends only messages
+// that change the known state. If an answer shows that another program has changed a virtual
+// server, Apply reads the virtual server and repeats the change.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +90,7 @@ func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 	return d.ledger.entries[s.key].drain
 }
 
-// renameLocked keeps the counts of the service that had the key, when another service gets it.
+// renameLocked keeps the counts of a key's previous service when another service gets the key.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
 	if f == nil || !d.counts.renames(s.key, counters.Port{Service: f.Service, Name: f.Port}) {
 		return nil
@@ -121,7 +121,7 @@ type round struct {
 	ctx context.Context
 	// errs holds the reasons why servers failed.
 	errs map[*server]error
-	// retry holds the servers whose state differs from the known one, or is unknown, with the
+	// retry holds the servers whose state is unknown or differs from the known state, with the
 	// reason.
 	retry map[*server]error
 }

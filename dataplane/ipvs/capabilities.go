@@ -18,8 +18,8 @@ type Options struct {
 	// after TCPFinTimeout, and a UDP flow after UDPTimeout. The timeouts are whole seconds; 0 keeps
 	// the kernel's value.
 	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
-	// FollowConntrack raises the timeout of open TCP connections to conntrack's instead, while all
-	// virtual servers are vipd's.
+	// FollowConntrack raises the timeout of open TCP connections to conntrack's timeout, while the
+	// host has no virtual servers of other programs.
 	FollowConntrack bool
 }
 
@@ -41,7 +41,7 @@ func Capabilities() balancer.Capabilities {
 }
 
 // schedulers returns the schedulers that the kernel may have, the most common first. The first
-// available one replaces a missing scheduler.
+// available scheduler replaces a missing scheduler.
 func schedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{
 		balancer.WeightedRoundRobin, balancer.RoundRobin, balancer.WeightedLeastConn, balancer.LeastConn,

@@ -90,7 +90,7 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 	return flows
 }
 
-// drainingFlows returns a map with the draining UDP endpoints.
+// drainingFlows returns a map that contains 0 for each draining UDP endpoint.
 func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
 	flows := map[balancer.BackendKey]uint64{}
 	d.mu.Lock()

@@ -16,7 +16,7 @@ import (
 // counts remembers the kernel's counts, which the kernel forgets with each destination.
 type counts struct {
 	reading sync.Mutex // held while all counters are read
-	// next is the earliest time of their next reading; reading guards it.
+	// next is the earliest time of the next reading. The mutex reading guards it.
 	next time.Time
 
 	mu sync.Mutex // guards the fields below; never held during a system call
@@ -210,7 +210,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 }
 
 // read reads the destinations of the virtual servers that have counted since the last reading, or
-// had connections then. If a reading fails, the last counts remain.
+// had connections at that time. If a reading fails, the last counts remain.
 func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.Context) map[balancer.BackendKey]uint64) {
 	if !c.reading.TryLock() {
 		return
@@ -227,7 +227,7 @@ func (c *counts) read(ctx context.Context, conn ipvsnl.Conn, idle func(context.C
 	c.idle = flows
 }
 
-// readNow reads at once, without the usual pause.
+// readNow reads the counters immediately, without the usual pause.
 func (c *counts) readNow(ctx context.Context, conn ipvsnl.Conn) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
@@ -262,7 +262,7 @@ func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 	return t.epoch, true
 }
 
-// record processes a reading that started in an epoch.
+// record processes a reading, unless the epoch has changed since the reading started.
 func (c *counts) record(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,14 +20,14 @@
 //
 // # Drains
 //
-// A backend without new connections has weight 0 at once. Its destination is deleted when its last
-// connection ends, its time is over (Backend.Until), or the frontend no longer has it. The kernel
-// then ends the remaining connections, with net.ipv4.vs.expire_nodest_conn, which package host sets
-// (drains.go). No destination is created for such a backend. A restored backend gets its weight by
-// one message, and keeps its connections. A removed frontend drains with its drain timeout, which
-// the ledger passes to the next process. UDP does not drain: the next packet of a flow goes
-// elsewhere. Clients with affinity are not sent to draining destinations, with
-// net.ipv4.vs.expire_quiescent_template.
+// A backend without new connections immediately gets weight 0. Its destination is deleted when its
+// last connection ends, its time is over (Backend.Until), or the frontend no longer has it. The
+// kernel then ends the remaining connections, with net.ipv4.vs.expire_nodest_conn, which package
+// host sets (drains.go). No destination is created for such a backend. A restored backend gets its
+// weight by one message, and keeps its connections. A removed frontend drains with its drain
+// timeout, which the ledger passes to the next process. UDP does not drain, because the next packet
+// of a flow is sent to another destination. Clients with affinity are not sent to draining
+// destinations, with net.ipv4.vs.expire_quiescent_template.
 //
 // Flows that conntrack would still send past a virtual server are removed, and the connections of a
 // previous mode are counted (dnat.Carried). conntrack shows connections without an answer
@@ -43,7 +43,7 @@
 // has no such limit).
 //
 // MaxConnections is the upper and the lower threshold of a destination, so an ended connection
-// makes room at once. The kernel also counts closing connections, for two minutes.
+// immediately makes room. The kernel also counts closing connections, for two minutes.
 //
 // # Counters
 //

@@ -11,8 +11,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Drains are checked every drainEvery, and checking uses at most one part in drainShare of the
-// time.
+// Drains are checked every drainEvery, and checks use at most 1/drainShare of the time.
 const (
 	drainEvery = time.Second
 	drainShare = 20
@@ -76,7 +75,7 @@ func (d *Dataplane) removeAllEnded(ctx context.Context) error {
 	return failed
 }
 
-// endedKeys returns the keys for which, by the kernel's table, something can be removed, and the
+// endedKeys returns the keys with a removable destination according to the kernel's table, and the
 // keys that are missing in the table.
 func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
 	table, err := d.conn.Table(ctx)

@@ -16,7 +16,7 @@ import (
 // server.
 type foreignCheck func(ctx context.Context, k balancer.Key) (bool, error)
 
-// askLocked is a [taken] for few keys. It sends a message for each.
+// askLocked is a [foreignCheck] for few keys. It sends a message for each key.
 func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error) {
 	_, err := d.conn.Service(ctx, k)
 	if errors.Is(err, ipvsnl.ErrNoService) {
@@ -25,7 +25,7 @@ func (d *Dataplane) askLocked(ctx context.Context, k balancer.Key) (bool, error)
 	return err == nil, err
 }
 
-// listing returns a [taken] for many keys. It lists all virtual servers on its first call.
+// listing returns a [foreignCheck] for many keys. It lists all virtual servers on its first call.
 func (d *Dataplane) listing() foreignCheck {
 	var there map[balancer.Key]bool
 	return func(ctx context.Context, k balancer.Key) (bool, error) {

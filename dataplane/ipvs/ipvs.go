@@ -42,16 +42,16 @@ type Dataplane struct {
 
 	mu     sync.Mutex // guards the fields below
 	ledger *ledger
-	// servers holds the wanted virtual servers, and ours that exist.
+	// servers holds the wanted virtual servers, and vipd's existing virtual servers.
 	servers map[balancer.Key]*server
 	// quiet holds the keys of servers with destinations that only remain for their connections.
 	quiet map[balancer.Key]bool
-	// due is the time of the next check of these.
+	// due is the time of the next check of the keys in quiet.
 	due time.Time
-	// ownIPv4 and foreignIPv4 are the numbers of virtual servers with IPv4 addresses: vipd's, and
-	// others' at the last check.
+	// ownIPv4 and foreignIPv4 are the numbers of virtual servers with IPv4 addresses of vipd and of
+	// other programs. foreignIPv4 is the number at the last check.
 	ownIPv4, foreignIPv4 int
-	// reapplied reports whether the engine was asked to apply everything once.
+	// reapplied reports whether Observe has already requested that the engine apply everything.
 	reapplied bool
 	look      comparison
 }
@@ -169,7 +169,7 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	} else {
 		delete(d.quiet, s.key)
 	}
-	if s.front == nil && !s.exists && !s.unsure { // nor does anything remain of an earlier process
+	if s.front == nil && !s.exists && !s.unsure { // and nothing of an earlier process remains
 		delete(d.servers, s.key)
 		d.counts.forget(s.key)
 	}

@@ -25,10 +25,11 @@ const ledgerFile = "ipvs.ledger"
 // ledger records the virtual servers that vipd made, because the kernel can't store a mark on them.
 // It is written before each creation, so it may name more than exists, but never less.
 //
-// The file is a log, so a change appends a short line however many virtual servers there are. After
-// a header, a line describes the state of a virtual server, or starts with a minus if it is no
-// longer ours. Each line ends with a checksum. Invalid lines, such as the last line after the disk
-// became full, are ignored. When most lines are obsolete, the file is rewritten.
+// The file is a log. A change appends a short line, regardless of the number of virtual servers.
+// After a header, each line describes the state of a virtual server, or starts with a minus if the
+// virtual server is no longer ours. Each line ends with a checksum. Invalid lines, such as the last
+// line after the disk became full, are ignored. When most lines are obsolete, the file is
+// rewritten.
 type ledger struct {
 	path    string
 	header  string
@@ -44,7 +45,8 @@ type ledger struct {
 type record struct {
 	// drain is the maximum lifetime of connections after the virtual server is no longer wanted.
 	drain time.Duration
-	// until is set when it is no longer wanted: its connections may live until then.
+	// until is the time until which connections may live. It is zero while the virtual server is
+	// wanted.
 	until time.Time
 	// bounded reports whether some destination has thresholds, which the kernel's table does not
 	// show.
@@ -192,7 +194,7 @@ func (l *ledger) readTimeouts(words []string) {
 	l.timeouts = all
 }
 
-// clear removes all entries, because nothing of them exists.
+// clear removes all entries, because none of the recorded virtual servers exists.
 func (l *ledger) clear() error {
 	for k := range l.entries {
 		l.drop(k)
@@ -222,7 +224,7 @@ func (l *ledger) save() error {
 	return nil
 }
 
-// renew is save, but rewrites the file if another program has removed it.
+// renew saves the changes, and rewrites the file if another program has removed it.
 func (l *ledger) renew() error {
 	if _, err := os.Stat(l.path); errors.Is(err, fs.ErrNotExist) && !l.empty() {
 		l.pending.WriteString(l.timeoutsLine()) // append finds no file, and writes everything
@@ -243,8 +245,8 @@ func (l *ledger) append() error {
 	return errors.Join(err, f.Close())
 }
 
-// rewrite atomically replaces the file with one with the current entries. It removes the file of an
-// empty ledger.
+// rewrite atomically replaces the file with a file that contains the current entries. It removes
+// the file of an empty ledger.
 func (l *ledger) rewrite() error {
 	if l.empty() {
 		if err := atomicfile.Remove(l.path); err != nil {

@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// Observe reads all virtual servers, and adopts those that are ours. A frontend is unchanged if
+// Observe reads all virtual servers, and adopts vipd's virtual servers. A frontend is unchanged if
 // applying it again would send nothing. Draining destinations of a removed frontend are not
 // reported while they are correct, because they are removed automatically.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
@@ -119,8 +119,9 @@ func listed(ctx context.Context, conn ipvsnl.Conn, keys iter.Seq[balancer.Key]) 
 	return there, nil
 }
 
-// destinationsLocked returns the destinations of one of vipd's virtual servers. It only reads those
-// with thresholds, which the table does not show, and those missing in the table.
+// destinationsLocked returns the destinations of one of vipd's virtual servers. It reads them
+// individually if they have thresholds, which the table does not show, or if the table lacks the
+// virtual server.
 func (d *Dataplane) destinationsLocked(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) ([]ipvsnl.Destination, error) {
 	s := d.servers[k]
 	entry, told := table[k]
@@ -151,21 +152,22 @@ func (d *Dataplane) resumeLocked(s *server) {
 
 // comparison paces the comparisons of all virtual servers.
 type comparison struct {
-	// next is the earliest time of their next comparison. soon replaces it while foreign virtual
+	// next is the earliest time of the next comparison. soon replaces it while foreign virtual
 	// servers change.
 	next, soon time.Time
 }
 
-// lookShare limits comparisons to one part in lookShare of the time, and countShare to one part in
-// countShare while foreign virtual servers change. countPause is the maximum pause between
-// comparisons of the latter kind.
+// lookShare limits comparisons to 1/lookShare of the time. While foreign virtual servers change,
+// comparisons are limited to 1/countShare of the time, and the pause between them is at most
+// countPause.
 const (
 	lookShare, countShare = 200, 100
 	countPause            = time.Second
 )
 
-// Intact compares the number of virtual servers, and reads one with an IPv6 address. Both cost the
-// same however many there are. From time to time it compares all: every second if there are few.
+// Intact checks the number of virtual servers, and reads a virtual server with an IPv6 address. The
+// cost of both does not depend on the number of virtual servers. From time to time, or every second
+// if there are few virtual servers, it compares all of them.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -199,9 +201,8 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	return reason, err
 }
 
-// missingIPv6Locked reads a random one of vipd's virtual servers with IPv6 addresses, and reports
-// whether it is missing. The kernel's number of virtual servers only includes those with IPv4
-// addresses.
+// missingIPv6Locked reads a random virtual server of vipd with an IPv6 address, and reports whether
+// it is missing. The kernel's count only includes virtual servers with IPv4 addresses.
 func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 	if len(d.servers) == d.ownIPv4 {
 		return false, nil
@@ -219,8 +220,8 @@ func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 }
 
 // compareLocked returns how a virtual server differs from its last known state. It individually
-// reads virtual servers that differ in a list or are missing there, and those with thresholds,
-// which no list shows.
+// reads virtual servers that differ in a list or are missing there. It also reads virtual servers
+// with thresholds, which no list shows.
 func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {

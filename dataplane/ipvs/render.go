@@ -47,8 +47,8 @@ func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ip
 const sourceHashBuckets = 256
 
 // share returns a function that converts weights of f's backends to weights of destinations. Only
-// sh needs other weights: it gives each destination in turn a bucket for each unit of weight, so
-// large weights would leave no buckets for the last destinations.
+// sh needs other weights, because it gives each destination in turn a bucket for each unit of
+// weight. Large weights would leave no buckets for the last destinations.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }
 	if f.Scheduler != balancer.SourceHash {
@@ -137,8 +137,8 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 // lingers reports whether connections to a destination without a backend have time left.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }
 
-// digest is the digest of [Dataplane.Digest]. It covers everything that target and the drains
-// derive from f, and the names of counters, but not the guard's settings.
+// digest implements [Dataplane.Digest]. It covers everything that target and the drains derive from
+// f, and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
 		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, AffinityPrefix: f.AffinityPrefix, Withdrawn: f.Withdrawn,

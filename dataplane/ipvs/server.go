@@ -22,13 +22,13 @@ type server struct {
 	// known reports whether the wanted state is known. Otherwise an earlier process left the
 	// virtual server.
 	known bool
-	// old is when connections to destinations without a backend of front end: those of an earlier
-	// frontend, and of endpoints that were removed while vipd was down. It has no UDP destinations,
-	// because UDP flows move at once.
+	// old holds the time at which connections to a destination without a backend of front end. Such
+	// destinations belong to an earlier frontend, or to endpoints that were removed while vipd was
+	// down. old has no UDP destinations, because UDP flows move immediately.
 	old map[netip.AddrPort]time.Time
 
-	// exists reports whether the virtual server exists and is ours. The next fields are its state,
-	// sorted by address.
+	// exists reports whether the virtual server exists and is ours. virtual and destinations are
+	// its state. destinations is sorted by address.
 	exists       bool
 	virtual      ipvsnl.Service
 	destinations []ipvsnl.Destination
@@ -113,7 +113,7 @@ func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destinati
 	p.change = append(p.change, edits...)
 }
 
-// rank returns 1 for a destination that gets no new connections.
+// rank returns 1 for a destination that gets no new connections, and 0 for all others.
 func rank(d ipvsnl.Destination) int {
 	if d.Weight == 0 {
 		return 1
@@ -193,7 +193,7 @@ func (s *server) matches(e ipvsnl.TableService) bool {
 }
 
 // ended returns the removals that are due at now: destinations with weight 0 whose last connection
-// or time has ended, and the virtual server itself if it has no other destination.
+// has ended or whose time is over, and the virtual server itself if it has no other destination.
 func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
 	at := ipvsnl.Service{Key: s.key}
 	var ops []ipvsnl.Op
@@ -246,8 +246,8 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	return !s.lingers(at, now)
 }
 
-// want sets the wanted frontend: f, or none. Connections to removed backends end after drain,
-// unless f has its own timeout.
+// want sets the wanted frontend, or nil. Connections to removed backends end after drain, unless f
+// has its own timeout.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
 	leaves := f == nil && s.front != nil // all destinations are removed
 	found := !s.known                    // some may have been removed while vipd was down

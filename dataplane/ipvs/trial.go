@@ -35,7 +35,8 @@ func (d *Dataplane) try(ctx context.Context) error {
 	return nil
 }
 
-// maxTrials is the number of ports that are tried, because another process may be trying too.
+// maxTrials is the maximum number of ports for a trial. Another process's trial may use the first
+// ports.
 const maxTrials = 8
 
 // trialKey returns the key of the first trial.

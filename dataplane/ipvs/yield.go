@@ -18,8 +18,8 @@ const yieldEvery = 3 * time.Second
 
 // Yield implements [dataplane.Dataplane]. NAT rules precede IPVS, so a successor that uses them
 // gets all new connections, and virtual servers stay until their last connections have ended.
-// Sockets come after IPVS, so a virtual server that still gets new connections is in the
-// successor's way, and is removed with its connections.
+// Sockets come after IPVS. So a virtual server that still gets new connections withholds them from
+// the successor, and is removed with its connections.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	if err := d.carried.Close(); err != nil {
 		return err
