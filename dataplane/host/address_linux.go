@@ -20,7 +20,7 @@ type address struct {
 	applied  int
 	// held is the holder of the address. It is empty until vipd has decided about the address.
 	held Held
-	// dirty reports whether the address must be decided about again.
+	// dirty reports whether vipd must decide about the address again.
 	dirty bool
 	// failed reports whether the last change of the address failed. The engine schedules retries.
 	failed bool

@@ -15,7 +15,7 @@ type step string
 const (
 	keep    step = "keep"    // nothing to do
 	add     step = "add"     // add it to the device
-	release step = "release" // remove ours
+	release step = "release" // remove the address that vipd added
 	move    step = "move"    // move it from one device to another
 	wait    step = "wait"    // nothing can be done
 )
@@ -45,8 +45,7 @@ type site struct {
 	applied    snap.Map[balancer.Key, *balancer.Frontend]
 }
 
-// decide returns the holder of a needed address. If the step is not empty, that is the holder after
-// the step.
+// decide returns the next step for a needed address, and the holder after that step.
 func (r *address) decide(at place, s *site) (Held, step) {
 	a := r.addr
 	otherwise := func(where, note string, next step) (Held, step) {

@@ -22,12 +22,13 @@ type realServer struct {
 	*state
 	*tuning
 	directProblems []balancer.Problem
-	// obstacles maps the VIPs that are not held to the device or the service that prevents it. It
-	// maps the other VIPs to "".
+	// obstacles maps each VIP that must not be held to the reason: a device has the address, or
+	// another service uses it. It maps the other VIPs to "".
 	obstacles map[netip.Addr]string
 }
 
-// holdDirect adds the wanted VIPs to lo, and returns its steps. The kernel's view must be current.
+// holdDirect adds the wanted VIPs to lo, and describes its steps. The view of the kernel must be
+// current.
 func (rs *realServer) holdDirect() (done []string, err error) {
 	if _, err := rs.releaseDirect(); err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func (rs *realServer) addDirect(fresh []netip.Addr, lo int) (done []string, err 
 }
 
 // releaseDirect removes VIPs that vipd added to lo, if they are not wanted or this host is their
-// gateway. It returns its steps.
+// gateway. It describes its steps.
 func (rs *realServer) releaseDirect() (done []string, err error) {
 	for a := range rs.obstacles {
 		if !rs.want.Direct.Has(a) && rs.all[a] == nil {
@@ -157,7 +158,7 @@ func (rs *realServer) refuse(a netip.Addr, reason string) {
 	})
 }
 
-// showDirect shows a VIP on lo to other goroutines.
+// showDirect makes a VIP on lo visible to other goroutines.
 func (rs *realServer) showDirect(a netip.Addr) {
 	held := Held{Addr: a, Where: onHost, Note: "for direct routing"}
 	if rs.ledger.Direct[a] {
@@ -166,7 +167,7 @@ func (rs *realServer) showDirect(a netip.Addr) {
 	rs.set(a, shown{held: held, ours: rs.ledger.Direct[a]})
 }
 
-// directIntact describes a change of a VIP since the last check.
+// directIntact describes a change of a VIP since the last check, or returns "".
 func (rs *realServer) directIntact() string {
 	if !rs.directChanged {
 		return ""

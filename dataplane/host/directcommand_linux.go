@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// HoldDirect holds VIPs for direct routing without a daemon, in addition to those that it holds
-// already. It returns its steps, and the problems of VIPs that it does not hold.
+// HoldDirect holds VIPs for direct routing without a daemon. The VIPs of earlier calls remain. It
+// describes its steps, and returns the problems of VIPs that it can't hold.
 func HoldDirect(o Options, vips []netip.Addr) (done []string, problems []balancer.Problem, err error) {
 	h, err := newDirect(o)
 	if err != nil {
@@ -34,8 +34,8 @@ func HoldDirect(o Options, vips []netip.Addr) (done []string, problems []balance
 	return append(done, added...), slices.Concat(h.directProblems, h.arpProblems), errors.Join(err, h.ledger.save())
 }
 
-// ReleaseDirect removes VIPs that HoldDirect added, or all of them if vips is empty. After the last
-// VIP, it restores the sysctls. It returns its steps. A dry run changes nothing.
+// ReleaseDirect removes VIPs that HoldDirect added, or all of them if vips is empty. If no VIP
+// remains, it restores the sysctls. It describes its steps. A dry run changes nothing.
 func ReleaseDirect(o Options, vips []netip.Addr, dryRun bool) ([]string, error) {
 	h, err := newDirect(o)
 	if err != nil {

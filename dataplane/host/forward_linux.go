@@ -41,7 +41,7 @@ func (tn *tuning) forwarding() (err error) {
 	if four && mode.Forward {
 		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
 	}
-	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the sysctl exists once the module is loaded
+	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the sysctl exists only after the module was loaded
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
 	}
 	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
@@ -87,8 +87,8 @@ func (tn *tuning) unmanaged() string {
 
 // virtualServers sets the sysctls of virtual servers. It changes nothing if foreign virtual servers
 // exist, because the sysctls also affect them. roams reports whether connections arrive from other
-// hosts. The settings remain until Cleanup. Missing sysctls are skipped; some exist only once the
-// module is loaded.
+// hosts. The settings remain until Cleanup. Missing sysctls are skipped, because some exist only
+// after the module was loaded.
 func (tn *tuning) virtualServers(roams bool) (err error) {
 	tn.serverProblems = nil
 	if !tn.mode.Load().LocalIn {
@@ -110,9 +110,9 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	return err
 }
 
-// foreignShare limits the time of searches for foreign virtual servers to one part in foreignShare.
-// vipd searches repeatedly while foreign servers prevent it from setting sysctls. With tens of
-// thousands of servers, a search takes a tenth of a second.
+// foreignShare limits searches for foreign virtual servers to 1/foreignShare of the time. vipd
+// searches repeatedly while foreign servers prevent it from setting sysctls. With tens of thousands
+// of servers, a search takes a tenth of a second.
 const foreignShare = 100
 
 // foreignServers reports whether virtual servers exist that are not vipd's.

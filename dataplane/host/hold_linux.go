@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// plan decides about every address that is dirty or whose last change failed. It returns the
+// plan decides about every address that is dirty or whose last change failed. It groups the
 // addresses by their next step.
 func (h *Host) plan() map[step][]*address {
 	due := h.leftover(func(r *address) bool { return r.needed() && (r.dirty || r.failed) })

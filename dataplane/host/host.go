@@ -36,9 +36,9 @@ type Options struct {
 	ForeignServers func() bool
 	// Mode holds the mode's requirements for the guard and the sysctls. SetMode changes it.
 	Mode dataplane.Needs
-	// MasqueradeBit is the bit of packet marks, 0 to 31, that requests masquerading. In connection
-	// marks, the next bit marks connections through vipd, and the bit after it marks connections
-	// that keep their source. Bit 0 follows bit 31.
+	// MasqueradeBit is the bit of connection marks, 0 to 31, that requests masquerading. The next
+	// bit marks connections through vipd, and the bit after it marks connections that keep their
+	// source. Bit 0 follows bit 31.
 	MasqueradeBit int
 	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
 	// limited only while links or routes have different MTUs.

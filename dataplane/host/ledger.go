@@ -50,8 +50,8 @@ type sysctlRecord struct {
 	Set string `json:"set"`
 }
 
-// loadLedger reads the ledger in a folder. It returns an empty ledger if the file is of another
-// boot or namespace. If the file can't be read, it returns an empty ledger and the error.
+// loadLedger reads the ledger in a folder. It returns an empty ledger if the file belongs to
+// another boot or namespace. If the file can't be read, it returns an empty ledger and the error.
 func loadLedger(dir, boot, namespace string) (*ledger, error) {
 	fresh := func() *ledger {
 		return &ledger{

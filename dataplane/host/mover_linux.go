@@ -22,7 +22,8 @@ type mover struct {
 	*observer
 }
 
-// postpone schedules a retry for addresses that could not be recorded in the ledger.
+// postpone records that addresses were not added because the ledger could not be written. It
+// schedules a retry and returns err, unless the process lacks the privilege to write the ledger.
 func (mv *mover) postpone(some []*address, err error) error {
 	for _, r := range some {
 		if errors.Is(err, fs.ErrPermission) {
@@ -37,8 +38,9 @@ func (mv *mover) postpone(some []*address, err error) error {
 	return err
 }
 
-// postponeUnguarded postpones the addresses of a family if its guard is incomplete because of err,
-// because all ports of the addresses would be reachable. It returns the other addresses.
+// postponeUnguarded postpones the addresses of a family whose guard is incomplete, because all
+// ports of the addresses would be reachable. err is the guard's error. It returns the other
+// addresses.
 func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {

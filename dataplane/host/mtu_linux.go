@@ -26,7 +26,7 @@ func (r *routeMTUs) note(gone bool) {
 }
 
 // passInterfaces passes the devices between which packets are forwarded to the guard, and whether a
-// route has an MTU of its own. If the routes can't be read, it assumes that one has.
+// route has an MTU of its own. If the routes can't be read, it assumes that such a route exists.
 func (h *Host) passInterfaces() {
 	if h.routeMTUs.unread && h.mode.Load().Forward && !h.opts.ClampMSS {
 		some, err := anyRouteMTU(h.batches.Socket)

@@ -28,7 +28,7 @@ func (ob *observer) updateView() error {
 	if complete && !ob.full && !ob.stale {
 		return nil
 	}
-	ob.stale, ob.removed = true, ob.removed || !complete // reset once everything below has succeeded
+	ob.stale, ob.removed = true, ob.removed || !complete // reset when everything below has succeeded
 	v, err := ob.readView(ob.nl)
 	if err != nil {
 		return err
@@ -134,8 +134,8 @@ func (ob *observer) adopt() {
 	}
 }
 
-// retryAfterIPv6Enabled marks addresses that could not be added while IPv6 was disabled on the
-// device, once IPv6 is enabled.
+// retryAfterIPv6Enabled marks addresses that could not be added because IPv6 was disabled on the
+// device, if IPv6 is enabled now.
 func (ob *observer) retryAfterIPv6Enabled() {
 	if !ob.device.ipv6Disabled {
 		return
@@ -224,7 +224,7 @@ func (ob *observer) withoutDevice(err error) {
 	}
 }
 
-// upDevice marks the made device with an alias, and brings it up.
+// upDevice marks vipd's device with an alias, and brings it up.
 func (ob *observer) upDevice(name string) holder {
 	link, err := ob.nl.LinkByName(name)
 	if err == nil && link.Attrs().Alias != deviceAlias {

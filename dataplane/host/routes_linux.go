@@ -91,8 +91,8 @@ func (rs *routes) classifyRoutes(dst netip.Addr, at *routesTo) (source netip.Add
 	return source, useless
 }
 
-// routesIntact checks that vipd's routes exist. It does so only if a route was removed, and vipd
-// may have restored that route since.
+// routesIntact describes a missing route of vipd, or returns "". It reads the routes only if a
+// route was removed since the last check, because vipd may have restored that route.
 func (rs *routes) routesIntact() string {
 	if !rs.removed {
 		return ""

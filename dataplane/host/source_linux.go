@@ -92,7 +92,7 @@ func (rs *routes) rank(a netip.Addr) int {
 // VIP as the source. The kernel scans all its own routes for each new address: with 10,000
 // addresses, this took half of the time.
 //
-// For IPv6, the kernel's own route has a metric that no other route can have. So it is removed once
+// For IPv6, the kernel's own route has a metric that no other route can have. So it is removed when
 // vipd's route exists (see unshadow). If the node's address is removed, the kernel keeps vipd's
 // route without the source.
 func (rs *routes) route(family int, some []*address) []error {
@@ -214,8 +214,8 @@ func (rs *routes) sourceLost(family int) bool {
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]
 }
 
-// reroute adds the routes to addresses of a family, or records why it can't. A device that is down
-// is not an error, because vipd adds the routes once the device is up.
+// reroute adds the routes to addresses of a family, or records why they can't be added. A device
+// that is down is not an error, because vipd adds the routes when the device is up.
 func (rs *routes) reroute(family int, some []*address) error {
 	if !rs.view.devices[rs.device.index].up {
 		for _, r := range some {

@@ -39,7 +39,7 @@ type handles struct {
 	sys    sysctls
 	events *events
 	alerts alerts
-	// batches sends requests for many addresses or routes at once.
+	// batches sends requests for many addresses or routes in batches.
 	batches *rtnl.Batches
 	// newLink returns the device to make.
 	newLink func(name string) netlink.Link

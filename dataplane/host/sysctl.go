@@ -124,8 +124,8 @@ func virtualServers(release string, roams bool) []minimum {
 }
 
 // raise raises the sysctls to their minima, and records their old values first. It returns failures
-// as problems. If leave is not empty, raise changes nothing, and returns lower values as problems
-// with that reason. again is called for each sysctl that vipd had already raised before.
+// as problems. If leave is not empty, it is the reason why raise changes nothing and only reports
+// lower values as problems. raise calls again for each sysctl that vipd had already raised before.
 func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
