@@ -31,7 +31,7 @@ func (s *Sums[K, V]) Add(k K, count V, now time.Time) {
 }
 
 // With adds the kept counts to the counts of live objects, and returns the result. A key without
-// objects for longer than Retention is merged into its whole. The whole is dropped once none of its
+// objects for longer than Retention is merged into its whole. The whole is dropped when none of its
 // keys has had objects for that time.
 func (s *Sums[K, V]) With(live map[K]V, now time.Time) map[K]V {
 	if len(s.sums) == 0 {

@@ -33,8 +33,8 @@ type Count struct {
 // Plus returns the sum of two counts.
 func (c Count) Plus(more Count) Count { return Count{c.All + more.All, c.Kept + more.Kept} }
 
-// The kernel's counters are read at most once in readEvery. Reading may use at most one part in
-// readShare of the time.
+// The kernel's counters are read at most once in readEvery. Readings use at most 1/readShare of the
+// time.
 const (
 	readEvery = time.Second
 	readShare = 20

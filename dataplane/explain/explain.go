@@ -275,7 +275,7 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	return objects
 }
 
-// limits describes the limits of clients.
+// limits adds a step about the limits of clients, if the service has limits.
 func (a *Answer) limits(f *balancer.Frontend, from host.Route) {
 	switch {
 	case f.Limits.IsZero():

@@ -109,8 +109,9 @@ func places(keys []balancer.Key) string {
 	return text
 }
 
-// nearest returns the frontend whose address has the longest common prefix with the requested
-// address. If several frontends have that address, it returns the frontend with the nearest port.
+// nearest describes the wanted frontend whose address has the longest common prefix with the
+// requested address. If several frontends have that address, it describes the frontend with the
+// nearest port.
 func (n *Inputs) nearest(k balancer.Key) string {
 	var best *balancer.Frontend
 	score := func(f *balancer.Frontend) int {

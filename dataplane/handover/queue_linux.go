@@ -23,7 +23,7 @@ const (
 	sendTime = 5 * time.Second
 )
 
-// Queue is one end of a connection that carries Items. Send is safe for concurrent use. Calls of
+// Queue is one end of a connection that transfers Items. Send is safe for concurrent use. Calls of
 // Receive must not overlap.
 type Queue struct {
 	conn *net.UnixConn

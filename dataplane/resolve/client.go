@@ -141,7 +141,7 @@ func (c *Client) inHosts(l balancer.Lookup) (members []balancer.LookupRecord) {
 // family fails, it keeps that family's members of last, and returns an error.
 func (s *settings) addresses(ctx context.Context, name string, l balancer.Lookup, last []balancer.LookupRecord) (answers, error) {
 	if len(last) == 0 && l.V4 && l.V6 {
-		// A family that gets no answer must not delay the first addresses of the other.
+		// If a family gets no answer, it must not delay the first addresses of the other family.
 		first := *s
 		first.attempts = 1
 		s = &first

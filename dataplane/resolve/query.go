@@ -15,7 +15,7 @@ import (
 	"github.com/miekg/dns"
 )
 
-// udpSize is the maximum size of answers over UDP: larger packets would often be fragmented.
+// udpSize is the maximum size of answers over UDP. Larger packets would often be fragmented.
 const udpSize = 1232
 
 // query asks the servers one after another for records of name, which must be absolute. It returns
@@ -63,7 +63,7 @@ func rcodeText(code int) string {
 	return fmt.Sprintf("error %d", code)
 }
 
-// describe shortens errors of sockets, because their addresses differ each time.
+// describe omits the addresses in errors of sockets, because they differ each time.
 func describe(err error, s *settings) error {
 	var op *net.OpError
 	switch {
@@ -98,17 +98,17 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 // maxAliases is the maximum length of a chain of CNAME records.
 const maxAliases = 16
 
-// reply is the records of a kind at a name.
+// reply holds the records of a kind at a name.
 type reply struct {
 	found []dns.RR
-	// extra may have the addresses of hosts in found.
+	// extra may contain the addresses of hosts in found.
 	extra []dns.RR
 	// ttl is the shortest time of found and of the aliases that lead to it.
 	ttl time.Duration
 }
 
-// records returns the records of a kind at name. It follows aliases within one answer and across
-// several. If there are no records, it returns none and no error.
+// records returns the records of a kind at name. It follows aliases within an answer and across
+// several answers. If there are no records, it returns an empty reply and no error.
 func (s *settings) records(ctx context.Context, name string, kind uint16) (reply, error) {
 	out := reply{ttl: math.MaxInt64}
 	for range maxAliases {

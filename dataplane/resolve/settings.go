@@ -22,7 +22,7 @@ const (
 // maxTimeout limits the wait for one server, because resolv.conf allows any number of seconds.
 const maxTimeout = 10 * time.Second
 
-// settings are the servers to ask, and how.
+// settings holds the servers, and the parameters of queries.
 type settings struct {
 	servers  []string // ADDRESS:PORT
 	names    func(name string) []string
@@ -60,7 +60,7 @@ func parseConfig(file *os.File) *dns.ClientConfig {
 			return conf
 		}
 	}
-	conf, _ := dns.ClientConfigFromReader(strings.NewReader("")) // nothing to misread
+	conf, _ := dns.ClientConfigFromReader(strings.NewReader("")) // an empty configuration is always valid
 	return conf
 }
 
