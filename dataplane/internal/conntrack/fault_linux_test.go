@@ -185,9 +185,9 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	}
 }
 
-// TestDeletionsOfKernelsInTrouble deletes several flows at once. Missing flows must not be counted.
-// Any other error must be returned at once, because without privilege the kernel only answers the
-// first message.
+// TestDeletionsOfKernelsInTrouble deletes several flows in one request. Missing flows must not be
+// counted. Any other error must be returned immediately, because without privilege the kernel only
+// answers the first message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),

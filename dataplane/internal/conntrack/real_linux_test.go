@@ -170,7 +170,7 @@ func TestReadsRealFlows(t *testing.T) {
 }
 
 // TestDeletesRealFlows creates flows with packets, in all protocols, families and zones, with and
-// without NAT. Each flow must be deleted by itself.
+// without NAT. Each deletion must delete exactly its flow.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestWithReplies looks redirected flows of both families up by their replies. It must find each
-// flow with its original destination, and none for unknown replies.
+// TestWithReplies looks up redirected flows of both families by their replies. It must find each
+// flow with its original destination, and no flow for unknown replies.
 func TestWithReplies(t *testing.T) {
 	tab := scratch(t)
 	for _, a := range []struct{ client, vip, local string }{

@@ -197,7 +197,7 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// readConntrack makes the tracker read conntrack once, at once.
+// readConntrack makes the tracker read conntrack once, without the usual pause.
 func (r *rig) readConntrack() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()

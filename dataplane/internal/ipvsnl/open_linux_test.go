@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLoading runs a modprobe with recorded messages. The error must have the reason and a command
-// that helps, and must be short because the mode repeats it.
+// TestLoading runs a modprobe that prints recorded messages. The error must contain the reason and
+// a helpful command, and must be short because it is shown with the mode.
 func TestLoading(t *testing.T) {
 	here := release()
 	for _, c := range []struct {
@@ -52,7 +52,7 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutIPVS opens IPVS on a kernel without IPVS. The error must have the reason.
+// TestOpenWithoutIPVS opens IPVS on a kernel without IPVS. The error must contain the reason.
 func TestOpenWithoutIPVS(t *testing.T) {
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil {

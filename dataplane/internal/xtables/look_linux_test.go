@@ -37,7 +37,7 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// TestCompareNotices damages the table in each way, and repairs it. Compare must report each
+// TestCompareNotices damages the table in several ways, and repairs it. Compare must report each
 // damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
@@ -169,7 +169,7 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	}
 }
 
-// TestSaved reads rules in the format of other programs. It must stop at an error of visit.
+// TestSaved reads rules in the format of other programs. Saved must stop at an error of visit.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
