@@ -20,8 +20,9 @@ import (
 )
 
 // BenchmarkForward measures the processor time of a packet through the host, for services by nat
-// and by dr with ten endpoints. The floor has the same frames, which the host ignores. A veth runs
-// the receiver within the sender's call, so the sender's time is the time of the whole path.
+// and by dr with ten endpoints. The floor is the time for the same frames if the host ignores them.
+// A veth runs the receiver within the sender's call, so the sender's time is the time of the whole
+// path.
 func BenchmarkForward(b *testing.B) {
 	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
 		b.Run(string(forward), func(b *testing.B) {
@@ -48,7 +49,7 @@ func newForwardPath(b *testing.B, forward balancer.Forward) *forwardPath {
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
 	l.Link(l.Host(), sink, "10.2.0.1/24", "10.2.0.2/24")
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
-	l.Host().Sysctl("net.netfilter.nf_conntrack_checksum", "0") // the frames have no checksum of TCP
+	l.Host().Sysctl("net.netfilter.nf_conntrack_checksum", "0") // the frames have no TCP checksum
 	sink.Exec("nft", `add table netdev sink; add chain netdev sink in { type filter hook ingress device "host" priority 0; policy drop; }`)
 	link := func(name string) netlink.Link {
 		found, err := netlink.LinkByName(name)
@@ -102,8 +103,8 @@ func index(b *testing.B, n *lab.NS, name string) (i int) {
 // rounds is the number of turns of path and floor, and turnPackets the number of packets of a turn.
 const rounds, turnPackets = 40, 2000
 
-// measure reports the least processor time of a packet above the floor's. Each packet opens a
-// connection, or all belong to the same connection.
+// measure reports the minimum processor time of a packet, minus the floor. If first is set, each
+// packet opens a connection. Otherwise all packets belong to the same connection.
 func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool) {
 	b.Helper()
 	runtime.LockOSThread()

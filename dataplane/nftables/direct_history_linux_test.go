@@ -80,7 +80,7 @@ func TestDirectDrain(t *testing.T) {
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection to a draining server: %v", err)
 	}
-	drained.DrainTimeout = time.Nanosecond // of later drains
+	drained.DrainTimeout = time.Nanosecond // applies to later drains
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection after another change during the drain: %v", err)
@@ -95,8 +95,8 @@ func TestDirectDrain(t *testing.T) {
 	}
 }
 
-// TestDirectClosing drains all servers. A connection must continue, and a new one must not reach
-// any server.
+// TestDirectClosing drains all servers. A connection must continue, and a new connection must not
+// reach any server.
 func TestDirectClosing(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -105,7 +105,7 @@ func TestDirectClosing(t *testing.T) {
 	drained := *f
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, {Addr: f.Backends[1].Addr, State: balancer.Draining}}
 	s.apply(&drained)
-	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // the kernel refuses connections that arrive
+	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the kernel refuse arriving connections
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection while all servers drain: %v", err)
 	}
@@ -115,6 +115,8 @@ func TestDirectClosing(t *testing.T) {
 }
 
 // TestDirectDevices serves a client on a device that is added, renamed, deleted and added again.
+// The client must get answers from the VIP whenever the device exists, and Intact must not report
+// drift.
 func TestDirectDevices(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -174,7 +176,7 @@ func TestDirectFragments(t *testing.T) {
 	}
 }
 
-// TestDirectErrors sends ICMP messages about segments of servers that are too big. Each server must
+// TestDirectErrors sends ICMP messages about servers' segments that are too big. Each server must
 // receive the message about its connection.
 func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
@@ -279,7 +281,7 @@ func TestDirectRestart(t *testing.T) {
 	}
 }
 
-// TestDirectCounts asks servers. The connections to each must be counted.
+// TestDirectCounts opens connections. The connections to each server must be counted.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -301,8 +303,8 @@ func TestDirectCounts(t *testing.T) {
 	}
 }
 
-// TestDirectSources restricts a service to the client's network, and asks from the host itself,
-// which reaches servers by nat.
+// TestDirectSources restricts a service to the client's network. The client and the host itself,
+// which reaches servers by nat, must get answers.
 func TestDirectSources(t *testing.T) {
 	s := newSegment(t, 1)
 	s.servers[0].Echo("tcp", "s1", netip.AddrPortFrom(s.address(segmentVIPs[0], 11), 80))

@@ -181,8 +181,8 @@ func (s *segment) tally(key balancer.Key, n int) map[string]int {
 	return all
 }
 
-// TestDirectForwarding asks services of both families and protocols. All servers must answer, with
-// the VIP as their address, and the client's address must be the client's.
+// TestDirectForwarding asks services of both families and protocols. All servers must answer with
+// the VIP as their address, and must see the client's own address.
 func TestDirectForwarding(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)

@@ -167,8 +167,8 @@ func (r *fastRig) flow(c net.Conn) (flow conntrack.Flow) {
 	return flow
 }
 
-// checkFast waits until the flowtable forwards the connection. It exchanges packets, because only a
-// packet can add the connection.
+// checkFast waits until the flowtable forwards the connection, or no longer forwards it if want is
+// false. It exchanges packets, because only a packet can add the connection.
 func (r *fastRig) checkFast(c net.Conn, want bool) {
 	r.Helper()
 	lab.Eventually(r, time.Second, "the connection's path", func() error {

@@ -71,8 +71,8 @@ func TestForeignHistories(t *testing.T) {
 	}
 }
 
-// TestLargeEdits changes many frontends at once. No transaction may have many more elements than
-// maxBatchElements.
+// TestLargeEdits changes many frontends in one batch. No transaction may have many more elements
+// than maxBatchElements.
 func TestLargeEdits(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -199,7 +199,7 @@ func (h *foreignHistory) repair() {
 	}
 }
 
-// check reads from the kernel that each frontend is mapped to its backends, through chains with
+// check verifies in the kernel that each frontend is mapped to its backends, through chains with
 // their original rules.
 func (h *foreignHistory) check(at string) {
 	h.Helper()

@@ -9,7 +9,7 @@ import (
 )
 
 // TestOwnChainFollowsFromName renders frontends with a foreign endpoint. The name of the chain must
-// name the chain of the service's own memory, because a restart reads only names.
+// identify the chain of the service's own memory, because a restart reads only names.
 func TestOwnChainFollowsFromName(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.Random, balancer.RoundRobin, balancer.Maglev} {
 		for _, prefix := range []int{0, 24} {
