@@ -16,8 +16,8 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestFullMeter fills a meter with other sources, and opens a connection. The frontend must be
-// reported. Before, it must not be reported, and the meter must count the client.
+// TestFullMeter fills a meter with other sources, and opens a connection. The frontend must then be
+// reported. Before that, it must not be reported, and the meter must count the client.
 func TestFullMeter(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -63,7 +63,7 @@ func TestFullMeter(t *testing.T) {
 	})
 }
 
-// fillMeter replaces the elements of an IPv4 meter by as many other sources as it can hold.
+// fillMeter replaces the elements of an IPv4 meter with as many other sources as it can hold.
 func fillMeter(t *testing.T, m meter) {
 	t.Helper()
 	conn, err := nft.Open()
