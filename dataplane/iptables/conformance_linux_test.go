@@ -62,7 +62,7 @@ func subject(o host.Options) dataplanetest.Subject {
 	}
 }
 
-// soakOnly returns the cases that only make soak runs. With the nft backend, these cases test the
+// soakOnly returns the cases that run only in make soak. With the nft backend, these cases test the
 // meaning of rules. Both backends have the same rules and need the same kernel matches. The
 // remaining cases show how this backend writes, replaces and finds rules. With the legacy backend,
 // they damage the guard, which dataplane/host's TestGuardDamage tests, and one of several

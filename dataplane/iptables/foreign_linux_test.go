@@ -139,7 +139,7 @@ func (v *foreignEditor) change() {
 	}
 }
 
-// edit changes one of vipd's chains, the whole table, or the jumps to us.
+// edit changes one of vipd's chains, the whole table, or the jumps to vipd's chains.
 func (v *foreignEditor) edit() {
 	v.Helper()
 	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)

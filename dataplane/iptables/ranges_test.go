@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestRangeNode builds trees with ranges on an address. Only the node of the address has rules for
-// them: after single ports, and the narrowest first.
+// TestRangeNode builds trees with ranges on an address. Only the node of the address may have rules
+// for the ranges. These must follow the rules for single ports, with the narrowest range first.
 func TestRangeNode(t *testing.T) {
 	keyOf := func(text string) balancer.Key {
 		k, err := balancer.ParseKey(text)
@@ -51,7 +51,7 @@ func TestRangeNode(t *testing.T) {
 }
 
 // TestRulesBetweenRanges counts the rules that a first packet to one of 1,000 single ports passes,
-// with 1,000 ranges on other addresses. It must pass as many as with other single ports.
+// with 1,000 ranges on other addresses. The number must be the same as with other single ports.
 func TestRulesBetweenRanges(t *testing.T) {
 	most := func(others balancer.PortRange) (n int) {
 		var single, all []balancer.Key

@@ -86,8 +86,8 @@ func TestForeignSets(t *testing.T) {
 	}
 }
 
-// TestRenderedSets loads rendered sets into the kernel. Their settings must equal those of the
-// dataplane's sets.
+// TestRenderedSets loads rendered sets into the kernel. Their settings must equal the settings of
+// the dataplane's sets.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)

@@ -235,8 +235,8 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	}
 }
 
-// TestTreeIsShallow builds trees of many keys. Their depth is limited, because the kernel refuses
-// deep rules and packets need time.
+// TestTreeIsShallow builds trees of many keys. Their depth must be limited, because the kernel
+// refuses deep rules and each level costs time.
 func TestTreeIsShallow(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{10, 1000, 30_000} {
