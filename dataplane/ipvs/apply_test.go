@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestMessagesOfOneChange changes one endpoint among 300 frontends. Few messages are sent, in an
-// order that always leaves an endpoint for new connections.
+// TestMessagesOfOneChange changes one endpoint among 300 frontends. Few messages must be sent, in
+// an order that always leaves an endpoint for new connections.
 func TestMessagesOfOneChange(t *testing.T) {
 	const all = 300
 	for name, c := range map[string]struct {
@@ -107,8 +107,8 @@ func describeOps(ops []ipvsnl.Op) string {
 	return strings.Join(words, ", ")
 }
 
-// TestAdoptionSendsNothing restarts over drains, bounds and affinity. The next process sends no
-// message that changes anything.
+// TestAdoptionSendsNothing restarts over drains, bounds and affinity. The next process must not
+// send a message that changes anything.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		p := start(t, newKernel(), t.TempDir())
@@ -203,7 +203,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestNoLedgerNoServer makes the ledger unwritable. No virtual server is made.
+// TestNoLedgerNoServer makes the ledger unwritable. No virtual server may be made.
 func TestNoLedgerNoServer(t *testing.T) {
 	p := start(t, newKernel(), "/proc/nowhere")
 	p.observe()
@@ -215,8 +215,8 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptOfWhatIsGone names missing virtual servers in the ledger. Nothing is kept of
-// them.
+// TestNothingIsKeptOfWhatIsGone names missing virtual servers in the ledger. No state of these
+// servers may be kept.
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k, dir := newKernel(), t.TempDir()
 	p := start(t, k, dir)
@@ -236,8 +236,9 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeen changes virtual servers in each way. Intact must report each change. Intact and
-// Observe notice it, and Apply repairs it, but nothing of others.
+// TestDamageIsSeen changes virtual servers in several ways. Intact and Observe must report each
+// change of vipd's virtual servers, and Apply must repair it. A foreign virtual server must not count
+// as a change.
 func TestDamageIsSeen(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
@@ -282,8 +283,8 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeenAmongMany changes one of 1,500 virtual servers. The first comparison notices
-// it.
+// TestDamageIsSeenAmongMany changes one of 1,500 virtual servers. The first comparison must report
+// the change.
 func TestDamageIsSeenAmongMany(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -311,7 +312,7 @@ func TestDamageIsSeenAmongMany(t *testing.T) {
 	}
 }
 
-// TestClearingIsSeen clears the table of either family. The loss must be detected at once.
+// TestClearingIsSeen clears the table of either family. The loss must be detected immediately.
 func TestClearingIsSeen(t *testing.T) {
 	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
 		p := start(t, newKernel(), t.TempDir())
@@ -328,7 +329,8 @@ func TestClearingIsSeen(t *testing.T) {
 	}
 }
 
-// TestUnloadingIsSeen unloads IPVS. This is noticed, and the next Apply restores all.
+// TestUnloadingIsSeen unloads IPVS. Intact must report this, and the next Apply must restore all
+// virtual servers.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -353,8 +355,8 @@ func TestUnloadingIsSeen(t *testing.T) {
 	}
 }
 
-// TestApplyCorrectsBeliefs changes virtual servers unnoticed. Apply still produces the wanted
-// state.
+// TestApplyCorrectsBeliefs changes virtual servers without vipd's knowledge. Apply must still
+// produce the wanted state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
 	at := ipvsnl.Service{Key: f.Key}

@@ -27,7 +27,7 @@ const backend = xtables.NFT
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
 // udpTimeout is the suite's udp_timeout. It is longer than any pause of a flow, even if the machine
-// pauses sometimes, and short enough to await its end.
+// pauses sometimes, and short enough for a test to wait for its end.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -60,7 +60,7 @@ func TestIPVSConformance(t *testing.T) {
 	})
 }
 
-// elsewhere returns the cases that such a guest only runs in make soak. They test compiled
+// elsewhere returns the cases that an emulated guest runs only in make soak. They test compiled
 // services, the guard and addresses, which all modes share. They also test shares, which the kernel
 // derives from weights that this package's tests compare.
 func elsewhere() map[string]string {
@@ -84,7 +84,7 @@ func elsewhere() map[string]string {
 const faultVar = "VIPD_IPVS_FAULT"
 
 // TestIPVSFaultsAreNoticed runs the suite with mistakes that only dataplanes with virtual servers
-// can make. The suite fails for each.
+// can make. The suite must fail for each mistake.
 func TestIPVSFaultsAreNoticed(t *testing.T) {
 	lab.NeedIPVS(t)
 	noticed := map[string]string{

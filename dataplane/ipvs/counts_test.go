@@ -20,7 +20,7 @@ func (p *process) counted(name balancer.Name, i int) (all, in, backend, active u
 	return p.countedNow(name, i)
 }
 
-// countedNow is counted without the pause.
+// countedNow works like counted, but without the pause.
 func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, active uint64) {
 	for _, f := range p.Counters() {
 		if f.Service != name {
@@ -47,8 +47,8 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	}
 }
 
-// TestCountersNeverGoBack makes the kernel count from zero in each way. Reported counts never
-// decrease.
+// TestCountersNeverGoBack makes the kernel's counters restart in several ways. Reported counts must
+// never decrease.
 func TestCountersNeverGoBack(t *testing.T) {
 	for name, trash := range map[string]map[counters.BackendKey]ipvsnl.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {

@@ -88,8 +88,8 @@ func TestReturnKeepsConnections(t *testing.T) {
 	})
 }
 
-// TestFrontendLeaves removes a frontend with connections, with and without a restart. They live
-// until drain_timeout.
+// TestFrontendLeaves removes a frontend with connections, with and without a restart. The
+// connections must continue until drain_timeout has passed.
 func TestFrontendLeaves(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		inTime(t, func(p *process, f *balancer.Frontend) {
@@ -122,7 +122,7 @@ func TestFrontendLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontendReturns replaces a removed frontend during its drain. The old connections still
+// TestFrontendReturns replaces a removed frontend during its drain. The old connections must still
 // end in time.
 func TestFrontendReturns(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
@@ -138,7 +138,8 @@ func TestFrontendReturns(t *testing.T) {
 	})
 }
 
-// TestGoneMeanwhile removes an endpoint while no process runs. It drains for its full time.
+// TestGoneMeanwhile removes an endpoint while no process runs. The endpoint must drain for its full
+// time.
 func TestGoneMeanwhile(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -153,7 +154,7 @@ func TestGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOrphanLeaves removes a frontend while no process runs. It drains for its own
+// TestOrphanLeaves removes a frontend while no process runs. The frontend must drain for its own
 // drain_timeout.
 func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
@@ -171,7 +172,7 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends at once. The removed destinations must be found in the
+// TestManyLeave removes many frontends in one batch. The removed destinations must be found in the
 // table, without messages for the others.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
@@ -242,7 +243,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 }
 
 // TestUDPGoesAtOnce removes endpoints and a frontend with flows. The kernel's objects must be
-// deleted at once.
+// deleted immediately.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -258,8 +259,8 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	}
 }
 
-// TestDestinationHashFailsOver drains an endpoint of a dh frontend. It must use fo until then,
-// because dh would refuse clients.
+// TestDestinationHashFailsOver drains an endpoint of a dh frontend. The virtual server must use fo
+// until the drain ends, because dh would refuse clients.
 func TestDestinationHashFailsOver(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		g := *f

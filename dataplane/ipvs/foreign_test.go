@@ -64,8 +64,8 @@ func TestKilledBesideForeign(t *testing.T) {
 	}
 }
 
-// TestForeignAtTheLastMoment creates a virtual server after vipd has looked for it. It remains the
-// other program's.
+// TestForeignAtTheLastMoment makes another program create a virtual server after vipd has looked
+// for it. The virtual server must remain the other program's.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())

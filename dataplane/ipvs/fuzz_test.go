@@ -9,7 +9,7 @@ import (
 )
 
 // FuzzLedger reads arbitrary lines, with and without checksums, as the ledger of virtual servers.
-// The result reads back equal.
+// The resulting ledger must read back equal.
 func FuzzLedger(f *testing.F) {
 	f.Add("+ 10.96.0.10:80/tcp 30000 0 -")
 	f.Add("+ [fd00:96::10]:80/udp 30000 1764423000000 b")

@@ -96,8 +96,8 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 	return k.Fake.Services4(ctx)
 }
 
-// Services adds up the destinations' counts for virtual servers, like the kernel, and omits some,
-// like the kernel while others change.
+// Services adds up the destinations' counts for virtual servers, like the kernel. It omits some
+// virtual servers, like the kernel while other virtual servers change.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)

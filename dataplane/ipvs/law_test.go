@@ -36,8 +36,9 @@ type history struct {
 
 const historyKeys, historyEndpoints = 14, 6
 
-// TestHistories runs random histories with lost answers, crashes and changes by others. Each must
-// end in the state of one Apply, and no connection may be cut early.
+// TestHistories runs random histories with lost answers, crashes and changes by other programs.
+// Each history must end in the state that a single Apply creates, and no connection may be cut
+// early.
 func TestHistories(t *testing.T) {
 	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -314,7 +315,7 @@ func (h *history) endDisturbances() {
 	h.check()
 }
 
-// wanted returns all changes, except for keys with foreign virtual servers.
+// wanted returns the changes to all wanted frontends, except for keys with foreign virtual servers.
 func (h *history) wanted() []dataplane.Change {
 	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
 }

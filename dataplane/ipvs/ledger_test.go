@@ -24,8 +24,8 @@ func reopen(t *testing.T, dir string) *ledger {
 	return l
 }
 
-// TestLedgerHistories changes and saves a ledger at random. It reads back equal, and its file
-// stays small.
+// TestLedgerHistories changes and saves a ledger at random. The ledger must read back equal, and
+// its file must stay small.
 func TestLedgerHistories(t *testing.T) {
 	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -179,7 +179,7 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 }
 
 // TestTimeouts sets the kernel's timeouts and restores them. Values that another program has set
-// stay.
+// must stay.
 func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()
@@ -212,8 +212,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestTrackedTimeout follows conntrack's timeout. The timeout is raised, is never below the value
-// before vipd, and is restored while other programs have virtual servers.
+// TestTrackedTimeout follows conntrack's timeout. The timeout must be raised, must never be below
+// the value before vipd, and must be restored while other programs have virtual servers.
 func TestTrackedTimeout(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	var tracked time.Duration

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// TestCleanupWithoutIPVS runs Cleanup on a kernel without IPVS. It only removes the ledger.
+// TestCleanupWithoutIPVS runs Cleanup on a kernel without IPVS. Cleanup must remove only the
+// ledger.
 func TestCleanupWithoutIPVS(t *testing.T) {
 	dir := t.TempDir()
 	if d, err := New(t.Context(), Options{RunDir: dir}); err == nil {

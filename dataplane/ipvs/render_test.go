@@ -36,8 +36,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestSourceHashWeights scales weights to the table of sh. Proportions are kept, and no endpoint
-// is lost.
+// TestSourceHashWeights scales weights to the table of sh. Proportions must be kept, and no
+// endpoint may be lost.
 func TestSourceHashWeights(t *testing.T) {
 	for _, c := range []struct{ weights, want []int }{
 		{[]int{1, 1, 1}, []int{1, 1, 1}},

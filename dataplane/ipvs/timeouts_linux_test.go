@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSFollowsConntrack raises the timeout of TCP connections to conntrack's. A virtual server
-// of another program restores it, and so does Cleanup.
+// TestIPVSFollowsConntrack raises the timeout of TCP connections to conntrack's timeout. Another
+// program's virtual server, and Cleanup, must restore the former timeout.
 func TestIPVSFollowsConntrack(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")

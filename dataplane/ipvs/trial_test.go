@@ -66,8 +66,8 @@ func TestTrialCutShort(t *testing.T) {
 	}
 }
 
-// TestOneFamilyMissing runs on a kernel without IPv6. IPv6 frontends fail, and all others are
-// served.
+// TestOneFamilyMissing runs on a kernel without IPv6. IPv6 frontends must fail, and all others must
+// be served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
 	k.Fault = func(op ipvsnl.Op) error {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestYield yields with idle, ending and lasting connections. Each virtual server must be deleted
-// once it is unused, and counts must remain.
+// when it is unused, and counts must remain.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
