@@ -195,8 +195,8 @@ func checkWhere(t *testing.T, h *Host, a, want string) {
 	}
 }
 
-// checkSource checks the source of the host's connections to a VIP. A busy kernel may complete IPv6
-// addresses late, so it calls Intact in between.
+// checkSource checks the source of the host's connections to a VIP. It calls Intact between
+// attempts, because a busy kernel may complete IPv6 addresses late.
 func checkSource(t *testing.T, h *Host, vip, want string) {
 	t.Helper()
 	lab.Eventually(t, 10*time.Second, "the source", func() error {
@@ -305,7 +305,7 @@ func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32")
 	o := options(t, xtables.NFT)
-	o.Interface, o.ManageSysctls = "lo", false // whose old values would be lost
+	o.Interface, o.ManageSysctls = "lo", false // the old values of sysctls would be lost
 	all := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80")}
 	first := newHost(t, o)
 	apply(t, first, all...)

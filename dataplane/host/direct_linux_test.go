@@ -179,8 +179,8 @@ func TestDirectCommand(t *testing.T) {
 }
 
 // TestDirectRefused requests VIPs that this host must not hold silently: a VIP on another device,
-// the host's gateway, and a VIP for which it would answer ARP. All must be refused and nothing
-// changed.
+// the host's gateway, and a VIP for which it would answer ARP. All VIPs must be refused, and
+// nothing may change.
 func TestDirectRefused(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")

@@ -20,8 +20,8 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestHistoryLaw makes random changes: the requests, the addresses, routes and links of other
-// programs, and injected failures. After each history, the VIPs must be where the last request puts
+// TestHistoryLaw makes random changes of the requests and of other programs' addresses, routes and
+// links, and injects failures. After each history, the VIPs must be where the last request puts
 // them, and the kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {

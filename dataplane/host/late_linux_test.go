@@ -14,7 +14,7 @@ import (
 )
 
 // awaitOnDevice performs a round, as the engine does, whenever Intact returns a reason. It returns
-// once the VIP is on the device.
+// when the VIP is on the device.
 func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	t.Helper()
 	f := frontend(vip)

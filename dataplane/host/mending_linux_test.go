@@ -73,7 +73,7 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 	}
 }
 
-// TestLinkDown holds VIPs on a link that is down. Once the link is up, vipd must add the routes and
+// TestLinkDown holds VIPs on a link that is down. When the link is up, vipd must add the routes and
 // announce the VIPs.
 func TestLinkDown(t *testing.T) {
 	_, client := network(t)

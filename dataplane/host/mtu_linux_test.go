@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestSegmentSizeChain changes the MTUs of links and routes. The guard limits segments to the MTU
-// of the path only while MTUs differ.
+// TestSegmentSizeChain changes the MTUs of links and routes. The guard must limit segments to the
+// MTU of the path only while MTUs differ.
 func TestSegmentSizeChain(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")

@@ -79,7 +79,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both frontends failed. Only marks remain: their addresses must stay, although
+	// Applying both frontends failed. Only marks remain. Their addresses must stay, although
 	// nothing else about them is known.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges switches between modes with frontends of each kind. The rules and sysctls must be
-// exactly those of the mode.
+// TestModeChanges switches between modes with frontends of each kind. Only the rules and sysctls of
+// the current mode may exist.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")

@@ -173,7 +173,7 @@ func TestBitChanges(t *testing.T) {
 				t.Errorf("bit %d: rules have no %s, want it:\n%s", bit, want, saved)
 			}
 		}
-		for _, old := range []string{"0x00004000", "0x00008000"} { // of bit 14
+		for _, old := range []string{"0x00004000", "0x00008000"} { // the marks of bit 14
 			if strings.Contains(saved, old) {
 				t.Errorf("bit %d: rules, want none with %s:\n%s", bit, old, saved)
 			}
