@@ -61,7 +61,7 @@ func members(addresses ...string) (all []balancer.LookupRecord) {
 	return all
 }
 
-// zone is the records of the tests.
+// zone holds the DNS records of the tests.
 var zone = []string{
 	"db.example.org. 60 IN A 192.0.2.1", "db.example.org. 30 IN A 192.0.2.2", "db.example.org. 300 IN AAAA 2001:db8::1",
 	"only4.example.org. 60 IN A 192.0.2.1", "only6.example.org. 60 IN AAAA 2001:db8::1",
@@ -77,8 +77,8 @@ var zone = []string{
 	"_none._tcp.example.org. 20 IN SRV 0 0 0 .",
 }
 
-// TestAnswers queries a server that makes faults. Each answer must be correct, or must keep the
-// last members and have the reason.
+// TestAnswers queries a server with faults. Each answer must be correct, or must keep the last
+// members and contain the reason.
 func TestAnswers(t *testing.T) {
 	srv := balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
 	last := members("192.0.2.7", "2001:db8::7")
@@ -161,7 +161,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSilence lets the server ignore questions of one family or both. The client must ask for both
+// TestSilence makes the server ignore questions of one family or both. The client must ask for both
 // families concurrently, and the addresses of one must not wait for the second attempt of the
 // other.
 func TestSilence(t *testing.T) {
