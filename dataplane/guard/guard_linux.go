@@ -82,8 +82,8 @@ func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 	return news
 }
 
-// SetInterfaces sets the interfaces between which packets are forwarded, and whether a route has an
-// MTU of its own, for the next Prepare or Refresh.
+// SetInterfaces sets the interfaces between which packets are forwarded, and whether a route has
+// its own MTU, for the next Prepare or Refresh.
 func (g *Guard) SetInterfaces(interfaces []Interface, routeMTU bool) {
 	for _, y := range g.families {
 		y.setInterfaces(interfaces, routeMTU)

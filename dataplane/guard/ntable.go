@@ -321,10 +321,10 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 	return append(rules, l.matchPlace(servedSet, nft.Accept))
 }
 
-// segmentSizeChains limits the segment size that both ends of our TCP connections announce: to the
-// MTU of the path, and to the limit of the frontend. Looking up the path's MTU is the most
-// expensive statement of a first packet, and even an established packet enters the chains. So they
-// exist only while a limit can have an effect.
+// segmentSizeChains returns chains that limit the segment size announced by both ends of our TCP
+// connections: to the MTU of the path, and to the limit of the frontend. Looking up the path's MTU
+// is the most expensive statement of a first packet, and even an established packet enters the
+// chains. So they exist only while a limit can have an effect.
 func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with concerns) (all []chainRules) {
 	ours := nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}
 	links := rule(isTCP, opening, ours, nft.ClampMSS{})

@@ -30,8 +30,8 @@ func (l *layout) setOf(name string, e setEntry) *nft.Set {
 	return l.sets[name]
 }
 
-// toRange returns a rule that continues in a chain with the packets to ranges of ports, and keeps
-// the number of the range in their priority.
+// toRange returns a rule that sends packets to ranges of ports to a chain. The rule stores the
+// number of the range in the packet's priority.
 func (l *layout) toRange(chain nft.Stmt) nft.Rule {
 	return rule(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: l.place, In: l.ranges}}, chain)
 }

@@ -62,8 +62,8 @@ func (w *wanted) isOwned(f *balancer.Frontend) bool {
 	return w.owned.count[setEntry{Addr: f.Addr}] > 0
 }
 
-// unrestricted reports whether c admits no additional clients: either the frontend is not
-// restricted, or it was already served within the same limits.
+// unrestricted reports whether c admits no additional clients, because the frontend is not
+// restricted or was already served within the same limits.
 func (w *wanted) unrestricted(c dataplane.Change) bool {
 	f := c.New
 	return len(f.Sources) == 0 && !w.isOwned(f) || f.Addr.IsLoopback() ||

@@ -22,7 +22,7 @@ import (
 //
 // Virtual servers end a connection at a SYN or INIT if its endpoint gets no new connections
 // (ip_vs_in_hook, with expire_nodest_conn). This is right for dead endpoints. For live endpoints,
-// rules convert the SYN to an ACK, which is also unexpected: the endpoint replies with the ACK that
+// rules convert the SYN to an ACK, which is also unexpected. The endpoint replies with the ACK that
 // it would send to a SYN, and a client without such a connection resets it. INIT is dropped,
 // because SCTP has no equivalent.
 
@@ -37,10 +37,11 @@ const (
 	maxRestarts = 4096
 )
 
-// endpointsThat returns a function that returns the endpoints of a frontend that meet a condition.
-// Their key has no protocol, because nft allows at most four fields in a set's key. If services of
-// TCP and SCTP share an address and a port, an endpoint of both that meets the condition for one
-// also meets it for the other. Ranges of ports have none, because no element could match them.
+// endpointsThat returns a function that returns the endpoints of a frontend that satisfy a
+// condition. Their key has no protocol, because nft allows at most four fields in a set's key. If
+// services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
+// condition for one service, its entry also applies to the other. The result is empty for ranges of
+// ports, because no element could match them.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
 		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) || f.Key.Port.IsRange() {

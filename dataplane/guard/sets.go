@@ -80,9 +80,9 @@ func setDefs() []setDef {
 	}
 }
 
-// placeIf returns a function that returns the place of a frontend that meets the condition. That
-// function omits withdrawn frontends. It also omits loopback frontends, which only the node can use
-// and no mode translates.
+// placeIf returns a function that returns the place of a frontend that satisfies the condition.
+// That function omits withdrawn frontends. It also omits loopback frontends, which only the node
+// can use and no mode translates.
 func placeIf(condition func(*balancer.Frontend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) []setEntry {
 		if f.Addr.IsLoopback() || f.Withdrawn || !condition(f) {

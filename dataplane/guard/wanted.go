@@ -20,7 +20,7 @@ type wanted struct {
 	// forwarded.
 	mode       dataplane.Needs
 	interfaces []Interface
-	// alwaysClamp is Options.ClampMSS. routeMTU reports whether a route has an MTU of its own.
+	// alwaysClamp is Options.ClampMSS. routeMTU reports whether a route has its own MTU.
 	alwaysClamp, routeMTU bool
 
 	members []*members
@@ -121,8 +121,8 @@ func (w *wanted) own(a netip.Addr, by int) {
 	w.owned.want(setEntry{Addr: a}, by)
 }
 
-// setInterfaces sets the interfaces between which packets are forwarded, and whether a route has an
-// MTU of its own.
+// setInterfaces sets the interfaces between which packets are forwarded, and whether a route has
+// its own MTU.
 func (w *wanted) setInterfaces(interfaces []Interface, routeMTU bool) {
 	w.interfaces, w.routeMTU = interfaces, routeMTU
 }

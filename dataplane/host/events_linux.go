@@ -78,7 +78,7 @@ type netEvent struct {
 	at   local
 	// route reports whether the event is about vipd's route to addr.
 	route bool
-	// mtu reports whether the event is about a route with an MTU of its own.
+	// mtu reports whether the event is about a route with its own MTU.
 	mtu bool
 	// device is the device's state, if the event is about the device.
 	device device

@@ -8,7 +8,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// routeMTUs follows whether the host has routes with an MTU of their own.
+// routeMTUs records whether the host has routes with their own MTU.
 type routeMTUs struct {
 	// some reports whether such a route exists.
 	some bool
@@ -16,7 +16,7 @@ type routeMTUs struct {
 	unread bool
 }
 
-// note processes an event about a route with an MTU of its own.
+// note processes an event about a route with its own MTU.
 func (r *routeMTUs) note(gone bool) {
 	if gone {
 		r.unread = r.unread || r.some
@@ -26,7 +26,7 @@ func (r *routeMTUs) note(gone bool) {
 }
 
 // passInterfaces passes the devices between which packets are forwarded to the guard, and whether a
-// route has an MTU of its own. If the routes can't be read, it assumes that such a route exists.
+// route has its own MTU. If the routes can't be read, it assumes that such a route exists.
 func (h *Host) passInterfaces() {
 	if h.routeMTUs.unread && h.mode.Load().Forward && !h.opts.ClampMSS {
 		some, err := anyRouteMTU(h.batches.Socket)
@@ -40,8 +40,8 @@ func (h *Host) passInterfaces() {
 	h.linksChanged = false
 }
 
-// anyRouteMTU reports whether any route has an MTU of its own. A host may have a million routes, so
-// it does not keep them. The kernel reports later routes as events.
+// anyRouteMTU reports whether any route has its own MTU. A host may have a million routes, so it
+// does not keep them. The kernel reports later routes as events.
 func anyRouteMTU(s *nlsock.Socket) (some bool, err error) {
 	seq := s.Next()
 	var w nlsock.Writer

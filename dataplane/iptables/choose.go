@@ -111,8 +111,9 @@ func isSourceHash(f *balancer.Frontend) bool {
 	return f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 }
 
-// identity returns the stable name of a target: its address, so a client gets the same host on
-// several ports of a service. A second target on the same host is identified by its port.
+// identity returns the stable name of a target. It is the target's address, so a client gets the
+// same host on several ports of a service. A second target on the same host is identified by its
+// port.
 func identity(targets []target, i int) string {
 	if a := targets[i].addr; i > 0 && targets[i-1].addr.Addr() == a.Addr() {
 		return a.String()

@@ -106,7 +106,7 @@ func (y *familyRules) counts(ctx context.Context) map[counters.BackendKey]counte
 }
 
 // liveLocked returns the counts of existing rules. It omits chains that were written after the
-// epoch of the reading, because their former counts have been kept.
+// epoch of the reading, because readings already contains their former counts.
 func (y *familyRules) liveLocked(counts map[string][]uint64, epoch uint64) map[counters.BackendKey]counters.Count {
 	owners := y.chainOwners()
 	all := make(map[counters.BackendKey]counters.Count, len(y.chains))

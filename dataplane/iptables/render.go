@@ -70,7 +70,7 @@ func targetsOf(f *balancer.Frontend) []target {
 // in half an unsigned int).
 const maxTimeout = math.MaxUint32 / 2 / 1000 * time.Second
 
-// addAffinity gives every target a chain that records the client before it selects the target, and
+// addAffinity gives every target a chain that records the client before it selects the target. It
 // returns the rules that return recorded clients to their target. Earlier rules remove clients from
 // the sets of backends that get no new connections, so a client stays on its new backend even when
 // the old backend becomes active again.

@@ -26,14 +26,14 @@ const (
 )
 
 // tree finds the frontend of a packet by the bits of its destination. It is a level-compressed
-// trie, and each node is a chain. It is immutable: a change returns a new tree that shares
+// trie, and each node is a chain. It is immutable. A change returns a new tree that shares
 // unchanged nodes.
 //
 // A change only modifies one node, and divides it if it gets full. Other nodes are never
 // rearranged.
 //
-// An address with ranges of ports has a node of its own. Its rules for ranges follow the branches
-// for single ports. It jumps to the nodes below, because packets return from them if no single port
+// An address with ranges of ports has its own node. Its rules for ranges follow the branches for
+// single ports. It jumps to the nodes below, because packets return from them if no single port
 // matches.
 type tree struct {
 	root *treeNode

@@ -237,8 +237,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 }
 
 // TestDamageIsSeen changes virtual servers in several ways. Intact and Observe must report each
-// change of vipd's virtual servers, and Apply must repair it. A foreign virtual server must not count
-// as a change.
+// change of vipd's virtual servers, and Apply must repair it. A foreign virtual server must not
+// count as a change.
 func TestDamageIsSeen(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash

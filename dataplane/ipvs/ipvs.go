@@ -123,8 +123,9 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 // closeTime limits the duration of Close.
 const closeTime = 20 * time.Second
 
-// Close keeps everything if keep is set: the kernel continues, and the next process takes over,
-// including drains. Otherwise it deletes all vipd's virtual servers, and their connections end.
+// Close keeps everything if keep is set. The kernel then continues, and the next process adopts its
+// state, including drains. Otherwise Close deletes all vipd's virtual servers, and their connections
+// end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

@@ -13,8 +13,8 @@ var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
 
 // WatchUnanswered implements [dataplane.WatchesUnanswered] for connections that are forwarded by
 // NAT; replies of dr and tunnel do not pass this node. It uses conntrack, which also tracks
-// connections to virtual servers (net.ipv4.vs.conntrack), and lists those without a reply much
-// faster than IPVS, whose whole table would have to be read.
+// connections to virtual servers (net.ipv4.vs.conntrack), and lists connections without a reply.
+// This is much faster than reading the whole table of IPVS.
 func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {

@@ -16,8 +16,8 @@ import (
 const conntrackTimeout = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established"
 
 // trackedTimeout returns conntrack's timeout of open TCP connections. It returns 0 if conntrack has
-// none, or if there may be virtual servers that the ledger in runDir does not name, because all
-// virtual servers of a host share their timeouts.
+// no such timeout. It also returns 0 if the host may have foreign virtual servers, which the ledger
+// in runDir does not name, because all virtual servers share their timeouts.
 func trackedTimeout(ctx context.Context, runDir string) time.Duration {
 	text, err := os.ReadFile(conntrackTimeout)
 	if err != nil {

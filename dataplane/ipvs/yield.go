@@ -46,8 +46,9 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	}
 }
 
-// yield removes the unused virtual servers, and those with more connections than in before. It
-// returns vipd's remaining virtual servers. The first check removes none, because before is empty.
+// yield removes unused virtual servers, and virtual servers that have counted more connections than
+// in before. It returns vipd's remaining virtual servers. The first check removes none, because
+// before is empty.
 func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -113,9 +113,9 @@ func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
 	return string(ids)
 }
 
-// idsOf assigns each backend an id that depends on its address, so remembered clients find it again
-// after a restart, and after it was removed for a time. On a collision, the later backend gets the
-// next free id.
+// idsOf assigns each backend an id that depends on its address. So remembered clients find the
+// backend again after a restart, or after it was removed for a time. On a collision, the later
+// backend gets the next free id.
 func idsOf(f *balancer.Frontend, backends []balancer.Backend) map[netip.AddrPort]uint32 {
 	ids, taken := make(map[netip.AddrPort]uint32, len(backends)), make(map[uint32]bool, len(backends))
 	for _, b := range backends {

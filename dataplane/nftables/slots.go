@@ -109,8 +109,8 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// arrange orders the wanted slots such that they differ as little as possible from the existing
-// slots, unless their order is fixed. The zero value represents a missing slot.
+// arrange orders the wanted slots so that as many as possible equal the existing slots, unless
+// their order is fixed. The zero value represents a missing slot.
 func arrange[V comparable](there, want []V, fixed bool) []V {
 	if fixed {
 		return want

@@ -17,8 +17,8 @@ type Flow struct {
 	// Status holds the kernel's status bits of the flow.
 	Status Status
 	// State is the kernel's name for the state of a TCP or SCTP flow in lower case, such as
-	// "established", "syn-sent" or "time-wait", or "" if it is unknown. For UDP it is "unreplied",
-	// "replied", or "assured" after several replies.
+	// "established", "syn-sent" or "time-wait". It is "" if the state is unknown. For UDP it is
+	// "unreplied", "replied", or "assured" after several replies.
 	State string
 	// Left is the time until the kernel drops the flow if no packet arrives, in whole seconds. It
 	// is 0 for an offloaded flow, whose packets have no such timeout.

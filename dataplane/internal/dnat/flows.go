@@ -19,9 +19,10 @@ import (
 )
 
 // Flows removes flows that conntrack would otherwise continue to send to a removed backend, or
-// around a new service, because conntrack decides only once per flow. UDP clients continue to send,
-// so their flows are removed together with the change. Connections have a drain time. A separate
-// goroutine ends them, because searching for them takes longer than a change.
+// around a new service. It is necessary because conntrack decides the destination only once per
+// flow. UDP clients continue to send, so their flows are removed together with the change.
+// Connections have a drain time. A separate goroutine ends them, because searching for them takes
+// longer than a change.
 //
 // Flows is a part of [Tracker]. Without a Tracker, it serves modes whose connections the kernel
 // tracks itself, such as virtual servers. Virtual servers end connections to removed destinations.
@@ -232,7 +233,7 @@ func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 
 // A sweep reads the whole conntrack table. An empty table costs the kernel 9 ms. Many keys take
 // little more time than a single key. The pause between sweeps is at least leastPause and at most
-// mostPause. Within these limits, sweeps use at most one part in sweepShare of the time.
+// mostPause. Within these limits, sweeps use at most 1/sweepShare of the time.
 const (
 	sweepShare = 20
 	leastPause = 100 * time.Millisecond

@@ -110,8 +110,8 @@ func (t *Tracker) WatchUnanswered(ctx context.Context, refusals bool, tell func(
 	return u.Run(ctx)
 }
 
-// Counters adds data from conntrack to the connections that rules have counted at each backend
-// (dataplane.Counters): the live connections, and the bytes if conntrack counts them.
+// Counters combines the connections that rules have counted at each backend with data from
+// conntrack: the live connections, and the bytes if conntrack counts them.
 func (t *Tracker) Counters(ctx context.Context, counts ...map[counters.BackendKey]counters.Count) []dataplane.FrontendCount {
 	backends := map[counters.Port]int{} // 10,000 services have many backends, so their memory is allocated in advance
 	for _, of := range counts {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Flowtable is a table of connections whose packets skip netfilter and routing: the kernel forwards
+// Flowtable is a table of connections whose packets skip netfilter and routing. The kernel forwards
 // them as soon as they arrive at one of the devices. It needs CONFIG_NF_FLOW_TABLE.
 type Flowtable struct {
 	Name string

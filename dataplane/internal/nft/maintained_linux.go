@@ -163,8 +163,8 @@ func (o *Maintained) Changed() (string, error) {
 	return "", nil
 }
 
-// Reading a table uses at most one part in lookShare of the time. The pause is at most
-// longestPause, because checks run once a second and a change must be found within two seconds.
+// Reading a table uses at most 1/lookShare of the time. The pause is at most longestPause, because
+// checks run once a second and a change must be found within two seconds.
 const (
 	lookShare    = 100
 	longestPause = time.Second

@@ -105,8 +105,8 @@ func (c *Conn) tableState(x Table) (state string, err error) {
 // Found is an existing chain or set.
 type Found struct {
 	Name string
-	// Use is the number of a chain's rules and elements, plus those that lead to the chain. It is 0
-	// for sets.
+	// Use is the number of a chain's rules, plus the number of rules and elements that lead to the
+	// chain. It is 0 for sets.
 	Use uint32
 	// Policy is the kernel's number for the policy of a base chain.
 	Policy uint32
