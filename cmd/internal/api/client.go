@@ -26,13 +26,13 @@ const (
 	// patience is the maximum time without data from a daemon that need not compute the answer.
 	patience = 10 * time.Second
 	// workPatience is the maximum time without data from a daemon that changes its state or
-	// compares it with the kernel's. A change reads files and waits up to 5 s for the result.
+	// compares it with the kernel's state. A change reads files and waits up to 5 s for the result.
 	workPatience = 60 * time.Second
 )
 
 // Client is a client of a daemon at its Unix socket. A read fails if no part of the answer arrives
-// for 10 seconds, a change after 60 seconds. Health checks, whose timeout the service defines, and
-// followed answers are limited only by their contexts.
+// for 10 seconds, and a change fails after 60 seconds. Only their contexts limit health checks,
+// whose timeout the service defines, and followed answers.
 type Client struct {
 	// Absent returns the reason why the socket is missing, with the remedy, or "" if the reason is
 	// unknown. It may be nil.
@@ -128,8 +128,8 @@ type EventsQuery struct {
 	Follow bool
 }
 
-// Events requests events and calls each with every page. It returns when all events were passed on,
-// each returns an error, or ctx ends.
+// Events requests events and calls each with every page. It returns after the last page, or earlier
+// if each returns an error or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -151,8 +151,8 @@ func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessa
 }
 
 // follow calls each with every part of an answer. It returns when the answer ends, each returns an
-// error, or ctx ends. If s is nil, the answer is endless, and its end is an error, because vipd has
-// stopped or restarts.
+// error, or ctx ends. If s is nil, the answer is endless: if it ends, follow returns an error,
+// because vipd has stopped or restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {
@@ -304,8 +304,8 @@ type silence struct {
 	body     io.Reader
 }
 
-// bound returns a context that ends when the daemon sends nothing for the time of patience. The
-// caller must end the silence.
+// bound returns a context that ends when the daemon sends nothing for the duration patience. The
+// caller must call end on the returned silence.
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {

@@ -62,8 +62,8 @@ type ConnectionEvent struct {
 	Connection *Connection `json:"connection,omitempty"`
 }
 
-// These are the events. Following is the first event. After Missed, some connections that started
-// or ended were not reported.
+// These are the values of ConnectionEvent.Event. Following is the first event. Missed means that
+// some connections that started or ended were not reported.
 const (
 	Following = "following"
 	Began     = "begin"
@@ -71,12 +71,12 @@ const (
 	Missed    = "missed"
 )
 
-// Killed is the number of ended connections.
+// Killed is the result of Kill, the number of ended connections.
 type Killed struct {
 	Connections int `json:"connections"`
 }
 
-// FollowConnections calls each for connections that start or end and that q selects, until each
+// FollowConnections calls each for every connection that starts or ends and matches q, until each
 // returns an error or ctx ends.
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
@@ -119,7 +119,8 @@ func ParseConnectionQuery(from url.Values) (q dataplane.ConnectionQuery, err err
 	return q, nil
 }
 
-// placeText formats ADDRESS or ADDRESS:PORT, or "" for the zero value.
+// placeText formats an address and port as ADDRESS or ADDRESS:PORT. It returns "" for the zero
+// value.
 func placeText(a netip.AddrPort) string {
 	if !a.Addr().IsValid() {
 		return ""

@@ -78,10 +78,10 @@ type OwnerStatus struct {
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned lists VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting maps silent hosts, whose VIPs stay until an operator confirms that the hosts are off,
-	// to the hosts whose silence is the reason.
+	// Waiting maps silent hosts to the hosts whose silence is the reason for the wait. The VIPs of
+	// these hosts stay until an operator confirms that the hosts are off.
 	Waiting map[string][]string `json:"waiting,omitempty"`
-	// Peers lists the other hosts, for each network on which their heartbeats are expected.
+	// Peers lists the other hosts, once for each network on which their heartbeats are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
 	// Unplaced lists VIPs that are not in a network of this host's devices.
 	Unplaced []netip.Addr `json:"unplaced,omitempty"`
@@ -95,8 +95,8 @@ type OwnerStatus struct {
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
 	// ConfirmedFor counts the remaining times of the session's confirmation, sampled every 10 ms.
-	// TakenAfter counts the times without an owner at takeovers from other hosts. Both are in
-	// seconds.
+	// TakenAfter counts how long VIPs of other hosts had no owner before this host took them over.
+	// Both are in seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
@@ -136,7 +136,7 @@ type Histogram struct {
 const buckets = 21
 
 // HistogramBounds returns the bounds of all histograms of vipd owner, in seconds. The bounds are
-// close to the times that result from ownership.detect.
+// closest around the times that result from ownership.detect.
 func HistogramBounds() [buckets]float64 {
 	return [...]float64{0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.5, 2, 4, 8, 16}
 }
@@ -195,7 +195,7 @@ func (c *OwnerClient) Report(ctx context.Context, report OwnerReport) (*OwnerSta
 	return c.ask(ctx, http.MethodPost, "/vips", text)
 }
 
-// Move passes the group of a VIP to another host, if VRRP decides. It returns before another host
+// Move passes the group of a VIP to another host, if VRRP decides. It returns before the other host
 // owns the VIP.
 func (c *OwnerClient) Move(ctx context.Context, vip netip.Addr) error {
 	_, err := c.ask(ctx, http.MethodPost, "/vips/"+vip.String()+"/move", nil)
@@ -218,7 +218,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, errors.Unwrap(err) // omit the URL, which means nothing to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body) // read to the end to keep the connection open, because the owner treats its end as the end of vipd
+	text, err := io.ReadAll(answer.Body) // its end would be vipd's end to the owner
 	if err != nil {
 		return nil, err
 	}

@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// Pending is a change that is served, and that reverts unless it is confirmed.
+// Pending is a change that is in use, and that reverts unless it is confirmed.
 type Pending struct {
 	// Place is the file that the change would replace, or its key in etcd.
 	Place string `json:"place"`
 	// InEtcd reports whether Place is a key in etcd.
 	InEtcd bool   `json:"in_etcd,omitempty"`
 	By     string `json:"by,omitempty"`
-	// Since is the time of the change, and Until the time at which it reverts.
+	// Since is the time of the change. Until is the time when the change reverts.
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"`
-	// On are the nodes of a change in etcd; empty means all.
+	// On lists the nodes to which a change in etcd applies. If empty, it applies to all nodes.
 	On []string `json:"on,omitempty"`
 }
 
-// PendingText is a pending change with the text to confirm.
+// PendingText is a pending change with its text.
 type PendingText struct {
 	Pending
 	Text string `json:"text"`
-	// Former is the SHA-256 sum of the text that it replaces.
+	// Former is the SHA-256 sum of the text that Text replaces.
 	Former string `json:"former"`
 }
 
 // PendingRequest starts a pending change of the daemon's configuration file.
 type PendingRequest struct {
-	// Name is the file in problems of Text.
+	// Name is the file name that problems of Text mention.
 	Name string `json:"name"`
 	Text string `json:"text"`
 	// Within is the time to confirm the change.
@@ -39,7 +39,7 @@ type PendingRequest struct {
 	By     string        `json:"by,omitempty"`
 }
 
-// Try starts a pending change. If Reload.Refused is set, its problems prevented that.
+// Try starts a pending change. If Reload.Refused is set, Reload.Problems prevented the change.
 func (c *Client) Try(ctx context.Context, q PendingRequest) (r Reload, err error) {
 	return r, c.call(ctx, http.MethodPost, "/v1/pending", q, &r)
 }

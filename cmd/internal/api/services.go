@@ -40,8 +40,8 @@ type Lookup struct {
 	Kind balancer.LookupKind `json:"kind"`
 	// Name is a DNS name, or a program and its arguments.
 	Name string `json:"name"`
-	// Endpoints is the number of endpoints in use, of the last good answer and of former answers.
-	// Failure is the reason why the last attempt failed.
+	// Endpoints is the number of endpoints in use, from the last good answer and from earlier
+	// answers. Failure is the reason why the last attempt failed.
 	Endpoints int    `json:"endpoints"`
 	Failure   string `json:"failure,omitempty"`
 }
@@ -71,8 +71,8 @@ type CheckRules struct {
 	Need           balancer.HealthNeed `json:"need,omitempty"`
 }
 
-// RulesOf returns the rules of the first check of s, or nil, and the rules of all if there are
-// several.
+// RulesOf returns the rules of the first check of s, or nil if s has no check. If s has several
+// checks, all holds the rules of each.
 func RulesOf(s *balancer.Service) (first *CheckRules, all []CheckRules) {
 	for _, h := range s.Checks() {
 		all = append(all, CheckRules{
@@ -164,8 +164,8 @@ type Check struct {
 	Type balancer.HealthType `json:"type"`
 	// Since is the time of the verdict.
 	Since time.Time `json:"since,omitzero"`
-	// Last is the end of the latest check, LastOutcome is its result (passed, failed, not run), and
-	// LastText is a description.
+	// Last is the end of the latest check. LastOutcome is its result: passed, failed or not run.
+	// LastText describes the result.
 	Last        time.Time `json:"last,omitzero"`
 	LastOutcome string    `json:"last_outcome,omitempty"`
 	LastText    string    `json:"last_text,omitempty"`
@@ -176,14 +176,13 @@ type Check struct {
 	// Next is the time of the next check. Checking reports whether a check is running.
 	Next     time.Time `json:"next,omitzero"`
 	Checking bool      `json:"checking,omitempty"`
-	// Checks are the results of the checks on this node if the service has several, each with its
-	// Verdict. The other fields then belong to the check that decides, or that contradicts the
+	// Checks holds the results of this node's checks if the service has several, each with its
+	// Verdict. The other fields then describe the check that decides, or that contradicts the
 	// verdict.
 	Checks  []Check          `json:"checks,omitempty"`
 	Verdict balancer.Verdict `json:"verdict,omitempty"`
-	// Fleet is the fleet's result if the fleet shares the checks, or nil if each node checks for
-	// itself. If it is set, LastText contains the nodes' votes, and Next is set only if this node
-	// checks.
+	// Fleet is the fleet's result, or nil if each node checks for itself. If it is set, LastText
+	// contains the nodes' votes, and Next is set only if this node checks.
 	Fleet *FleetCheck `json:"fleet,omitempty"`
 }
 

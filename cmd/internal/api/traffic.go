@@ -22,7 +22,7 @@ type Traffic struct {
 type ServiceTraffic struct {
 	Name        balancer.Name `json:"name"`
 	Connections uint64        `json:"connections"`
-	// In and Out are bytes from and to clients. They are 0 if the kernel does not count bytes.
+	// In and Out are the bytes from and to clients. They are 0 if the kernel does not count bytes.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
 	// Unanswered counts new connections that endpoints did not answer (see Endpoint).

@@ -33,10 +33,10 @@ type Status struct {
 	// Health counts the results of checks.
 	Health HealthCount `json:"health"`
 	// Overrides is the number of endpoints, or addresses of services, with a manual override such
-	// as a drain. ByHand lists the first of them.
+	// as a drain. ByHand lists the first of these overrides.
 	Overrides int              `json:"overrides,omitempty"`
 	ByHand    []OverrideTarget `json:"by_hand,omitempty"`
-	// Pending has the changes that revert unless they are confirmed.
+	// Pending lists the changes that revert unless they are confirmed.
 	Pending []Pending `json:"pending,omitempty"`
 	// Ownership describes the owner's state on this host. It is "" if this host owns no VIPs.
 	Ownership string `json:"ownership,omitempty"`
@@ -50,10 +50,11 @@ type Status struct {
 
 // HealthCount summarizes the health of all endpoints at each of their ports.
 type HealthCount struct {
-	// Checked is the number of endpoints with a health check. Down is the number of endpoints that
-	// fail the check, and Unknown the number without a result.
+	// Checked is the number of endpoints with a health check, Down the number of endpoints that
+	// fail it, and Unknown the number of endpoints without a result.
 	Checked int `json:"checked"`
-	// Endpoints is the number of checked endpoints. An endpoint with several ports counts once.
+	// Endpoints is the number of checked endpoints, in which an endpoint with several ports counts
+	// once.
 	Endpoints int `json:"endpoints"`
 	Down      int `json:"down"`
 	Unknown   int `json:"unknown"`
@@ -64,7 +65,7 @@ type HealthCount struct {
 	Services []ServiceHealth `json:"services,omitempty"`
 	// Panic lists the services with so few healthy endpoints that all endpoints are used.
 	Panic []balancer.Name `json:"panic,omitempty"`
-	// Out lists the services with a port whose endpoints all fail, so clients are refused.
+	// Out lists the services with a port whose endpoints all fail, so its clients are refused.
 	Out []balancer.Name `json:"out,omitempty"`
 }
 
@@ -85,8 +86,8 @@ type Mode struct {
 	Reason string `json:"reason"`
 	// Fallback reports whether the mode in use is not the wanted mode.
 	Fallback bool `json:"fallback"`
-	// Detail is specific to the mode. In userspace mode, it is the way of interception and its
-	// reason.
+	// Detail is specific to the mode. In userspace mode, it is the way in which vipd intercepts
+	// traffic, with the reason.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -96,8 +97,8 @@ type Store struct {
 	// Place is the file, the folder or the endpoints.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
-	// EverRead reports whether the source could be read since the daemon started. If not, there is
-	// no last valid state.
+	// EverRead reports whether the source has been read since the daemon started. If it is false,
+	// there is no last valid state.
 	EverRead bool   `json:"ever_read"`
 	Error    string `json:"error,omitempty"`
 	Revision int64  `json:"revision"`
@@ -127,7 +128,7 @@ type Address struct {
 	// Held is the holder: the interface on which vipd holds the address, "host" if it is an address
 	// of the host, or "none".
 	Held string `json:"held"`
-	// Owned reports whether a single host has the VIP at a time (hold = "one"). If Held is "host",
+	// Owned reports whether only one host at a time has the VIP (hold = "one"). If Held is "host",
 	// this host has it.
 	Owned bool `json:"owned,omitempty"`
 	// Note describes a consequence or a problem.
@@ -141,15 +142,15 @@ type Reload struct {
 	Problems []balancer.Problem `json:"problems"`
 	// Unapplied reports whether Revision was not yet applied when vipd stopped waiting.
 	Unapplied bool `json:"unapplied,omitempty"`
-	// Pending has the changes that revert unless they are confirmed.
+	// Pending lists the changes that revert unless they are confirmed.
 	Pending []Pending `json:"pending,omitempty"`
 	// Refused reports whether nothing was changed because of the problems.
 	Refused bool `json:"refused,omitempty"`
 	ReloadChanges
 }
 
-// ReloadChanges lists the services from files that have changed since the last reload, or since the
-// start of vipd.
+// ReloadChanges lists the services from files that have changed since the last reload or, before
+// the first reload, since vipd started.
 type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`
@@ -170,12 +171,12 @@ const (
 	ReloadAllowEmpty ReloadFlag = "allow_empty"
 	// ReloadPrune removes the services that no file defines, even if there are errors.
 	ReloadPrune ReloadFlag = "prune"
-	// ReloadConfirm names the reload as the end of a pending change in the history.
+	// ReloadConfirm marks the reload as the end of a pending change in the history.
 	ReloadConfirm ReloadFlag = "confirm"
 )
 
 // Difference is a key whose applied state differs from its desired state. Without a key, it is a
-// part that frontends share.
+// kernel object that frontends share.
 type Difference struct {
 	Key     balancer.Key  `json:"key,omitzero"`
 	Service balancer.Name `json:"service,omitempty"`
@@ -256,8 +257,8 @@ type CheckResult struct {
 	Exchange string `json:"exchange"`
 	// Health is the current verdict.
 	Health balancer.Verdict `json:"health,omitempty"`
-	// Checks are the results of the checks if there are several. The fields above, except Exchange,
-	// then belong to the check that decides.
+	// Checks holds the results of the checks if there are several. The fields above, except
+	// Exchange, then describe the check that decides.
 	Checks []CheckResult `json:"checks,omitempty"`
 }
 
@@ -277,8 +278,8 @@ type Live struct {
 	// Endpoint is the connection's endpoint. State is the connection's state in the mode.
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 	State    string         `json:"state,omitempty"`
-	// Connected is the duration of the connect to the VIP. Taken is the time until the endpoint was
-	// known.
+	// Connected is the duration of the connect to the VIP. Taken is the time until the daemon knew
+	// the endpoint.
 	Connected time.Duration `json:"connected_ns"`
 	Taken     time.Duration `json:"taken_ns,omitzero"`
 	// Error is the reason why the connection failed.

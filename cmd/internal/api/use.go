@@ -17,7 +17,7 @@ type PortUse struct {
 	Of int `json:"of"`
 }
 
-// Use counts the endpoints of a service for each port, in the order in which ports were added.
+// Use counts the endpoints of a service for each port, in the order in which the ports were added.
 type Use []PortUse
 
 // UseOf counts the endpoints of a service.

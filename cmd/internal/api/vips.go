@@ -40,7 +40,7 @@ type GroupChange struct {
 	At   time.Time  `json:"at"`
 	From vrrp.State `json:"from"`
 	To   vrrp.State `json:"to"`
-	// Why is the reason as a word for metrics. Text is the reason for operators.
+	// Why is the reason as a word for metrics, and Text is the reason for operators.
 	Why  string `json:"why"`
 	Text string `json:"text"`
 }
@@ -84,8 +84,8 @@ func (c *Client) Ownership(ctx context.Context) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodGet, "/v1/vips", nil, &o)
 }
 
-// MoveVIP makes this host pass the group of a VIP to another host. The result may be from before
-// another host owns the VIP.
+// MoveVIP makes this host pass the group of a VIP to another host. The result may describe the
+// state before another host owns the VIP.
 func (c *Client) MoveVIP(ctx context.Context, vip netip.Addr, by MoveRequest) (o Ownership, err error) {
 	return o, c.call(ctx, http.MethodPost, "/v1/vips/"+vip.String()+"/move", by, &o)
 }

@@ -65,7 +65,7 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan splits a command line into arguments and flags. withValue holds the flags with a value.
+// scan splits a command line into arguments and flags. withValue tells which flags have a value.
 // marked is the number of arguments before "--", or -1 without "--".
 func scan(args []string, withValue map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
@@ -99,7 +99,7 @@ func isFlag(arg string) bool {
 
 // usedFlag is a flag in a command line.
 type usedFlag struct {
-	text, name, value string // text is the typed form, for messages.
+	text, name, value string // text is the flag as typed, for messages
 	// lacks reports whether the flag needs a value and the command line ends before it.
 	hasValue, lacks bool
 }
@@ -114,8 +114,8 @@ func readFlag(arg string, takesValue map[string]bool) usedFlag {
 	return usedFlag{text: text, name: name, value: value, hasValue: has}
 }
 
-// valueFlags maps all flag names of these verbs to whether the flag has a value. If the verbs
-// differ, the value is true.
+// valueFlags maps each flag name of the given verbs to whether the flag has a value. If the verbs
+// disagree, the result is true.
 func valueFlags(verbs []*Verb) map[string]bool {
 	withValue := map[string]bool{"version": false}
 	for _, v := range verbs {
@@ -129,7 +129,7 @@ func valueFlags(verbs []*Verb) map[string]bool {
 }
 
 // takenBy maps each flag name to whether the flag has a value for the verb v. For flags that v does
-// not have, it uses the other verbs.
+// not have, it uses the definitions of the other verbs.
 func takenBy(verbs []*Verb, v *Verb) map[string]bool {
 	withValue := valueFlags(verbs)
 	if v != nil {

@@ -92,8 +92,8 @@ func (c *Call) Argument(n int) string {
 	return ""
 }
 
-// verbText returns the verb as typed, with its kind, because "vipctl get" needs etcd only for some
-// kinds.
+// verbText returns the verb as typed. It includes the kind of object, because "vipctl get" needs
+// etcd only for some kinds.
 func (c *Call) verbText() string {
 	text := "vipctl " + c.Verb.Name
 	if c.Verb.SpellOut != nil {
@@ -120,9 +120,8 @@ func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, err
 	return answer, err
 }
 
-// Traced returns a function that runs a verb inside a span if the config names a receiver of
-// traces. The span is a child of TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT
-// is passed on unchanged.
+// Traced wraps run in a span if the configuration names a receiver of traces. The span is a child
+// of TRACEPARENT, which pipelines set. Without a receiver, TRACEPARENT is passed on unchanged.
 func Traced(run func(*Call) error) func(*Call) error {
 	return func(c *Call) error {
 		var part struct {

@@ -95,7 +95,7 @@ func runComplete(c *Call) error {
 	return c.Print(b.String())
 }
 
-// offers lists the possible words after before.
+// offers lists the words that may follow the words in before.
 func offers(c *Call, before []string, last string) []string {
 	all := c.verbs
 	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))

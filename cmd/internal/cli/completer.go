@@ -1,6 +1,6 @@
 package cli
 
-// Completer lists the possible next arguments after the given arguments. If the daemon or etcd does
+// Completer lists the arguments that may follow the arguments in before. If the daemon or etcd does
 // not answer, it lists nothing.
 type Completer func(c *Call, before []string) []string
 

@@ -55,7 +55,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	if h := netlock.Ask(); pid == 0 && h.RunDir != "" {
 		switch {
 		case SamePlace(h.RunDir, conf.RunDir):
-			pid = h.PID // the daemon's lock was removed with its run_dir
+			pid = h.PID // the daemon's run_dir was removed, including its lock file
 		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty at the moment
 			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
 				h.PID, h.RunDir)
@@ -70,8 +70,8 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	return ""
 }
 
-// readPart decodes the fields of into from a configuration. It ignores mistakes in other parts of
-// the file, so vipctl can still find the daemon and etcd.
+// readPart decodes a configuration file into the fields of into. It ignores mistakes in other parts
+// of the file, so vipctl can still find the daemon and etcd.
 func readPart(file string, into any) error {
 	text, err := tomlfile.ReadFile(file)
 	if err == nil {
@@ -104,8 +104,8 @@ func (c *Call) Socket() (string, error) {
 	return cmp.Or(c.besideConfig(conf.API.Socket), config.Default().API.Socket), nil
 }
 
-// besideConfig resolves a path in the configuration as the daemon does. For an empty path, it
-// returns "".
+// besideConfig resolves a path in the configuration as the daemon does. It returns "" for an empty
+// path.
 func (c *Call) besideConfig(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path

@@ -46,8 +46,8 @@ func (c *Call) Etcd() (*etcd.Store, error) {
 	return c.Writer, nil
 }
 
-// NamesEtcd reports whether the command line or the environment names an etcd. If so, verbs that
-// otherwise use the daemon use etcd. A socket on the command line overrides an etcd in the
+// NamesEtcd reports whether the command line or the environment names an etcd. If so, even verbs
+// that otherwise use the daemon use etcd. A socket on the command line overrides an etcd in the
 // environment.
 func (c *Call) NamesEtcd() bool { return c.Flags.String("etcd") != "" && !c.socketWins }
 
@@ -66,7 +66,7 @@ func (c *Call) OverridesInEtcd() bool {
 	return c.NamesEtcd() || c.Flags.String("socket") == "" && c.StoresInEtcd()
 }
 
-// fleetConfig is the part of the configuration with which vipctl finds etcd.
+// fleetConfig is the part of the configuration that vipctl needs to find etcd.
 type fleetConfig struct {
 	Node  string `toml:"node"`
 	Store struct {
@@ -86,8 +86,8 @@ func (c *fleetConfig) byVRRP() bool {
 	return o.Enabled && len(o.VRRP) > 0 && (o.By == config.ByVRRP || o.By == "" && c.Store.Kind != config.EtcdStore)
 }
 
-// OwnsByVRRP reports whether VRRP decides which host owns a VIP according to the configuration, and
-// no etcd is named.
+// OwnsByVRRP reports whether VRRP decides which host owns a VIP, according to the configuration. It
+// returns false if an etcd is named.
 func (c *Call) OwnsByVRRP() bool {
 	if c.NamesEtcd() {
 		return false
@@ -116,7 +116,7 @@ func (c *Call) fleetConfig() (fleetConfig, error) {
 	return conf, nil
 }
 
-// EtcdConfig returns etcd's client configuration. Flags override the file.
+// EtcdConfig returns etcd's client configuration. Flags override the file's settings.
 func (c *Call) EtcdConfig() (client.Config, error) {
 	file := c.Flags.String("config")
 	said, err := c.fleetConfig()

@@ -44,7 +44,7 @@ func (p *Printer) Print(text string) error {
 	return nil
 }
 
-// Show writes v if the format is JSON, and otherwise the text.
+// Show writes v as JSON if the format is JSON, and otherwise the result of text.
 func (p *Printer) Show(v any, text func() string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(v)
@@ -52,7 +52,8 @@ func (p *Printer) Show(v any, text func() string) error {
 	return p.Print(text())
 }
 
-// PrintTable writes a table. If the table has no rows, it writes the sentence to stderr instead.
+// PrintTable writes a table. If the table has no rows, it writes the sentence in empty to stderr
+// instead.
 func (p *Printer) PrintTable(t *table.Table, empty string) error {
 	if t.Len() == 0 {
 		p.Say("%s", empty)
@@ -61,12 +62,12 @@ func (p *Printer) PrintTable(t *table.Table, empty string) error {
 	return p.Print(t.Text(p.Form()))
 }
 
-// Form returns the form of tables.
+// Form returns the form in which tables are printed.
 func (p *Printer) Form() table.Form {
 	return table.Form{Wide: p.Format == FormWide, Color: p.Color, Width: p.Room(0)}
 }
 
-// PrintRows writes rows if the format is JSON, and otherwise the table.
+// PrintRows writes the rows as JSON if the format is JSON, and otherwise the table.
 func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 	if p.Format == FormJSON {
 		return p.PrintJSON(rows)
@@ -77,7 +78,8 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 // wideColumns is the maximum width of wide tables on narrower terminals and in pipes.
 const wideColumns = 160
 
-// Room returns the maximum width of an indented table, or 0 if there is no limit.
+// Room returns the maximum width of a table that is indented by in columns, or 0 if there is no
+// limit.
 func (p *Printer) Room(in int) int {
 	switch {
 	case p.Format == FormWide:
@@ -136,7 +138,7 @@ func (p *Printer) Paint(text string, s table.Style) string {
 // Say writes a sentence to stderr instead of output.
 func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
 
-// Note writes a message to stderr, next to the output.
+// Note writes a message of vipctl to stderr, in addition to the output.
 func (p *Printer) Note(format string, args ...any) {
 	fmt.Fprintf(p.Stderr, "vipctl: %s\n", table.Line(OneLine(fmt.Sprintf(format, args...))))
 }
@@ -162,7 +164,7 @@ func (v *Verb) forms() []string {
 	return append(slices.Clone(v.Formats), formYAML, formPath+"TEMPLATE")
 }
 
-// choose sets the format of the output. Verbs see formJSON for a format that is derived from JSON.
+// choose sets the format of the output. For a format derived from JSON, verbs see FormJSON.
 func (p *Printer) choose(v *Verb, form string) error {
 	template, isPath := strings.CutPrefix(form, formPath)
 	switch made := slices.Contains(v.Formats, FormJSON); {

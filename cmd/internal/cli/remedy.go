@@ -10,7 +10,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// remedy returns the remedy for a system error whose text describes only the state. It returns ""
+// remedy returns the remedy for a system error whose text describes only the symptom. It returns ""
 // for other errors.
 func remedy(err error) string {
 	switch {

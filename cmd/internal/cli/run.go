@@ -87,17 +87,17 @@ func report(ctx context.Context, w World, err error) int {
 // ExitError ends a verb with an exit code. No message is printed.
 type ExitError struct{ Code int }
 
-// ErrDifferences ends a diff that found differences, and ErrReported ends a verb that has printed
-// the reason for its failure.
+// ErrDifferences ends a diff that found differences. ErrReported ends a verb that has already
+// printed the reason for its failure.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
-// Error names the code.
+// Error returns a text with the exit code.
 func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
 // usageError is a mistake in the command line.
 type usageError struct{ text string }
 
-// Error returns the sentence.
+// Error returns the message in one line.
 func (e *usageError) Error() string { return OneLine(e.text) }
 
 // WrongUse returns an error about a mistake in the command line.
@@ -105,13 +105,13 @@ func WrongUse(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// interruptedError reports that Ctrl-C ended a wait, with a text about the remaining state.
+// interruptedError means that Ctrl-C ended a wait. Its text describes the remaining state.
 type interruptedError struct{ text string }
 
-// Error returns the sentence.
+// Error returns the message in one line, after the word "interrupted".
 func (e *interruptedError) Error() string { return "interrupted" + OneLine(e.text) }
 
-// Unwrap returns the error of an interrupted context.
+// Unwrap returns context.Canceled, the error of an interrupted context.
 func (e *interruptedError) Unwrap() error { return context.Canceled }
 
 // Interrupted returns an error about a wait that Ctrl-C ended. Its text follows the word

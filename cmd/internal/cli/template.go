@@ -13,9 +13,8 @@ import (
 )
 
 // template is a text with paths. {.mode} is replaced with the values of the path, separated by
-// spaces. {"
-//
-// "} is a text with escapes. {range PATH}...{end} is repeated for each value of the path.
+// spaces. {"\n"} is a text with escapes. {range PATH}...{end} is repeated for each value of the
+// path.
 type template []part
 
 // part is a part of a template: a text or a path, optionally with a template for each value of the
@@ -46,7 +45,8 @@ func parseTemplate(text string) (template, error) {
 	return t, nil
 }
 
-// parseParts also returns the text after the {end} of a range.
+// parseParts parses a template up to its end or, inside a range, up to {end}. rest is the text
+// after {end}.
 func parseParts(text string, inRange bool) (t template, rest string, err error) {
 	for text != "" {
 		before, after, found := strings.Cut(text, "{")
@@ -134,9 +134,9 @@ func parsePart(inner string) (p part, err error) {
 	return p, nil
 }
 
-// text fills the template from a document, and ends the last line. A list with one element is
-// treated as that element unless a path treats it as a list. This is useful because "get services
-// web" also prints a list.
+// text fills in the template from a document, and ends the last line. A list with one element is
+// treated as that element if a path starts with a field, because "get services web" also prints a
+// list.
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.takesList() {
 		if len(doc.Content) != 1 {
@@ -154,7 +154,8 @@ func (t template) text(doc *yaml.Node) (string, error) {
 	return b.String() + "\n", nil
 }
 
-// takesList reports whether a path of the template is for a list, or the template has no path.
+// takesList reports whether the template is for a list as a whole: none of its paths starts with a
+// field.
 func (t template) takesList() bool {
 	return !slices.ContainsFunc(t, func(p part) bool { return p.ofOne })
 }

@@ -35,7 +35,7 @@ type Verb struct {
 	SpellOut func(args []string) []string
 	// Values maps the names of flags to the completers of their values.
 	Values map[string]Completer
-	// Run executes the verb.
+	// Run runs the verb.
 	Run func(c *Call) error
 }
 
@@ -47,8 +47,8 @@ const (
 	WithCommand = -2
 )
 
-// Hidden reports whether the verb is only for scripts. Help omits it, and its words are not parsed
-// as flags.
+// Hidden reports whether the verb is only for scripts. Help omits it, and its arguments are not
+// parsed as flags.
 func (v *Verb) Hidden() bool { return strings.HasPrefix(v.Name, "__") }
 
 // Group is a part of the list of commands in help.
@@ -95,7 +95,7 @@ func (v *Verb) Usage() string { return strings.TrimSpace("vipctl " + v.Name + " 
 func execute(ctx context.Context, w World, groups []Group, typed []string) error {
 	all := ungrouped(groups)
 	if len(typed) > 0 && typed[0] == completeName {
-		typed = append([]string{completeName, "--"}, typed[1:]...) // they are not parsed
+		typed = append([]string{completeName, "--"}, typed[1:]...) // later words are not parsed
 	}
 	line, err := parse(ctx, all, typed)
 	switch {

@@ -20,8 +20,8 @@ import (
 // DefaultFile is the default configuration file of the daemon and vipctl.
 const DefaultFile = "/etc/vipd/vipd.toml"
 
-// Config is the daemon's own part of vipd.toml. Its paths are absolute, unless the file was named
-// with a relative path.
+// Config is the daemon's own part of vipd.toml. Its paths are absolute unless the file was named by
+// a relative path.
 type Config struct {
 	// Mode is the wanted dataplane. The default, auto, selects the best mode that works on this
 	// host.
@@ -35,8 +35,8 @@ type Config struct {
 	// ClampMSS selects the connections whose segment size is limited to the MTU of their path, in
 	// modes that forward packets.
 	ClampMSS ClampMSS `toml:"clamp_mss"`
-	// FastPath lists devices between which established connections skip netfilter and routing.
-	// "auto" stands for all of them. FastPathHardware passes these connections to the devices'
+	// FastPath lists devices between which established connections skip netfilter and routing. The
+	// value "auto" means all devices. FastPathHardware offloads these connections to the devices'
 	// hardware.
 	FastPath         []string `toml:"fast_path"`
 	FastPathHardware bool     `toml:"fast_path_hardware"`
@@ -61,7 +61,7 @@ type Config struct {
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
 	Resolver  Resolver       `toml:"resolver"`
-	// Services and VIPs belong to the store. VIPs holds the settings of addresses.
+	// Services and VIPs belong to the store. VIPs holds the settings of VIPs.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
 }
@@ -109,7 +109,7 @@ func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"}
 // IptablesBackend is a variant of iptables.
 type IptablesBackend string
 
-// These are the variants.
+// These are the variants of iptables.
 const (
 	AutoBackend   IptablesBackend = "auto"
 	NFTBackend    IptablesBackend = "nft"
@@ -122,7 +122,7 @@ func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legac
 // ClampMSS selects the connections whose segment size is limited to the MTU of their path.
 type ClampMSS string
 
-// These are the selections.
+// These are the values of ClampMSS.
 const (
 	// AutoClampMSS limits segments only while links or routes have different MTUs.
 	AutoClampMSS   ClampMSS = "auto"
@@ -167,8 +167,8 @@ type Addresses struct {
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed lists the networks whose addresses services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
-	// AllowedEndpoints lists networks of addresses of hosts, this one or other nodes, that may be
-	// endpoints of services from etcd.
+	// AllowedEndpoints lists the networks of host addresses, of this host or of other nodes, that
+	// may be endpoints of services from etcd.
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 
@@ -184,8 +184,8 @@ type Host struct {
 
 // Direct configures this host's part in direct routing as the host of an endpoint.
 type Direct struct {
-	// RealServer reports whether this host holds the VIPs of services with forward = "dr" silently,
-	// if one of its own addresses is their endpoint. Other hosts are the gateways.
+	// RealServer reports whether this host holds the VIPs of services with forward = "dr" without
+	// answering ARP, if one of its own addresses is their endpoint. Other hosts are the gateways.
 	RealServer bool `toml:"real_server"`
 }
 
@@ -199,22 +199,22 @@ type Health struct {
 // Userspace configures userspace mode.
 type Userspace struct {
 	Intercept Intercept `toml:"intercept"`
-	// AccessLog is the destination of a line for each connection that ends, in every mode.
-	// "journal" is vipd's own log, and any other value is a file. If empty, no lines are written. A
-	// service may set another destination.
+	// AccessLog is the destination of the access log, which has a line for each connection that
+	// ends, in every mode. "journal" is vipd's own log, and any other value is a file. If empty, no
+	// lines are written. A service may set another destination.
 	AccessLog string `toml:"access_log"`
 }
 
-// IPVS configures the time for which the kernel keeps connections without traffic, in whole
-// seconds, for all virtual servers of the host. 0 keeps the kernel's value. The kernel's defaults
-// are 15 minutes, 2 minutes and 5 minutes.
+// IPVS configures the timeouts of idle connections in the kernel, in whole seconds, for all virtual
+// servers of the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes, 2 minutes
+// and 5 minutes.
 type IPVS struct {
-	// TCPTimeout is for established TCP connections. If nil, conntrack's timeout is used, provided
-	// that it is longer, vipd manages sysctls, and all virtual servers are vipd's.
+	// TCPTimeout is the timeout of established TCP connections. If nil, conntrack's timeout is used
+	// if it is longer, vipd manages sysctls, and all virtual servers are vipd's.
 	TCPTimeout *time.Duration `toml:"tcp_timeout"`
-	// TCPFinTimeout is for TCP connections that one side has closed.
+	// TCPFinTimeout is the timeout of TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
-	// UDPTimeout is for UDP flows.
+	// UDPTimeout is the timeout of UDP flows.
 	UDPTimeout time.Duration `toml:"udp_timeout"`
 }
 
@@ -247,8 +247,8 @@ type Ownership struct {
 	By OwnerBy `toml:"by"`
 	// VRRP maps names to groups of VIPs, if VRRP decides.
 	VRRP map[string]VRRP `toml:"vrrp"`
-	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if one of Reach
-	// answers.
+	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if an address in
+	// Reach answers.
 	ReachTakes bool `toml:"reach_takes"`
 	// Weight is this host's share of the VIPs. With weight 0, the host owns only VIPs that prefer
 	// it or are moved to it.
@@ -257,14 +257,14 @@ type Ownership struct {
 	// contains it.
 	Interfaces []string `toml:"interfaces"`
 	// Listen lists this host's addresses for heartbeats. If empty, heartbeats use the addresses of
-	// each such device, and the address from which the host reaches etcd.
+	// the devices of owned VIPs, and the address from which the host reaches etcd.
 	Listen []netip.Addr `toml:"listen"`
 	// Reach lists addresses that must answer on the device. If empty, the default gateways on the
 	// device must answer.
 	Reach []netip.Addr `toml:"reach"`
-	// Detect is the duration of a host's silence before it is replaced.
+	// Detect is the time for which a host must be silent before another host replaces it.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
-	// RestartGrace is the maximum downtime of vipd itself in kernel modes before its VIPs move.
+	// RestartGrace is how long vipd itself may be down in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
 	// AnnounceEvery is the interval of repeated announcements. If 0, VIPs are announced only after
 	// changes.
@@ -290,7 +290,7 @@ type Hooks struct {
 	User string `toml:"user"`
 }
 
-// Commands returns the programs that are set, by the name of their setting.
+// Commands returns the configured programs, by the name of their setting.
 func (h *Hooks) Commands() map[string][]string {
 	all := map[string][]string{
 		"on_health": h.OnHealth, "on_mode": h.OnMode, "on_vip": h.OnVIP, "on_problem": h.OnProblem, "on_drain": h.OnDrain,
@@ -333,13 +333,13 @@ func Default() Config {
 	}
 }
 
-// Decode decodes the daemon's part of a document. It collects all problems. A field with a problem
+// Decode decodes the daemon's part of a document, and returns all problems. A field with a problem
 // keeps its default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	problems := tomlfile.Sections(d)
 	for _, p := range decode.Into(&c, d.Tree()) {
-		if p.Path == "services" || p.Path == "vips" { // Sections reports it better
+		if p.Path == "services" || p.Path == "vips" { // Sections reports it more precisely
 			continue
 		}
 		problems = append(problems, balancer.Problem{
@@ -356,7 +356,7 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	}
 	// Relative paths must not depend on the program's working directory.
 	base := filepath.Dir(d.File())
-	for _, command := range c.Hooks.Commands() { // the slices share their memory with c
+	for _, command := range c.Hooks.Commands() { // the slices share memory with c
 		if command[0] != "" && !filepath.IsAbs(command[0]) {
 			command[0] = filepath.Join(base, command[0])
 		}

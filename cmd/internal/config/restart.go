@@ -25,7 +25,7 @@ func (c *Config) section(name string) any {
 	return nil
 }
 
-// Differs reports whether a section of next differs from c.
+// Differs reports whether a section has another value in next than in c.
 func (c *Config) Differs(section string, next *Config) bool {
 	return !reflect.DeepEqual(c.section(section), next.section(section))
 }

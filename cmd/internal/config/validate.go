@@ -36,8 +36,8 @@ func (f *findings) wrong(field, format string, args ...any) {
 	f.add(balancer.SeverityError, field, format, args...)
 }
 
-// validate returns problems that the types of the fields can't detect, and settings that this
-// version does not support.
+// validate returns problems that the types of the fields can't detect, and problems about settings
+// that this version does not support.
 func (c *Config) validate() []balancer.Problem {
 	var f findings
 	c.checkPlaces(&f)
@@ -76,7 +76,7 @@ func isServer(text string) bool {
 	return err == nil || withPort == nil && at.Port() != 0
 }
 
-// checkPlaces checks paths, and addresses to listen on or to send to.
+// checkPlaces checks paths, and the addresses on which vipd listens or to which it sends.
 func (c *Config) checkPlaces(f *findings) {
 	for field, path := range map[string]string{"state_dir": c.StateDir, "run_dir": c.RunDir, "api.socket": c.API.Socket} {
 		if path == "" {
@@ -155,7 +155,7 @@ const Unbounded = "is empty: anyone with access to services in etcd can claim al
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
-// isInterface reports whether an interface can have this name. A name has at most 15 bytes
+// isInterface reports whether an interface can have this name, which has at most 15 bytes
 // (IFNAMSIZ).
 func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
@@ -165,8 +165,8 @@ func isInterface(name string) bool {
 // ticks a second (ip_vs_set_timeout in the kernel's ip_vs_ctl.c).
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
-// notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel uses
-// whole seconds, and 0 keeps its value. The type of the field rejects negative values.
+// notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel counts
+// whole seconds, and 0 keeps its value. The type of the field already rejects negative values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:

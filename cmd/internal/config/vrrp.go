@@ -57,8 +57,8 @@ type VRRP struct {
 	// Preempt is the time for which this host must be healthy before it takes over the group from a
 	// host with a lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
-	// Interface is the interface of adverts. If empty, the device whose network contains the first
-	// VIP is used.
+	// Interface is the device that sends and receives adverts. If empty, it is the device whose
+	// network contains the first VIP.
 	Interface string `toml:"interface"`
 	// Peers lists the hosts that receive adverts by unicast. Adverts of other hosts are dropped. If
 	// empty, adverts use multicast.
@@ -92,7 +92,7 @@ func (g *VRRP) SetDefaults() {
 // VRRPPreempt is a duration of at least 0s, or NeverPreempt.
 type VRRPPreempt time.Duration
 
-// NeverPreempt leaves the group to an owner with a lower priority.
+// NeverPreempt leaves the group to its owner, even if the owner has a lower priority.
 const NeverPreempt VRRPPreempt = -1
 
 const maxVRRPPreempt = 24 * time.Hour
@@ -117,9 +117,9 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 // VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
 type VRRPChecksum string
 
-// These are the kinds of checksums. AutoChecksum uses the same kind as the peer, and the
-// pseudo-header until an advert of a peer is received. The checksum of RFC 9568 covers only the
-// advert. keepalived includes a pseudo-header by default.
+// These are the kinds of checksums. AutoChecksum uses the same kind as the peer. Until a peer's
+// advert arrives, it includes the pseudo-header. The checksum of RFC 9568 covers only the advert;
+// keepalived includes a pseudo-header by default.
 const (
 	AutoChecksum   VRRPChecksum = "auto"
 	PlainChecksum  VRRPChecksum = "plain"
@@ -146,7 +146,8 @@ const (
 	unwellPriority = 1
 )
 
-// checkVRRP checks which protocol decides owners, and each VRRP group separately.
+// checkVRRP checks the settings of the protocol that decides owners, and each VRRP group
+// separately.
 func (c *Config) checkVRRP(f *findings) {
 	o := &c.Ownership
 	if c.Decider() == ByEtcd {
@@ -201,7 +202,7 @@ func (g *VRRP) is4() bool {
 	return true
 }
 
-// check checks the table at path at.
+// check checks the group, whose table is at the path at.
 func (g *VRRP) check(f *findings, at string) {
 	switch {
 	case g.RouterID == 0:
@@ -328,8 +329,8 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 	return all, problems
 }
 
-// VRRPGroupsOf returns the groups of VIPs with one owner, given the group that each VIP names. The
-// VIPs may be newer than c, so it accepts a removed VIP in Advertise and a table without a VIP.
+// VRRPGroupsOf returns the VRRP groups, given the group that each VIP names. The VIPs may be newer
+// than c, so it accepts a removed VIP in Advertise and a table without a VIP.
 func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {
@@ -361,8 +362,8 @@ func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
 }
 
-// complete sets Advertise if it is empty. It returns the error in the group's addresses and the
-// field with the error.
+// complete sets Advertise if it is empty. If the group's addresses are wrong, it returns the field
+// and the error.
 func (g *VRRPGroup) complete() (field, text string) {
 	if len(g.VIPs) == 0 {
 		return "", fmt.Sprintf(`has no VIP; write [vips."ADDRESS"] with hold = "one" and group = %q, or remove the table`, g.Name)

@@ -22,9 +22,9 @@ const (
 	maxRanges = 4096
 )
 
-// restrict sets source_ranges to the clients that the rules accept. If the rules can't be
-// converted, it disables the service, because other clients could use it. If rest is true, clients
-// that no rule matches are accepted.
+// restrict sets source_ranges to the clients that the rules accept. rest reports whether clients
+// that match no rule are accepted. If the rules can't be converted, restrict disables the service,
+// because otherwise refused clients could use it.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
 		d.disable(s, rules[i].line, "the rule refuses clients by more than their address; vipd would serve them: nearest is source_ranges, the networks that may connect")

@@ -9,10 +9,10 @@ import (
 type answer struct {
 	// in is the kind of line in which the words occur. "" means the first word of a statement.
 	in string
-	// words has the words, separated by spaces; "*" means all words of the place without another
-	// answer.
+	// words lists the words, separated by spaces. "*" means all words of this kind of line that
+	// have no other answer.
 	words string
-	// note is the text of the note. "" means that the word needs none, because nothing is lost.
+	// note is the text of the note, or "" if nothing is lost.
 	note string
 }
 

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// servicesAt creates services for the listeners of a service of the origin. failed has the
-// listeners that can't be served. If there are no other listeners, the service is disabled.
+// servicesAt creates services for the listeners of a service of the origin. failed lists the
+// reasons why other listeners can't be served. If no listener remains, the service is disabled.
 func (d *draft) servicesAt(line int, name string, listeners []listener, failed []error) []*service {
 	services := d.splitByPorts(line, name, listeners)
 	if len(services) == 0 {
@@ -31,7 +31,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 	return services
 }
 
-// placed returns the line and the text of an error. If the error has no line, it returns line.
+// placed returns the line and the text of err, or the given line if err has none.
 func placed(line int, err error) (int, string) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Line, e.Text
@@ -47,7 +47,7 @@ type bindGroup[T comparable] struct {
 	failed    []error
 }
 
-// groupBy adds listeners to the group with the same traits, or to a new group.
+// groupBy adds listeners to the group with these traits, or to a new group.
 func groupBy[T comparable](groups []bindGroup[T], traits T, line int, listeners []listener, failed ...error) []bindGroup[T] {
 	i := slices.IndexFunc(groups, func(g bindGroup[T]) bool { return g.traits == traits })
 	if i < 0 {

@@ -14,7 +14,7 @@ type statement struct {
 	block    bool
 	children []*statement
 	// doubt is the reason why the statement may be invalid or incomplete. Services that depend on
-	// it are disabled.
+	// the statement are disabled.
 	doubt string
 }
 
@@ -31,7 +31,7 @@ func (n *statement) is(words ...string) bool {
 	return len(n.words) >= len(words) && slices.Equal(n.words[:len(words)], words)
 }
 
-// rest returns the nth word and all following words.
+// rest returns the words from index i on.
 func (n *statement) rest(i int) []string { return n.words[min(i, len(n.words)):] }
 
 // doubts returns the statements with a doubt, including statements in blocks.
@@ -58,11 +58,11 @@ type sourceLine struct {
 	text string
 	// line is the line of the origin.
 	line int
-	// doubt is the doubt of the statements on the line.
+	// doubt is the doubt of all statements on the line, or "".
 	doubt string
 }
 
-// sourceLines returns the lines of the origin.
+// sourceLines returns the unchanged lines of the origin.
 func (d *draft) sourceLines() []sourceLine {
 	out := make([]sourceLine, len(d.lines))
 	for i, text := range d.lines {
@@ -74,9 +74,9 @@ func (d *draft) sourceLines() []sourceLine {
 // maxDepth is the maximum depth of nested blocks.
 const maxDepth = 64
 
-// blocks parses statements with braces. A statement ends with its line, or with a semicolon if
-// semicolons is true. Words may be in quotes; a word that starts with one of comments starts a
-// comment.
+// blocks parses statements with braces. A statement ends with its line or, if semicolons is true,
+// with a semicolon. Words may be in quotes. A word that starts with a character of comments starts
+// a comment.
 type blocks struct {
 	d          *draft
 	lines      []sourceLine
@@ -88,7 +88,8 @@ type blocks struct {
 	doubt string
 }
 
-// parseBlocks parses lines. A mistake adds a note, and sets the doubt of its statement.
+// parseBlocks parses lines into statements. For a mistake, it adds a note and sets the doubt of the
+// statement.
 func (d *draft) parseBlocks(lines []sourceLine, comments string, semicolons bool) []*statement {
 	if len(lines) == 0 {
 		return nil
@@ -166,7 +167,7 @@ func (b *blocks) statements(depth int) (out []*statement, closed bool) {
 	}
 }
 
-// block reads the block of a statement, whose opening brace is on the line.
+// block reads the block of a statement. The opening brace was already read.
 func (b *blocks) block(n *statement, line, depth int) {
 	n.block = true
 	if len(n.words) == 0 {
@@ -190,7 +191,7 @@ func (b *blocks) block(n *statement, line, depth int) {
 	}
 }
 
-// skipBlock skips to the end of a block.
+// skipBlock skips to the closing brace of a block.
 func (b *blocks) skipBlock() {
 	for depth := 1; depth > 0; {
 		switch _, kind := b.token(); kind {
@@ -204,7 +205,7 @@ func (b *blocks) skipBlock() {
 	}
 }
 
-// token reads the next token. The text of words is without quotes.
+// token reads the next token. Words are returned without their quotes.
 func (b *blocks) token() (string, tokenKind) {
 	b.doubt = ""
 	for b.at < len(b.text) {
@@ -239,8 +240,8 @@ func (b *blocks) skipLine() {
 	}
 }
 
-// quoted reads text in quotes. In keepalived's files the text ends with its line; in nginx's it may
-// span lines.
+// quoted reads text in quotes. In keepalived's files, the text ends at the end of the line. In
+// nginx's files, it may have several lines.
 func (b *blocks) quoted(quote byte) string {
 	start := b.line().line
 	var out strings.Builder
@@ -290,8 +291,8 @@ func (b *blocks) bare() string {
 	return b.text[start:b.at]
 }
 
-// skipLua skips a program in Lua up to the brace that ends its block. It reports whether the brace
-// exists.
+// skipLua skips a Lua program and the brace that ends its block. It reports whether it found that
+// brace.
 func (b *blocks) skipLua() bool {
 	for depth := 1; b.at < len(b.text); b.at++ {
 		rest := b.text[b.at:]
@@ -317,7 +318,7 @@ func (b *blocks) skipLua() bool {
 	return false
 }
 
-// skipTo skips to the last byte of the text end.
+// skipTo skips to the last byte of the next occurrence of end, or to the end of the text.
 func (b *blocks) skipTo(end string) {
 	n := strings.Index(b.text[b.at:], end)
 	if n < 0 {
@@ -327,7 +328,7 @@ func (b *blocks) skipTo(end string) {
 	b.at += n + len(end) - 1
 }
 
-// skipLuaString skips to the quote that ends a string, which is on the same line.
+// skipLuaString skips to the closing quote of a string, or to the end of the line if there is none.
 func (b *blocks) skipLuaString(quote byte) {
 	for b.at++; b.at < len(b.text) && b.text[b.at] != quote; b.at++ {
 		if b.text[b.at] == '\n' {

@@ -6,8 +6,8 @@ import (
 )
 
 // commandOf returns the command of a check of type exec. It splits the words of the origin like a
-// shell. If the words contain the server's address, the command runs a shell that replaces it by
-// the endpoint's.
+// shell. If they contain the server's address, the command runs a shell that replaces this address
+// with the endpoint's address.
 func commandOf(words []string, server string) []any {
 	text := words
 	if len(words) == 1 {
@@ -45,8 +45,8 @@ func shellWords(text string) []string {
 }
 
 // splitWords splits text into words. Quotes and backslashes preserve spaces. escapes maps letters
-// after a backslash to characters. Outside of quotes, a character in comment ends the text. open
-// reports whether a quote is not closed.
+// after a backslash to characters. A character of comment outside quotes ends the text. open
+// reports whether a closing quote is missing.
 func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder
 	inWord, quote := false, rune(0)
@@ -81,7 +81,7 @@ func splitWords(text string, escapes map[rune]rune, comment string) (words []str
 	return words, quote != 0
 }
 
-// shellQuote writes a word for a shell.
+// shellQuote quotes a word for a shell, if necessary.
 func shellQuote(word string) string {
 	plainByte := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)
@@ -92,7 +92,8 @@ func shellQuote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// replaceAddress replaces an address in text, unless it is a part of a longer address or word.
+// replaceAddress replaces address in text with another text, unless it is a part of a longer
+// address or word.
 func replaceAddress(text, address, with string) string {
 	if address == "" {
 		return text

@@ -10,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// Options has facts that a configuration does not contain.
+// Options holds facts that the converted configuration does not contain.
 type Options struct {
-	// VIPs replace listeners on every address, such as "*:80". If no VIP has the listener's family,
-	// such a listener is an error.
+	// VIPs lists the addresses that replace listeners on all addresses, such as "*:80". If no VIP
+	// has the listener's family, the listener is an error.
 	VIPs []netip.Addr
 }
 
@@ -23,8 +23,7 @@ type Result struct {
 	TOML string
 	// Services is the number of services in TOML that vipd would serve.
 	Services int
-	// Disabled is the number of services that TOML contains as comments, with the reasons above
-	// them.
+	// Disabled is the number of services that TOML contains only as comments, below the reasons.
 	Disabled int
 	// Groups is the number of VRRP groups in TOML. DisabledGroups is the number of VRRP groups that
 	// TOML contains as comments.
@@ -32,7 +31,7 @@ type Result struct {
 	// Empty is the reason why there are no services. "" means that the text does not define
 	// services.
 	Empty string
-	// Notes has the lines without an exact equivalent, in order.
+	// Notes lists the lines without an exact equivalent, in order.
 	Notes []Note
 }
 
@@ -53,7 +52,7 @@ type Error struct {
 	Text string
 }
 
-// Error writes the place and the reason.
+// Error returns the place and the reason.
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Text) }
 
 // maxText is the maximum size of a text in bytes. Real configurations are far smaller.
@@ -70,8 +69,8 @@ func readers() map[string]func(*draft) error {
 // Formats lists the formats that Convert reads.
 func Formats() []string { return slices.Sorted(maps.Keys(readers())) }
 
-// Convert converts text, which was read from file. The format is one of Formats. The error is an
-// *Error if it belongs to a line.
+// Convert converts text, which was read from file, from one of Formats. The error is an *Error if
+// it belongs to a line.
 func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {

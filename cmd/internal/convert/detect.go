@@ -5,7 +5,8 @@ import (
 	"regexp"
 )
 
-// signs returns patterns of lines that only one format has, the most certain pattern first.
+// signs returns patterns of lines that only one format has, starting with the most reliable
+// pattern.
 func signs() []sign {
 	return []sign{
 		{"kubernetes", `(?m)^[ \t-]*["{]?(apiVersion|kind)"?:[ \t]|"apiVersion"[ \t]*:`},

@@ -11,7 +11,8 @@
 //
 // Detect finds the format of a text.
 //
-// The package reads one text. It does not follow includes, look names up or look at this host.
+// The package reads only the given text. It does not follow includes, resolve names or inspect this
+// host.
 //
 //	result, err := convert.Convert("haproxy", "haproxy.cfg", text, convert.Options{})
 //	fmt.Print(result.TOML)

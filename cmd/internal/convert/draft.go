@@ -12,30 +12,30 @@ import (
 	"vipd/balancer/decode"
 )
 
-// draft is a configuration while it is converted.
+// draft is a configuration during its conversion.
 type draft struct {
 	format, file string
 	// lines has the lines of the origin; line n is lines[n-1].
 	lines []string
-	// answers has the notes about the format's words without an equivalent.
+	// answers holds the notes about the format's words without an equivalent.
 	answers []answer
-	// wildcard are the VIPs of listeners without an address.
+	// wildcard lists the VIPs of listeners without an address.
 	wildcard []netip.Addr
 	// mode is the mode closest to the origin, with the reason; "" means auto.
 	mode, modeWhy string
-	// unbound is the line that makes another program the owner of the addresses. 0 means that no
-	// line does.
+	// unbound is the line because of which another program owns the addresses, or 0 if there is
+	// none.
 	unbound  int
 	services []*service
-	// groups are the groups of VRRP, and announce is the interval of announcements of their VIPs.
+	// groups lists the VRRP groups. announce is the interval at which their VIPs are announced.
 	groups   []*vrrpGroup
 	announce *setting
 	// empty is the reason why there are no services.
 	empty string
 	notes []Note
 	noted map[Note]bool
-	// names maps the names of services to the last number that was appended to make a name unique.
-	// 1 means that no number was appended.
+	// names maps the names of services to the last number that was appended to make the name
+	// unique, or 1 if no number was appended.
 	names map[string]int
 }
 
@@ -60,7 +60,7 @@ func oneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
 }
 
-// plain shortens text of the origin, and makes it fit into a comment.
+// plain shortens text of the origin, and removes characters that a comment can't have.
 func plain(text string) string {
 	const longest = 100
 	text = oneLine(text)
@@ -75,7 +75,7 @@ func (d *draft) errorf(line int, format string, args ...any) error {
 }
 
 // note records that a line has no exact equivalent. The text describes vipd's behavior instead. A
-// line that several services inherit is noted once.
+// line that several services inherit gets only one note.
 func (d *draft) note(line int, format string, args ...any) {
 	n := d.newNote(line, format, args...)
 	if !d.noted[n] {
@@ -88,14 +88,14 @@ func (d *draft) newNote(line int, format string, args ...any) Note {
 	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// newService adds a service. Its name is made of the words.
+// newService adds a service. Its name joins the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
 	d.services = append(d.services, s)
 	return s
 }
 
-// freeName returns a DNS label that is derived from text and that no other service has.
+// freeName returns a DNS label that is derived from text and that no other object of the draft has.
 func (d *draft) freeName(text string) string {
 	const longest = 63 - len("-99999")
 	label := strings.Map(func(r rune) rune {
@@ -118,8 +118,9 @@ func (d *draft) freeName(text string) string {
 	return name
 }
 
-// endpointAt adds an endpoint with an address or DNS name and a port. An empty portText, or 0,
-// means the service's port. If the text is wrong, it adds a note and returns nil.
+// endpointAt adds an endpoint with an address or DNS name and a port, and returns its fields. If
+// portText is empty or 0, the endpoint has the service's port. If the text is wrong, it adds a note
+// and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
 	if portText != "" && portText != "0" {
@@ -139,7 +140,7 @@ func (d *draft) endpointAt(s *service, line int, host, portText string) map[stri
 	return s.endpoint(line, host, port)
 }
 
-// amount sets the weight or max_connections of an endpoint, unless the value is the default. word
+// amount sets the weight or max_connections of an endpoint, unless the number is the default. word
 // is the setting's name in the origin.
 func (d *draft) amount(fields map[string]any, line int, word, field, text string) {
 	usual := map[string]int64{"weight": 1}[field]
@@ -153,8 +154,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler nearest to a scheduler of the origin, with a note about the
-// difference, if any.
+// scheduling is the scheduler nearest to a scheduler of the origin, and a note about the difference
+// or "".
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {
@@ -164,7 +165,7 @@ func (d *draft) schedule(s *service, line int, as scheduling) {
 	}
 }
 
-// setTime sets a field to the time in text. If the text is not a time, it adds a note.
+// setTime sets a field to the time in text. If the text is not a time, it only adds a note.
 func (d *draft) setTime(s *service, line int, field, text string, unit time.Duration) {
 	if t, ok := d.span(line, text, unit); ok {
 		s.set(line, field, seconds(t.time))

@@ -36,7 +36,8 @@ func (d *draft) fitAll() {
 	}
 }
 
-// claimed returns the service that already has one of the addresses and ports.
+// claimed returns the service that already claims an address and port of s, and this key. It
+// returns nil if there is none.
 func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, balancer.Key) {
 	keys := slices.SortedFunc(maps.Keys(s.Claims()), func(a, b balancer.Key) int { return cmp.Compare(a.String(), b.String()) })
 	for _, key := range keys {
@@ -47,9 +48,8 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes from s the fields that the decoder of services refuses, until it refuses none. It
-// returns the decoded service. If the rest can't be served, it disables the service and returns
-// nil.
+// fit removes the fields that the decoder of services refuses from s, and returns the decoded
+// service. If the remaining service can't be served, it disables the service and returns nil.
 func (f *fitter) fit(s *service) *balancer.Service {
 	s.settle()
 	f.fitFamilies(s)
@@ -72,8 +72,8 @@ func (f *fitter) fit(s *service) *balancer.Service {
 func isPart(field string) bool  { return strings.Contains(field, "].") }
 func isWhole(field string) bool { return strings.HasSuffix(field, "]") }
 
-// removeElements removes the elements with an error whose field satisfies kind, and reports whether
-// it removed any. Elements with warnings stay.
+// removeElements removes the elements that have an error in a field for which kind returns true,
+// and reports whether it removed any. Elements with only warnings stay.
 func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind func(field string) bool) bool {
 	refused := map[string]map[int]bool{}
 	for _, p := range problems {
@@ -102,10 +102,10 @@ func (f *fitter) removeElements(s *service, problems []balancer.Problem, kind fu
 	return len(refused) > 0
 }
 
-// remove removes the setting that has a problem, and reports whether it removed anything. A warning
-// removes a setting but never an element, because an endpoint with a warning can still serve. An
-// error of an element removes all elements that have errors. A missing field of the health table
-// removes the whole table.
+// remove removes the setting that has the problem, and reports whether it removed anything. A
+// warning removes a setting but never an element, because an endpoint with a warning can still
+// serve. An error in an element removes all elements with errors. A missing field of the health
+// table removes the whole table.
 func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Problem) bool {
 	field, inner, _ := strings.Cut(p.Field, ".")
 	settings := &s.settings
@@ -117,8 +117,8 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 		field, _, _ = strings.Cut(inner, ".")
 	}
 	if field == "source_ranges" || field == "proxy_protocol" || field == "forward" {
-		// Without these, the service would accept other clients, or reach its servers in a way that
-		// they don't expect.
+		// Without one of these, the service would accept other clients, or reach its servers in a
+		// way that they don't expect.
 		return false
 	}
 	if one := find(*settings, field); one != nil && field != "type" {

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// fitFamilies removes VIPs and endpoints without a partner of their family: vipd does not translate
-// between IPv4 and IPv6.
+// fitFamilies removes VIPs without an endpoint of their family, and endpoints without a VIP of
+// their family, because vipd does not translate between IPv4 and IPv6.
 func (f *fitter) fitFamilies(s *service) {
 	if len(s.vips) == 0 || len(s.endpoints) == 0 {
 		return
@@ -29,7 +29,7 @@ func (f *fitter) fitFamilies(s *service) {
 	}
 }
 
-// without removes the entries of a family, with a note for each.
+// without removes the entries of a family, with a note for each. why is the text of the note.
 func (f *fitter) without(entries []listElement, v4 bool, why string) []listElement {
 	return slices.DeleteFunc(entries, func(e listElement) bool {
 		if !e.in(v4) || e.in(!v4) {
@@ -41,13 +41,13 @@ func (f *fitter) without(entries []listElement, v4 bool, why string) []listEleme
 }
 
 // in reports whether a VIP or an endpoint may have an address of the family. A DNS name may have
-// addresses of both.
+// addresses of both families.
 func (e *listElement) in(v4 bool) bool {
 	a := e.address()
 	return !a.IsValid() || a.Is4() == v4
 }
 
-// address returns the address of a VIP or of an endpoint. It is invalid for a name.
+// address returns the address of a VIP or of an endpoint, or the zero address for a name.
 func (e *listElement) address() netip.Addr {
 	text, isVIP := e.value.(string)
 	if !isVIP {
@@ -57,7 +57,7 @@ func (e *listElement) address() netip.Addr {
 	return addr
 }
 
-// fitLoops disables a service with an endpoint at which the service itself answers.
+// fitLoops disables a service if one of its endpoints is the service itself.
 func (f *fitter) fitLoops(s *service) {
 	vips := map[netip.Addr]bool{}
 	for _, v := range s.vips {

@@ -12,20 +12,20 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// gobetween is a configuration of gobetween while it is read.
+// gobetween is a configuration of gobetween during its conversion.
 type gobetween struct {
 	*draft
 	// lines returns the line of a path, or 0 if it is unknown.
 	lines func(path string) int
 }
 
-// table is a table of gobetween's configuration, and the path that leads to it.
+// table is a table of gobetween's configuration, with its path.
 type table struct {
 	path   string
 	fields map[string]any
 }
 
-// under returns the table of the name in t, or an empty table.
+// under returns the table with the name in t, or an empty table.
 func (t table) under(name string) table {
 	fields, _ := t.fields[name].(map[string]any)
 	return table{decode.Join(t.path, name), fields}
@@ -39,7 +39,7 @@ func (t table) text(name string) string {
 	return ""
 }
 
-// gobetweenAnswers are about features of gobetween that vipd does not have.
+// gobetweenAnswers returns notes about features of gobetween that vipd does not have.
 func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},
@@ -110,7 +110,7 @@ func (g *gobetween) server(name string, t, defaults table) {
 	g.idle(s, t, defaults)
 }
 
-// bound notes max_connections of a server, or of [defaults].
+// bound adds a note about max_connections of a server or of [defaults].
 func (g *gobetween) bound(t, defaults table) {
 	for _, from := range []table{t, defaults} {
 		if text := from.text("max_connections"); text != "" {
@@ -122,7 +122,7 @@ func (g *gobetween) bound(t, defaults table) {
 	}
 }
 
-// tls disables a service if gobetween speaks TLS on one of its sides.
+// tls disables a service if gobetween uses TLS to clients or to endpoints.
 func (g *gobetween) tls(s *service, t table) {
 	_, toTLS := t.fields["backends_tls"]
 	fromTLS := t.text("protocol") == "tls"
@@ -166,7 +166,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	}
 }
 
-// idle sets the timeouts of connections. If the server has none, it uses the timeouts in
+// idle sets the timeout of idle connections. Timeouts that the server table lacks come from
 // [defaults].
 func (g *gobetween) idle(s *service, t, defaults table) {
 	at := func(name string) span {
@@ -187,7 +187,7 @@ func (g *gobetween) idle(s *service, t, defaults table) {
 	}
 }
 
-// access converts access rules. The first rule that matches a client decides.
+// access converts the access rules of a service.
 func (g *gobetween) access(s *service, t table) {
 	list, _ := t.fields["rules"].([]any)
 	var rules []accessRule
@@ -207,12 +207,14 @@ func (g *gobetween) access(s *service, t table) {
 	g.restrict(s, rules, accept)
 }
 
-// element returns the line of an element of a list.
+// element returns the line of an element of a list, or the line of the list, or 1 if both are
+// unknown.
 func (g *gobetween) element(t table, list string, i int) int {
 	return max(1, g.lines(fmt.Sprintf("%s[%d]", decode.Join(t.path, list), i)), g.lines(decode.Join(t.path, list)))
 }
 
-// discovery reads the static list of endpoints.
+// discovery converts the static list of endpoints. It adds a note about any other kind of
+// discovery.
 func (g *gobetween) discovery(s *service, t table) {
 	if kind := t.text("kind"); kind != "static" {
 		g.note(g.line(t, "kind"), "vipd asks no discovery %q; endpoints join with \"vipctl register\" or a tool that writes them to etcd", kind)
@@ -251,7 +253,7 @@ func (g *gobetween) discovery(s *service, t table) {
 	}
 }
 
-// priority returns the priority of an endpoint; 1 is gobetween's default.
+// priority returns the priority of an endpoint. gobetween's default is 1.
 func priority(endpoint any) int64 {
 	for _, option := range strings.Fields(fmt.Sprint(endpoint)) {
 		if text, found := strings.CutPrefix(option, "priority="); found {
@@ -268,10 +270,11 @@ func (g *gobetween) health(s *service, t table) {
 	case "none", "":
 		return
 	case "ping":
-		s.check(line, "type", "tcp") // a connection, in gobetween, too
+		s.check(line, "type", "tcp") // gobetween also only connects
 	case "exec":
 		s.check(line, "type", "exec")
-		// gobetween compares the output of the program, which has the endpoint as its arguments.
+		// gobetween passes the endpoint to the program as arguments, and compares the program's
+		// output.
 		script := fmt.Sprintf(`test "$(%s "$VIPD_ADDRESS" "$VIPD_PORT")" = %s`, shellQuote(t.text("exec_command")), shellQuote(t.text("exec_expected_positive_output")))
 		s.check(g.line(t, "exec_command"), "command", []any{"/bin/sh", "-c", script})
 	case "probe":
@@ -304,7 +307,7 @@ func (g *gobetween) health(s *service, t table) {
 	slices.SortStableFunc(s.health, func(a, b setting) int { return strings.Compare(order(a.name), order(b.name)) })
 }
 
-// order returns a sort key that puts type first. Fields are sorted because they are in a map.
+// order returns a sort key that puts type first and sorts the other fields of a map by name.
 func order(name string) string {
 	if name == "type" {
 		return ""
@@ -312,7 +315,7 @@ func order(name string) string {
 	return name
 }
 
-// probe reads a check that sends and expects text.
+// probe converts a check that sends and expects text.
 func (g *gobetween) probe(s *service, t table) {
 	kind := "tcp"
 	if t.text("probe_protocol") == "udp" {

@@ -5,13 +5,14 @@ import (
 	"strings"
 )
 
-// haproxy is a configuration of HAProxy while it is read.
+// haproxy is a configuration of HAProxy during its conversion.
 type haproxy struct {
 	*draft
 	sections []*section
-	// backends has the sections with servers by name, including listen sections.
+	// backends maps names to the sections with servers, including listen sections.
 	backends map[string]*section
-	// used has the backends that became services. chosen has the backends that only rules select.
+	// used holds the backends that became services. chosen holds the backends that only rules
+	// select.
 	used, chosen map[string]bool
 }
 
@@ -91,15 +92,15 @@ func readHAProxy(d *draft) error {
 	return nil
 }
 
-// route is the backends to which a frontend leads.
+// route holds the backends to which a frontend sends clients.
 type route struct {
-	// name is the backend of clients that no rule matches; "" means that there is none.
+	// name is the backend of clients that match no rule, or "" if there is none.
 	name string
 	// rules are the use_backend lines with a condition.
 	rules []*statement
 }
 
-// routeOf reads the destinations of a frontend. A rule without a condition ends the list of rules.
+// routeOf reads the backends of a frontend. A rule without a condition ends the list of rules.
 func routeOf(statements []*statement) (r route) {
 	for _, s := range statements {
 		if s.is("default_backend") {
@@ -151,7 +152,7 @@ func (h *haproxy) frontend(front *section) {
 	})
 }
 
-// refuseRoute disables a service if its frontend has no backend, or chooses backends by rules.
+// refuseRoute disables a service if its frontend has no backend, or if rules choose the backend.
 func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool) {
 	if missing && r.name != "" {
 		h.disable(s, front.line, "there is no backend %q in this file; convert a file that has it", plain(r.name))
@@ -201,7 +202,7 @@ func (h *haproxy) serve(front, back *section, refuseRoute func(*service)) {
 }
 
 // backendOnly reports whether a statement that both sections inherit from defaults has no effect in
-// a frontend. frontendOnly is the same for a backend.
+// a frontend. frontendOnly does the same for a backend.
 func backendOnly(s *statement) bool {
 	switch s.word(0) {
 	case "balance", "hash-type", "server", "default-server", "stick", "stick-table", "http-check", "tcp-check", "retries":

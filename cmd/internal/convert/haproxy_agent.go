@@ -12,8 +12,8 @@ const (
 	usualAgentInterval = 2 * time.Second
 )
 
-// agent sets the agent of the health table, from the options of the servers. All endpoints of a
-// service have one agent's port and interval.
+// agent sets the agent of the health table from the servers' options. All agents of a service have
+// the same port and interval.
 func (p *proxy) agent() {
 	var first *server
 	var used agentAt

@@ -77,7 +77,8 @@ func (h *haproxy) bindTraits(s *statement) (t haproxyTraits) {
 	return t
 }
 
-// bindPlaces reads the addresses and ports of a bind line.
+// bindPlaces reads the addresses and ports of a bind line. failed lists the reasons why some can't
+// be served.
 func (h *haproxy) bindPlaces(s *statement) (out []listener, failed []error) {
 	v4v6 := slices.Contains(s.words, "v4v6")
 	v6only := slices.Contains(s.words, "v6only")

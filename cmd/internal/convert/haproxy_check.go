@@ -8,21 +8,22 @@ import (
 	"strings"
 )
 
-// checkRules has settings of a backend's checks that are not fields of the health table.
+// checkRules holds settings of a backend's checks that are not fields of the health table.
 type checkRules struct {
 	kind  statement
 	times timing
-	// port is the port of "connect"; 0 means that there is none.
+	// port is the port of "connect", or 0 if the rules set none.
 	port checkPort
-	// tls reports whether checks speak TLS.
+	// tls reports whether checks use TLS.
 	tls bool
-	// sent reports whether a step sets the request, regardless of the option.
+	// sent reports whether a step sets the request, so the option's request has no effect.
 	sent bool
-	// steps are the fields of each exchange of a tcp-check.
+	// steps holds the fields of each exchange of a tcp-check.
 	steps [][]setting
 }
 
-// once sets a field of the health table, unless an earlier line sets it.
+// once sets a field of the health table. If an earlier line sets another value, it only adds a
+// note.
 func (p *proxy) once(line int, name string, value any) {
 	if s := find(p.health, name); s == nil {
 		p.check(line, name, value)
@@ -35,7 +36,7 @@ func (p *proxy) once(line int, name string, value any) {
 func (p *proxy) checkOption(s *statement) {
 	p.checks.kind = *s
 	if !p.checks.sent {
-		p.uncheck("method", "path", "host") // of defaults
+		p.uncheck("method", "path", "host") // remove values that were inherited from defaults
 	}
 	switch s.word(1) {
 	case "httpchk":
@@ -89,8 +90,8 @@ func (p *proxy) uncheck(names ...string) {
 	p.health = slices.DeleteFunc(p.health, func(s setting) bool { return slices.Contains(names, s.name) })
 }
 
-// step sets a field from a step of an HTTP check. vipd supports one step of each kind, so a second
-// step becomes a note.
+// step sets a field from a step of an HTTP check. vipd supports only one step of each kind, so a
+// second step only results in a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
 		p.note(line, "an HTTP check has one request and one expected answer (line %d); nearest is a check of type exec that does all steps", first.line)
@@ -99,7 +100,7 @@ func (p *proxy) step(line int, name, value string) {
 	p.once(line, name, value)
 }
 
-// checkRule reads http-check and tcp-check lines.
+// checkRule converts an http-check or tcp-check line.
 func (p *proxy) checkRule(s *statement) {
 	switch {
 	case s.is("http-check", "send"):
@@ -168,8 +169,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf converts a list or a pattern of status codes to vipd's form. If negated is true, the
-// result has the status codes that do not match.
+// statusOf converts a list or a pattern of status codes to vipd's form, and reports whether it
+// could. If negated is true, the result holds the status codes that do not match.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {
@@ -213,7 +214,7 @@ func statusOf(kind, value string, negated bool) (string, bool) {
 	return strings.Join(out, ","), len(out) > 0
 }
 
-// checkSend reads "http-check send meth M uri U hdr Name Value".
+// checkSend converts "http-check send meth M uri U hdr Name Value".
 func (p *proxy) checkSend(s *statement) {
 	headers := map[string]any{}
 	p.checks.sent = true

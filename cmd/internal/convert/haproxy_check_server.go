@@ -40,7 +40,8 @@ func (p *proxy) track() {
 	}
 }
 
-// trackedServer returns a server and its section. backend "" means the section that is being read.
+// trackedServer returns a server and its section. If backend is "", it searches the section that is
+// being read, and the returned section is nil.
 func (p *proxy) trackedServer(backend, name string) (*section, *server) {
 	if backend == "" {
 		for i := range p.servers {
@@ -84,7 +85,7 @@ func (p *proxy) copyCheck(s, target *server) {
 	}
 }
 
-// finishCheck completes the health table, from the lines of the backend and the options of its
+// finishCheck completes the health table from the lines of the backend and the options of its
 // servers.
 func (p *proxy) finishCheck() {
 	var checked []*server
@@ -136,7 +137,7 @@ func (p *proxy) finishCheck() {
 	p.onFailure(checked)
 }
 
-// serverChecks sets the fields that HAProxy has per server and vipd has per service. It uses the
+// serverChecks sets the fields that HAProxy has per server but vipd has per service. It uses the
 // first server's values.
 func (p *proxy) serverChecks(checked []*server) {
 	first := checked[0]
@@ -179,19 +180,19 @@ func (p *proxy) serverChecks(checked []*server) {
 	}
 }
 
-// checkTime reads a time of a server; numbers are in milliseconds.
+// checkTime parses a time of a server's check. A number without a unit is in milliseconds.
 func (p *proxy) checkTime(line int, text string) span {
 	at, _ := p.span(line, text, time.Millisecond)
 	return at
 }
 
-// speaksTLS reports whether the check of a server speaks TLS.
+// speaksTLS reports whether the check of a server uses TLS.
 func (p *proxy) speaksTLS(s *server) bool {
 	return s.has("check-ssl") || s.has("ssl") && !s.has("port") && !s.has("addr")
 }
 
-// checkTargets sets the port of the checks, and disables the service if a check is for another
-// address.
+// checkTargets sets the port of the checks. If a check connects to an address other than its
+// endpoint's, it disables the service.
 func (p *proxy) checkTargets(checked []*server) {
 	ports := make([]checkPort, len(checked))
 	for i, s := range checked {
@@ -212,7 +213,8 @@ func (p *proxy) checkTargets(checked []*server) {
 	p.service.setCheckPorts(ports)
 }
 
-// onFailure ends connections of failed endpoints if HAProxy does so for all servers.
+// onFailure sets on_failure to end the connections of failed endpoints, if HAProxy does so for all
+// servers.
 func (p *proxy) onFailure(checked []*server) {
 	cuts := func(s *server) bool { return s.options["on-marked-down"] == "shutdown-sessions" }
 	for _, s := range checked {

@@ -19,7 +19,8 @@ func (p *proxy) exchange(line int, name, value string) {
 	all[last] = append(all[last], one)
 }
 
-// expectStep adds the answer that a tcp-check expects.
+// expectStep adds the answer that a tcp-check expects. It adds a note if vipd can't expect such an
+// answer.
 func (p *proxy) expectStep(line int, kind, value string, negated bool) {
 	field := map[string]string{"string": "expect", "binary": "expect_hex", "rstring": "expect_regexp"}[kind]
 	if field == "" || negated {

@@ -11,13 +11,13 @@ type section struct {
 	kind, name string
 	line       int
 	statements []*statement
-	// base is the defaults section that applies to the section; nil means none.
+	// base is the defaults section that applies to the section, or nil.
 	base *section
 }
 
-// all returns the statements that apply in a section, inherited statements first. Steps of checks
-// are inherited only if the section has none. Statements that later statements replace or disable
-// are omitted.
+// all returns the statements that apply in a section, starting with inherited statements. Steps of
+// checks are inherited only if the section has none. It omits statements that later statements
+// replace or disable.
 func (s *section) all() []*statement {
 	chain := []*section{s}
 	for base := s.base; base != nil; base = base.base {
@@ -51,8 +51,8 @@ func effective(all []*statement) []*statement {
 	})
 }
 
-// settingOf returns the name of the setting that a statement replaces. "" means that statements of
-// its kind accumulate.
+// settingOf returns the name of the setting that a statement replaces, or "" if statements of its
+// kind accumulate.
 func settingOf(s *statement) string {
 	words := s.words
 	if s.is("no") {
@@ -84,7 +84,7 @@ func isCheckOption(name string) bool {
 	return strings.HasSuffix(name, "chk") || strings.HasSuffix(name, "-check")
 }
 
-// disabled reports whether a section with the statements serves nothing.
+// disabled reports whether the statements disable their section.
 func disabled(all []*statement) (is bool) {
 	for _, one := range all {
 		is = one.is("disabled") || is && !one.is("enabled")
@@ -97,11 +97,11 @@ type haproxyParser struct {
 	*haproxy
 	named             map[string]*section
 	current, defaults *section
-	// conditions are the lines of open conditions.
+	// conditions holds the lines of the conditions that are open.
 	conditions []int
 }
 
-// read reads a line.
+// read parses a line.
 func (p *haproxyParser) read(line int) {
 	words, doubt := p.words(line)
 	if len(words) == 0 {
@@ -137,7 +137,8 @@ func isSection(word string) bool {
 	}, word)
 }
 
-// directive reads a line of a condition. Other directives print messages.
+// directive handles a directive of a condition. It ignores other directives, which only print
+// messages.
 func (p *haproxyParser) directive(line int, word string) {
 	n := len(p.conditions)
 	switch word {
@@ -148,7 +149,7 @@ func (p *haproxyParser) directive(line int, word string) {
 	}
 }
 
-// section starts a section. A section without a name is left out.
+// section starts a section. It omits a frontend, backend or listen section without a name.
 func (p *haproxyParser) section(line int, words []string, doubt string) {
 	s := &section{kind: words[0], line: line}
 	p.current = s
@@ -185,7 +186,7 @@ func (p *haproxyParser) section(line int, words []string, doubt string) {
 	p.sections = append(p.sections, s)
 }
 
-// words splits a line into words, and returns a doubt if its quotes are not closed.
+// words splits a line into words. If a quote is not closed, it returns a doubt.
 func (h *haproxy) words(line int) (words []string, doubt string) {
 	words, open := splitWords(h.lines[line-1], map[rune]rune{'n': '\n', 'r': '\r', 't': '\t'}, "#")
 	if open {

@@ -5,16 +5,16 @@ import (
 	"time"
 )
 
-// proxy is a service while the statements of its frontend and backend are read.
+// proxy is a service during the conversion of its frontend and backend.
 type proxy struct {
 	*haproxy
 	*service
 	idle  idle
 	rules haproxyRules
-	// stick is the line of "stick on src", and table the line of its stick-table.
+	// stick is the statement "stick on src", and table is its stick-table.
 	stick, table statement
 	balance      statement
-	// consistent reports whether hash-type is consistent.
+	// consistent reports whether hash-type is "consistent".
 	consistent bool
 	defaults   []string
 	servers    []server
@@ -24,12 +24,12 @@ type proxy struct {
 	allBackups bool
 }
 
-// idle has the timeouts of silent connections. The side with the shorter timeout ends a connection.
+// idle holds the timeouts of idle connections. The side with the shorter timeout ends a connection.
 type idle struct {
 	client, server, tunnel span
 }
 
-// shortest returns the timeout that ends an idle connection. It is the tunnel's timeout if set, and
+// shortest returns the timeout that ends an idle connection: the tunnel's timeout if it is set, and
 // otherwise the shorter timeout of both sides.
 func (i *idle) shortest() span {
 	switch {
@@ -141,7 +141,7 @@ func (p *proxy) scheduler() {
 	p.schedule(p.service, p.balance.line, as)
 }
 
-// sticky sets the affinity from a stick line and its table.
+// sticky sets the affinity from the "stick on" line and its table.
 func (p *proxy) sticky() {
 	if p.stick.line == 0 {
 		if p.table.line > 0 {

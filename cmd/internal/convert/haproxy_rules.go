@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// ruleset is the rules of one kind in one section. Its first rule that matches a client decides.
+// ruleset holds the rules of one kind in one section. The first rule that matches a client decides.
 type ruleset struct {
 	name    string
 	backend bool
 	rules   []accessRule
 }
 
-// haproxyRules is the rules about clients of a frontend and its backend.
+// haproxyRules holds the rules about clients in a frontend and its backend.
 type haproxyRules struct {
 	sets []ruleset
-	// inBackend reports whether the statements are in a backend.
+	// inBackend reports whether the current statements belong to the backend.
 	inBackend bool
-	// acls has the definitions of acls by name. aclSets has the clients of the acls that rules use.
-	// Each section has its own acls.
+	// acls maps names to the definitions of acls. aclSets maps names to the clients of acls that
+	// rules use. Each section has its own acls.
 	acls    map[string][][]string
 	aclSets map[string]aclSet
 }
@@ -34,7 +34,8 @@ func (h *haproxyRules) enterBackend() {
 	clear(h.aclSets)
 }
 
-// add adds a rule to the set of its kind. words is the rule's condition.
+// add adds a rule to the set of its kind. words holds the rule's condition. known reports whether
+// the condition depends only on the client's address.
 func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (known bool) {
 	clients, known := h.condition(words)
 	i := slices.IndexFunc(h.sets, func(s ruleset) bool { return s.name == kind && s.backend == h.inBackend })
@@ -45,7 +46,7 @@ func (h *haproxyRules) add(kind string, line int, accept bool, words []string) (
 	return known
 }
 
-// tcpRequest converts a rule about connections.
+// tcpRequest converts a tcp-request rule.
 func (p *proxy) tcpRequest(s *statement) {
 	kind, action := s.word(1), s.word(2)
 	switch {
@@ -62,7 +63,7 @@ func (p *proxy) tcpRequest(s *statement) {
 	}
 }
 
-// httpRequest converts a rule about requests.
+// httpRequest converts an http-request rule.
 func (p *proxy) httpRequest(s *statement) {
 	action := s.word(1)
 	switch {
@@ -77,8 +78,8 @@ func (p *proxy) httpRequest(s *statement) {
 	}
 }
 
-// condition returns the clients that match the condition in words, after "if" or "unless". It
-// returns false if the condition depends on more than the client's address.
+// condition returns the clients that match the condition in words, which starts with "if" or
+// "unless". It returns false if the condition depends on more than the client's address.
 func (h *haproxyRules) condition(words []string) (netset, bool) {
 	at := slices.IndexFunc(words, func(w string) bool { return w == "if" || w == "unless" })
 	if at < 0 {
@@ -157,13 +158,15 @@ func (h *haproxyRules) acl(name string) (netset, bool) {
 	return set.clients, set.known
 }
 
-// aclSet returns the clients of an acl; known reports whether they depend only on the address.
+// aclSet holds the clients of an acl. known reports whether the acl depends only on the client's
+// address.
 type aclSet struct {
 	clients netset
 	known   bool
 }
 
-// aclClients returns the clients of an acl without a name.
+// aclClients returns the clients of an anonymous acl, or of a definition of a named acl. It returns
+// false if the acl depends on more than the client's address.
 func aclClients(words []string) (netset, bool) {
 	if len(words) == 1 && (words[0] == "always_true" || words[0] == "always_false") {
 		if words[0] == "always_true" {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// server is a server line, after the options of the default-server lines above it.
+// server is a server line, combined with the options of the default-server lines above it.
 type server struct {
 	name, place string
 	line        int
-	// options has the last value of each option, or "" for options without a value.
+	// options maps each option to its last value, or to "" for an option without a value.
 	options map[string]string
 	// endpoint is the index of the server's endpoint. used reports whether the server has an
 	// endpoint.
@@ -38,7 +38,7 @@ const serverValues = "addr agent-addr agent-inter agent-port agent-send alpn ca-
 const convertedOptions = "addr agent-addr agent-check agent-inter agent-port backup ca-file check check-sni check-ssl disabled fall fastinter inter maxconn on-marked-down port rise send-proxy send-proxy-v2 " +
 	"send-proxy-v2-ssl send-proxy-v2-ssl-cn slowstart ssl track verify weight"
 
-// addServer reads a server line.
+// addServer reads a server, server-template or default-server line.
 func (p *proxy) addServer(s *statement) {
 	switch s.word(0) {
 	case "default-server":
@@ -122,7 +122,7 @@ func (p *proxy) usedServers() []*server {
 	return out
 }
 
-// serverSettings sets the fields of the service that HAProxy has for each server.
+// serverSettings sets the fields that HAProxy has per server but vipd has per service.
 func (p *proxy) serverSettings() {
 	for i := range p.servers {
 		p.servers[i].used = p.endpointOf(&p.servers[i])

@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// timing has the times of the origin's checks. Zero means that vipd's default applies.
+// timing holds the times of the origin's checks. If a time is zero, vipd's default applies.
 type timing struct {
 	interval, timeout, fast span
 }
 
-// span is a duration, with its line or other source.
+// span is a duration with its source: the line, or a description if no line sets it.
 type span struct {
 	time time.Duration
 	line int
 	why  string
 }
 
-// These are the limits of vipd's intervals.
+// These are the limits of vipd's check intervals, and the default.
 const (
 	minInterval   = 100 * time.Millisecond
 	maxInterval   = 24 * time.Hour
 	usualInterval = 2 * time.Second
 )
 
-// checkTimes sets the times of the health table, within the limits of vipd: timeout < interval,
+// checkTimes sets the times of the health table within vipd's limits: timeout < interval, and
 // fast_interval <= interval.
 func (d *draft) checkTimes(s *service, t timing) {
 	bounded := min(max(t.interval.time, minInterval), maxInterval)

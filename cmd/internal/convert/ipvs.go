@@ -9,7 +9,7 @@ import (
 // keepalived and ipvsadm both configure IPVS. Neither needs a mode: auto chooses ipvs if the kernel
 // has it.
 
-// scheduler sets the scheduler that has the name in IPVS.
+// scheduler sets the scheduler from its name in IPVS.
 func (d *draft) scheduler(s *service, line int, name string) {
 	as, known := map[string]scheduling{
 		"lblc": {"dh", lookedUp}, "lblcr": {"dh", lookedUp},
@@ -31,13 +31,13 @@ const (
 	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in those that overflow"
 )
 
-// persistent sets the affinity of clients.
+// persistent sets client affinity with a timeout.
 func (s *service) persistent(line int, timeout time.Duration) {
 	s.set(line, "affinity", "client_ip")
 	s.set(line, "affinity_timeout", seconds(timeout))
 }
 
-// granularity adds a note about a mask that groups clients.
+// granularity adds a note about a netmask that groups clients.
 func (d *draft) granularity(line int) {
 	d.note(line, "affinity is by the client's whole address; nearest is scheduler = \"sh\" if clients change their addresses")
 }

@@ -10,19 +10,20 @@ import (
 	"vipd/balancer"
 )
 
-// ipvsadm is the output of "ipvsadm -Sn", or a script, while it is read.
+// ipvsadm is the output of "ipvsadm -Sn", or a script, during its conversion.
 type ipvsadm struct {
 	*draft
 	shell shell
-	// services are the virtual services by the words that name them, such as "-t 10.96.0.10:80".
+	// services maps the words that name a virtual service, such as "-t 10.96.0.10:80", to the
+	// service.
 	services map[string]*ipvsService
 	all      []*ipvsService
-	// doubt is a line that runs ipvsadm in a way that can't be converted. 0 means that no line
-	// does.
+	// doubt is a line that runs ipvsadm in a way that can't be converted, or 0 if there is none.
 	doubt int
 }
 
-// ipvsService is a virtual service, with its endpoints' forwarding methods and indexes.
+// ipvsService is a virtual service. ways and indexes hold the forwarding methods and the indexes of
+// its endpoints.
 type ipvsService struct {
 	*service
 	ways    []string
@@ -119,7 +120,7 @@ func (r *ipvsadm) command(line int, words []string) {
 	}
 }
 
-// addrPort reads ADDRESS:PORT as ipvsadm prints it; port 0 is every port.
+// addrPort parses ADDRESS:PORT as ipvsadm prints it. Port 0 means every port.
 func (r *ipvsadm) addrPort(line int, text string) (netip.Addr, uint16, error) {
 	host, portText := splitPort(text)
 	addr, err := parseAddr(host)
@@ -164,7 +165,7 @@ func (r *ipvsadm) add(line int, o *options) *ipvsService {
 	return s
 }
 
-// settings converts the settings of a virtual service, and replaces earlier settings.
+// settings converts the settings of a virtual service. They replace its earlier settings.
 func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
 	s.settings = nil
 	if name, given := o.values["-s"]; given {
@@ -230,7 +231,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	}
 }
 
-// remove removes a real server that a command of the origin deletes.
+// remove removes a real server, because a command deletes it.
 func (r *ipvsadm) remove(s *ipvsService, line int, o *options) {
 	addr, port, err := r.addrPort(line, o.values["-r"])
 	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]

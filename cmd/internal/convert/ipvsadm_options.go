@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// options are the options of a command of ipvsadm, by their short names.
+// options holds the options of an ipvsadm command, by their short names.
 type options struct {
 	command string
 	// kind and place name the service. kind is -t, -u, -f or --sctp-service, and place is the word
-	// after it.
+	// that follows kind.
 	kind, place string
 	values      map[string]string
 	// unknown is a word that is not an option.
@@ -19,7 +19,7 @@ type options struct {
 // key returns the words that name the service.
 func (o *options) key() string { return o.kind + " " + o.place }
 
-// long returns the short names of ipvsadm's long options.
+// long maps the long options of ipvsadm to their short names.
 func long() map[string]string {
 	return map[string]string{
 		"--add-service": "-A", "--edit-service": "-E", "--delete-service": "-D", "--clear": "-C", "--restore": "-R", "--save": "-S",

@@ -10,16 +10,17 @@ import (
 	"vipd/balancer/decode"
 )
 
-// jsonReader reads an object in JSON, and the line of each of its paths.
+// jsonReader reads a JSON object and the line of each path in it.
 type jsonReader struct {
 	*json.Decoder
 	text  string
 	lines map[string]int
-	// counted is the offset up to which the lines are counted, and line is the line there.
+	// counted is the offset up to which lines were counted, and line is the line at this offset.
 	counted, line int
 }
 
-// parseJSON reads an object. The line of an error is the line of the path "".
+// parseJSON parses an object. It returns the line of each path. If parsing fails, the path "" has
+// the line of the error.
 func parseJSON(text string) (map[string]any, map[string]int, error) {
 	r := &jsonReader{Decoder: json.NewDecoder(strings.NewReader(text)), text: text, lines: map[string]int{}, line: 1}
 	r.UseNumber()
@@ -39,7 +40,7 @@ func parseJSON(text string) (map[string]any, map[string]int, error) {
 	return tree, r.lines, err
 }
 
-// now returns the line at which the reader is.
+// now returns the current line of the reader.
 func (r *jsonReader) now() int {
 	offset := int(r.InputOffset())
 	r.line += strings.Count(r.text[r.counted:offset], "\n")

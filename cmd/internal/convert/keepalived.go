@@ -8,13 +8,13 @@ import (
 	"vipd/balancer"
 )
 
-// keepalived is a configuration of keepalived while it is read.
+// keepalived is a configuration of keepalived during its conversion.
 type keepalived struct {
 	*draft
 	servers map[string]*statement // the groups of virtual servers
-	// version is the VRRP version of instances that give none; 0 means keepalived's default.
+	// version is the VRRP version of instances that don't set one, or 0 for keepalived's default.
 	version int
-	// held maps addresses to the name of their group.
+	// held maps addresses to the names of their groups.
 	held map[netip.Addr]string
 }
 
@@ -88,7 +88,7 @@ func (k *keepalived) top(n *statement) {
 	}
 }
 
-// globals reads the settings of global_defs that are defaults of instances.
+// globals reads the settings of global_defs that are defaults for instances.
 func (k *keepalived) globals(n *statement) {
 	for _, c := range n.children {
 		switch word := c.word(0); {
@@ -184,7 +184,7 @@ func addressRange(text string) ([]netip.Addr, error) {
 	return addressesFrom(from, func(a netip.Addr) bool { return a.Is4() == to.Is4() && a.Compare(to) <= 0 }, text)
 }
 
-// addressesFrom lists consecutive addresses, starting with from, as long as within is true. text is
+// addressesFrom lists consecutive addresses, starting with from, while within returns true. text is
 // the range in the origin, for errors.
 func addressesFrom(from netip.Addr, within func(netip.Addr) bool, text string) (all []netip.Addr, err error) {
 	for a := from; within(a); a = a.Next() {

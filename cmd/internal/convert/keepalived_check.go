@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// checkSettings are the settings that checkers inherit from a virtual_server, by name.
+// checkSettings maps names to the settings that checkers inherit from a virtual_server.
 type checkSettings map[string]*statement
 
 // inheritable returns the names of settings that checkers inherit.
@@ -17,7 +17,7 @@ func inheritable() []string {
 	return []string{"delay_loop", "connect_timeout", "retry", "delay_before_retry", "virtualhost"}
 }
 
-// checkSettingName returns the current name of a setting that has an older name.
+// checkSettingName returns the current name of a setting, which may have an older name.
 func checkSettingName(name string) string {
 	if name == "nb_get_retry" {
 		return "retry"
@@ -25,7 +25,7 @@ func checkSettingName(name string) string {
 	return name
 }
 
-// store stores the statement, and reports whether it is an inherited setting.
+// store stores the statement if it is an inheritable setting, and reports whether it is.
 func (c checkSettings) store(n *statement) bool {
 	name := checkSettingName(n.word(0))
 	if !slices.Contains(inheritable(), name) {
@@ -43,8 +43,8 @@ type checker struct {
 }
 
 // health writes the health table from the first checker. If another checker has another target, it
-// disables the service, because the check would test the wrong server. It adds notes about other
-// differences.
+// disables the service, because vipd would check the wrong server. Other differences only result in
+// notes.
 func (k *keepalived) health(s *service, checkers []*checker) {
 	at := slices.IndexFunc(checkers, func(c *checker) bool { return c != nil })
 	if at < 0 {
@@ -91,7 +91,7 @@ func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting)
 	}
 }
 
-// targetOf disables the service if a check is for another address than the server's.
+// targetOf disables the service if a check connects to an address other than its server's.
 func (k *keepalived) targetOf(s *service, c *checker) {
 	ip := c.connection("connect_ip")
 	if ip == nil {
@@ -104,8 +104,8 @@ func (k *keepalived) targetOf(s *service, c *checker) {
 	}
 }
 
-// checkPorts sets the port of the checks. If it is the endpoint's own port for each endpoint, it is
-// left out.
+// checkPorts sets the ports of the checks. It omits them if every check uses its endpoint's own
+// port.
 func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 	var ports []checkPort
 	for i, c := range checkers {
@@ -128,7 +128,7 @@ func (k *keepalived) checkPorts(s *service, checkers []*checker) {
 }
 
 // words returns all words of a checker, for comparison with other checkers. It replaces the
-// server's own address, so only other differences remain.
+// server's own address, so this address never makes a difference.
 func (c *checker) words() string {
 	var b strings.Builder
 	var write func(n *statement)
@@ -150,8 +150,8 @@ func (c *checker) words() string {
 	return b.String()
 }
 
-// connection returns a statement about the connection of a check, which may be in the block "host",
-// or nil.
+// connection returns a statement about the connection of a check, or nil. The statement may be in
+// the block "host".
 func (c *checker) connection(name string) (found *statement) {
 	for _, n := range c.root.children {
 		if n.word(0) == name {
@@ -225,7 +225,7 @@ func (k *keepalived) connectionFields(s *service, c *checker, nodes []*statement
 	}
 }
 
-// web reads the first url of HTTP_GET and SSL_GET.
+// web converts the first url of HTTP_GET or SSL_GET.
 func (k *keepalived) web(s *service, c *checker) {
 	if c.root.word(0) == "SSL_GET" {
 		s.health = put(s.health, setting{name: "verify", value: false, why: "keepalived does not verify certificates"})
@@ -267,7 +267,7 @@ func (k *keepalived) web(s *service, c *checker) {
 	}
 }
 
-// dns reads DNS_CHECK, which by default asks port 53 of the server for the SOA record of the root.
+// dns converts DNS_CHECK. By default, it asks port 53 of the server for the SOA record of the root.
 func (k *keepalived) dns(s *service, c *checker) {
 	name := "."
 	kind := "SOA"
@@ -317,8 +317,8 @@ func (k *keepalived) udp(s *service, c *checker) {
 	s.health = defaulted(s.health, "send", "vipd")
 }
 
-// times sets the times of a checker. One check and its retries count as a failure; a single check
-// that passes counts as a success.
+// times sets the times and counts of a checker. A check counts as failed after all its retries have
+// failed, and as passed after one success.
 func (k *keepalived) times(s *service, c *checker, retry int) {
 	t := timing{interval: span{time: time.Minute, why: originDefault}, fast: retryDelay(c)}
 	if c.root.word(0) != "MISC_CHECK" {
@@ -340,7 +340,7 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 		t.timeout = span{time: below(t.interval.time), why: "the origin's default: the interval"}
 	}
 	if t.fast.line == 0 {
-		t.fast.time = min(t.fast.time, t.interval.time) // a default is not worth a note
+		t.fast.time = min(t.fast.time, t.interval.time) // limit a default without a note
 	}
 	k.checkTimes(s, t)
 	fall := setting{name: "fall", value: int64(retry + 1), why: "the origin's default: one check and its retries"}
@@ -355,7 +355,8 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived one check that passes is enough"})
 }
 
-// retryDelay returns keepalived's default of delay_before_retry. It has no effect without retries.
+// retryDelay returns keepalived's default of delay_before_retry for the kind of check, or zero if
+// there is none.
 func retryDelay(c *checker) span {
 	switch c.root.word(0) {
 	case "HTTP_GET", "SSL_GET":

@@ -8,20 +8,21 @@ import (
 const (
 	// maxReplacements is the maximum number of variables that are replaced in one line.
 	maxReplacements = 200
-	// maxLines is the maximum number of lines after replacement. Variables with several lines may
-	// contain each other.
+	// maxLines is the maximum number of lines after replacement. It is needed because variables
+	// with several lines may contain each other.
 	maxLines = 1 << 17
 )
 
-// keepalivedLines holds the lines of keepalived's configuration while variables are replaced.
+// keepalivedLines replaces the variables in the lines of keepalived's configuration.
 type keepalivedLines struct {
 	*draft
-	// variables are the lines of definitions such as $NAME=value.
+	// variables maps names to the lines of definitions such as $NAME=value.
 	variables map[string][]sourceLine
 	out       []sourceLine
 }
 
-// keepalivedLines returns the lines of the origin without comments, with the values of variables.
+// keepalivedLines returns the lines of the origin without comments, and with variables replaced by
+// their values.
 func (d *draft) keepalivedLines() []sourceLine {
 	k := &keepalivedLines{draft: d, variables: map[string][]sourceLine{}}
 	for i := 0; i < len(d.lines); {
@@ -69,8 +70,8 @@ func uncommented(text string) (string, bool) {
 	return out.String(), false
 }
 
-// read joins lines and adds the result. If it defines a variable, read stores the definition
-// instead.
+// read joins lines. If the result defines a variable, read stores the definition, and otherwise it
+// adds the result to the output.
 func (k *keepalivedLines) read(lines []sourceLine) {
 	text := strings.TrimSpace(lines[0].text)
 	if strings.HasPrefix(text, "@") {
@@ -100,7 +101,7 @@ func (k *keepalivedLines) read(lines []sourceLine) {
 	k.expand(joined, 0)
 }
 
-// definition splits $NAME=value.
+// definition splits $NAME=value. ok reports whether the text has this form.
 func definition(text string) (name, value string, ok bool) {
 	if !strings.HasPrefix(text, "$") {
 		return "", "", false
@@ -124,8 +125,8 @@ func nameLength(text string) int {
 	return len(text)
 }
 
-// expand adds a line after it replaces the variables in it. A variable with several lines results
-// in several lines.
+// expand replaces the variables in a line and adds the result. A variable with several lines
+// results in several lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements || len(k.out) > maxLines {
 		l.doubt = "its variables contain each other, or are too many"
@@ -158,7 +159,8 @@ func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	}
 }
 
-// expandLines adds a line in which a variable with several lines replaces the text from at to end.
+// expandLines adds a line in which a variable with several lines replaces the text between the
+// offsets at and end.
 func (k *keepalivedLines) expandLines(l sourceLine, at, end int, value []sourceLine, depth int) {
 	for i, v := range value {
 		if i == 0 {

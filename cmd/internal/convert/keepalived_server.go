@@ -56,7 +56,7 @@ func (k *keepalived) sorryServers(s *service, n *statement) (lines []int) {
 }
 
 // quorum converts the quorum. Below the quorum, keepalived sends clients to the sorry server.
-// Without a sorry server it continues to serve, and only runs scripts.
+// Without a sorry server, it continues to serve and only runs scripts.
 func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 	for _, c := range n.children {
 		quorum, err := strconv.Atoi(c.word(1))

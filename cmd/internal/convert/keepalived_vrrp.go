@@ -38,12 +38,12 @@ func keepalivedInstanceAnswers() []answer {
 	}
 }
 
-// instance is a vrrp_instance while it is read.
+// instance is a vrrp_instance during its conversion.
 type instance struct {
 	*keepalived
 	*vrrpGroup
 	n *statement
-	// listed are the addresses in adverts, and excluded the others.
+	// listed holds the VIPs in adverts, and excluded the other VIPs.
 	listed, excluded []netip.Addr
 	version          int
 }
@@ -70,7 +70,7 @@ func (k *keepalived) vrrpInstance(n *statement) {
 	in.advertise()
 }
 
-// advertise writes the addresses in adverts if other addresses are excluded, or if the group uses
+// advertise writes the list of VIPs in adverts if there are excluded VIPs, or if the group uses
 // IPv6. An IPv6 group may have the router ID of an IPv4 group.
 func (in *instance) advertise() {
 	if len(in.listed) == 0 || len(in.excluded) == 0 && in.listed[0].Is4() {
@@ -93,7 +93,7 @@ func (in *instance) last(word string) (found *statement) {
 	return found
 }
 
-// address reads the addresses of a block.
+// address reads the VIPs of a block. It ignores other statements.
 func (in *instance) address(c *statement) {
 	listed := c.word(0) == "virtual_ipaddress"
 	if !listed && c.word(0) != "virtual_ipaddress_excluded" {
@@ -191,7 +191,7 @@ func (in *instance) priority(c *statement) {
 	}
 }
 
-// interval reads the time between adverts, in seconds with decimals.
+// interval reads the interval of adverts, in seconds with decimals.
 func (in *instance) interval(c *statement) {
 	f, err := strconv.ParseFloat(c.word(1), 64)
 	if err != nil || f <= 0 || f > 255 {
@@ -229,7 +229,7 @@ func (in *instance) peers(c *statement) {
 	}
 }
 
-// authentication reads a password. keepalived ignores it in version 3, and uses 8 bytes.
+// authentication reads the password, which has at most 8 bytes. keepalived ignores it in version 3.
 func (in *instance) authentication(c *statement) {
 	kind := "PASS"
 	password := ""

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// kubernetes is a set of manifests while it is read.
+// kubernetes is a set of manifests during its conversion.
 type kubernetes struct {
 	*draft
 	services []yamlNode
 	// slices and endpoints are the EndpointSlices and Endpoints of each service, by namespace and
 	// name.
 	slices, endpoints map[string][]yamlNode
-	// known has the services that the text defines.
+	// known holds the services that the text defines.
 	known map[string]bool
 }
 
 // kubernetesAnswers returns notes about fields of a Service that vipd does not have. Fields with an
-// empty note are converted, or concern only the cluster.
+// empty note are either converted or matter only to the cluster.
 func kubernetesAnswers() []answer {
 	return []answer{
 		{"spec", "type ports clusterIP clusterIPs externalIPs loadBalancerIP sessionAffinity sessionAffinityConfig externalTrafficPolicy " +
@@ -56,7 +56,7 @@ func readKubernetes(d *draft) error {
 	return nil
 }
 
-// key returns the namespace and name of an object. An object without a namespace is in "default".
+// key returns the namespace and name of an object. The default namespace is "default".
 func key(namespace, name string) string { return cmp.Or(namespace, "default") + "/" + name }
 
 // object stores an object in the list of its kind.
@@ -87,20 +87,20 @@ func (k *kubernetes) object(n yamlNode, depth int) {
 	}
 }
 
-// side is one half of a Service. It has the cluster's addresses or the external addresses, with
-// their own traffic policy.
+// side is one half of a Service: its cluster addresses or its external addresses. Each half has its
+// own traffic policy.
 type side struct {
 	name string
 	vips []yamlNode
-	// policy is the traffic policy, and ranges are the networks that may connect.
+	// policy is the traffic policy. ranges lists the networks whose clients may connect.
 	policy, ranges yamlNode
 	// nodePorts reports whether this side has the node ports.
 	nodePorts bool
 }
 
-// service creates services from a Service. If the traffic policies of cluster addresses and
-// external addresses differ, each gets its own services. Each group of ports with other endpoints
-// also gets its own.
+// service creates services from a Service. Cluster addresses and external addresses get separate
+// services if their traffic policies differ. Groups of ports with different endpoints also get
+// separate services.
 func (k *kubernetes) service(n yamlNode) {
 	meta, spec := n.get("metadata"), n.get("spec")
 	name := meta.get("name").text()
@@ -126,7 +126,7 @@ func (k *kubernetes) service(n yamlNode) {
 	}
 }
 
-// sides splits a Service by its addresses. It joins halves with equal policies.
+// sides splits a Service by its addresses. Halves with the same policy become one side.
 func (k *kubernetes) sides(n yamlNode) []side {
 	spec := n.get("spec")
 	kind := spec.get("type").text()
@@ -178,7 +178,7 @@ func unique(all []yamlNode) []yamlNode {
 	})
 }
 
-// write adds a service with the ports and endpoints of a group.
+// write adds a service with the VIPs of half, and with the ports and endpoints of group.
 func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup) {
 	spec := n.get("spec")
 	s := k.newService(n.line(), name)
@@ -226,8 +226,8 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 	k.locality(s, n, half, group)
 }
 
-// locality sets the locality of endpoints, according to the service's traffic policy, its
-// distribution or the hints of its endpoints.
+// locality sets the locality of the endpoints from the Service's traffic policy, its traffic
+// distribution, or the hints of its endpoints.
 func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGroup) {
 	distribution := n.get("spec", "trafficDistribution")
 	topology := n.get("metadata", "annotations", "service.kubernetes.io/topology-mode")

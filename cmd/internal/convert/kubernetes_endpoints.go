@@ -41,7 +41,7 @@ type portGroup struct {
 	endpoints []*kubeEndpoint
 }
 
-// groups reads the ports and endpoints of a Service.
+// groups reads the ports and endpoints of a Service, and groups the ports by their endpoints.
 func (k *kubernetes) groups(n yamlNode) []*portGroup {
 	endpoints := k.endpointsOf(n)
 	var out []*portGroup
@@ -61,7 +61,7 @@ func (k *kubernetes) groups(n yamlNode) []*portGroup {
 			}
 		}
 		if len(members) == 0 {
-			id.WriteString(p.name) // an empty list does not affect other ports
+			id.WriteString(p.name) // ports without endpoints have separate groups
 		}
 		group := byEndpoints[id.String()]
 		if group == nil {
@@ -80,7 +80,7 @@ func (k *kubernetes) groups(n yamlNode) []*portGroup {
 	return out
 }
 
-// port reads a port of a Service.
+// port reads a port of a Service. It returns false if the port can't be converted.
 func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	p := kubePort{node: n, name: n.get("name").text(), proto: balancer.Protocol(strings.ToLower(cmp.Or(n.get("protocol").text(), "TCP")))}
 	for _, field := range n.keys() {
@@ -102,8 +102,8 @@ func (k *kubernetes) port(n yamlNode) (kubePort, bool) {
 	return p, true
 }
 
-// endpointsOf lists the endpoints of a Service: from its EndpointSlices, or from its Endpoints if
-// it has no slices.
+// endpointsOf lists the endpoints of a Service. They come from its EndpointSlices or, if it has
+// none, from its Endpoints.
 func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 	meta := n.get("metadata")
 	name := key(meta.get("namespace").text(), meta.get("name").text())
@@ -123,11 +123,11 @@ func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 	return r.all
 }
 
-// endpointReader collects the endpoints of one Service. An endpoint may be in several slices, with
-// other ports in each.
+// endpointReader collects the endpoints of one Service. An endpoint may be in several slices, each
+// with other ports.
 type endpointReader struct {
 	*kubernetes
-	// notReady reports whether endpoints serve before they are ready.
+	// notReady reports whether clients may reach endpoints that are not ready.
 	notReady bool
 	seen     map[string]*kubeEndpoint
 	all      []*kubeEndpoint
@@ -157,7 +157,7 @@ func (r *endpointReader) slice(n yamlNode) {
 		conditions := e.get("conditions")
 		ready, serving := conditions.get("ready"), conditions.get("serving")
 		terminating := conditions.get("terminating").text() == "true"
-		// Only the first address counts, because kube-proxy reads no other.
+		// Like kube-proxy, read only the first address.
 		address := e.get("addresses").list()
 		if len(address) == 0 {
 			continue
@@ -200,7 +200,8 @@ func (r *endpointReader) subset(n yamlNode) {
 	}
 }
 
-// endpoint adds the ports of an endpoint. It returns nil if the address can't be read.
+// endpoint adds an endpoint with the ports, or adds the ports to the known endpoint. It returns nil
+// if the address can't be read.
 func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kubeEndpoint {
 	addr, ok := r.host(max(1, address.line()), address.text())
 	if !ok {
@@ -223,8 +224,8 @@ func (r *endpointReader) endpoint(address yamlNode, ports map[string]int64) *kub
 	return one
 }
 
-// target returns the endpoints' port for p. It is the first endpoint's port, or the Service's
-// target port if there is no endpoint.
+// target returns the port of the endpoints for p: the first endpoint's port, or the Service's
+// target port if there are no endpoints.
 func (g *portGroup) target(p kubePort) int64 {
 	if len(g.endpoints) == 0 {
 		return p.target
@@ -252,8 +253,8 @@ func (g *portGroup) writePorts(s *service, nodePorts bool) {
 	}
 }
 
-// writeEndpoints adds the endpoints of the group. An endpoint has its own ports if they differ from
-// the targets of the service.
+// writeEndpoints adds the endpoints of the group. An endpoint gets its own ports if they differ
+// from the service's target ports.
 func (g *portGroup) writeEndpoints(s *service) {
 	for _, e := range g.endpoints {
 		fields := s.endpoint(e.node.line(), e.addr.String(), 0)
@@ -281,8 +282,8 @@ func (g *portGroup) writeEndpoints(s *service) {
 	}
 }
 
-// hints returns the line of a hint if all endpoints have hints, as kube-proxy requires. elsewhere
-// is the line of a hint that names another zone than the endpoint's.
+// hints returns the line of a hint, or 0 unless all endpoints have hints, as kube-proxy requires.
+// elsewhere is the line of a hint that names another zone than its endpoint's, or 0.
 func (g *portGroup) hints() (line, elsewhere int) {
 	for _, e := range g.endpoints {
 		if len(e.hintedZones) == 0 {

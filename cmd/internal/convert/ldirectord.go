@@ -10,10 +10,10 @@ import (
 	"vipd/balancer"
 )
 
-// ldirectord is a configuration of ldirectord while it is read.
+// ldirectord is a configuration of ldirectord during its conversion.
 type ldirectord struct {
 	*draft
-	// globals are the directives above the services.
+	// globals holds the directives above the services.
 	globals directives
 }
 
@@ -23,14 +23,15 @@ type directive struct {
 	line        int
 }
 
-// directives has the last directives of each name.
+// directives maps each name to the last directive with this name.
 type directives map[string]directive
 
 // virtual is a virtual service of ldirectord.
 type virtual struct {
 	directive
 	body []directive
-	// own has the directives of body by name; repeatable directives are only in body.
+	// own holds the directives of body by name. For directives that may be repeated, only body is
+	// complete.
 	own directives
 	// port and proto are the service's port and protocol.
 	port  uint16
@@ -56,8 +57,8 @@ func ldirectordAnswers() []answer {
 	}
 }
 
-// readLdirectord reads ldirectord.cf. The directives of a virtual service follow its line and are
-// indented.
+// readLdirectord reads ldirectord.cf. The directives of a virtual service are indented and follow
+// its line.
 func readLdirectord(d *draft) error {
 	l := &ldirectord{draft: d, globals: directives{}}
 	d.answers = ldirectordAnswers()
@@ -86,7 +87,7 @@ func readLdirectord(d *draft) error {
 	return nil
 }
 
-// directive reads a line. It hides passwords, so they don't appear in comments.
+// directive parses a line. It hides passwords, so they don't appear in comments of the output.
 func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	text := l.lines[line-1]
 	text = text[:startOfComment(text)]
@@ -104,7 +105,8 @@ func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	return one, text[0] == ' ' || text[0] == '\t', true
 }
 
-// startOfComment returns the index of the comment of a line, or the length of the line.
+// startOfComment returns the index at which the comment of a line starts, or the length of the
+// line.
 func startOfComment(text string) int {
 	quoted := false
 	for i := range len(text) {
@@ -118,7 +120,7 @@ func startOfComment(text string) int {
 	return len(text)
 }
 
-// find returns a directive of the service, or otherwise the global directive.
+// find returns a directive of the service or, if there is none, the global directive.
 func (l *ldirectord) find(v *virtual, name string) (directive, bool) {
 	one, known := v.own[name]
 	if !known {
@@ -162,7 +164,7 @@ func (l *ldirectord) virtual(v *virtual) {
 	l.checks(s, v)
 }
 
-// unusable writes a service whose address or port is unknown as a comment.
+// unusable adds a disabled service, because its address or port is unknown.
 func (l *ldirectord) unusable(v *virtual, format string, args ...any) {
 	s := l.newService(v.line, "vs", v.value)
 	l.disable(s, v.line, format, args...)
@@ -170,8 +172,8 @@ func (l *ldirectord) unusable(v *virtual, format string, args ...any) {
 	l.servers(s, v)
 }
 
-// servicePort parses a port, or the name of a port in /etc/services that load balancers usually
-// serve.
+// servicePort parses a port or its name in /etc/services. It knows the names of ports that load
+// balancers usually serve.
 func servicePort(text string) (uint16, error) {
 	known := map[string]uint16{
 		"ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "domain": 53, "http": 80, "www": 80, "pop3": 110, "nntp": 119, "ntp": 123, "imap": 143,
@@ -184,7 +186,7 @@ func servicePort(text string) (uint16, error) {
 	return parsePort(text)
 }
 
-// servers adds the endpoints, and the fallback server as a backup.
+// servers adds the real servers as endpoints, and the fallback server as a backup.
 func (l *ldirectord) servers(s *service, v *virtual) {
 	for _, one := range v.body {
 		if one.name == "real" || one.name == "real6" {
@@ -209,7 +211,7 @@ func (l *ldirectord) servers(s *service, v *virtual) {
 	}
 }
 
-// target splits an address and its port, which may be a name.
+// target splits an address and its port. It replaces the name of a port with its number.
 func (l *ldirectord) target(line int, text string) (host, port string) {
 	host, port = splitPort(text)
 	if port == "" {
@@ -298,7 +300,7 @@ func unquoted(text string) string {
 	return text
 }
 
-// requests returns the request and the expected text of the real servers. If the servers' texts
+// requests returns the request and the expected text of the real servers' checks. If the servers
 // differ, it disables the service, because all endpoints have the same check.
 func (l *ldirectord) requests(s *service, v *virtual) (request, receive directive) {
 	request, receive = v.own["request"], v.own["receive"]
@@ -327,24 +329,25 @@ func (l *ldirectord) requests(s *service, v *virtual) (request, receive directiv
 	return request, receive
 }
 
-// checkCommand returns a check by a program with the arguments that ldirectord passes: the virtual
-// address and port, and the server's.
+// checkCommand returns the command of a check that runs a program with ldirectord's arguments: the
+// address and port of the virtual service, and the address and port of the server.
 func checkCommand(program string, vip netip.Addr, port uint16) []any {
 	script := fmt.Sprintf("exec \"$0\" %s %d \"$VIPD_ADDRESS\" \"$VIPD_PORT\"", vip, port)
 	return []any{"/bin/sh", "-c", script, program}
 }
 
-// isPattern reports whether a regular expression is more than a text.
+// isPattern reports whether a regular expression has special characters.
 func isPattern(text string) bool {
 	return strings.ContainsAny(text, `\^$.|?*+()[]{}`)
 }
 
-// greetings maps protocols to the first words of a server, if the server speaks first.
+// greetings maps protocols in which the server speaks first to the start of its greeting.
 func greetings() map[string]string {
 	return map[string]string{"smtp": "220", "submission": "220", "ftp": "220", "nntp": "20", "pop": "+OK", "imap": "* OK"}
 }
 
-// negotiated returns the service that a negotiating check speaks.
+// negotiated returns the directive with the protocol of a negotiating check. Its default depends on
+// the port.
 func (v *virtual) negotiated() directive {
 	if one, given := v.own["service"]; given {
 		return one
@@ -360,12 +363,13 @@ func (v *virtual) negotiated() directive {
 	return directive{"service", name, v.line}
 }
 
-// isNumber reports whether a checktype counts connections between two negotiating checks.
+// isNumber reports whether a checktype is a number: the number of connect checks between two
+// negotiating checks.
 func isNumber(kind string) bool {
 	return number(strings.TrimPrefix(kind, "checktimeout")) >= 0
 }
 
-// connectOnly are the services that a check of type tcp can only connect to.
+// connectOnly lists the services for which vipd only has checks of type tcp, which connect.
 func connectOnly() []string {
 	return []string{"http_proxy", "imaps", "ldap", "ldaps", "mysql", "oracle", "pgsql", "pops", "radius", "sip"}
 }

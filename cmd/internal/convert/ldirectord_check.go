@@ -47,7 +47,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 	}
 }
 
-// external reads the program of a check.
+// external writes a check that runs the program of a directive.
 func (l *ldirectord) external(s *service, v *virtual, line int) {
 	program := directive{"checkcommand", "/bin/true", line}
 	if own, given := l.find(v, "checkcommand"); given {
@@ -62,7 +62,7 @@ func (l *ldirectord) external(s *service, v *virtual, line int) {
 	l.note(program.line, "the program runs as nobody; user in the health table chooses another user. Only root may be able to change it")
 }
 
-// negotiate writes a check that speaks the protocol of the service.
+// negotiate writes a check that uses the protocol of the service.
 func (l *ldirectord) negotiate(s *service, v *virtual) {
 	service := v.negotiated()
 	request, receive := l.requests(s, v)
@@ -131,7 +131,7 @@ func (l *ldirectord) expect(s *service, receive directive) {
 	}
 }
 
-// dns writes a DNS check that requests the address of a name, or the name of an address.
+// dns writes a DNS check that looks up the address of a name, or the name of an address.
 func (l *ldirectord) dns(s *service, service, request, receive directive) {
 	s.check(service.line, "type", "dns")
 	query := cmp.Or(request.value, ".")
@@ -148,7 +148,7 @@ func (l *ldirectord) dns(s *service, service, request, receive directive) {
 	}
 }
 
-// common writes the fields that all checks share: port, times and counts.
+// common writes the fields that all kinds of checks share: the port, the times and the counts.
 func (l *ldirectord) common(s *service, v *virtual, negotiates bool) {
 	if port, given := l.find(v, "checkport"); given {
 		if n, err := parsePort(port.value); err == nil {

@@ -8,7 +8,7 @@ import (
 // netset is a set of addresses: sorted ranges that neither overlap nor touch. IPv4 precedes IPv6.
 type netset []addrRange
 
-// addrRange is the addresses from first to last, of one family.
+// addrRange represents the addresses from first to last, which have the same family.
 type addrRange struct{ first, last netip.Addr }
 
 // everyone returns all addresses of both families.
@@ -37,7 +37,7 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// merged sorts ranges and joins those that overlap or touch.
+// merged sorts ranges, and joins ranges that overlap or touch.
 func merged(ranges []addrRange) netset {
 	slices.SortFunc(ranges, func(a, b addrRange) int { return a.first.Compare(b.first) })
 	var out netset
@@ -99,7 +99,7 @@ func (n netset) family(v4 bool) netset {
 	return slices.DeleteFunc(slices.Clone(n), func(r addrRange) bool { return r.first.Is4() != v4 })
 }
 
-// networks returns the smallest list of networks that has exactly these addresses.
+// networks returns the shortest list of networks that contains exactly the addresses of n.
 func (n netset) networks() []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range n {

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// nginx is a configuration of nginx while it is read.
+// nginx is a configuration of nginx during its conversion.
 type nginx struct {
 	*draft
 	upstreams map[string]*statement
@@ -112,8 +112,7 @@ type nginxServer struct {
 	block  *statement
 	groups []bindGroup[nginxTraits]
 	pass   *statement
-	// shared is the line of another server with the same address and port. 0 means that no server
-	// has them.
+	// shared is the line of another server with the same address and port, or 0 if there is none.
 	shared int
 }
 
@@ -162,7 +161,7 @@ func (n *nginx) serve(server *nginxServer, outer *statement) {
 	}
 }
 
-// target returns a name for the service of a proxy_pass line, and its upstream.
+// target returns the name for the service of a proxy_pass line, and its upstream.
 func (n *nginx) target(pass *statement) (string, *statement) {
 	name := pass.word(1)
 	n.used[name] = true
@@ -176,7 +175,7 @@ func (n *nginx) target(pass *statement) (string, *statement) {
 	return "server-" + place, &statement{line: pass.line, children: []*statement{{words: []string{"server", place}, line: pass.line}}}
 }
 
-// defaults sets the default timeouts of nginx.
+// defaults sets nginx's default timeouts.
 func (n *nginx) defaults(s *service) {
 	if len(s.ports) > 0 && s.ports[0].fields()["protocol"] == nil {
 		s.settings = defaulted(s.settings, "connect_timeout", "1m")
@@ -316,7 +315,7 @@ func (n *nginx) upstream(s *service, block *statement) {
 	n.slowStart(s, ramps)
 }
 
-// option returns the value of NAME=VALUE among words, or "" if no word has the name.
+// option returns the value of NAME=VALUE among words, or "" if it is missing.
 func option(words []string, name string) string {
 	for _, w := range words {
 		if value, found := strings.CutPrefix(w, name+"="); found {
@@ -360,7 +359,7 @@ func (n *nginx) endpointOf(s *service, one *statement) bool {
 	return true
 }
 
-// setting reads a line of a server or stream block that no other function reads.
+// setting converts a line of a server or stream block that no other function converts.
 func (n *nginx) setting(s *service, one *statement) {
 	switch name, value := one.word(0), one.word(1); name {
 	case "proxy_timeout":
@@ -382,7 +381,7 @@ func (n *nginx) setting(s *service, one *statement) {
 	}
 }
 
-// health reads health_check of nginx Plus.
+// health converts health_check of nginx Plus.
 func (n *nginx) health(s *service, one *statement) {
 	s.check(one.line, "type", "tcp")
 	t := timing{interval: span{time: 5 * time.Second, why: originDefault}}

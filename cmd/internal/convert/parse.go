@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// parsePort reads a port from 1 to 65535.
+// parsePort parses a port from 1 to 65535.
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
@@ -17,7 +17,7 @@ func parsePort(text string) (uint16, error) {
 	return uint16(n), nil
 }
 
-// portRange reads PORT or FIRST-LAST. form is the syntax of the line, for the error.
+// portRange parses PORT or FIRST-LAST. form is the syntax of the line, for the error.
 func (d *draft) portRange(line int, text, form string) (first, last uint16, err error) {
 	low, high, isRange := strings.Cut(text, "-")
 	if first, err = parsePort(low); err != nil {
@@ -32,7 +32,7 @@ func (d *draft) portRange(line int, text, form string) (first, last uint16, err 
 	return first, last, nil
 }
 
-// parseAddr reads an address, which may be in brackets.
+// parseAddr parses an address, which may be in brackets.
 func parseAddr(text string) (netip.Addr, error) {
 	if inner, ok := strings.CutPrefix(text, "["); ok {
 		text = strings.TrimSuffix(inner, "]")
@@ -44,8 +44,8 @@ func parseAddr(text string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. IPv6 addresses may have no brackets; then
-// the port follows the last colon.
+// splitPort splits HOST:PORT, [HOST]:PORT, HOST or :PORT. In an IPv6 address without brackets, the
+// port follows the last colon.
 func splitPort(text string) (host, port string) {
 	if strings.HasSuffix(text, "]") {
 		return text, ""
@@ -57,8 +57,8 @@ func splitPort(text string) (host, port string) {
 	return text[:i], text[i+1:]
 }
 
-// parseSpan parses a time with units, such as 10s, 1m30s, 500ms or 1d. A number without a unit is a
-// multiple of unit.
+// parseSpan parses a time with units, such as 10s, 1m30s, 500ms or 1d. A number without a unit is
+// multiplied by unit.
 func parseSpan(text string, unit time.Duration) (time.Duration, error) {
 	const day, longest = 24 * time.Hour, 100 * 365 * 24 * time.Hour
 	days, rest, hasDays := strings.Cut(text, "d")
@@ -100,9 +100,9 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	return nil, d.errorf(line, "%q listens on every address of its host, and vipd needs the VIP: give %s with --vip ADDRESS", d.lineText(line), kind)
 }
 
-// listening returns the addresses of a listener on host. They are host itself or, for a wildcard,
-// the VIPs of Options. v4 and v6 select the families of a wildcard without a family. "::" also
-// includes IPv4 if both are true.
+// listening returns the addresses of a listener on host: host itself or, for a wildcard, the VIPs
+// of Options. v4 and v6 select the families of "" and "*". "::" also includes IPv4 if both are
+// true.
 func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, error) {
 	switch host {
 	case "", "*":
@@ -121,8 +121,8 @@ func (d *draft) listening(line int, host string, v4, v6 bool) ([]netip.Addr, err
 	return []netip.Addr{addr}, nil
 }
 
-// listeners returns a copy of one for each address of host and each port of the range. word is the
-// first word of the line, for errors.
+// listeners returns a copy of the given listener for each address of host and each port of the
+// range. word is the first word of the line, for errors.
 func (d *draft) listeners(one listener, host, ports, word string, v4, v6 bool) ([]listener, error) {
 	first, last, err := d.portRange(one.line, ports, word+" ADDRESS:PORT")
 	if err != nil {

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// service is a service in a draft. Each part has the line of its source.
+// service is a service in a draft. Each part records the line from which it comes.
 type service struct {
 	name                   string
 	line                   int
@@ -12,9 +12,9 @@ type service struct {
 	settings               []setting
 	// health are the fields of the health table.
 	health []setting
-	// clients has the addresses that may connect; nil means all.
+	// clients holds the addresses that may connect. If nil, all clients may.
 	clients netset
-	// reasons has the reasons why the service is commented out. If empty, the service is enabled.
+	// reasons lists the reasons why the service is disabled. If empty, the service is enabled.
 	reasons []Note
 }
 
@@ -22,7 +22,7 @@ type service struct {
 type listElement struct {
 	value any
 	line  int
-	// port is the port of an endpoint; 0 means the service's.
+	// port is the port of an endpoint. If 0, the endpoint has the service's port.
 	port uint16
 }
 
@@ -32,18 +32,18 @@ func (e *listElement) fields() map[string]any { return e.value.(map[string]any) 
 type setting struct {
 	name  string
 	value any
-	// line is the line of the origin that sets the field. If line is 0, no line sets it, and why
-	// describes the source of the value.
+	// line is the line of the origin that sets the field. If it is 0, no line sets the field, and
+	// why describes the source of the value.
 	line int
 	why  string
 }
 
-// set sets a field, and replaces an earlier value.
+// set sets a field. It replaces an earlier value.
 func (s *service) set(line int, name string, value any) {
 	s.settings = put(s.settings, setting{name: name, value: value, line: line})
 }
 
-// check sets a field of the health table, and replaces an earlier value.
+// check sets a field of the health table. It replaces an earlier value.
 func (s *service) check(line int, name string, value any) {
 	s.health = put(s.health, setting{name: name, value: value, line: line})
 }
@@ -53,10 +53,10 @@ func put(all []setting, one setting) []setting {
 	return append(all, one)
 }
 
-// originDefault is the comment of a field with the default value of the origin.
+// originDefault is the comment on a field that has the default value of the origin.
 const originDefault = "the default of the origin"
 
-// defaulted sets a field without a value to the origin's default.
+// defaulted adds a field with the origin's default, unless the field is already set.
 func defaulted(all []setting, name string, value any) []setting {
 	if find(all, name) != nil {
 		return all
@@ -72,7 +72,7 @@ func find(all []setting, name string) *setting {
 	return nil
 }
 
-// endpoint adds an endpoint, and omits fields that have their default value.
+// endpoint adds an endpoint, and returns its fields, to which the caller may add more.
 func (s *service) endpoint(line int, address string, port uint16) map[string]any {
 	fields := map[string]any{"address": address}
 	s.endpoints = append(s.endpoints, listElement{value: fields, port: port, line: line})

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// shell interprets lines of a script that runs ipvsadm. It maps variables to their values.
+// shell interprets the lines of a script that runs ipvsadm. It maps variables to their values.
 type shell map[string]string
 
-// shellKind is the kind of a line.
+// shellKind is the kind of a line of a script.
 type shellKind int
 
 const (
@@ -19,7 +19,8 @@ const (
 	shellHidden                   // runs ipvsadm in a loop, a condition or a list of commands
 )
 
-// read returns the words of an ipvsadm command, without its name.
+// read returns the kind of a line. For an ipvsadm command, it also returns the words without the
+// program's name.
 func (s shell) read(text string) ([]string, shellKind) {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.HasPrefix(text, "#") {

@@ -2,14 +2,14 @@ package convert
 
 import "time"
 
-// ramp is the slow start of a server of the origin. text is "" if the server has none.
+// ramp is the slow start of a server in the origin. text is "" if the server has none.
 type ramp struct {
 	line int
 	text string
 	unit time.Duration
 }
 
-// slowStart sets slow_start to the longest time of all servers, with a note for each server with
+// slowStart sets slow_start to the longest time of all servers. It adds a note for each server with
 // another time.
 func (d *draft) slowStart(s *service, ramps []ramp) {
 	spans := make([]span, len(ramps))

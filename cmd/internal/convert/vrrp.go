@@ -19,7 +19,7 @@ type vrrpGroup struct {
 	line     int
 	settings []setting
 	vips     []listElement
-	// reasons has the reasons why the group is commented out. If empty, the group is enabled.
+	// reasons lists the reasons why the group is disabled. If empty, the group is enabled.
 	reasons []Note
 }
 
@@ -34,7 +34,7 @@ func (d *draft) newGroup(line int, word string) *vrrpGroup {
 	return g
 }
 
-// liveGroups counts the groups that are not commented out.
+// liveGroups counts the groups that are not disabled.
 func (d *draft) liveGroups() (n int) {
 	for _, g := range d.groups {
 		if len(g.reasons) == 0 {
@@ -44,8 +44,8 @@ func (d *draft) liveGroups() (n int) {
 	return n
 }
 
-// fitGroups disables the groups that vipd would refuse. If no group remains, another program
-// continues to own the addresses.
+// fitGroups disables the groups that vipd would refuse. If no group remains, another program still
+// has to own the VIPs, so vipd must not add them.
 func (d *draft) fitGroups() {
 	for _, g := range d.groups {
 		if text := d.refusedGroup(g); text != "" {

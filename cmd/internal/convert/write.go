@@ -16,7 +16,7 @@ type writer struct {
 
 func (w *writer) printf(format string, args ...any) { fmt.Fprintf(w, format, args...) }
 
-// text writes a draft as a configuration of vipd.
+// text returns the draft as a configuration of vipd.
 func (d *draft) text() string {
 	w := &writer{draft: d}
 	w.printf("# Converted from %s, a configuration of %s. Behind each setting is the line that it comes from.\n", plain(d.file), d.format)
@@ -93,8 +93,8 @@ func (w *writer) setting(one setting) {
 	w.printf("%s = %s%s\n", tomltext.Key(one.name), tomltext.Value(one.value, ""), comment)
 }
 
-// list writes a list. If the elements come from several lines of the origin, each gets its own
-// line.
+// list writes a list. If its elements come from several lines of the origin, it writes each element
+// on its own line.
 func (w *writer) list(s *service, name string, entries []listElement) {
 	apart := slices.ContainsFunc(entries, func(e listElement) bool { return e.line != entries[0].line })
 	if !apart {
@@ -112,7 +112,7 @@ func (w *writer) list(s *service, name string, entries []listElement) {
 	w.WriteString("]\n")
 }
 
-// comment quotes a line of the origin.
+// comment returns a comment that quotes a line of the origin, or "" for line 0.
 func (w *writer) comment(line int) string {
 	if line == 0 {
 		return ""

@@ -34,7 +34,7 @@ func (d *draft) documents() []yamlNode {
 	return out
 }
 
-// yamlLine is the line in an error of the YAML parser.
+// yamlLine matches the line number in an error of the YAML parser.
 var yamlLine = regexp.MustCompile(`^yaml: line ([0-9]+): `)
 
 func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
@@ -69,7 +69,7 @@ func (n yamlNode) target() *yaml.Node {
 	return node
 }
 
-// get returns the value of a path of keys, or the zero node.
+// get returns the node at a path of keys, or the zero node.
 func (n yamlNode) get(keys ...string) yamlNode {
 	for _, key := range keys {
 		n = n.child(key, 0)
@@ -121,7 +121,7 @@ func (n yamlNode) keys() []yamlNode {
 	return out
 }
 
-// text returns a scalar, or "" if it is missing, null or not a scalar.
+// text returns the text of a scalar, or "" for a node that is missing, null or not a scalar.
 func (n yamlNode) text() string {
 	if node := n.target(); node != nil && node.Kind == yaml.ScalarNode && node.Tag != "!!null" {
 		return node.Value

@@ -12,11 +12,12 @@ import (
 type conditions struct {
 	to, from [][]netip.Prefix // each list is a condition
 	notTo    []netip.Prefix
-	// toPorts and fromPorts are the ports of the destination and the source; nil means any value.
+	// toPorts and fromPorts are the ports of the destination and the source. If nil, every port
+	// matches.
 	toPorts, fromPorts []portRange
 	protocols          []string // nil means any value
-	// never reports whether no packet of a connection to a VIP can match. It is also set if that is
-	// unknown, for example for a named set.
+	// never reports whether no packet of a connection to a VIP can match. It is also true if a
+	// match can't be determined, for example for a named set.
 	never bool
 	// more reports whether the rule has unknown conditions, such as a device.
 	more bool
@@ -122,7 +123,7 @@ type nftMatch struct {
 	Right json.RawMessage `json:"right"`
 }
 
-// conditions reads a rule of nft.
+// conditions returns the conditions of a rule of nft.
 func (r *nftRule) conditions() (c conditions) {
 	for _, e := range r.Expr {
 		if e["match"] == nil {
@@ -165,7 +166,8 @@ func (c *conditions) addMatch(m *nftMatch) {
 	}
 }
 
-// portProtocols returns the protocols of a port's header. "th" means all protocols with ports.
+// portProtocols returns the protocols of a port's header. It returns nil for "th", which means all
+// protocols with ports.
 func portProtocols(header string) []string {
 	if header == "th" {
 		return nil
@@ -173,7 +175,7 @@ func portProtocols(header string) []string {
 	return []string{header}
 }
 
-// wordsOf returns the texts of a match, which is a single text or a set.
+// wordsOf returns the texts on the right side of a match: a single text or the elements of a set.
 func wordsOf(from json.RawMessage) []string {
 	var one string
 	if json.Unmarshal(from, &one) == nil {

@@ -45,8 +45,8 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// noDaemon returns the finding about a vipd that does not answer. If its VIPs are still on this
-// host, the finding is a problem.
+// noDaemon returns the finding that no vipd answers. If VIPs of vipd are still on this host, the
+// finding is a problem.
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
 		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; in other "+

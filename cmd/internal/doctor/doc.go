@@ -1,5 +1,5 @@
 // Package doctor examines a host: its abilities, and obstacles to the traffic of VIPs. "vipctl
-// doctor" prints its findings, and the daemon makes problems of some of them each minute.
+// doctor" prints the findings. Each minute, the daemon reports some of them as problems.
 //
 //	findings := doctor.Examine(ctx, doctor.Host{Config: c, Status: status, ...})
 //
@@ -7,7 +7,7 @@
 // check is a function in the table checks, from the observed host to findings. Each finding has a
 // level, an observation, the reason why it matters, and a command that fixes it.
 //
-// Only trials of modes change the host: they make and delete a few objects that no traffic reaches.
-// They need root, and leave a running vipd alone. An observation that needs more privileges is a
-// finding. The package fixes nothing.
+// Only trials of modes change the host: they create and delete a few objects that receive no
+// traffic. They need root, and don't affect a running vipd. If an observation needs more
+// privileges, a finding reports that. The package fixes nothing.
 package doctor

@@ -7,7 +7,7 @@ import (
 
 // check is a function in the table of checks. It returns its findings.
 type check struct {
-	// name is the subject. Consecutive checks may share it.
+	// name is the subject of the check. Consecutive checks may have the same name.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
 	// everywhere reports whether the check is also useful on systems other than Linux.
@@ -61,7 +61,7 @@ func checks() []check {
 	}
 }
 
-// runChecks runs the given checks, and returns their findings.
+// runChecks runs the given checks, and returns the findings of all of them.
 func runChecks(ctx context.Context, o *observed, some []check) (found []Finding) {
 	for _, c := range some {
 		if o.NotLinux && !c.everywhere {

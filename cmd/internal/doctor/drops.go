@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reach is the extent to which rules drop connections to VIPs.
+// reach is the share of connections to VIPs that rules drop.
 type reach int
 
 const (
@@ -25,8 +25,8 @@ type verdict struct {
 	by []string
 }
 
-// before returns the rules of other programs that precede vipd's own jump, and the jump itself. The
-// jump is "" if it is missing.
+// before returns the rules of other programs that precede vipd's own jump in a chain of the table
+// filter, and the jump itself. The jump is "" if it is missing.
 func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -37,11 +37,12 @@ func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	return nil, ""
 }
 
-// maxJumps is the maximum depth of followed jumps. Real rule sets are flatter, and the kernel
-// rejects loops.
+// maxJumps is the maximum depth of jumps that are followed. Real rule sets are flatter, and the
+// kernel rejects loops.
 const maxJumps = 16
 
-// judge returns the connections to VIPs that rules of the table filter drop.
+// judge returns how many connections to VIPs these rules of the table filter drop, and which rules
+// drop them.
 func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	var sum verdict
 	returns := false
@@ -75,7 +76,7 @@ func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	return sum
 }
 
-// target returns the target of a rule, or "".
+// target returns the target of a rule, or "" if it has none.
 func target(rule string) string {
 	words := strings.Fields(rule)
 	for i := len(words) - 2; i >= 0; i-- {
@@ -104,7 +105,7 @@ func irrelevant(rule string) bool {
 	return hasOption("--ctstate", "INVALID") || hasOption("--state", "INVALID") || hasOption("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
-// letsVIPsThrough reports whether connections to VIPs match the conditions of a rule.
+// letsVIPsThrough reports whether connections to VIPs satisfy the conditions of a rule.
 func letsVIPsThrough(o *observed, rule string) bool {
 	mark := o.connectionMark()
 	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
@@ -144,7 +145,7 @@ func filtered(o *observed) []string {
 	return chains
 }
 
-// checkRules looks for rules and policies of iptables that drop connections to VIPs.
+// checkRules looks for iptables rules and policies that drop connections to VIPs.
 func checkRules(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
 		return []Finding{note("firewalls were not read: only root can read them", "", "sudo vipctl doctor")}

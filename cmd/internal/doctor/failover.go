@@ -47,11 +47,11 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	return found
 }
 
-// maxRefreshDelay is the delay of the gate's refresh from which a finding warns. A longer delay
-// makes vipd owner release its VIPs.
+// maxRefreshDelay is the delay of the gate's refresh above which a finding warns. If the delay
+// grows further, vipd owner releases its VIPs.
 const maxRefreshDelay = 100 * time.Millisecond
 
-// ownerState returns the problems that vipd owner reports about itself and this host.
+// ownerState returns the problems of vipd owner itself, and of its devices.
 func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Problems {
 		found = append(found, problem(text, "", ""))
@@ -67,7 +67,7 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 	return found
 }
 
-// ownerGroups returns the state of each group of VRRP, and the problems with adverts.
+// ownerGroups returns the state of each VRRP group, and the problems with its adverts.
 func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	if len(s.VRRP.Groups) == 0 {
 		return []Finding{problem("no group of VRRP is on this host, so it owns no VIPs", "vipctl status has the reason", "vipctl status")}
@@ -87,7 +87,7 @@ func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// ownerSession lists the hosts that confirm the session of the owner, and its problems.
+// ownerSession lists the hosts that confirm this owner's session, and the session's problems.
 func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]

@@ -46,7 +46,8 @@ func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding
 		"replace \"flush ruleset\" of /etc/nftables.conf by the deletion of its own tables")}
 }
 
-// etcdMajority finds hosts without which etcd has no majority, so no host can take over their VIPs.
+// etcdMajority looks for hosts without which etcd has no majority. No host can take over the VIPs
+// of such a host.
 func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	members, err := o.Members(ctx)
 	if err != nil || len(members) == 0 {
@@ -125,8 +126,8 @@ func setting(word, name string) (value string, ok bool) {
 	return strings.Trim(value, ` "'`), ok && key == name
 }
 
-// gateways finds owned VIPs whose services keep the clients' addresses. Endpoints of such services
-// need a gateway that moves together with the VIP.
+// gateways looks for owned VIPs whose services keep the clients' addresses. Endpoints of such
+// services need a gateway that moves together with the VIP.
 func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	inner := map[string]bool{}
 	for _, vip := range s.VIPs {

@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFastPath lists the filters of forwarded packets that miss the packets of fast_path. Their
+// checkFastPath lists other programs' filters of forwarded packets that fast_path bypasses. Their
 // counters and later rules don't affect established connections.
 func checkFastPath(ctx context.Context, o *observed) []Finding {
 	name := o.mode().Name

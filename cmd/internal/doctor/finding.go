@@ -31,8 +31,8 @@ type Finding struct {
 	What string `json:"what"`
 	// Why is the reason why the observation matters, or "" if that is obvious.
 	Why string `json:"why,omitempty"`
-	// Fix is a command that fixes the cause, or that shows more about it. It is "" if nothing needs
-	// to be done.
+	// Fix is a command that fixes the cause, or that shows more about it. It is "" if no action is
+	// needed.
 	Fix string `json:"mend,omitempty"`
 }
 
@@ -47,7 +47,7 @@ func problem(what, why, fix string) Finding {
 	return Finding{Level: Problem, What: what, Why: why, Fix: fix}
 }
 
-// Problem returns the finding as a problem of the daemon's status.
+// Problem returns the finding as a problem for the daemon's status.
 func (f Finding) Problem() balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityWarning, Text: f.What}
 	if f.Level == Problem {
@@ -75,5 +75,5 @@ func grave(found []Finding) []Finding {
 	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
-// list joins the first texts of a list, and counts the others.
+// list joins the first elements of a list, and counts the others.
 func list(all []string) string { return wording.Some(all, 5) }

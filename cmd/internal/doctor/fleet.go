@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFleet checks the connection to etcd, and the permitted claims of services from etcd.
+// checkFleet checks the connection to etcd, and whether the claims of services from etcd are
+// limited.
 func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	if o.Config.Store.Kind != config.EtcdStore {
 		return

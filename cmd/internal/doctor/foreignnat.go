@@ -10,9 +10,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads the chains of the table nat that contain foreign rules, unless the whole table is
-// already read. It does not read the whole table, which may have rules for each service of vipd or
-// kube-proxy.
+// readNAT reads the chains of the table nat that contain foreign rules, unless the table was
+// already read. It does not read the whole table, because the table may have rules for each service
+// of vipd or kube-proxy.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return
@@ -39,20 +39,20 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	}
 }
 
-// isTarget reports whether a target ends the search for foreign rules: it is not a chain, or is a
-// chain of vipd or kube-proxy.
+// isTarget reports whether the search for foreign rules ends at a target, because it is not a
+// chain, or because it is a chain of vipd or kube-proxy.
 func isTarget(to string) bool {
 	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
-// sees reports whether the rule applies to packets of the address's family.
+// sees reports whether the rule applies to packets of the family of a.
 func (f *foreignRule) sees(a netip.Addr) bool {
 	return f.family == "inet" || (f.family == "ip") == a.Is4()
 }
 
-// named returns the services with a packet that the rule matches. packets returns sample packets of
-// a frontend.
+// named returns the services for which the rule matches a packet. The function packets returns
+// sample packets of a frontend.
 func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
 	for _, at := range o.Frontends {
 		if !f.sees(at.Addr) {
@@ -68,7 +68,7 @@ func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names
 	return names
 }
 
-// toVIP returns samples of clients' packets.
+// toVIP returns a sample of clients' packets to a frontend.
 func toVIP(f Frontend) []sample {
 	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
 }
@@ -92,8 +92,8 @@ func forwarded(f Frontend) []sample {
 	return all
 }
 
-// grade returns a finding about the rule. It is a problem if all conditions of the rule are known
-// here, and otherwise a warning.
+// grade returns a finding about the rule: a problem if all conditions of the rule are known, and
+// otherwise a warning.
 func (f *foreignRule) grade(what, why string) Finding {
 	if f.more {
 		return warning(what, why+" if they match the rule's other conditions", f.remove)
@@ -148,8 +148,8 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// marksLate reports whether the rule changes a connection's mark after vipd has set it. Earlier
-// changes don't matter at the first packet, at which vipd reads the mark.
+// marksLate reports whether the rule changes a connection's mark after vipd has set it. vipd reads
+// the mark at the first packet, so earlier changes don't matter.
 func (f *foreignRule) marksLate() bool {
 	const sorting, source = -110, 96 // these values equal the guard's
 	switch f.hook {

@@ -15,8 +15,8 @@ type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.
 	family string
-	// hook and priority are those of the base chain. first reports whether the rule precedes vipd's
-	// rules in the same chain of iptables.
+	// hook and priority are the hook and the priority of the base chain. first reports whether the
+	// rule precedes vipd's rules in the same chain of iptables.
 	hook     string
 	priority int
 	first    bool
@@ -24,10 +24,10 @@ type foreignRule struct {
 	where, remove string
 
 	untracks, translates bool
-	// overwrites has the bits of a connection's mark that the rule changes.
+	// overwrites holds the bits of a connection's mark that the rule changes.
 	overwrites uint32
-	// unmarked reports whether the rule matches only connections without a mark. opening reports
-	// whether it matches only new connections.
+	// unmarked reports whether the rule only matches connections without a mark. opening reports
+	// whether it only matches new connections.
 	unmarked, opening bool
 }
 
@@ -38,8 +38,8 @@ const (
 	natTablePriority    = -100
 )
 
-// maxFollowed is the maximum number of chains that are read besides the base chains of a table. It
-// also limits the depth of jumps.
+// maxFollowed is the maximum number of chains that are read in addition to the base chains of a
+// table. It also limits the depth of jumps.
 const maxFollowed = 32
 
 // foreignRules reads the rules of other programs. It skips tables of vipd and kube-proxy.
@@ -241,8 +241,8 @@ func (r *nftRule) connectionBits() (bits uint32) {
 	return bits
 }
 
-// changedBits returns the bits in which a value that is computed from the connection's mark may
-// differ from the mark.
+// changedBits returns the bits in which the value of an expression may differ from the connection's
+// mark, from which it is computed.
 func changedBits(value json.RawMessage) uint32 {
 	var expression struct {
 		CT *struct {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// checkForwarding checks that this host forwards IPv4 packets. Kernel modes need that for all
+// checkForwarding checks whether this host forwards IPv4 packets. Kernel modes need this for all
 // traffic from other hosts.
 func checkForwarding(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
@@ -26,7 +26,7 @@ func checkForwarding(_ context.Context, o *observed) []Finding {
 	return []Finding{problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this host", "sysctl -w "+name+"=1")}
 }
 
-// checkForwarding6 checks that this host forwards IPv6 packets.
+// checkForwarding6 checks whether this host forwards IPv6 packets.
 func checkForwarding6(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
 		return nil
@@ -47,8 +47,8 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 	return nil
 }
 
-// devicesWith lists the devices, including "all", for which a sysctl of the family's conf has the
-// value.
+// devicesWith lists the devices, including "all", for which a sysctl in the family's conf directory
+// has the value.
 func devicesWith(o *observed, family, name, value string) []string {
 	devices := []string{"all"}
 	for _, i := range o.interfaces {

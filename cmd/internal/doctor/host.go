@@ -14,17 +14,17 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// Frontend is an address and port of services.
+// Frontend is an address and port of a service.
 type Frontend struct {
 	balancer.Key
 	NodePort bool
 	Service  balancer.Name
-	// Scheduler is the compiled scheduler for the mode in use; "" if it is unknown.
+	// Scheduler is the scheduler compiled for the mode in use, or "" if it is unknown.
 	Scheduler balancer.Scheduler
 	// Backends are the frontend's endpoints.
 	Backends []netip.AddrPort
-	// Idle is the reason why no endpoint of the frontend gets new connections. "" means that an
-	// endpoint does.
+	// Idle is the reason why no endpoint of the frontend gets new connections, or "" if an endpoint
+	// does.
 	Idle string
 }
 
@@ -39,28 +39,28 @@ func FrontendOf(f *balancer.Frontend) Frontend {
 	return frontend
 }
 
-// Host has everything that checks can read of a host.
+// Host holds everything that checks can read about a host.
 type Host struct {
 	System
 	Ledgers
 	Failover
 	Link
-	// Config is the content of ConfigFile, or the defaults. If Config differs from the file,
-	// ConfigProblem is the reason.
+	// Config is the content of ConfigFile, or the defaults. ConfigProblem is the reason why Config
+	// differs from the file, or "".
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
-	// Problems has the problems of the running vipd. Without a running vipd, it has the problems of
-	// the configuration's services.
+	// Problems holds the problems of the running vipd or, if none runs, of the configuration's
+	// services.
 	Problems []balancer.Problem
-	// Status is the status of the running vipd. It is nil if no vipd answers; NoDaemon is then the
-	// reason.
+	// Status is the status of the running vipd. It is nil if no vipd answers, for the reason in
+	// NoDaemon.
 	Status   *api.Status
 	NoDaemon string
-	// Frontends has the frontends of the running vipd. Without a running vipd, it has the frontends
-	// compiled from the configuration.
+	// Frontends holds the frontends of the running vipd or, if none runs, the frontends compiled
+	// from the configuration.
 	Frontends []Frontend
-	// Modes are the modes of this version, the best first.
+	// Modes lists the modes of this version, starting with the best.
 	Modes []modes.Mode
 }
 
@@ -74,8 +74,8 @@ type Ledgers struct {
 
 // Failover reads this host's state as an owner of VIPs.
 type Failover struct {
-	// Fence checks whether the kernel can fence VIPs that have one owner. The error has the reason
-	// why it can't.
+	// Fence checks whether the kernel can fence VIPs that have one owner. If not, the error is the
+	// reason.
 	Fence func() error
 	// Owner returns the status of this host's vipd owner.
 	Owner func() (*api.OwnerStatus, error)
@@ -95,22 +95,22 @@ type Link struct {
 // observed is a Host with observations that several checks share. Checks don't change it.
 type observed struct {
 	Host
-	// vips are the addresses of all frontends except node ports.
+	// vips holds the addresses of all frontends except node ports.
 	vips map[netip.Addr]bool
-	// interfaces are the devices of the host.
+	// interfaces lists the devices of the host.
 	interfaces []Interface
-	// backends are the readable backends of iptables.
+	// backends lists the readable backends of iptables.
 	backends []*iptablesRules
-	// foreign are the rules of other programs that affect tracking, translation or marks.
+	// foreign lists the rules of other programs that affect tracking, translation or marks.
 	foreign []foreignRule
-	// trials has the trial of each mode. serves is the mode that vipd would use according to the
+	// trials holds the trial of each mode. serves is the mode that vipd would use according to the
 	// trials, or "" if they are inconclusive.
 	trials []trial
 	serves config.ModeName
 }
 
 // observe reads the devices of a host, and its firewall rules in the given tables. If no tables are
-// given, it reads all.
+// given, it reads all tables.
 func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
 	o.interfaces, _ = h.Interfaces() // without a list of devices, findings can't name devices
@@ -126,8 +126,8 @@ func observe(ctx context.Context, h Host, tables ...string) *observed {
 	return o
 }
 
-// mode returns the mode in use. Without a daemon it returns the mode that the trials chose, or
-// otherwise the configured mode; for auto that is the best mode.
+// mode returns the mode in use. Without a daemon, it returns the mode that the trials chose or, if
+// they are inconclusive, the configured mode. For auto, the latter is the best mode.
 func (o *observed) mode() modes.Mode {
 	name := cmp.Or(o.serves, o.Config.Mode)
 	if o.Status != nil {
@@ -147,7 +147,7 @@ func (o *observed) binds() bool {
 		(o.Config.Userspace.Intercept == config.BindIntercept || o.Status != nil && strings.HasPrefix(o.Status.Mode.Detail, "bind"))
 }
 
-// hasFamily reports whether a frontend has the family.
+// hasFamily reports whether a frontend has an address of the family.
 func (o *observed) hasFamily(is4 bool) bool {
 	return slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
 }

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// wantsIPVS reports whether vipd uses IPVS, or would use it if it works.
+// wantsIPVS reports whether vipd uses IPVS, or would use IPVS if it worked.
 func wantsIPVS(o *observed) bool {
 	return o.Status != nil && o.Status.Mode.InUse == string(config.IPVSMode) ||
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
@@ -50,7 +50,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConnectionTable reads the number of buckets in which IPVS finds connections.
+// checkConnectionTable checks the number of buckets of the table in which IPVS finds connections.
 func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	bits, err := strconv.Atoi(o.text("/sys/module/ip_vs/parameters/conn_tab_bits"))
 	if err != nil || !wantsIPVS(o) {

@@ -10,11 +10,11 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// need is an iptables match that vipd's rules use. match is its name in the kernel's list of loaded
-// matches.
+// need is a match of iptables that vipd's rules use. match is its name in the kernel's list of
+// loaded matches, and loss is the effect if it is missing.
 type need struct {
 	match string
-	// by reports whether a mode needs the match.
+	// by reports whether the given mode needs the match.
 	by   func(modes.Mode) bool
 	loss string
 }
@@ -34,8 +34,8 @@ func needs() []need {
 	}
 }
 
-// checkMatches looks for the matches that rules need. The kernel lists loaded matches, and loads
-// others on demand.
+// checkMatches checks whether the kernel has the matches that rules need. The kernel lists loaded
+// matches, and loads others on demand.
 func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	text, err := o.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {

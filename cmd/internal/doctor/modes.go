@@ -15,8 +15,8 @@ import (
 // trial is the result of a mode's trial.
 type trial struct {
 	mode modes.Mode
-	// skipped is the reason why the mode was not tried. "" means that it was tried. The mode in use
-	// is not tried, because it works.
+	// skipped is the reason why the mode was not tried, or "". The mode in use is not tried,
+	// because it is known to work.
 	skipped string
 	inUse   bool
 	// detail describes a mode that works. err is the reason why a mode does not work.
@@ -39,7 +39,7 @@ func (o *observed) tryModes(ctx context.Context) {
 	o.serves = serving(o.Config.Mode, o.trials)
 }
 
-// try creates a dataplane of the mode, and closes it without applying anything.
+// try tries a mode: it creates a dataplane of the mode, and closes it without applying anything.
 func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	t := trial{mode: m}
 	if m.Forward && !o.Root {
@@ -63,8 +63,8 @@ func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	return t
 }
 
-// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in
-// another directory.
+// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in a
+// temporary directory, which done removes.
 func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	c, done = o.Config, func() {}
 	if o.Status == nil {
@@ -76,9 +76,8 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	return c, done, err
 }
 
-// serving returns the mode that vipd would use for a configured mode. It is the configured mode if
-// that works, and otherwise the best mode that works. It returns "" if a better mode could not be
-// tried.
+// serving returns the mode that vipd would use for a configured mode: the configured mode if it
+// works, and otherwise the best mode that works. It returns "" if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {
@@ -96,7 +95,7 @@ func serving(wanted config.ModeName, all []trial) config.ModeName {
 	return ""
 }
 
-// checkModes returns the result of each trial.
+// checkModes returns a finding for each trial.
 func checkModes(_ context.Context, o *observed) (found []Finding) {
 	for _, t := range o.trials {
 		switch {

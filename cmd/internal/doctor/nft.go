@@ -10,7 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// nftObject is an entry of nft -j's output: a chain, a rule, or a kind that checks don't need.
+// nftObject is an entry of the output of nft -j: a chain, a rule, or an object that checks don't
+// need.
 type nftObject struct {
 	Chain *nftChain `json:"chain"`
 	Rule  *nftRule  `json:"rule"`
@@ -31,8 +32,8 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether iptables-nft created the chain. Such chains are read as iptables'
-// rules.
+// fromTables reports whether iptables-nft created the chain. The rules of such chains are read with
+// iptables-save instead.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&
 		strings.ToUpper(c.Name) == c.Name
@@ -41,7 +42,7 @@ func (c *nftChain) fromTables() bool {
 // place returns the family, table and name of the chain, as in nft's commands.
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
-// nft runs nft -j.
+// nft runs nft -j, and returns the objects in its output.
 func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 	text, err := s.Run(ctx, "nft", append([]string{"-j"}, args...)...)
 	if err != nil {
@@ -83,7 +84,7 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 }
 
 // foreignChain looks for drops in a chain: by its policy, by a rule without conditions, or by a
-// rule that names a service.
+// rule that matches a VIP or an endpoint.
 func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Finding) {
 	how := ""
 	if c.Policy == "drop" {
@@ -130,7 +131,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 	return found
 }
 
-// dropsAll reports whether the rule drops or rejects without a condition.
+// dropsAll reports whether the rule drops or rejects packets without a condition.
 func (r *nftRule) dropsAll() bool {
 	ends := false
 	for _, e := range r.Expr {
@@ -204,8 +205,8 @@ func named(o *observed, r *nftRule) (places []string) {
 	return slices.Compact(places)
 }
 
-// prefixes reads the addresses of a match: an address, a network, or a set of both. It skips named
-// sets.
+// prefixes returns the addresses on the right side of a match: an address, a network, or a set of
+// both. It skips named sets.
 func prefixes(from json.RawMessage) []netip.Prefix {
 	var one string
 	if json.Unmarshal(from, &one) == nil {

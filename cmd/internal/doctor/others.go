@@ -31,7 +31,7 @@ func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// firewalls looks for programs that replace entire rule sets.
+// firewalls looks for firewalls that replace entire rule sets.
 func firewalls(ctx context.Context, o *observed, chains map[string]bool) (found []Finding) {
 	flushes := "its restart or reload removes rules of other programs; vipd restores its own within a second"
 	if state, err := o.Run(ctx, "systemctl", "is-active", "firewalld"); err == nil && strings.TrimSpace(state) == "active" {

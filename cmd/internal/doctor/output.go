@@ -12,9 +12,9 @@ import (
 	"vipd/balancer"
 )
 
-// checkOutput searches OUTPUT for rules that drop packets from this host to endpoints: health
-// checks, and connections of userspace mode and local programs. vipd's own rules accept only the
-// last kind.
+// checkOutput searches OUTPUT for rules that drop packets from this host to endpoints. Such packets
+// belong to health checks, to userspace mode, or to local programs. vipd's own rules accept only
+// packets of local programs.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
 		found = append(found, droppedOutput(o, b)...)
@@ -22,7 +22,7 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns a finding for each rule of a backend's OUTPUT that drops packets to
+// droppedOutput returns a finding for each rule in OUTPUT of a backend that drops packets to
 // endpoints.
 func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
@@ -55,16 +55,17 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	return found
 }
 
-// packet is the first packet to an endpoint. A packet to an address of this host leaves by lo.
+// packet is the first packet of a connection to an endpoint. A packet to an address of this host
+// leaves by lo.
 type packet struct {
 	balancer.Key
 	// here reports whether the endpoint is on this host.
 	here bool
 }
 
-// verdictOf reports whether a chain of the table filter accepts a packet, or returns the rule that
-// drops it. A rule with unknown conditions, such as a user ID, may accept the packet but does not
-// count as a drop.
+// verdictOf reports whether a chain of the table filter accepts a packet. If the chain drops the
+// packet, by is the rule that drops it. A rule with unknown conditions, such as a user ID, may
+// accept the packet but does not count as a drop.
 func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
@@ -75,7 +76,7 @@ func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted b
 		}
 		sure = sure && stays
 		switch jump := target(rule); {
-		case jump == "ACCEPT" || jump == "NFQUEUE": // the program behind a queue is unknown too
+		case jump == "ACCEPT" || jump == "NFQUEUE": // a queue's program may accept it
 			return true, ""
 		case jump == "RETURN" && sure:
 			return false, ""
@@ -97,7 +98,7 @@ func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted b
 	return false, ""
 }
 
-// matches reports whether a rule in iptables-save's syntax may match the packet, and whether it
+// matches returns whether a rule in iptables-save's syntax may match the packet, and whether it
 // certainly does.
 func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
@@ -129,7 +130,7 @@ func withoutComment(rule string) string {
 	return before + after
 }
 
-// fulfils reports whether the packet fulfils a condition, and whether that is known.
+// fulfils reports whether the packet satisfies a condition, and whether that is known.
 func (to packet) fulfils(option, value string) (fits, known bool) {
 	switch option {
 	case "-d":

@@ -8,8 +8,8 @@ import (
 )
 
 // savedRules returns the files from which netfilter-persistent, iptables-services and
-// nftables.service load rules at boot. Each has a command that saves the host's rules without
-// vipd's.
+// nftables.service load rules at boot. It maps each file to a command that saves the host's rules
+// without vipd's.
 func savedRules() map[string]string {
 	return map[string]string{
 		"/etc/iptables/rules.v4": "iptables-save | grep -v VIPD- > /etc/iptables/rules.v4", "/etc/iptables/rules.v6": "ip6tables-save | grep -v VIPD- > /etc/iptables/rules.v6",

@@ -19,11 +19,11 @@ const ipvsTable = "/proc/thread-self/net/ip_vs"
 // server is a virtual server of the kernel.
 type server struct {
 	key balancer.Key
-	// mark is set instead of key if the server is for packets with a mark.
+	// mark is set instead of key if the server matches packets by a mark.
 	mark string
 }
 
-// String returns the server in the form of messages.
+// String returns the server as messages show it.
 func (s server) String() string {
 	if s.mark != "" {
 		return "mark " + s.mark

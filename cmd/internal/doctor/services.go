@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Idle returns the reason why no backend in these states gets new connections. It returns "" if a
-// backend does.
+// Idle returns the reason why no backend gets new connections, given the states of all backends. It
+// returns "" if a backend does.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {
@@ -87,7 +87,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// reportsEndpoints reports whether a problem of the service is about a lack of endpoints.
+// reportsEndpoints reports whether a problem of the service already reports a lack of endpoints.
 func (o *observed) reportsEndpoints(service balancer.Name) bool {
 	return slices.ContainsFunc(o.Problems, func(p balancer.Problem) bool {
 		return p.Service == service && (p.Field == "endpoints" || p.Kind == balancer.Outage || p.Kind == balancer.Unanswered)
@@ -95,7 +95,7 @@ func (o *observed) reportsEndpoints(service balancer.Name) bool {
 }
 
 // defined reports whether a problem is in a definition or the configuration. The verbs check, plan,
-// reload and status report such problems in the same words. Checks of the host report all other
+// reload and status report such problems in the same words. Checks of the host find all other
 // problems.
 func (o *observed) defined(p balancer.Problem) bool {
 	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
@@ -104,8 +104,8 @@ func (o *observed) defined(p balancer.Problem) bool {
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns the level of a problem. The verbs check, plan and reload fail for the same problems
-// as doctor, except an outage.
+// level returns the level of a problem. Except for outages and unanswered connections, the verbs
+// check, plan and reload fail for the same problems as doctor.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning
@@ -113,8 +113,8 @@ func level(p balancer.Problem) Level {
 	return Problem
 }
 
-// checkProblems repeats the problems of definitions, the most severe problems first. Services with
-// the same problem share a finding.
+// checkProblems repeats the problems of definitions, starting with the most severe problems.
+// Services with the same problem share a finding.
 func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	const maxNamed = 8
 	type cause struct {

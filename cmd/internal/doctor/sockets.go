@@ -36,7 +36,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no other program listens where services do")
 }
 
-// foreignSockets returns listening sockets by port that don't belong to this process.
+// foreignSockets returns the listening sockets that don't belong to this process, by port.
 func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	var own map[string]bool
 	if o.Own != nil {

@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkLoopbackRouting checks whether other hosts reach 127.0.0.0/8.
+// checkLoopbackRouting checks whether other hosts can reach 127.0.0.0/8.
 func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 	on := devicesWith(o, "ipv4", "route_localnet", "1")
 	if len(on) == 0 {
@@ -22,7 +22,7 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 
 // checkReversePath checks whether devices drop packets whose return path uses another device.
 func checkReversePath(_ context.Context, o *observed) []Finding {
-	// The kernel uses the larger of the device's and "all"'s values. 1 is strict, and 2 is loose.
+	// The kernel uses the larger value of the device and of "all". 1 is strict, and 2 is loose.
 	strict := devicesWith(o, "ipv4", "rp_filter", "1")
 	if slices.Contains(devicesWith(o, "ipv4", "rp_filter", "2"), "all") {
 		strict = nil
@@ -36,7 +36,7 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
-// checkARP checks that the host answers no ARP for VIPs on lo or on vipd's own device.
+// checkARP checks whether the host ignores ARP requests for VIPs on lo or on vipd's own device.
 func checkARP(_ context.Context, o *observed) (found []Finding) {
 	held := slices.DeleteFunc(heldOn(o), func(d string) bool { return d != "lo" && !strings.HasPrefix(d, "vipd") })
 	if len(held) == 0 || !o.Config.Addresses.StrictARP {

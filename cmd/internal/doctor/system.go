@@ -15,7 +15,7 @@ import (
 // Interface is a network device of the host.
 type Interface struct {
 	Name string
-	// Bridge reports whether the device is a software switch of the kernel.
+	// Bridge reports whether the device is a bridge of the kernel.
 	Bridge bool
 	// OneWay lists the ports of a bridge whose hairpin mode is off: they never send a packet back
 	// through the port by which it arrived.
@@ -39,7 +39,7 @@ type System struct {
 	// Look finds a program, and Run runs a program and returns its standard output.
 	Look func(program string) (string, error)
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
-	// Owners returns the programs that own sockets, by inode, as far as this process may see them.
+	// Owners returns the programs that own sockets, by inode, as far as this process can see them.
 	Owners func() map[string]string
 	// Own returns the sockets of this process, by inode, if it is the daemon. It is nil in other
 	// programs.
@@ -85,7 +85,7 @@ func (s System) sysctl(name string) string {
 // release returns the version of the running kernel, as uname -r prints it.
 func (s System) release() string { return s.text("/proc/sys/kernel/osrelease") }
 
-// kernelSince reports whether the kernel has this version or a later one; false if that is unknown.
+// kernelSince reports whether the kernel is known to have this version or a later version.
 func (s System) kernelSince(major, minor int) bool {
 	var version [2]int
 	_, err := fmt.Sscanf(s.release(), "%d.%d", &version[0], &version[1])
@@ -105,7 +105,7 @@ const (
 	loaded
 )
 
-// module reports whether the kernel has a module.
+// module returns whether the kernel has a module.
 func (s System) module(name string) presence {
 	if s.exists("/sys/module/"+name+"/uevent") || s.exists("/sys/module/"+name+"/refcnt") {
 		return loaded

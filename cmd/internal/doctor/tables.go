@@ -31,7 +31,7 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend that a program without a suffix uses, and the program's version. It
+// plain returns the backend that the program of a family uses, and the program's version. It
 // returns "" if the program is not installed.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
@@ -47,9 +47,9 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have only the legacy backend, and don't print its name
 }
 
-// readBackends reads the rules of both backends and families, in the given tables, or in all if
-// none are given. Of the legacy backend it reads only loaded tables, because reading a table loads
-// it.
+// readBackends reads the rules of both backends and families, in the given tables, or in all tables
+// if none are given. In the legacy backend, it reads only loaded tables, because reading a table
+// loads it.
 func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRules {
 	if !o.Root {
 		return nil
@@ -90,7 +90,7 @@ func (s System) legacyTables(family string) []string {
 	return strings.Fields(s.text("/proc/thread-self/net/" + name))
 }
 
-// read adds the output of iptables-save.
+// read runs iptables-save with args and adds the rules in its output.
 func (b *iptablesRules) read(ctx context.Context, o *observed, args ...string) {
 	saved, err := o.Run(ctx, b.program+"-save", args...)
 	if err != nil {
@@ -117,7 +117,7 @@ func (b *iptablesRules) read(ctx context.Context, o *observed, args ...string) {
 	}
 }
 
-// chainOf returns a chain, which is empty if it does not exist.
+// chainOf returns a chain, or an empty chain if it does not exist.
 func (b *iptablesRules) chainOf(table, name string) *chain {
 	if c := b.tables[table][name]; c != nil {
 		return c
@@ -143,8 +143,7 @@ func (b *iptablesRules) counts() (ours, foreign int) {
 }
 
 // ours returns the backend that vipd uses, or would use, for the family. It is the backend with
-// vipd's rules, otherwise the configured backend, otherwise the backend with the host's other
-// rules.
+// vipd's rules, or else the configured backend, or else the backend with the host's other rules.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {

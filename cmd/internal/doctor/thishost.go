@@ -83,7 +83,7 @@ func words(program string) []string {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
-		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // only root can read those of other users
+		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // root reads those of other users
 		// A zombie process has no arguments.
 		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })

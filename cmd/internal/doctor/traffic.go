@@ -14,23 +14,23 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Without a running vipd, an address has one of these states in addition to the values of
+// Without a running vipd, an address may have one of these states in addition to the values of
 // api.Address.Held.
 const (
 	toCome = "to come" // vipd will add it to its device when it starts
-	unsure = "unsure"  // it is on a device, but its origin is unknown
+	unsure = "unsure"  // the address is on a device, but its origin is unknown
 )
 
-// traffic has the host's data for findings about VIPs. It is read once, because there may be ten
-// thousand VIPs.
+// traffic holds the host's data for findings about VIPs. The data is read only once, because there
+// may be 10,000 VIPs.
 type traffic struct {
 	*observed
 	// devices maps the host's addresses to their devices.
 	devices map[netip.Addr]string
-	// answersByAny reports whether the host answers ARP for an address of a device on each device.
+	// answersByAny reports whether the host answers ARP for its addresses on every device.
 	answersByAny bool
-	// gateways has the addresses by which other hosts may reach this host. The key is true for
-	// IPv4, and false for IPv6.
+	// gateways holds the addresses by which other hosts may reach this host. The key is true for
+	// IPv4 and false for IPv6.
 	gateways map[bool]string
 	// elsewhere maps VIPs on this host's devices to the MACs of other hosts that answer for them.
 	elsewhere map[netip.Addr]net.HardwareAddr
@@ -38,7 +38,7 @@ type traffic struct {
 	neighbours map[netip.Addr]string
 }
 
-// checkTraffic reports for each VIP how its traffic reaches this host. VIPs with the same answer
+// checkTraffic reports for each VIP how its traffic reaches this host. VIPs with the same result
 // share a finding.
 func checkTraffic(ctx context.Context, o *observed) []Finding {
 	t := newTraffic(o)
@@ -111,8 +111,8 @@ func (t *traffic) addresses() []api.Address {
 	return all
 }
 
-// arrival describes how traffic for an address reaches this host. In the command, "VIP" represents
-// the address.
+// arrival describes how traffic for an address reaches this host. In the finding's command, "VIP"
+// represents the address.
 func (t *traffic) arrival(a api.Address) Finding {
 	addr, err := netip.ParseAddr(a.Address)
 	device := a.Held
@@ -157,8 +157,8 @@ func (t *traffic) arrival(a api.Address) Finding {
 // maxProbed is the maximum number of VIPs per device for which other hosts are probed.
 const maxProbed = 256
 
-// probeLinks probes for other hosts that have VIPs of this host's real devices, or VIPs in the
-// devices' networks. It returns findings about failed probes.
+// probeLinks asks on the links of this host's real devices which other hosts have VIPs of these
+// devices, or VIPs in the devices' networks. It returns findings about failed probes.
 func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (found []Finding) {
 	if !t.Root || t.Elsewhere == nil {
 		return nil
@@ -199,8 +199,8 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
-// near returns the device whose network contains an address, or on which a neighbor has the
-// address, or "".
+// near returns the device whose network contains an address or, if there is none, the device on
+// which a neighbor has the address, or "".
 func (t *traffic) near(a netip.Addr) string {
 	for _, i := range t.interfaces {
 		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
@@ -210,8 +210,9 @@ func (t *traffic) near(a netip.Addr) string {
 	return t.neighbours[a]
 }
 
-// networkDevice returns the device whose network contains an address, or "". Hosts in that network
-// resolve the address by ARP instead of sending to a router.
+// networkDevice is like near, but returns "" if the host answers ARP for its IPv4 addresses on
+// every device. Hosts in the device's network resolve the address by ARP instead of sending to a
+// router.
 func (t *traffic) networkDevice(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""
@@ -219,7 +220,8 @@ func (t *traffic) networkDevice(a netip.Addr) string {
 	return t.near(a)
 }
 
-// arrivalToCome describes how traffic reaches an address that vipd will add to its device.
+// arrivalToCome describes how traffic will reach an address that vipd has not yet added to its
+// device.
 func (t *traffic) arrivalToCome(route string) Finding {
 	device := t.Config.Addresses.Interface
 	switch {
@@ -231,8 +233,8 @@ func (t *traffic) arrivalToCome(route string) Finding {
 	return routed(fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them if they have a route to this host", device), route)
 }
 
-// routed returns the finding about an address without ARP answers, and announced about an address
-// on a real device.
+// routed returns the finding about an address for which no host answers ARP. announced returns the
+// finding about an address on a real device.
 func routed(what, route string) Finding {
 	return Finding{
 		Level: OK, What: what, Why: "no host answers ARP for such an address: hosts that run vipd need nothing, other hosts need a route to this host",
@@ -244,7 +246,7 @@ func announced(what string) Finding {
 	return Finding{Level: OK, What: what, Why: "only one host may hold it this way; if VIPs have owners, another host takes over (docs/ownership.md)"}
 }
 
-// leftText returns a remark about an address that is still in use although no vipd answers.
+// leftText returns a remark for an address that is still on this host although no vipd answers.
 func (t *traffic) leftText() string {
 	if t.Status != nil {
 		return ""

@@ -12,12 +12,13 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// vrrpProtocol is the protocol of adverts, as firewalls list it without a name.
+// vrrpProtocol is the number of the IP protocol of adverts, which firewalls may list instead of its
+// name.
 const vrrpProtocol = "112"
 
 // advertDrops looks for firewall rules that certainly drop the multicast adverts of other routers.
-// A rule with unknown conditions counts as accepting them. It ignores unicast adverts, which may be
-// accepted as part of a connection.
+// It assumes that a rule with unknown conditions may accept them. It ignores unicast adverts, which
+// may be accepted as part of a connection.
 func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	const effect = "a host that receives no adverts becomes a second owner of the VIPs"
 	var groups []netip.Addr
@@ -60,13 +61,13 @@ func hasIPv6(g *vrrp.GroupStatus) bool {
 	return g.Owner.Is6() || slices.ContainsFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr.Is6() })
 }
 
-// filters reports whether packets to an address pass the chain.
+// filters reports whether packets to an address pass through the chain.
 func (c *nftChain) filters(to netip.Addr) bool {
 	return c.Family == "inet" || c.Family == "ip" && to.Is4() || c.Family == "ip6" && to.Is6()
 }
 
-// dropsAdverts reports whether a chain certainly drops adverts. The policy or a rule without
-// conditions must drop them, and no earlier rule may accept them.
+// dropsAdverts reports whether a chain certainly drops adverts. If so, its policy or a rule without
+// conditions drops them, and no earlier rule may accept them.
 func dropsAdverts(c *nftChain, objects []nftObject) bool {
 	for _, object := range objects {
 		switch r := object.Rule; {

@@ -15,7 +15,7 @@ type Kind string
 const (
 	// Reload means that the configuration and the files of services were read again.
 	Reload Kind = "reload"
-	// Pending means that a change which reverts unless it is confirmed has started or ended.
+	// Pending means that a change has started or ended that reverts unless it is confirmed.
 	Pending Kind = "pending"
 	// Apply means that a change was applied in the dataplane.
 	Apply Kind = "apply"
@@ -34,7 +34,7 @@ const (
 	// Problem means that a problem started or ended.
 	Problem Kind = "problem"
 	// Panic means that all endpoints of a service are used because too few are healthy, or that
-	// this has ended.
+	// this state has ended.
 	Panic Kind = "panic"
 	// Store means that the source of services can't be read, or can be read again.
 	Store Kind = "store"
@@ -51,8 +51,8 @@ func (Kind) Values() []string {
 
 // Event is a single event.
 type Event struct {
-	// Seq is the event's number, which Record sets. The first event of a process has its start time
-	// in microseconds, so numbers also increase across restarts.
+	// Seq is the event's number, which Record sets. The number of the first event is the start time
+	// of the process in microseconds, so numbers also increase across restarts.
 	Seq uint64 `json:"seq"`
 	// At is the time of the event. If zero, the time of recording is used.
 	At   time.Time `json:"at"`
@@ -74,7 +74,7 @@ type Event struct {
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
 	// Took is the duration of the event itself, such as a sync.
 	Took time.Duration `json:"took_ns,omitempty"`
-	// Revision is the related revision of the store, or 0.
+	// Revision is the revision of the store to which the event belongs, or 0.
 	Revision int64 `json:"revision,omitempty"`
 }
 

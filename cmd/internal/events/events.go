@@ -20,7 +20,7 @@ type Options struct {
 
 const defaultLimit = 10_000
 
-// History keeps the latest events. Its methods are safe for concurrent use.
+// History holds the latest events. Its methods are safe for concurrent use.
 type History struct {
 	o Options
 
@@ -32,7 +32,7 @@ type History struct {
 	more   chan struct{} // closed at the next event; nil if no reader waits
 }
 
-// queue holds the events of a kind, in order. Events before from were dropped.
+// queue holds the events of a kind, in order. The events before index from were dropped.
 type queue struct {
 	events []Event
 	from   int
@@ -48,8 +48,8 @@ func New(o Options) *History {
 	return &History{o: o, first: first, next: first, queues: map[Kind]*queue{}}
 }
 
-// Record stores an event, which Run will log. It never blocks. Otherwise a blocked log would stop
-// the component that detects failed endpoints.
+// Record stores an event, which Run will log. It never blocks, because otherwise a blocked log
+// would stop the component that detects failed endpoints.
 func (h *History) Record(e Event) {
 	if e.At.IsZero() {
 		e.At = h.o.Now()
@@ -76,7 +76,7 @@ func (h *History) Record(e Event) {
 }
 
 // dropLocked drops the oldest event of the kind with the most events. If several kinds have the
-// most events, it drops the oldest event of these kinds.
+// same number of events, it drops the oldest event of these kinds.
 func (h *History) dropLocked() {
 	var longest *queue
 	for _, q := range h.queues {
@@ -92,8 +92,8 @@ func (h *History) dropLocked() {
 func (q *queue) len() int       { return len(q.events) - q.from }
 func (q *queue) oldest() uint64 { return q.events[q.from].Seq }
 
-// drop drops the oldest event. The list is copied only when half of it is dropped, so a drop is
-// cheap.
+// drop drops the oldest event. It copies the list only when more than half of the events were
+// dropped, so a drop is cheap.
 func (q *queue) drop() {
 	q.events[q.from] = Event{}
 	q.from++
@@ -115,7 +115,8 @@ func (q *queue) after(seq uint64) []Event {
 	return kept[i:]
 }
 
-// Changed returns a channel that is closed at the next event. It must be called before Read.
+// Changed returns a channel that is closed at the next event. Call Changed before Read, so no event
+// is missed in between.
 func (h *History) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,9 +126,9 @@ func (h *History) Changed() <-chan struct{} {
 	return h.more
 }
 
-// Read returns the events after number since, in order, and the number of missed events, which were
+// Read returns the events after number since, in order, and the number of these events that were
 // dropped. It returns at most limit events, unless limit is 0. If this process has not assigned the
-// number, the number belongs to an earlier process, and Read returns all events.
+// number, it belongs to an earlier process, and Read returns all events.
 func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// flushTime is the maximum time at the end of Run to log the remaining events.
+// flushTime is the maximum time for logging the remaining events at the end of Run.
 const flushTime = 2 * time.Second
 
-// atOnce is the number of events that the log reads from the history at once.
+// atOnce is the maximum number of events that the log reads from the history in one step.
 const atOnce = 100
 
-// Run logs the events, in their order, until ctx ends and everything recorded before is logged. It
-// may be called once. A log that blocks does not block the return: the writing goroutine then stays
-// blocked in its last line.
+// Run logs the events in order. After ctx ends, it logs the remaining events and returns. It may be
+// called only once. If the log blocks, Run still returns, but its writing goroutine stays blocked
+// in its last line.
 func (h *History) Run(ctx context.Context) {
 	written, enough := make(chan struct{}), make(chan struct{})
-	go func() { // Run waits for it, unless a line never ends
+	go func() { // Run waits for this goroutine, unless a write never returns
 		defer close(written)
 		h.write(ctx, enough)
 	}()
@@ -32,7 +32,7 @@ func (h *History) Run(ctx context.Context) {
 	}
 }
 
-// write logs recorded and new events, until ctx ends and nothing is left, or enough is closed.
+// write logs events until ctx has ended and all events are logged, or until enough is closed.
 func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	since := h.first - 1
 	for {
@@ -57,7 +57,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		case <-more:
 		case <-ctx.Done():
 			select {
-			case <-more: // just in time
+			case <-more: // an event was recorded just before the end
 			default:
 				return
 			}
@@ -65,7 +65,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	}
 }
 
-// log logs an event with the event's time, because the log may be late.
+// log logs an event. The line has the event's time, because the log may be late.
 func (h *History) log(e *Event) {
 	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {
@@ -76,7 +76,7 @@ func (h *History) log(e *Event) {
 	_ = handler.Handle(ctx, line) // like a Logger, because the error can't be reported anywhere
 }
 
-// message returns the event's text in the log, whose attributes have the subject.
+// message returns the event's text for the log. The line's attributes contain the subject.
 func (e *Event) message() string {
 	switch {
 	case e.Endpoint != "":

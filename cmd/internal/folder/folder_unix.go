@@ -15,10 +15,10 @@ import (
 // maxLinks is the maximum number of symbolic links on a path, as in kernels.
 const maxLinks = 40
 
-// Check returns an error if another user than root and this process's could change the content of
-// the directory at path. The directory, one above it, or a symbolic link on the path may belong to
-// that user or be writable by that user. A sticky directory above, such as /tmp, is accepted. A
-// missing or unreachable path is not an error.
+// Check returns an error if a user other than root and this process's user could change the content
+// of the directory at path. That is the case if the directory, a parent directory, or a symbolic
+// link on the path belongs to that user, or if that user can write to it. A sticky parent
+// directory, such as /tmp, is accepted. A missing or unreachable path is not an error.
 func Check(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -26,16 +26,16 @@ func Check(path string) error {
 	}
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
-		// In a user namespace, the host's root has no separate number. It may share the number of
-		// nobody, the user of checks, so it may own only the directories above.
+		// In a user namespace, the host's root has no user ID of its own. It may appear as nobody,
+		// the user of checks, so it may only own the parent directories.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)
 }
 
-// CheckFiles returns an error if [Check] does, or if a file in the directory at path belongs to
-// another user and has a name that vipd uses. Such a file existed before root got the directory,
-// and vipd would trust it.
+// CheckFiles returns an error if [Check] does, or if a file in the directory at path has a name
+// that vipd uses and belongs to another user. Such a file was created before root owned the
+// directory, and vipd would trust it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
@@ -58,8 +58,8 @@ func CheckFiles(path string) error {
 	return nil
 }
 
-// Make checks the directory at path, creates it with mkdir unless it exists, and checks it again
-// with its files, because another user may have created it between the two steps.
+// Make checks the directory at path, and creates it with mkdir if it is missing. It then checks the
+// directory and its files again, because another user may have created it in between.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err
@@ -73,8 +73,8 @@ func Make(path string, mkdir func(path string) error) error {
 // trusted reports whether a user may own vipd's directories: root and the user of this process.
 func trusted(user uint32) bool { return user == 0 || user == uint32(os.Geteuid()) }
 
-// check follows path from the root directory. above reports whether a user may own the directories
-// above, and the links.
+// check follows path from the root directory. above reports whether a user may own the parent
+// directories and the links. links is the maximum number of links to follow.
 func check(path string, above func(user uint32) bool, links int) error {
 	at := string(filepath.Separator)
 	parts := strings.Split(strings.Trim(filepath.Clean(path), at), at)
@@ -104,8 +104,8 @@ func check(path string, above func(user uint32) bool, links int) error {
 	return nil
 }
 
-// othersWrite reports whether everybody may write, or a group other than root's and this process's
-// own.
+// othersWrite reports whether all users may write, or a group other than root's group and this
+// process's own group.
 func othersWrite(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Uses reports whether vipd may read or write a file of this name in run_dir or state_dir: records,
-// sockets and locks.
+// Uses reports whether vipd may use a file with this name in run_dir or state_dir, as a record, a
+// socket or a lock.
 func Uses(name string) bool {
 	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
 }

@@ -1,4 +1,4 @@
-// Package keepalived finds the virtual routers of a keepalived on this host. It reads only the
-// statements that name them. It skips lines that depend on conditions (@), and does not replace
-// variables, so a router that it returns exists.
+// Package keepalived finds the virtual routers of a keepalived on this host. It only reads the
+// statements that name routers. It skips lines that depend on conditions (@), and does not replace
+// variables, so every router that it returns exists.
 package keepalived

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Here returns the routers of keepalived processes if another program sends or receives VRRP in
-// the network namespace of this process. Otherwise keepalived runs elsewhere, for example in a
-// container.
+// Here returns the routers of all keepalived processes if another program has VRRP sockets in the
+// network namespace of this process. Otherwise it returns nil, because keepalived runs elsewhere,
+// for example in a container.
 func Here() []Router {
 	if !foreignSockets() {
 		return nil
@@ -16,7 +16,7 @@ func Here() []Router {
 	return Running()
 }
 
-// foreignSockets reports whether another process has raw sockets of VRRP in this network namespace.
+// foreignSockets reports whether another process has raw VRRP sockets in this network namespace.
 func foreignSockets() bool {
 	sockets := slices.Concat(rawSockets(readFile("/proc/thread-self/net/raw")), rawSockets(readFile("/proc/thread-self/net/raw6")))
 	if len(sockets) == 0 {
@@ -30,7 +30,7 @@ func foreignSockets() bool {
 	return slices.ContainsFunc(sockets, func(inode string) bool { return !slices.Contains(own, "socket:["+inode+"]") })
 }
 
-// rawSockets returns the inodes of VRRP's sockets in a list of the kernel.
+// rawSockets returns the inodes of VRRP sockets in one of the kernel's lists of raw sockets.
 func rawSockets(list string) (inodes []string) {
 	const protocol, inode = ":0070", 9
 	for line := range strings.Lines(list) {

@@ -11,17 +11,17 @@ import (
 // File is keepalived's usual configuration.
 const File = "/etc/keepalived/keepalived.conf"
 
-// Router is a vrrp_instance. An empty Interface or an ID of 0 is unknown.
+// Router is a vrrp_instance. Interface is "" and ID is 0 if they are unknown.
 type Router struct {
 	ID        int
 	Interface string
 }
 
-// maxDepth is keepalived's limit of nested includes.
+// maxDepth is keepalived's limit for nested includes.
 const maxDepth = 10
 
-// Routers returns the routers of a configuration and of its included files. Read reads a file, and
-// glob lists the files of a pattern.
+// Routers returns the routers of a configuration and of the files that it includes. read reads a
+// file, and glob lists the files that match a pattern.
 func Routers(file string, read func(path string) string, glob func(pattern string) []string) (all []Router) {
 	text := words(file, read, glob, maxDepth)
 	for i, word := range text {
@@ -42,7 +42,7 @@ func Routers(file string, read func(path string) string, glob func(pattern strin
 	return all
 }
 
-// words returns the words of a configuration without comments.
+// words returns the words of a configuration and of the files that it includes, without comments.
 func words(file string, read func(string) string, glob func(string) []string, depth int) (all []string) {
 	for line := range strings.Lines(read(file)) {
 		if i := strings.IndexAny(line, "#!"); i >= 0 {
@@ -68,7 +68,7 @@ func words(file string, read func(string) string, glob func(string) []string, de
 	return all
 }
 
-// FileOf returns the configuration file of a keepalived with these arguments.
+// FileOf returns the configuration file of a keepalived that was started with these arguments.
 func FileOf(args []string) string {
 	for i, arg := range args {
 		name, value, given := strings.Cut(arg, "=")
@@ -84,7 +84,7 @@ func FileOf(args []string) string {
 	return File
 }
 
-// Running returns the routers of all keepalived processes of this machine, in all network
+// Running returns the routers of all keepalived processes on this machine, in all network
 // namespaces.
 func Running() (all []Router) {
 	var files []string
@@ -104,13 +104,13 @@ func Running() (all []Router) {
 	return all
 }
 
-// readFile reads a file; a file that can't be read has no routers.
+// readFile returns the content of a file, or "" if it can't be read.
 func readFile(path string) string {
 	text, _ := os.ReadFile(path)
 	return string(text)
 }
 
 func globFiles(pattern string) []string {
-	files, _ := filepath.Glob(pattern) // a bad pattern has no files
+	files, _ := filepath.Glob(pattern) // an invalid pattern matches no files
 	return files
 }

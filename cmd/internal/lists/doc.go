@@ -1,2 +1,2 @@
-// Package lists has functions for lists that package slices lacks.
+// Package lists provides functions for lists that package slices lacks.
 package lists

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exiting is the flag of a process that has started to exit (PF_EXITING of the kernel).
+// exiting is the flag of a process that has started to exit (the kernel's PF_EXITING).
 const exiting = 0x4
 
 // IsDying reports whether a process has ended or can't continue, because it is exiting, killed or a
-// zombie. A process that this process can't see, with the ID 0, is not.
+// zombie. It returns false for ID 0, which means a process that this process can't see.
 func IsDying(pid int) bool {
 	if pid <= 0 {
 		return false
@@ -23,8 +23,8 @@ func IsDying(pid int) bool {
 	if err != nil { // it has ended, or /proc hides the processes of other users
 		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 	}
-	// The name, in parentheses, may have any character. The state is the first field after it, and
-	// the flags are the seventh.
+	// The name, in parentheses, may contain any character. The state is the first field after the
+	// name, and the flags are the seventh.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
 		return true

@@ -11,9 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder returns the process id of the vipd that holds the lock at path. It returns 0 if none is
-// visible, or if a cleanup of vipctl holds it. It needs no access to the file, and does not change
-// it.
+// Holder returns the process ID of the vipd that holds the lock at path. It returns 0 if no holder
+// is visible, or if a cleanup of vipctl holds the lock. It neither opens nor changes the file.
 func Holder(path string) (pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -30,9 +29,9 @@ func Holder(path string) (pid int) {
 	return holderIn(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino), program)
 }
 
-// holderIn looks for the file, as MAJOR:MINOR:INODE, in the text of /proc/locks, whose lines are
-// like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". A process that waits for a lock has an
-// arrow after the number.
+// holderIn looks for a file, written as MAJOR:MINOR:INODE, in the text of /proc/locks. Its lines
+// look like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". The line of a process that waits for a
+// lock has an arrow after the number.
 func holderIn(locks, file string, program func(pid int) string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)

@@ -12,9 +12,9 @@ import (
 // ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
-// Acquire opens the lock file at path, creates it if it is missing, and acquires the lock until the
-// file is closed. The error is ErrHeld if another process holds it; if that process is dying,
-// Acquire waits for it.
+// Acquire opens or creates the lock file at path, and holds the lock until the file is closed. If
+// another process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits for
+// its end.
 func Acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
@@ -39,16 +39,16 @@ func Acquire(path string) (*os.File, error) {
 // Path returns the file that a daemon locks in its run_dir for its lifetime.
 func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
-// Lost reports whether a lock's file was removed or replaced, so another process could acquire a
-// lock of the same name.
+// Lost reports whether a lock's file was removed or replaced. If so, another process could acquire
+// a lock with the same name.
 func Lost(f *os.File) bool {
 	held, err := f.Stat()
 	current, err2 := os.Stat(f.Name())
 	return err != nil || err2 != nil || !os.SameFile(held, current)
 }
 
-// Note writes a text about the lock's holder into the lock file. The text stays when the holder
-// ends, until the next holder's Note.
+// Note writes a text about the lock's holder into the lock file. The text remains after the holder
+// ends, until the next holder calls Note.
 func Note(f *os.File, text string) error {
 	err := f.Truncate(0)
 	if err == nil {

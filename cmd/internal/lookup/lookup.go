@@ -10,15 +10,15 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Place is the place to search.
+// Place is a set of services in which names are looked up.
 type Place struct {
 	// Inputs are the services and endpoints, with their manual overrides.
 	*balancer.Inputs
-	// Name follows "service" in sentences, such as " in etcd".
+	// Name describes the place after the word "service" in sentences, such as " in etcd".
 	Name string
 }
 
-// Service returns the service with that name.
+// Service returns the service with the name, or an error that suggests known names.
 func (p Place) Service(name balancer.Name) (*balancer.Service, error) {
 	s, ok := p.Services.Get(name)
 	if ok {
@@ -41,7 +41,7 @@ func (p Place) Endpoints(t balancer.Target) (at []*balancer.Endpoint) {
 	return at
 }
 
-// serves reports whether e serves a port of the service at that port.
+// serves reports whether a port of the service has the given port of e as its target.
 func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
 	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
 }
@@ -67,8 +67,8 @@ func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.T
 	return targets
 }
 
-// Meant suggests a known name similar to name, as "; did you mean X?". It returns "" if none is
-// similar.
+// Meant suggests a known name that is similar to name, as "; did you mean X?". It returns "" if no
+// name is similar.
 func Meant(name string, known []string) string {
 	near := decode.Nearest(name, known)
 	if near == "" {
@@ -77,7 +77,7 @@ func Meant(name string, known []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// Other returns Meant's suggestion, or otherwise the known names.
+// Other returns Meant's suggestion or, if there is none, a list of the known names.
 func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near

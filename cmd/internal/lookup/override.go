@@ -49,7 +49,7 @@ func HostName(text string) string {
 	return ""
 }
 
-// atName lists every endpoint of a service that has a DNS name.
+// atName lists the targets of every endpoint of a service that has this DNS name.
 func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var known []string
@@ -78,7 +78,7 @@ type NoEndpointsError struct{ text string }
 // Error returns the text.
 func (e *NoEndpointsError) Error() string { return e.text }
 
-// onNode lists every endpoint on a node, of all services.
+// onNode lists the targets of every endpoint on a node, for all services.
 func (p Place) onNode(node string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var nodes []string
@@ -98,9 +98,9 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 	return slices.Compact(targets), nil
 }
 
-// targetsAt returns the targets of one endpoint: its address without a port if the request has
-// none. Otherwise it returns each of the service's ports, because another endpoint may have the
-// same address.
+// targetsAt returns the targets of one endpoint. If the endpoint uses the service's ports, its only
+// target is its address. Otherwise there is a target for each of its ports, because another
+// endpoint may have the same address.
 func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Target {
 	if e.Port == 0 && len(e.Ports) == 0 {
 		return []balancer.Target{{Service: service.Name, Addr: e.Address}}
@@ -130,10 +130,10 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// Spares returns an error if a request that is not forced would end the service of a port, in
-// either family. Such a request drains usable endpoints, and leaves neither min_usable endpoints
-// nor a usable backup. A usable endpoint does not drain, has a weight, and is not down according to
-// in, which also has the answers of agents.
+// Spares returns an error if a request without Force would make new connections to a port fail, in
+// either family. This is so if the request drains usable endpoints, and leaves neither min_usable
+// endpoints nor a usable backup. An endpoint is usable if it does not drain, has a weight, and is
+// not down according to its health and its agent.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {
@@ -167,7 +167,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 }
 
 // endedPorts returns the ports of a service whose connections would fail if the targets drained:
-// ports without usable endpoints, and ports with fewer than min_usable.
+// ports without usable endpoints in none, and ports with fewer than min_usable in few.
 func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (none, few []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
@@ -186,9 +186,9 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts the usable endpoints of a port in the family of a VIP: the targets, and among
-// the others, the backups and the rest. The first endpoint of several at the same address and port
-// counts.
+// countUsable counts the usable endpoints of a port in the family of a VIP: the targets in drained,
+// other backups in backups, and the rest in left. If several endpoints have the same address and
+// port, only the first counts.
 func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {

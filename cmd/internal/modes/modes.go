@@ -20,11 +20,11 @@ import (
 type Mode struct {
 	// Name is the mode's name in the config, in --mode and in status.
 	Name config.ModeName
-	// New proves by a trial that the mode works here, and returns its dataplane. The error has the
+	// New tries whether the mode works here, and returns its dataplane. The error contains the
 	// reason and the remedy.
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
-	// Keeps reports whether traffic continues without this process. If so, a stop leaves everything
-	// in place.
+	// Keeps reports whether traffic continues without this process. If so, everything stays in
+	// place when vipd stops.
 	Keeps bool
 	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its
 	// traits.
@@ -39,16 +39,16 @@ type Mode struct {
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
-// TrialTime is the maximum duration of New, which needs less than a second on a machine that is not
-// overloaded.
+// TrialTime is the maximum duration of New. On a machine that is not overloaded, New needs less
+// than a second.
 const TrialTime = 45 * time.Second
 
-// All returns the modes, best first: auto uses the first mode that works.
+// All returns the modes, starting with the best. The mode auto is the first of them that works.
 func All() []Mode {
 	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
 }
 
-// guarded returns a mode that needs the guard, which must pass its own trial first.
+// guarded wraps New of a mode that needs the guard. The guard must pass its own trial first.
 func guarded(m Mode) Mode {
 	trial := m.New
 	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
@@ -143,7 +143,7 @@ func userspaceMode() Mode {
 	}
 }
 
-// inputOf adds a comment with the name of the program that reads a text.
+// inputOf adds a comment with the name of the program that reads the text.
 func inputOf(program, text string) string {
 	if text == "" {
 		return ""

@@ -7,18 +7,19 @@ import (
 
 // Holder is the process that holds the lock.
 type Holder struct {
-	// PID is its process ID; 0 if it is in a process namespace that this process can't see.
+	// PID is the holder's process ID, or 0 if this process can't see the holder's process
+	// namespace.
 	PID int `json:"-"`
-	// Program is its name, "" if PID is 0.
+	// Program is the holder's name, or "" if PID is 0.
 	Program string `json:"-"`
-	// Config is its configuration file and RunDir its run_dir, as absolute paths; "" if it does not
-	// answer, or is not a vipd.
+	// Config is the holder's configuration file, and RunDir is its run_dir, as absolute paths. They
+	// are "" if the holder does not answer or is not a vipd.
 	Config string `json:"config"`
 	RunDir string `json:"run_dir"`
 }
 
-// IsDaemon reports whether the holder is a vipd, not a cleanup of vipctl, which holds the lock only
-// briefly.
+// IsDaemon reports whether the holder is a vipd. Otherwise it is a cleanup of vipctl, which holds
+// the lock only briefly.
 func (h Holder) IsDaemon() bool { return h.Program != "vipctl" }
 
 // String returns text like "vipd (pid 12, config /etc/vipd/vipd.toml, run_dir /run/vipd)".
@@ -43,7 +44,7 @@ func (e *HeldError) Error() string {
 }
 
 // ForeignError means that a process of an unprivileged user has the lock's name. Any user can use
-// that name, and must not prevent vipd from serving: vipd then relies on the lock of run_dir.
+// that name, but must not prevent vipd from serving, so vipd then relies on the lock of run_dir.
 type ForeignError struct{ PID, UID int }
 
 func (e *ForeignError) Error() string {

@@ -24,15 +24,16 @@ const name = "@vipd"
 // occupies the holder. It is long enough for an overloaded host.
 const answerTime = 5 * time.Second
 
-// Lock is the lock of the network namespace. The nil Lock holds nothing.
+// Lock is the lock of the network namespace. A nil Lock holds nothing.
 type Lock struct {
 	listener *net.UnixListener
 	answer   []byte
 }
 
 // Acquire acquires the lock of this process's network namespace. While Run runs, it reports self to
-// other processes. The error is a *HeldError if another process has the lock; if that process is
-// dying, Acquire waits for it. The error is a *ForeignError if an unprivileged user has the lock.
+// other processes. If another process has the lock, the error is a *HeldError. If that process is
+// dying, Acquire waits for its end. If an unprivileged user has the lock, the error is a
+// *ForeignError.
 func Acquire(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
@@ -55,7 +56,7 @@ func Acquire(self Holder) (*Lock, error) {
 	return &Lock{l, answer}, nil
 }
 
-// Run reports the holder to every process that connects, until ctx ends. The lock stays until
+// Run reports the holder to every process that connects, until ctx ends. The lock is held until
 // Close.
 func (l *Lock) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.SetDeadline(time.Unix(1, 0)) })
@@ -89,22 +90,22 @@ func (l *Lock) Close() error {
 	return l.listener.Close()
 }
 
-// holder returns the process id of the holder and its user, without waiting for its answer. The
-// process is 0 if it is unknown.
+// holder returns the process ID and the user of the holder, without waiting for its answer. pid is
+// 0 if it is unknown.
 func holder() (pid, uid int) {
 	c, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
 		return 0, 0
 	}
-	defer func() { _ = c.Close() }() // it was only opened to read its peer
+	defer func() { _ = c.Close() }() // the connection was only opened to identify its peer
 	return Peer(c.(*net.UnixConn))
 }
 
-// Ask returns the known details of the process that holds the lock of this network namespace.
+// Ask returns the known details about the process that holds the lock of this network namespace.
 func Ask() (h Holder) {
 	conn, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
-		return h // it has just ended, or has too many clients
+		return h // the holder has just ended, or has too many clients
 	}
 	defer func() { _ = conn.Close() }()
 	c := conn.(*net.UnixConn)
@@ -123,8 +124,8 @@ func Ask() (h Holder) {
 	return h
 }
 
-// Peer returns the id of the process at the other end of c, and of its user. The process is 0 if it
-// is not visible here.
+// Peer returns the process ID and the user at the other end of c. pid is 0 if the process is not
+// visible here.
 func Peer(c *net.UnixConn) (pid, uid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -138,8 +139,8 @@ func Peer(c *net.UnixConn) (pid, uid int) {
 	return pid, uid
 }
 
-// Needed reports whether this process may change the network namespace: without CAP_NET_ADMIN it
-// needs no lock.
+// Needed reports whether this process needs the lock, because it may change the network namespace
+// (CAP_NET_ADMIN).
 func Needed() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

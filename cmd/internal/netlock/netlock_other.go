@@ -8,13 +8,13 @@ import "context"
 // only its own sockets here.
 type Lock struct{}
 
-// Acquire returns no lock.
+// Acquire returns nil, because there is no lock on this system.
 func Acquire(Holder) (*Lock, error) { return nil, nil }
 
 // Ask returns an empty Holder.
 func Ask() (h Holder) { return h }
 
-// Run waits for the end of ctx.
+// Run waits until ctx ends.
 func (*Lock) Run(ctx context.Context) error {
 	<-ctx.Done()
 	return nil
@@ -23,5 +23,5 @@ func (*Lock) Run(ctx context.Context) error {
 // Close does nothing.
 func (*Lock) Close() error { return nil }
 
-// Needed reports that no lock is needed.
+// Needed returns false, because no lock is needed on this system.
 func Needed() bool { return false }

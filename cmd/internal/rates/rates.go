@@ -9,16 +9,16 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// Kept is the maximum number of past rates of a row.
+// Kept is the maximum number of past rates that are kept for each row.
 const Kept = 60
 
-// Window has the latest rates. Its zero value is ready to use. Only one goroutine may use it.
+// Window holds the latest rates. Its zero value is ready to use. It is not safe for concurrent use.
 type Window struct {
 	last   api.Traffic
 	series map[place]*series
 }
 
-// place is an endpoint at one port of a service, or, without an address, the service.
+// place is an endpoint at one port of a service. Without an address, it is the service itself.
 type place struct {
 	service       balancer.Name
 	address, port string
@@ -34,7 +34,7 @@ type series struct {
 
 // Rate is a rate per second.
 type Rate struct {
-	// New counts connections that start; In and Out are bytes from and to clients.
+	// New counts new connections. In and Out count bytes from and to clients.
 	New, In, Out float64
 }
 
@@ -49,15 +49,16 @@ type Row struct {
 	Active  uint64
 	// Unanswered counts new connections without an answer since the daemon started.
 	Unanswered uint64
-	// Up of Of endpoints get new connections: for a service, at the port with the fewest.
+	// Up of Of endpoints get new connections. In a service's row, they describe the port with the
+	// fewest.
 	Up, Of int
-	// Use has the counts of a service per port. It is nil in a row of an endpoint.
+	// Use holds the counts of a service per port. It is nil in an endpoint's row.
 	Use api.Use
-	// Past has the last rates of new connections, latest last.
+	// Past holds the last rates of new connections. The latest rate is last.
 	Past []float32
 }
 
-// BytesIn and BytesOut format the rates of bytes; "-" if they are not counted.
+// BytesIn and BytesOut format the rates of bytes. They return "-" if bytes are not counted.
 func (r Row) BytesIn() string  { return r.bytes(r.In) }
 func (r Row) BytesOut() string { return r.bytes(r.Out) }
 
@@ -68,7 +69,7 @@ func (r Row) bytes(n float64) string {
 	return Bytes(uint64(n))
 }
 
-// Add adds the next counts. It ignores counts that are not newer than the last counts.
+// Add adds new counts. It ignores counts that are not newer than the previous counts.
 func (w *Window) Add(t api.Traffic) {
 	if !t.At.After(w.last.At) {
 		return
@@ -114,7 +115,7 @@ func (w *Window) add(p place, at time.Time, counted [3]uint64) {
 // Last returns the latest counts.
 func (w *Window) Last() *api.Traffic { return &w.last }
 
-// Services returns a row for each service, in order of their names.
+// Services returns a row for each service, sorted by name.
 func (w *Window) Services() []Row {
 	rows := make([]Row, 0, len(w.last.Services))
 	for i := range w.last.Services {
@@ -131,8 +132,8 @@ func (w *Window) Services() []Row {
 	return rows
 }
 
-// Endpoints returns a row for each endpoint of a service at each of its ports, in order of ports
-// and addresses.
+// Endpoints returns a row for each endpoint of a service at each of its ports, sorted by port and
+// address.
 func (w *Window) Endpoints(service balancer.Name) (rows []Row) {
 	for i := range w.last.Services {
 		s := &w.last.Services[i]
@@ -164,7 +165,7 @@ func (w *Window) row(p place) Row {
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 // Spark draws the last values as bars, in at most width characters. If there are more values, each
-// bar is the highest of several values.
+// bar shows the highest of several values.
 func Spark(past []float32, width int) string {
 	if len(past) == 0 || width <= 0 {
 		return ""
@@ -189,7 +190,7 @@ func Spark(past []float32, width int) string {
 	return b.String()
 }
 
-// Bytes writes a number of bytes in three digits and a unit.
+// Bytes formats a number of bytes with a unit, such as "1.5 MiB".
 func Bytes(n uint64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)

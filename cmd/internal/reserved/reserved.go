@@ -18,8 +18,8 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// These are the intervals. A check of routes needs a few system calls; with 10,000 nodes, lookups
-// of host names load name servers.
+// These are the intervals and the timeout of a lookup. Checking routes needs only a few system
+// calls. Looking up host names loads the name servers if there are 10,000 nodes.
 const (
 	routesEvery = 10 * time.Second
 	namesEvery  = 5 * time.Minute
@@ -30,26 +30,26 @@ const (
 type Options struct {
 	// Endpoints are the URLs of etcd.
 	Endpoints []string
-	// Gateways returns the gateways by which this host reaches these addresses. If nil, gateways
-	// are ignored.
+	// Gateways returns the gateways by which this host reaches the given addresses. If nil,
+	// gateways are ignored.
 	Gateways func(to []netip.Addr) []netip.Addr
-	// Sources returns the addresses from which this host sends to these addresses. If nil, they are
-	// ignored.
+	// Sources returns the addresses from which this host sends to the given addresses. If nil,
+	// these source addresses are ignored.
 	Sources func(to []netip.Addr) []netip.Addr
-	// Sockets returns this host's sockets that wait for clients. If nil, they are ignored.
+	// Sockets returns this host's sockets that wait for clients. If nil, ports in use are ignored.
 	Sockets func() []sockets.Socket
-	// Own returns the inodes of this process's sockets, which belong to no other program.
+	// Own returns the inodes of this process's sockets, which are not sockets of another program.
 	Own func() map[string]bool
-	// HTTP is the address of this process's API and metrics, HOST:PORT; "" means none.
+	// HTTP is the address of this process's API and metrics, as HOST:PORT, or "" if there is none.
 	HTTP string
 	// Lookup returns the addresses of a host name. If nil, the system's resolver is used.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
-	// Resolver is the file that lists the name servers. Default /etc/resolv.conf.
+	// Resolver is the file that lists the name servers. The default is /etc/resolv.conf.
 	Resolver string
 }
 
-// Follower tracks reserved addresses and ports. Any goroutine may call its methods; the zero value
-// and nil reserve nothing.
+// Follower tracks reserved addresses and ports. Its methods are safe for concurrent use. A nil
+// Follower and the zero value reserve nothing.
 type Follower struct {
 	o       Options
 	members []netip.Addr            // as written
@@ -60,7 +60,7 @@ type Follower struct {
 	sources atomic.Pointer[[]netip.Addr]
 }
 
-// New returns a Follower with everything that is known without a request to another host.
+// New returns a Follower that reserves everything that is known without a request to another host.
 func New(o Options) *Follower {
 	if o.Lookup == nil {
 		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -100,8 +100,8 @@ func New(o Options) *Follower {
 	return f
 }
 
-// IANA has registered these ports for etcd. A member that is down at the moment does not listen on
-// them.
+// IANA has registered these ports for etcd. They are always reserved, because a member that is down
+// does not listen on them.
 const (
 	etcdClients = 2379
 	etcdPeers   = 2380
@@ -115,8 +115,8 @@ func (f *Follower) All() []balancer.Reserved {
 	return *f.now.Load()
 }
 
-// Sources returns the addresses from which this host reaches etcd, and everything without a
-// specific route.
+// Sources returns the addresses from which this host sends to etcd, and to destinations that use
+// the default route.
 func (f *Follower) Sources() []netip.Addr {
 	if f == nil || f.sources.Load() == nil {
 		return nil
@@ -124,7 +124,8 @@ func (f *Follower) Sources() []netip.Addr {
 	return *f.sources.Load()
 }
 
-// Run calls changed at each change until ctx ends, and returns ctx's error.
+// Run calls changed after each change of the reserved objects until ctx ends, and returns ctx's
+// error.
 func (f *Follower) Run(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(routesEvery)
 	defer tick.Stop()
@@ -156,7 +157,7 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere has documentation addresses, whose route is the default route.
+// anywhere holds documentation addresses, which are reached by the default route.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
 // ofEtcd describes addresses of etcd.

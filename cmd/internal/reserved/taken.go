@@ -13,20 +13,20 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// kept is the time for which a port stays reserved after its program was last seen, because the
-// program may be restarting.
+// kept is how long a port stays reserved after its program was last seen, because the program may
+// be restarting.
 const kept = time.Minute
 
 // portTracker tracks the ports on which programs of the host listen.
 type portTracker struct {
 	o    Options
-	seen map[balancer.Key]time.Time // last time; an invalid address represents all
-	// before has the previous sockets, and own the sockets of this process.
+	seen map[balancer.Key]time.Time // the last time; an invalid address represents all
+	// before holds the sockets of the previous call of look, and own the sockets of this process.
 	before, own map[sockets.Socket]bool
 }
 
-// look returns the ports in use, sorted. A UDP socket counts from the second time on, because most
-// belong to clients and have closed by then.
+// look returns the ports in use, sorted. A UDP socket counts only if the previous call also found
+// it, because most UDP sockets belong to clients and close soon.
 func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 	if t.o.Sockets == nil {
 		return nil
@@ -64,7 +64,7 @@ func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 
 // findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
 // address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if
-// it has many connections, so it is only done for new sockets.
+// it has many connections, so findOwn only lists them if there is a new socket.
 func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}
@@ -82,7 +82,7 @@ func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balance
 	t.own = own
 }
 
-// localPorts returns the range of ports that the kernel chooses for programs
+// localPorts returns the range of ports from which the kernel chooses ports for programs
 // (net.ipv4.ip_local_port_range), or its default.
 func localPorts() (first, last uint16) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")

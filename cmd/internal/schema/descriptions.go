@@ -10,14 +10,14 @@ import (
 	"vipd/balancer/decode"
 )
 
-// descriptions holds the description of each field by its section and name. The section is the
+// descriptions maps the section and name of each field to its description. The section is the
 // table's path, without the names that users choose.
 type descriptions map[string]string
 
-// of returns the description of a field, or "".
+// of returns the description of a field, or "" if there is none.
 func (d descriptions) of(section, name string) string { return d[decode.Join(section, name)] }
 
-// sections are the headings of docs/reference.md whose tables describe fields.
+// sections maps the headings of docs/reference.md whose tables describe fields to sections.
 func sections() map[string]string {
 	return map[string]string{
 		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Limits": "services.limits", "### Health checks": "services.health",
@@ -25,7 +25,7 @@ func sections() map[string]string {
 	}
 }
 
-// readDescriptions reads both sources. The folder is the top of the tree.
+// readDescriptions reads the descriptions from both sources. folder is the top of the source tree.
 func readDescriptions(folder string) (descriptions, error) {
 	d := descriptions{}
 	settings, err := os.ReadFile(filepath.Join(folder, "systemd/vipd.toml"))

@@ -1,8 +1,8 @@
-// Schema writes a JSON Schema of vipd.toml, by which editors complete and check the file.
+// Schema writes a JSON Schema of vipd.toml, with which editors complete and check the file.
 //
 //	go run ./cmd/internal/schema -o packaging/vipd.schema.json
 //
-// The fields and their types come from the structs that vipd decodes, and the descriptions from
-// docs/reference.md and systemd/vipd.toml. It runs at the top of the tree. Rules between fields are
-// left to "vipctl check".
+// The fields and their types come from the structs that vipd decodes. The descriptions come from
+// docs/reference.md and systemd/vipd.toml. The command must run at the top of the source tree. The
+// schema omits rules between fields, which "vipctl check" checks.
 package main

@@ -15,14 +15,14 @@ import (
 // node is a part of the schema.
 type node = map[string]any
 
-// writer turns types that package decode reads into parts of the schema.
+// writer converts the types that package decode reads to parts of the schema.
 type writer struct{ about descriptions }
 
 // duration matches what time.ParseDuration reads, without signs.
 const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 
-// table returns the schema of a struct: an object with its fields, and no others. Section names its
-// descriptions.
+// table returns the schema of a struct: an object that has only the struct's fields. section is the
+// section of the fields' descriptions.
 func (w *writer) table(t reflect.Type, section string) node {
 	properties := node{}
 	w.addFields(properties, t, section)
@@ -43,7 +43,7 @@ func (w *writer) addFields(properties node, t reflect.Type, section string) {
 	}
 }
 
-// described adds the description of a field, if there is one.
+// described adds the description of a field to n, if there is one.
 func (w *writer) described(n node, section, name string) node {
 	if text := w.about.of(section, name); text != "" {
 		n["description"] = text
@@ -51,8 +51,8 @@ func (w *writer) described(n node, section, name string) node {
 	return n
 }
 
-// value returns the schema of a value. Types with a special meaning come before kinds, as in
-// package decode.
+// value returns the schema of a value. As in package decode, types with a special meaning take
+// precedence over kinds.
 func (w *writer) value(t reflect.Type, allowed, section string) node {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
@@ -87,7 +87,7 @@ func (w *writer) value(t reflect.Type, allowed, section string) node {
 	return integer(t, allowed)
 }
 
-// integer returns the schema of a whole number, with the bounds of its type and its range tag.
+// integer returns the schema of an integer, with the limits of its type and of its range tag.
 func integer(t reflect.Type, allowed string) node {
 	n := node{"type": "integer"}
 	switch t.Kind() {

@@ -1,9 +1,10 @@
-// Package sockets reads which sockets of this network namespace wait for clients, from /proc/net.
+// Package sockets lists the sockets of this network namespace that wait for clients, from
+// /proc/net.
 //
 //	for _, s := range sockets.All() {
 //		fmt.Println(s.At, s.Inode)
 //	}
 //
-// It needs no privilege. The owner of a socket is found by its inode in the /proc/PID/fd of a
-// readable process. Systems without /proc have no sockets.
+// It needs no privileges. To find the owner of a socket, it searches /proc/PID/fd of readable
+// processes for the socket's inode. On systems without /proc, it finds no sockets.
 package sockets

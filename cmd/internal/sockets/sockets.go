@@ -14,15 +14,15 @@ import (
 	"vipd/balancer"
 )
 
-// Socket is a socket that waits for clients. The unspecified address means all addresses of the
-// host; :: includes IPv4.
+// Socket is a socket that waits for clients. An unspecified address means all addresses of the
+// host, and :: includes IPv4.
 type Socket struct {
 	At    balancer.Key
 	Inode string
 }
 
-// Takes reports whether the socket receives packets for key. A socket on :: usually also receives
-// IPv4.
+// Takes reports whether the socket receives packets for key. It assumes that a socket on :: also
+// receives IPv4, as is usual.
 func (s Socket) Takes(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
@@ -36,8 +36,8 @@ const Folder = "/proc/thread-self/net/"
 type File struct {
 	Name  string
 	Proto balancer.Protocol
-	// state is the state of sockets that wait for clients: TCP_LISTEN and, for UDP sockets that are
-	// not connected, TCP_CLOSE of the kernel's include/net/tcp_states.h.
+	// state is the state of sockets that wait for clients (the kernel's include/net/tcp_states.h).
+	// It is TCP_LISTEN or, for UDP sockets that are not connected, TCP_CLOSE.
 	state string
 }
 
@@ -46,7 +46,7 @@ func Files() []File {
 	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
 }
 
-// In reads the sockets that wait for clients from the text of a file. The kernel lists TCP's
+// In returns the sockets in the text of a file that wait for clients. The kernel lists TCP's
 // listening sockets first, and In stops after them, because a proxy has many other sockets.
 func (f File) In(text io.Reader) (all []Socket) {
 	lines := bufio.NewScanner(text)
@@ -67,8 +67,8 @@ func (f File) In(text io.Reader) (all []Socket) {
 	return all
 }
 
-// parse parses an address in the kernel's form: words of 32 bits in the host's byte order, in
-// hexadecimal, and the port.
+// parse parses an address and port in the kernel's form: hexadecimal words of 32 bits in the host's
+// byte order, and the port.
 func parse(text string) (netip.AddrPort, bool) {
 	address, port, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(address)

@@ -13,9 +13,9 @@ type Column struct {
 	Wide bool
 	// Skip hides the column in every form.
 	Skip bool
-	// Right aligns numbers by padding on the left.
+	// Right aligns cells to the right, for numbers.
 	Right bool
-	// Style chooses the style of a cell by its text; nil means plain.
+	// Style returns the style of a cell with this text. If nil, cells are plain.
 	Style func(text string) Style
 }
 
@@ -27,10 +27,10 @@ type Form struct {
 	Wide bool
 	// Color writes styles as terminal colours.
 	Color bool
-	// Width is the maximum number of columns of a line; 0 means no limit. In longer lines, the
-	// widest cells are cut, except numbers. The last cell is cut at its end, other cells in the
-	// middle, because long names often differ only at their ends. If too little of the cells would
-	// remain, nothing is cut.
+	// Width is the maximum number of columns of a line, or 0 if there is no limit. In longer lines,
+	// the widest cells are cut, except numbers. The last cell is cut at its end. Other cells are
+	// cut in the middle, because long names often differ only at their ends. If too little of the
+	// cells would remain, nothing is cut.
 	Width int
 }
 
@@ -38,7 +38,7 @@ type Form struct {
 type Table struct {
 	columns []Column
 	rows    [][]string
-	// printed has the widths of the parts so far; nil means none.
+	// printed holds the widths of the columns in the previous part, or nil before the first part.
 	printed []int
 }
 
@@ -66,8 +66,8 @@ func (t *Table) Len() int { return len(t.rows) }
 // gap separates columns.
 const gap = "  "
 
-// Part returns the text of the rows so far, and drops these rows, because a long table is printed
-// in parts. Only the first part has titles. Columns are at least as wide as in the part before.
+// Part returns the text of the rows added so far, and drops them, so a long table can be printed in
+// parts. Only the first part has titles. Columns are at least as wide as in the previous part.
 func (t *Table) Part(form Form) string {
 	text := t.Text(form)
 	t.printed, t.rows = t.widths(), nil
@@ -104,8 +104,8 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit returns the widths of the columns in this form. If a line would be too long, it limits the
-// width of the widest columns.
+// fit returns the widths of the columns in this form. If a line would be too long, it shrinks the
+// widest columns.
 func (t *Table) fit(widths []int, form Form) []int {
 	if form.Width == 0 {
 		return widths
@@ -128,7 +128,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 	return widths
 }
 
-// line writes one row. It delays spaces until text follows, so no line ends in spaces.
+// line writes one row. It writes spaces only before text, so no line ends in spaces.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
 	pending := 0
 	first := true

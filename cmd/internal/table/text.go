@@ -27,8 +27,8 @@ func Paint(text string, s Style) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Width returns the number of columns of text on a terminal: combining marks have none, wide
-// letters of East Asia and pictures have two, and all others have one.
+// Width returns the number of columns of text on a terminal. Combining marks have none, wide
+// letters of East Asia and pictures have two, and all other characters have one.
 func Width(text string) int {
 	n := 0
 	for _, r := range text {
@@ -46,7 +46,7 @@ func Width(text string) int {
 	return n
 }
 
-// Cut returns text if it has at most width columns, and otherwise its start with an ellipsis.
+// Cut returns text if it has at most width columns, and otherwise its start and an ellipsis.
 func Cut(text string, width int) string {
 	if Width(text) <= width {
 		return text
@@ -60,8 +60,8 @@ func Cut(text string, width int) string {
 	return text
 }
 
-// cutMiddle returns text if it has at most width columns, and otherwise its start and end with an
-// ellipsis between.
+// cutMiddle returns text if it has at most width columns, and otherwise its start, an ellipsis and
+// its end.
 func cutMiddle(text string, width int) string {
 	if Width(text) <= width {
 		return text
@@ -86,8 +86,7 @@ func cutMiddle(text string, width int) string {
 	}
 }
 
-// Wrap breaks text at spaces into lines of at most width columns. A word that is longer has its own
-// line.
+// Wrap breaks text at spaces into lines of at most width columns. A longer word gets its own line.
 func Wrap(text string, width int) []string {
 	var lines []string
 	line := ""

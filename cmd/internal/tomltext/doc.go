@@ -1,3 +1,3 @@
-// Package tomltext formats definitions of services as TOML: keys, and values decoded from JSON. The
-// reader is store/tomlfile. Callers write comments and tables ([services.web]).
+// Package tomltext formats definitions of services as TOML: keys, and values that were decoded from
+// JSON. Package store/tomlfile reads TOML. Callers write comments and tables ([services.web]).
 package tomltext

@@ -11,7 +11,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Fields lists the fields of a definition: vips, ports and endpoints, then the others, then health.
+// Fields lists the fields of a definition in the order of output: vips, ports and endpoints, then
+// the others, then health.
 func Fields(definition map[string]any) []string {
 	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
 }
@@ -36,13 +37,13 @@ func inOrder(table map[string]any, first, last []string) []string {
 }
 
 // Value formats a value decoded from JSON. A list of several tables has one table per line, each
-// after indent; with indent "" everything is on one line.
+// after indent. If indent is "", everything is on one line.
 func Value(v any, indent string) string {
 	switch v := v.(type) {
 	case string:
 		return Quote(v)
 	case float64:
-		// JSON has one kind of number; definitions have integers.
+		// JSON has one kind of number, but definitions have integers.
 		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 			return strconv.FormatInt(int64(v), 10)
 		}
@@ -88,7 +89,7 @@ func Key(key string) string { return toml.Key{key}.String() }
 
 // Quote formats a string in quotes. TOML has fewer escapes than Go.
 func Quote(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD") // a file with another encoding
+	text = strings.ToValidUTF8(text, "\uFFFD") // a file may have another encoding
 	if key := Key(text); key != text {
 		return key
 	}

@@ -16,7 +16,7 @@ func Within(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{Header: parent})
 }
 
-// Parent returns the traceparent of the span that ctx is in, or "".
+// Parent returns the traceparent of the current span of ctx, or "" if there is none.
 func Parent(ctx context.Context) string {
 	carrier := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, carrier)
@@ -24,8 +24,8 @@ func Parent(ctx context.Context) string {
 }
 
 // Command starts the span of a vipctl command inside parent, a traceparent. If parent is "", the
-// trace starts here. The caller ends it with the command's error, which waits up to two seconds
-// until the span is sent. Without an endpoint, the returned context is inside parent itself.
+// trace starts here. The caller must call end with the command's error. It waits up to two seconds
+// until the span is sent. Without an endpoint, no span is started.
 func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {
 	ctx = Within(ctx, parent)
 	if o.Endpoint == "" {
@@ -48,8 +48,8 @@ func Command(ctx context.Context, o Options, name, parent string) (inside contex
 	}
 }
 
-// Reload starts the span of a reload inside ctx's span. Changes of the store that are compiled
-// before its end are part of it. A nil Tracer traces nothing.
+// Reload starts the span of a reload inside ctx's span. The caller must call end. Changes of the
+// store that are compiled before the end are part of the span. A nil Tracer traces nothing.
 func (t *Tracer) Reload(ctx context.Context) (end func(error)) {
 	if t == nil {
 		return func(error) {}
@@ -71,8 +71,9 @@ func (t *Tracer) setReload(is trace.SpanContext) {
 	t.reload = is
 }
 
-// commands returns the parent of a change's trace: the newest command that caused it, with links to
-// the others. Without a command, it is the reload that includes the change, or nothing.
+// commands returns the parent of a change's trace: the newest command that caused the change.
+// others holds links to the other commands. Without a command, the parent is the reload that
+// includes the change, or no span.
 func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
 	parent = context.Background()
 	after := c.Before.Revision.Store // 0 at the start: earlier writes are not traced

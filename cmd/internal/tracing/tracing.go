@@ -30,21 +30,20 @@ type Options struct {
 	// Endpoint is the receiver's URL, without /v1/traces.
 	Endpoint      string
 	Node, Version string
-	// Commands finds the commands that caused changes in etcd; nil means that changes come from
-	// files.
+	// Commands finds the commands that caused changes in etcd. If nil, changes come from files.
 	Commands Commands
 	Log      *slog.Logger
 }
 
 // Commands reads the traces that commands have stored. etcd.Store implements it.
 type Commands interface {
-	// Traces returns the traces of changes of these services between two revisions, the newest
-	// first.
+	// Traces returns the traces of changes of these services between two revisions, starting with
+	// the newest.
 	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)
 	Close() error
 }
 
-// Tracer makes traces of changes.
+// Tracer creates traces of changes.
 type Tracer struct {
 	o        Options
 	provider *sdk.TracerProvider
@@ -53,7 +52,7 @@ type Tracer struct {
 
 	mu      sync.Mutex
 	pending []*Compile        // compiled, but not yet part of a round; newest last
-	reload  trace.SpanContext // span of the reload in progress; invalid if there is none
+	reload  trace.SpanContext // span of the running reload; invalid if there is none
 
 	// failed is the trace of the last change that could not be applied completely. It is invalid if
 	// there is none. Run owns it.
@@ -67,7 +66,7 @@ type carried struct {
 }
 
 const (
-	// sendEvery is the interval at which spans are sent, and sendTime the maximum time to send
+	// sendEvery is the interval at which spans are sent. sendTime is the maximum time for sending
 	// them.
 	sendEvery = time.Second
 	sendTime  = 5 * time.Second
@@ -76,7 +75,7 @@ const (
 	commandTime = 2 * time.Second
 	// maxPending is the maximum number of changes that wait for a round of the engine.
 	maxPending = 100
-	// named is the maximum number of services in a span.
+	// named is the maximum number of services that a span names.
 	named = 10
 )
 
@@ -100,7 +99,8 @@ func newTracer(o Options, program string) (*Tracer, error) {
 	return t, nil
 }
 
-// Run creates the traces. It returns when ctx has ended and the rest is sent, or can't be sent.
+// Run creates the traces. After ctx ends, it sends the remaining spans, for at most sendTime, and
+// returns.
 func (t *Tracer) Run(ctx context.Context) {
 	for ended := false; !ended; {
 		select {
@@ -122,11 +122,11 @@ func (t *Tracer) Run(ctx context.Context) {
 	_ = t.provider.Shutdown(ending) // an unreachable receiver misses the last spans
 }
 
-// Compile is a compiled state.
+// Compile is a compilation of a new desired state, for [Tracer.Compiled].
 type Compile struct {
 	Snapshot *store.Snapshot
-	// Seen is the time when the snapshot was published. It is zero if the change is not a change of
-	// the store, but of health, a drain or the like.
+	// Seen is the time when the snapshot was published. It is zero if the store did not change, but
+	// for example the health of an endpoint or a drain.
 	Seen         time.Time
 	Began, Ended time.Time
 	// Before and Desired are the previous and the new desired state.
@@ -135,7 +135,7 @@ type Compile struct {
 	reload trace.SpanContext // the reload that includes it; invalid if there is none
 }
 
-// Compiled adds a new desired state.
+// Compiled adds a new desired state, which waits for a round of the engine.
 func (t *Tracer) Compiled(c *Compile) {
 	if c.Before.Frontends == c.Desired.Frontends && c.Seen.IsZero() {
 		return
@@ -153,7 +153,7 @@ func (t *Tracer) Compiled(c *Compile) {
 	t.pending = append(t.pending, c)
 }
 
-// Round adds a round of the engine. It never blocks.
+// Round adds a round of the engine, with the changes that it applied. It never blocks.
 func (t *Tracer) Round(r *dataplane.Round) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +170,7 @@ func (t *Tracer) Round(r *dataplane.Round) {
 	t.pending = slices.Delete(t.pending, 0, last+1)
 	select {
 	case t.carried <- c:
-	default: // etcd has not returned their commands for minutes
+	default: // drop the round: etcd has not returned commands for minutes
 	}
 }
 
@@ -184,8 +184,8 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change creates the trace of a change. A change that a later change overtook shares the later
-// round.
+// change creates the trace of a change. own reports whether the round was for this change.
+// Otherwise a later change overtook it, and only the later change's trace has the round's spans.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began
 	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {
@@ -209,7 +209,7 @@ func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own
 	t.end(root, r, own)
 }
 
-// again creates the trace of a round without a new change: a retry, or a repair.
+// again creates the trace of a round without a new change, such as a retry or a repair.
 func (t *Tracer) again(r *dataplane.Round) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(r.Began), trace.WithNewRoot(), trace.WithAttributes(attribute.String("vipd.cause", "repair"))}
 	if t.failed.IsValid() {
@@ -223,7 +223,8 @@ func (t *Tracer) again(r *dataplane.Round) {
 	}
 }
 
-// end ends a trace with the round. The round's last change is remembered for retries of failures.
+// end ends a trace with the round. If the round failed, end remembers the trace of its last change
+// for retries.
 func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	if r.Err != nil {
 		root.SetStatus(codes.Error, r.Err.Error())
@@ -273,8 +274,8 @@ func cause(c *Compile) string {
 	return "store"
 }
 
-// changedServices returns the first names of services whose frontends a change affects, and the
-// number of those frontends.
+// changedServices returns the names of the first services whose frontends a change affects, and the
+// number of all affected frontends.
 func changedServices(c *Compile) (names []string, frontends int) {
 	all := map[string]bool{}
 	for _, d := range snap.Diff(c.Before.Frontends, c.Desired.Frontends) {

@@ -1,4 +1,4 @@
-// Package version identifies the build. Both binaries share it; a release build sets the version:
+// Package version identifies the build. Both binaries use it. A release build sets the version:
 //
 //	go build -ldflags "-X vipd/cmd/internal/version.Version=v1.2.3" ./cmd/vipd
 //

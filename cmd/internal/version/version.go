@@ -6,14 +6,15 @@ import (
 	"runtime/debug"
 )
 
-// Version is the release. The linker sets it (-X), which needs a variable; nothing else writes to
+// Version is the release. It is a variable because the linker sets it (-X). No other code writes
 // it.
 var Version = "dev"
 
 // Info identifies a build.
 type Info struct {
 	Version string `json:"version"`
-	// Commit is the revision of the source, with "-dirty" if it was changed; "" if it is unknown.
+	// Commit is the revision of the source, with "-dirty" if the source was changed, or "" if it is
+	// unknown.
 	Commit string `json:"commit,omitempty"`
 	// Go is the toolchain's version, and Platform is OS/ARCH.
 	Go       string `json:"go"`

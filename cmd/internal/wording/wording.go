@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Count formats "1 service", "3 services".
+// Count formats a number and a noun, such as "1 service" or "3 services".
 func Count[N int | int64 | uint64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -30,7 +30,7 @@ func Do(n int) string {
 	return "do"
 }
 
-// List formats "a, b and c", or with another word before the last.
+// List joins the elements, such as "a, b and c". word is the word before the last element.
 func List(all []string, word string) string {
 	last := len(all) - 1
 	if last < 1 {
@@ -39,7 +39,8 @@ func List(all []string, word string) string {
 	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
-// Some formats "a, b and 5 more" if a list has more than limit elements, and "none" if it is empty.
+// Some formats a list as "a, b and 5 more" if it has more than limit elements, and as "none" if it
+// is empty.
 func Some(all []string, limit int) string {
 	switch more := len(all) - limit; {
 	case len(all) == 0:
