@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// These are syslog priorities, which journald reads and removes at the start of a line
-// (sd-daemon(3)). journalctl -p err finds errors by them.
+// These are syslog priorities at the start of a line, which journald reads and removes
+// (sd-daemon(3)). They let journalctl -p err find errors.
 const (
 	priorityError   = "<3>"
 	priorityWarning = "<4>"
@@ -28,20 +28,21 @@ func priority(l slog.Level) string {
 	return priorityDebug
 }
 
-// forJournal is a handler that puts a priority in front of each line.
+// forJournal is a handler that adds a priority to the start of each line.
 type forJournal struct {
 	slog.Handler // writes to line
 	line         *line
 }
 
-// line is the destination of the next line, with its prefix.
+// line writes the lines of forJournal with the priority of the current record.
 type line struct {
 	mu       sync.Mutex // held while a record is handled
 	to       io.Writer
 	priority string
 }
 
-// Write writes a line in one write, so lines of other processes don't split it.
+// Write writes the priority and the text in one write, so lines of other processes don't split
+// them.
 func (l *line) Write(text []byte) (int, error) {
 	if _, err := l.to.Write(append([]byte(l.priority), text...)); err != nil {
 		return 0, err

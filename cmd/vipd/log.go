@@ -7,8 +7,8 @@ import (
 )
 
 // newLog returns the log of the program and of its libraries, such as an http.Server that can't
-// accept. Lines for systemd's journal start with a priority and, in text format, have neither time
-// nor level, because the journal keeps both.
+// accept connections. Lines for systemd's journal start with a priority. In text format, they
+// contain neither time nor level, because the journal records both.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	h, err := newHandler(to, journal, level, format)
 	if err != nil {
@@ -20,7 +20,7 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	return out, nil
 }
 
-// newHandler returns newLog's handler.
+// newHandler returns the handler of the log that newLog returns.
 func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {

@@ -12,21 +12,22 @@ const (
 	// queuedLines is the maximum number of lines, about 300 KB, that wait for a blocked log.
 	// Further lines are dropped.
 	queuedLines = 1000
-	// stalledAfter is the maximum wait for the log if the queue is full, for example in a burst. A
-	// log that accepts no line for as long has stalled.
+	// stalledAfter is the maximum wait for the log if the queue is full, for example in a burst. If
+	// the log accepts no line in that time, it has stalled.
 	stalledAfter = time.Second
 	// lastLines is the maximum time to write the last lines when vipd ends.
 	lastLines = 2 * time.Second
 )
 
-// logQueue accepts each line at once, and writes it to a log that may block for long: a journald
-// that hangs, or a pipe without a reader. No part of vipd waits for such a log.
+// logQueue accepts each line immediately, and writes it to a log that may block for a long time,
+// such as a journald that hangs, or a pipe without a reader. No part of vipd waits for such a log.
 type logQueue struct {
 	to       io.Writer
 	own      atomic.Pointer[slog.Logger] // for the queue's own lines; nil before log is called
 	patience time.Duration
 	lines    chan []byte
-	// stalled reports whether the log has accepted no line in time, and none since.
+	// stalled reports whether the log did not accept a line in time, and has not accepted any
+	// since.
 	stalled atomic.Bool
 	lost    atomic.Uint64
 	over    chan struct{} // closed by end
@@ -40,8 +41,8 @@ func startLogQueue(to io.Writer, patience time.Duration) *logQueue {
 	return q
 }
 
-// log returns newLog's log, which writes through the queue. The queue's own lines have the same
-// form.
+// log returns a log as newLog does, which writes through the queue. Lines of the queue itself have
+// the same format.
 func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error) {
 	own, err := newHandler(q.to, journal, level, format)
 	if err != nil {
@@ -103,7 +104,7 @@ func (q *logQueue) run() {
 	}
 }
 
-// end waits until all lines are written, or until the log stalls. It may be called once.
+// end waits until all lines are written or the log stalls. It may be called only once.
 func (q *logQueue) end() {
 	close(q.over)
 	select {

@@ -26,12 +26,12 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
-	// exitConfig is EX_CONFIG of sysexits: a restart is useless until the configuration is fixed.
+	// exitConfig is EX_CONFIG of sysexits: a restart fails until the configuration is fixed.
 	exitConfig = 78
 )
 
-// garbagePercent is the default of GOGC, half of Go's default. vipd is idle most of the time, so
-// memory costs a host more than collections.
+// garbagePercent is vipd's default of GOGC, half of Go's default. vipd is mostly idle, so memory
+// costs a host more than garbage collections.
 const garbagePercent = 50
 
 func main() {
@@ -158,8 +158,8 @@ func describe(out io.Writer, f *flag.Flag) {
 	fmt.Fprintf(out, "  %-20s %s\n", name, usage)
 }
 
-// endBySignal returns two contexts: the first signal ends ctx, and the second ends hurry. After
-// that, signals have their default effect, so a third signal ends the program at once.
+// endBySignal returns two contexts: the first signal ends ctx, and the second ends hurry. Later
+// signals have their default effect, so a third signal ends the program immediately.
 func endBySignal(parent context.Context) (ctx, hurry context.Context, done func()) {
 	ctx, stop := context.WithCancel(parent)
 	hurry, cancel := context.WithCancel(context.WithoutCancel(parent))
@@ -179,7 +179,7 @@ func endBySignal(parent context.Context) (ctx, hurry context.Context, done func(
 	return ctx, hurry, func() { close(over); stop(); cancel() }
 }
 
-// reloadOn reloads at each hangup until ctx ends.
+// reloadOn performs a reload at each hangup until ctx ends.
 func reloadOn(ctx context.Context, hangups <-chan os.Signal, d *daemon.Daemon) {
 	for {
 		select {

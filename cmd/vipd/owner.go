@@ -30,11 +30,11 @@ import (
 // ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
 const ownerVerb = "owner"
 
-// failedPause is a pause before an owner that could not start exits. Otherwise repeated restarts
-// would fill the log.
+// failedPause is the pause before an owner that could not start exits. Without it, repeated
+// restarts would fill the log.
 const failedPause = 5 * time.Second
 
-// runOwner runs the process that owns VIPs until a signal ends it, and returns the exit code.
+// runOwner runs vipd owner until a signal ends it, and returns the exit code.
 func runOwner(args []string, stdout, stderr io.Writer) int {
 	journal := isJournal(stderr)
 	queue := startLogQueue(stderr, 0) // before any line is written
@@ -123,7 +123,7 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 	return o, c.RunDir, nil
 }
 
-// vrrpOptions returns the options of owners that VRRP decides.
+// vrrpOptions returns the options of an owner that uses VRRP.
 func vrrpOptions(c *config.Config) *owner.VRRPOptions {
 	var groups []vrrp.Group
 	o := &owner.VRRPOptions{ReachTakes: c.Ownership.ReachTakes}

@@ -18,8 +18,8 @@ const serviceName = "vipd"
 // the numbers 1 to 1000 is "%1".
 const eventID = 1
 
-// stopHint is the maximum time between two progress reports of a stopping vipd, and stopSign is
-// their interval. Connections drain for up to drain_timeout.
+// stopHint is the maximum time between two progress reports of a stopping vipd, which may drain
+// connections for up to drain_timeout. stopSign is the interval of these reports.
 const (
 	stopHint = 10 * time.Second
 	stopSign = 2 * time.Second
@@ -37,7 +37,7 @@ func runService(args []string, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "vipd %s: %v: only the service manager starts this; vipd runs in a console without %q\n", serviceVerb, err, serviceVerb)
 		return exitFailed
 	}
-	return exitDone // the service manager has vipd's exit code from Execute
+	return exitDone // Execute has passed vipd's exit code to the service manager
 }
 
 // service implements svc.Handler.

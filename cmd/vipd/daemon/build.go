@@ -115,7 +115,7 @@ func (d *Daemon) build() (err error) {
 	return nil
 }
 
-// openStateDir creates state_dir if it is missing, and rejects a directory that other users may
+// openStateDir creates state_dir if it is missing. It rejects a directory that other users can
 // write to.
 func (d *Daemon) openStateDir(published *model.Published) error {
 	d.stateDir = statedir.New(d.config.StateDir, published.Kick) // the next round of the model reports a file that can't be saved
@@ -193,8 +193,8 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	return nil
 }
 
-// leaseTime is the time for which other nodes still see a node after its end. It is long enough for
-// three failed renewals.
+// leaseTime is how long other nodes still see a node after its end. It is long enough for three
+// failed renewals.
 const leaseTime = 15 * time.Second
 
 // newChecks creates the health checks, which a fleet may share, and the detection of outliers.
@@ -235,7 +235,7 @@ func (d *Daemon) newNames(published *model.Published) {
 	})
 }
 
-// sourceTo returns this host's source address for packets to a. It sends no packet.
+// sourceTo returns the address from which this host would send packets to a. It sends no packet.
 func sourceTo(a netip.Addr) netip.Addr {
 	c, err := net.Dial("udp", netip.AddrPortFrom(a, 9).String())
 	if err != nil {
@@ -270,14 +270,14 @@ func (d *Daemon) newSource() (err error) {
 	return nil
 }
 
-// settingsProblems returns the problems of the configuration file's sections other than services.
+// settingsProblems returns the problems of all sections of the configuration file except services.
 func settingsProblems(doc store.Document) []balancer.Problem {
 	_, problems := config.Decode(doc)
 	return problems
 }
 
 // newFailover creates the reporter to vipd owner if this host may own VIPs. Otherwise it removes
-// the saved state of an earlier configuration.
+// the state that an earlier configuration saved.
 func (d *Daemon) newFailover(published *model.Published) error {
 	if c := d.config; c.Ownership.Enabled {
 		o := failover.Options{
@@ -300,8 +300,8 @@ func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) 
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Agents: d.agents, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
-		// The kernel still serves the fleet's services that an earlier vipd left, so vipd waits for
-		// the fleet's store without limit.
+		// The kernel may still serve services of the fleet that an earlier vipd left. If so, vipd
+		// waits for the fleet's store without limit.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
 		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
@@ -322,7 +322,7 @@ func (d *Daemon) compiled() (*model.State, <-chan struct{}) {
 	return d.model.State(), changed
 }
 
-// leavingVIPs returns the options of the watch of leaving VIPs.
+// leavingVIPs returns the options for the watch of leaving VIPs.
 func (d *Daemon) leavingVIPs() leaving.Options {
 	return leaving.Options{
 		State: d.compiled,
@@ -347,13 +347,14 @@ func (d *Daemon) hostProblems() []balancer.Problem {
 	return all
 }
 
-// serving returns the state that is reported to vipd owner.
+// serving returns the state that the failover reporter sends to vipd owner.
 func (d *Daemon) serving() failover.Serving {
 	v := d.views.Look()
 	return failover.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
-// examined returns doctor's view of this host, limited to firewalls and sockets.
+// examined returns this host in the form that package doctor examines, limited to firewalls and
+// sockets.
 func (d *Daemon) examined() doctor.Host {
 	v := d.views.Look()
 	h := doctor.ThisHost()

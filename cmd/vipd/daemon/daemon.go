@@ -58,25 +58,25 @@ type Options struct {
 	ConfigFile string
 	// Mode overrides the configuration's mode, unless it is "".
 	Mode config.ModeName
-	// If AllowEmpty is set, an empty configuration removes the services of an earlier vipd.
-	// Otherwise New rejects it.
+	// AllowEmpty permits an empty configuration, which removes the services of an earlier vipd.
+	// Otherwise New rejects such a configuration.
 	AllowEmpty bool
 	Log        *slog.Logger
-	// If Replace is set, this vipd replaces the running vipd of the same run_dir, and takes over
-	// its sockets and connections.
+	// Replace makes this vipd replace the running vipd of the same run_dir. It takes over that
+	// vipd's sockets and connections.
 	Replace bool
-	// If Hurry ends, Run no longer waits for connections before it returns. Nil means that it never
-	// ends.
+	// Hurry makes Run stop waiting for connections when it ends. If nil, Run waits for its time
+	// limits.
 	Hurry context.Context
-	// Version is shown in status and metrics.
+	// Version is the version that status and metrics show.
 	Version string
-	// Modes are the dataplanes of this program, the best first.
+	// Modes lists the modes of this program, starting with the best.
 	Modes []modes.Mode
-	// Ejection determines when failed connects eject an endpoint. Default
+	// Ejection determines when failed connects eject an endpoint. The default is
 	// health.DefaultEjectionRules.
 	Ejection health.EjectionRules
-	// WatchInterval is the interval of the checks of the host's firewalls and of vipd's files.
-	// Default a minute.
+	// WatchInterval is the interval of the checks of the host's firewalls and of vipd's files. The
+	// default is a minute.
 	WatchInterval time.Duration
 }
 
@@ -84,16 +84,15 @@ type Options struct {
 type Daemon struct {
 	Options
 	config config.Config
-	// mistake is the reason why vipd runs with the last valid configuration. It is nil if vipd runs
-	// with the file.
+	// mistake is the reason why vipd uses the last valid configuration, or nil if it uses the file.
 	mistake error
-	// fileUnusable reports whether the file has been unusable since the start.
+	// fileUnusable reports whether the file has been unusable ever since the start.
 	fileUnusable atomic.Bool
 	lock         *os.File
 	opened       []io.Closer // files and locks, which closeFiles closes in reverse order
 	spare        descriptors
 	// filesLost reports whether vipd's files were missing at the last check. Only the watch uses
-	// it.
+	// this field.
 	filesLost bool
 	host      *host.Host
 	// namespace is the lock of the network namespace. It is nil if no lock is needed.
@@ -110,7 +109,7 @@ type Daemon struct {
 	agents   *agents.Agents
 	names    *names.Names
 	outliers *outlier.Detector
-	// unanswered finds endpoints that leave connections without an answer.
+	// unanswered finds endpoints that don't answer connections.
 	unanswered *unanswered.Watch
 	watch      *hostwatch.Watch
 	// duplicates finds VIPs that another host also has.
@@ -131,15 +130,16 @@ type Daemon struct {
 	started       time.Time
 	reloaded      reloaded
 	notify        notifier
-	// inherited is the state of the previous process. heir is the queue to the process that
-	// replaces this process.
+	// inherited is the state that the previous process handed over. heir is the queue to the
+	// process that replaces this process.
 	inherited []handover.Item
 	heir      *handover.Queue
 	replacing *net.UnixListener
 }
 
 // New reads the configuration, tries the modes and opens the sockets. It starts no goroutine, and
-// changes the kernel only to try modes. [Daemon.Run] closes the result.
+// only changes the kernel to try modes. The caller must call [Daemon.Run], which also releases
+// everything that New acquired.
 func New(o Options) (*Daemon, error) {
 	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
 	if err != nil {
@@ -227,9 +227,9 @@ func (d *Daemon) closeFiles() {
 			d.Log.Warn("closing the host's sockets", "err", err)
 		}
 	}
-	var late []net.Conn // connections of vipds that wait for the end of this vipd
+	var late []net.Conn // connections of vipds that want to replace this vipd
 	if d.replacing != nil {
-		_ = os.Remove(d.handoverPath()) // removed while the lock is held, because the next vipd's socket has the same name
+		_ = os.Remove(d.handoverPath()) // before the lock is released
 		if d.heir == nil {
 			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only if the socket is closed
 			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
@@ -244,7 +244,7 @@ func (d *Daemon) closeFiles() {
 	for _, item := range d.inherited { // items remain only if New failed
 		item.Close()
 	}
-	if d.heir != nil { // closed last, because the next process opens these files when the queue ends
+	if d.heir != nil { // close last: the next process opens these files when the queue ends
 		_ = d.heir.Close()
 	}
 	for _, c := range late {
@@ -252,15 +252,15 @@ func (d *Daemon) closeFiles() {
 	}
 }
 
-// lateTime is the time limit for accepting connections that are already waiting.
+// lateTime is the time limit for accepting connections that already wait in the kernel.
 const lateTime = 20 * time.Millisecond
 
 // Web returns the address of metrics and health, or nil if they are not served.
 func (d *Daemon) Web() net.Addr { return d.web.Addr() }
 
 // Run serves until ctx ends or a part fails. Then it hands over the traffic. Userspace mode stops
-// accepting, drains, and removes its redirects and addresses; kernel modes leave rules and
-// addresses in place. Run may be called only once.
+// accepting connections, drains, and removes its redirects and addresses. Kernel modes leave rules
+// and addresses in place. Run may be called only once.
 func (d *Daemon) Run(ctx context.Context) error {
 	defer d.closeFiles()
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -287,7 +287,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		d.Log.Error("stopping all the same", "err", err)
 	}
 	err := d.handOver()
-	if d.engine.Status().Ready { // before the engine is ready, nothing was counted
+	if d.engine.Status().Ready { // a daemon that was never ready has no counts
 		d.counters.Last()
 	}
 	written()
@@ -298,9 +298,9 @@ func (d *Daemon) Run(ctx context.Context) error {
 	return err
 }
 
-// startWriting starts the writers of events and metrics. The returned function stops them, and
-// waits until the last entry is written. It must be called after the other parts have ended,
-// because they write until then.
+// startWriting starts the writers of events and traces. The returned function stops them, and waits
+// until they have written everything. It must be called after the other parts have ended, because
+// these parts produce entries until then.
 func (d *Daemon) startWriting() (written func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var writing sync.WaitGroup
@@ -312,7 +312,7 @@ func (d *Daemon) startWriting() (written func()) {
 	return func() { cancel(); writing.Wait() }
 }
 
-// parts returns the goroutines of the daemon. If one fails, all of them end.
+// parts returns the functions that the daemon runs in goroutines. If one of them fails, all end.
 func (d *Daemon) parts() map[string]func(context.Context) error {
 	all := map[string]func(context.Context) error{
 		"model":             d.model.Run,

@@ -1,17 +1,17 @@
-// Package daemon is vipd as a package, which a test can start in its own process.
+// Package daemon implements vipd. Tests can start it in their own process.
 //
 //	d, err := daemon.New(daemon.Options{ConfigFile: "vipd.toml", Log: log, Modes: modes})
 //	err = d.Run(ctx)
 //
-// It connects the parts, which are packages below internal (build.go), opens the sockets
-// (serve.go), hands them over to the next process (handover.go), and notifies systemd (notify.go).
-// Package apiserver answers vipctl, and package web answers api.http.
+// The package connects the parts, which are packages below internal (build.go). It opens the
+// sockets (serve.go), hands them over to the next process (handover.go), and notifies systemd
+// (notify.go). Package apiserver answers vipctl, and package web answers api.http.
 //
 // A change passes through the daemon in three steps. A store's source publishes a snapshot. The
 // model compiles it in a goroutine that owns all inputs: services, overrides, drains, holders, and
-// facts about this node. The engine, another goroutine, applies the result. The API, metrics and
-// health checks read the states that both have published, and own nothing.
+// facts about this node. The engine, in another goroutine, applies the result. The API, metrics and
+// health checks only read the states that the model and the engine publish.
 //
 // The component that makes a decision records it once in the history. Package transitions records
-// events that follow from a state or from the engine's work. The history logs them.
+// the events that follow from a new state or from the engine's work. The history logs them.
 package daemon

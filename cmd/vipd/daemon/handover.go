@@ -40,7 +40,7 @@ func (d *Daemon) takeOver() (err error) {
 }
 
 // handOver closes the dataplane. If the mode can't serve without this process, it also removes the
-// addresses.
+// addresses, unless another process takes over.
 func (d *Daemon) handOver() error {
 	_ = d.spare.Close()
 	d.modeSwitch.Close()
@@ -70,11 +70,11 @@ func (d *Daemon) handOver() error {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), releaseTime)
 	defer cancel()
-	return errors.Join(err, d.host.Release(ctx)) // a remaining address would receive packets that nothing serves
+	return errors.Join(err, d.host.Release(ctx)) // a remaining address would be a black hole
 }
 
-// leaving returns a context that limits the wait for connections. If the mode can't serve without
-// this process, it also logs their number.
+// leaving returns a context that limits the wait for connections to end. If the mode can't serve
+// without this process, it also logs the number of connections.
 func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.Context {
 	if mode.Keeps {
 		return ctx
@@ -111,7 +111,8 @@ func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 }
 
 // descriptors are file descriptors that are reserved for the shutdown. Programs such as iptables
-// need about ten each, so a process that has used up its descriptors could not remove its rules.
+// need about ten each. Without the reserve, a process without free descriptors could not remove its
+// rules.
 type descriptors []*os.File
 
 const spare = 16
@@ -135,5 +136,5 @@ func (d descriptors) Close() error {
 	return nil
 }
 
-// releaseTime is the maximum time for the removal of the addresses.
+// releaseTime is the maximum time for removing the addresses.
 const releaseTime = 20 * time.Second

@@ -19,12 +19,12 @@ import (
 	"vipd/dataplane/handover"
 )
 
-// storeName is the name of the queue in systemd's descriptor store.
+// storeName is the name of the handover queue in systemd's descriptor store.
 const storeName = "vipd-handover"
 
-// fromStore returns the queue that the previous process left with systemd, or nil.
+// fromStore returns the queue that the previous process stored with systemd, or nil.
 func fromStore() (queue *handover.Queue, err error) {
-	_ = restarting() // a killed process leaves the mark, so it is removed here
+	_ = restarting() // remove the mark here, because a killed process leaves it
 	for _, f := range activation.Files(true) {
 		if f.Name() != storeName || queue != nil {
 			_ = f.Close()
@@ -33,13 +33,13 @@ func fromStore() (queue *handover.Queue, err error) {
 		if queue, err = handover.FromFile(f); err != nil {
 			return nil, err
 		}
-		_, _ = systemd.SdNotify(false, "FDSTOREREMOVE=1\nFDNAME="+storeName) // it is empty from now on
+		_, _ = systemd.SdNotify(false, "FDSTOREREMOVE=1\nFDNAME="+storeName) // now empty
 	}
 	return queue, nil
 }
 
-// askFor asks the running vipd to hand over and end, and returns the queue from it. It returns nil
-// if no vipd runs.
+// askFor asks the running vipd to hand over and end, and returns its queue. It returns nil if no
+// vipd runs.
 func askFor(socket string) (*handover.Queue, error) {
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	switch {
@@ -51,9 +51,9 @@ func askFor(socket string) (*handover.Queue, error) {
 	return handover.Over(c), nil
 }
 
-// listenHandover opens the socket for askFor. Only this user may connect.
+// listenHandover opens the socket to which askFor connects. Only this user may connect.
 func listenHandover(socket string) (*net.UnixListener, error) {
-	_ = os.Remove(socket) // left by a killed vipd, because this process has the lock of run_dir
+	_ = os.Remove(socket) // a killed vipd left it; this process holds the lock
 	l, err := api.Listen("unixpacket", socket)
 	if err != nil {
 		return nil, fmt.Errorf("opening the socket for the handover: %w", err)
@@ -62,7 +62,7 @@ func listenHandover(socket string) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// awaitSuccessor waits for a vipd that takes over, and then ends this vipd.
+// awaitSuccessor waits for another vipd that wants to take over, and then ends this vipd.
 func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = d.replacing.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -77,7 +77,8 @@ func (d *Daemon) awaitSuccessor(ctx context.Context) error {
 	return errReplaced
 }
 
-// storeQueue stores a queue with systemd if this unit is being restarted. Otherwise it returns nil.
+// storeQueue stores a queue with systemd if systemd is restarting this unit. Otherwise it returns
+// nil.
 func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	if os.Getenv("NOTIFY_SOCKET") == "" || !restarting() {
 		return nil, nil
@@ -88,8 +89,8 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 	}
 	file, err := in.File()
 	if err == nil {
-		// Without FDPOLL=0, systemd would drop the descriptor when this process, the other end,
-		// exits.
+		// Without FDPOLL=0, systemd would drop the descriptor when this process, which has the
+		// other end, exits.
 		err = notifyWith("FDSTORE=1\nFDPOLL=0\nFDNAME="+storeName, file)
 		_ = file.Close()
 	}
@@ -109,7 +110,7 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 const barrierTime = 5 * time.Second
 
 // restartMark is a file in the unit's RuntimeDirectory. The unit's ExecStop creates it when systemd
-// restarts vipd, because vipd's sandbox can't ask systemd.
+// restarts vipd, because vipd's sandbox prevents a request to systemd.
 const restartMark = "restarting"
 
 // restarting reports whether systemd is restarting this unit, and removes the mark.
@@ -118,7 +119,7 @@ func restarting() bool {
 	return folder != "" && os.Remove(filepath.Join(folder, restartMark)) == nil
 }
 
-// notifyWith sends systemd a message with a descriptor.
+// notifyWith sends a message with a descriptor to systemd.
 func notifyWith(text string, file *os.File) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
@@ -132,8 +133,8 @@ func notifyWith(text string, file *os.File) error {
 	return nil
 }
 
-// barrier waits until systemd has read all messages. systemd then closes the descriptor that was
-// sent with BARRIER=1.
+// barrier waits until systemd has read all messages. It sends a descriptor with BARRIER=1, which
+// systemd closes after it has read all earlier messages.
 func barrier(ctx context.Context) error {
 	r, w, err := os.Pipe()
 	if err != nil {

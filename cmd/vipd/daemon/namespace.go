@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/netlock"
 )
 
-// claimNamespace acquires the lock of the network namespace. A process without the right to change
-// the namespace needs no lock.
+// claimNamespace acquires the lock of the network namespace. A process without the privilege to
+// change the namespace needs no lock.
 func (d *Daemon) claimNamespace() (err error) {
 	if !netlock.Needed() {
 		return nil

@@ -12,8 +12,8 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// notifier reports the daemon's state to systemd. Without systemd (no NOTIFY_SOCKET) every call
-// does nothing.
+// notifier reports the daemon's state to systemd. Without systemd (no NOTIFY_SOCKET), its methods
+// do nothing.
 type notifier struct {
 	up atomic.Bool
 
@@ -37,7 +37,7 @@ func (n *notifier) started() {
 	}
 }
 
-// reloading reports the start of a reload. Before started it does nothing.
+// reloading reports the start of a reload. Before started is called, it does nothing.
 func (n *notifier) reloading() {
 	if n.up.Load() {
 		n.notify(systemd.SdNotifyReloading)
@@ -50,8 +50,8 @@ func (n *notifier) reloaded() {
 	}
 }
 
-// status sends the text that line returns to systemd, if it has changed. Without systemd it doesn't
-// call line.
+// status calls line, and sends the returned text to systemd if it has changed. Without systemd, it
+// does not call line.
 func (n *notifier) status(line func() string) {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return
@@ -66,19 +66,19 @@ func (n *notifier) status(line func() string) {
 
 func (n *notifier) stopping() { n.notify(systemd.SdNotifyStopping) }
 
-// extend requests more time from systemd to start or stop, counted from now.
+// extend asks systemd for more time to start or stop. by is counted from now.
 func (n *notifier) extend(by time.Duration) {
 	n.notify(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", by.Microseconds()))
 }
 
-// stuckAfter is the maximum time between two rounds of the engine or the model. After that time
-// vipd no longer feeds the watchdog. It is long enough to load all services into the kernel.
+// stuckAfter is the maximum time between two rounds of the engine or the model. After that, vipd no
+// longer feeds the watchdog. It is long enough to load all services into the kernel.
 const stuckAfter = 90 * time.Second
 
 // notifyLoop reports readiness to systemd after the first attempt to apply a complete state. It
-// feeds the watchdog as long as the engine and the model make rounds. vipd is ready even if some
-// services can't be applied, because otherwise systemd would kill it and stop all others. /readyz
-// and status report the failure.
+// feeds the watchdog while the engine and the model make progress. vipd is ready even if some
+// services can't be applied. Otherwise systemd would kill it, and all other services would stop.
+// /readyz and status report the failure.
 func (d *Daemon) notifyLoop(ctx context.Context) error {
 	interval, err := systemd.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -117,7 +117,7 @@ func (d *Daemon) notifyLoop(ctx context.Context) error {
 	}
 }
 
-// summary describes the daemon's state in a line.
+// summary describes the daemon's state in one line.
 func (d *Daemon) summary() string {
 	v := d.views.Look()
 	services, frontends := v.State.Snapshot.Services.Len(), v.State.Desired.Frontends.Len()

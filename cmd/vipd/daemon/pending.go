@@ -14,8 +14,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Try starts a pending change of the configuration file, requested by by. It refuses a text with
-// errors.
+// Try starts a pending change of the configuration file. It refuses a text with errors. by is the
+// requester.
 func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
 	if q.Within <= 0 {
 		return api.Reload{}, errors.New("a pending change needs a time above 0 to confirm it")
@@ -28,7 +28,7 @@ func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.
 	return d.Reload(ctx, signed("vipctl reload --confirm", by), tomlfile.Reload{Try: p})
 }
 
-// signed adds the author to the description of a command. An author of "" means unknown.
+// signed adds the author to the description of a command. If by is "", the author is unknown.
 func signed(command, by string) string {
 	if by == "" {
 		return command
@@ -36,8 +36,8 @@ func signed(command, by string) string {
 	return command + " by " + by
 }
 
-// mistakes returns the errors in the text of q. They have the name of the new file instead of the
-// configuration file's.
+// mistakes returns the errors in the text of q. The errors name the new file instead of the
+// configuration file.
 func (d *Daemon) mistakes(q *api.PendingRequest) (errors []balancer.Problem) {
 	read := tomlfile.LoadText(d.ConfigFile, []byte(q.Text))
 	problems := read.Snapshot.Problems

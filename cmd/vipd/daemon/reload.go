@@ -15,7 +15,7 @@ import (
 )
 
 // Reload reads the configuration and all definitions again, and returns the changes and problems.
-// The history records by as the requester.
+// The history records by as the cause.
 func (d *Daemon) Reload(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error) {
 	done := d.transitions.Reloads(d.model.State(), by)
 	traced := d.tracing.Reload(ctx)
@@ -49,15 +49,16 @@ func (d *Daemon) reload(ctx context.Context, how tomlfile.Reload) (applied bool,
 	return d.settle(ctx), nil
 }
 
-// reloaded has the services of the last reload. vipd follows files, so a change that an operator
-// has just saved is often applied before the reload starts. The reload must show it anyway.
+// reloaded holds the services that the last reload reported. vipd follows files, so a change that
+// an operator has just saved is often applied before the reload starts. The reload must still
+// report it.
 type reloaded struct {
 	mu       sync.Mutex // guards the fields below
 	started  bool
 	services snap.Map[balancer.Name, *balancer.Service]
 }
 
-// start records the first services of this process as shown.
+// start records the first services of this process as reported.
 func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +67,7 @@ func (r *reloaded) start(services snap.Map[balancer.Name, *balancer.Service]) {
 	}
 }
 
-// next returns the changes since the last reload, and records s as shown.
+// next returns the changes since the last reload, and records the services of s as reported.
 func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,11 +76,11 @@ func (r *reloaded) next(s *store.Snapshot) api.ReloadChanges {
 	return transitions.ChangesOfFiles(before, s)
 }
 
-// settleTime is the maximum time that a reload waits for its changes to be applied. After it, vipd
-// continues to apply them, and status shows the result.
+// settleTime is the maximum time for which a reload waits until its changes are applied. After
+// that, vipd continues to apply them, and status shows the result.
 const settleTime = 5 * time.Second
 
-// settle waits until all compiled frontends except frontends in backoff are applied, and reports
+// settle waits until all compiled frontends are applied, except frontends in backoff, and reports
 // whether they are.
 func (d *Daemon) settle(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, settleTime)

@@ -38,8 +38,8 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 	return all
 }
 
-// lostFiles reports that another program has removed vipd's files. It starts a full resync, which
-// writes the ledger of kernel objects again for the next start.
+// lostFiles returns a problem if another program has removed vipd's files. It starts a full resync,
+// which writes the ledger of kernel objects again for the next start.
 func (d *Daemon) lostFiles() []balancer.Problem {
 	_, err := os.Stat(d.config.API.Socket)
 	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)
@@ -54,8 +54,8 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
-// makeFolder creates a folder and its missing parents. It ignores the umask and lets every user
-// enter them, because the socket's group must reach the socket.
+// makeFolder creates a directory and its missing parents. It ignores the umask and lets every user
+// enter the directories, because members of the socket's group must reach the socket.
 func makeFolder(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -71,9 +71,9 @@ func makeFolder(path string) error {
 	return os.Chmod(path, 0o755)
 }
 
-// listenSocket opens the API's socket. An existing socket that answers belongs to another vipd with
-// another run_dir, so listenSocket fails. It replaces a socket that doesn't answer, which a dead
-// vipd left.
+// listenSocket opens the API's socket. If an existing socket answers, it belongs to another vipd
+// with another run_dir, so listenSocket fails. If an existing socket doesn't answer, a dead vipd
+// left it, so listenSocket replaces it.
 func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	dir := filepath.Dir(path)
 	if err := makeFolder(dir); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 // StartConfig returns the configuration to start with. If the file is invalid, or is empty without
-// allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake has the
-// reason. A restart then continues to serve, like a reload of such a file. If no valid
+// allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake is the
+// reason. So services continue after a restart, as after a reload of such a file. If no valid
 // configuration is saved, the error is ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
 	c, problems, err := config.Load(file)
@@ -47,8 +47,8 @@ func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err er
 	return c, nil, configError{mistake}
 }
 
-// stateDir returns the state_dir of c. If the file has an error, it returns the value from the
-// lines that can be read.
+// stateDir returns the state_dir of c. If the file has an error, it reads state_dir from the lines
+// that can be decoded.
 func stateDir(file string, c *config.Config) string {
 	var line struct {
 		StateDir string `toml:"state_dir"`
@@ -64,7 +64,7 @@ func stateDir(file string, c *config.Config) string {
 	return filepath.Join(filepath.Dir(file), line.StateDir)
 }
 
-// isEmpty reports whether a configuration file can be read and has only comments.
+// isEmpty reports whether a configuration file can be read and contains at most comments.
 func isEmpty(file string) bool {
 	text, err := tomlfile.ReadFile(file)
 	if err != nil {
@@ -84,8 +84,8 @@ func (d *Daemon) usable(s *store.Snapshot) bool {
 	return !isEmpty(d.ConfigFile) || !stays
 }
 
-// startProblems returns the problem that vipd runs with the last valid configuration. It returns
-// nothing once the file is valid.
+// startProblems returns a problem if vipd uses the last valid configuration. After the file is
+// valid again, it returns nil.
 func (d *Daemon) startProblems() []balancer.Problem {
 	if !d.fileUnusable.Load() {
 		return nil
@@ -96,13 +96,13 @@ func (d *Daemon) startProblems() []balancer.Problem {
 	}}
 }
 
-// ErrConfig is matched by an error of New (errors.Is) if the configuration can't be read or used.
-// Another attempt also fails until the configuration is fixed.
+// ErrConfig matches an error of New (errors.Is) if the configuration can't be read or used. Another
+// attempt will also fail until the configuration is fixed.
 var ErrConfig = errors.New("the configuration can't be used")
 
-// checkEmptied returns an error if the configuration is empty but an earlier vipd left addresses of
-// services. The cause may be a power failure or a full disk. The addresses stay until the file is
-// fixed.
+// checkEmptied returns an error if the configuration is empty although an earlier vipd left
+// addresses of services. The cause may be a power failure or a full disk. The addresses stay until
+// the file is fixed.
 func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
 		return nil

@@ -12,15 +12,16 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// absent holds VIPs that could not be added to their devices. While this host owns them, it
-// retries. They move to other hosts that can add them.
+// absent holds the VIPs that could not be added to their devices. This host retries while it owns
+// them. They move to other hosts that can add them.
 type absent struct {
 	mu  sync.Mutex // guards why
 	why map[netip.Addr]failure
 }
 
-// failure is the reason why a VIP is absent. wanted reports whether this host owns the VIP. pause
-// is the time after the last failed attempt for which this host may not own the VIP again.
+// failure is the reason why a VIP is absent. wanted reports whether this host owns the VIP. last is
+// the time of the last failed attempt, and pause is how long this host may not own the VIP again
+// after it.
 type failure struct {
 	err    error
 	wanted bool
@@ -31,13 +32,14 @@ type failure struct {
 // forgiven reports whether this host may own the VIP again.
 func (f *failure) forgiven() bool { return !f.wanted && time.Since(f.last) >= f.pause }
 
-// The pause doubles each time this host owns the VIP again but still can't add it.
+// These are the limits of the pause. It doubles each time this host owns the VIP again but still
+// can't add it.
 const (
 	minPause = time.Minute
 	maxPause = time.Hour
 )
 
-// bound records the errors of an attempt to add VIPs. It returns the new errors.
+// bound records the result of an attempt to add VIPs. It returns the errors that are new.
 func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -64,7 +66,7 @@ func (x *absent) bound(vips []netip.Addr, failed map[netip.Addr]error) error {
 	return errors.Join(all...)
 }
 
-// unbound records that this host no longer owns VIPs.
+// unbound records that this host no longer owns these VIPs.
 func (x *absent) unbound(vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -76,7 +78,7 @@ func (x *absent) unbound(vips []netip.Addr) {
 	}
 }
 
-// again returns the VIPs to retry.
+// again returns the VIPs that this host must retry to add.
 func (x *absent) again() (vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -102,8 +104,8 @@ func (x *absent) reasons() map[netip.Addr]string {
 	return out
 }
 
-// cannot returns the reason for each VIP that can't be served here. lacking lists the VIPs among
-// them that can't be added.
+// cannot returns the reason for each VIP that can't be served here. unadded lists those VIPs that
+// can't be added to a device.
 func cannot(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]string) (all map[netip.Addr]string, unadded []netip.Addr) {
 	all = map[netip.Addr]string{}
 	for a, v := range report.VIPs {

@@ -18,9 +18,9 @@ type advertLink struct {
 	// sources lists the addresses from which adverts may be sent.
 	sources []netip.Addr
 	// down is the reason why the interface can't carry packets. failure4 and failure6 are the
-	// reasons why it has no socket for VRRP. Each is "" if there is no such reason.
+	// reasons why it has no socket for VRRP. If a reason does not apply, it is "".
 	down, failure4, failure6 string
-	// keepalived are the router IDs that a keepalived of this host has on the interface.
+	// keepalived lists the router IDs that this host's keepalived uses on the interface.
 	keepalived []int
 }
 

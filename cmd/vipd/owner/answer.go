@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// answer writes the status of the owner. If vips is set, it includes the VIPs, which vipd does not
-// need.
+// answer writes the status of the owner. vips reports whether to include the VIPs, which vipd does
+// not need.
 func (o *Owner) answer(w http.ResponseWriter, vips bool) {
 	s := api.OwnerStatus{Node: o.o.Node, Gate: "closed", Hindered: o.o.Hindered}
 	o.journal.describe(&s)

@@ -25,9 +25,9 @@ func now() local.Time {
 // Priority is the real-time priority of the process (SCHED_RR).
 const Priority = 5
 
-// Urgent gives the process real-time priority and locks its memory, if permitted. It executes the
-// program again, because threads inherit both settings from the thread that creates them. It
-// returns the refusals as problems.
+// Urgent gives the process real-time priority and locks its memory, if permitted. It then executes
+// the program again, because only threads that are created later inherit these settings. It returns
+// the refusals as problems.
 func Urgent() (problems []error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -50,7 +50,7 @@ func Urgent() (problems []error) {
 }
 
 // machine returns a name for this kernel and network namespace. If an earlier session has the same
-// name, this process has closed its gate.
+// name, this process has already closed that session's gate.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
@@ -67,7 +67,7 @@ func machine() (string, error) {
 	return fmt.Sprintf("%s/%s/%d", bytes.TrimSpace(id), bytes.TrimSpace(boot), namespace.Ino), nil
 }
 
-// peer returns the process at the other end of a socket, or 0 if it is unknown.
+// peer returns the process ID at the other end of a connection, or 0 if it is unknown.
 func peer(c net.Conn) int {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -17,7 +17,7 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// core is a run of a decider, from its registration until it has released all VIPs.
+// core runs a decider from its registration until it has released all VIPs.
 type core struct {
 	o       Options
 	decider decider
@@ -27,7 +27,7 @@ type core struct {
 	inputs  chan input
 	probes  sync.WaitGroup
 	ended   chan struct{} // closed when the loop has ended
-	// layout describes the host's networks, as last seen by the loop.
+	// layout describes the host's networks, as the loop last saw them.
 	layout onhost.Layout
 	// another is closed when etcd has another history. This core then stops without releasing VIPs,
 	// as if the process were killed.
@@ -37,7 +37,7 @@ type core struct {
 // tick is the interval of the loop.
 const tick = 10 * time.Millisecond
 
-// newCore returns a core with a closed gate and without bound VIPs. The core calls links when an
+// newCore returns a core with a closed gate and without VIPs. The core calls links when an
 // interface may have changed.
 func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links func()) (c *core, err error) {
 	c = &core{
@@ -63,7 +63,7 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 	return c, nil
 }
 
-// reached processes the answer of a host that must be within reach on an interface.
+// reached handles the answer of a host that must be within reach on an interface.
 func (c *core) reached(name string, hosts []netip.Addr) {
 	c.queueInput(func(now local.Time) []local.Action {
 		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // other answers belong to earlier requests
@@ -116,7 +116,7 @@ func (c *core) run(ctx context.Context, started chan<- struct{}) {
 	}
 }
 
-// loop runs the decider. No other function calls the decider's exported methods.
+// loop runs the decider. Only this goroutine calls the decider's exported methods.
 func (c *core) loop(ctx, background context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
@@ -164,7 +164,7 @@ func (c *core) lapse(ctx context.Context) (at local.Time) {
 	return at
 }
 
-// handle passes an input to the decider and performs the resulting actions. Some actions result in
+// handle passes an input to the decider and performs the resulting actions, some of which result in
 // another input.
 func (c *core) handle(ctx context.Context, f input) {
 	var next []input

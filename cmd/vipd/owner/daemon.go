@@ -38,8 +38,8 @@ func patience(report *api.OwnerReport) time.Duration {
 	return max(report.Grace, minPatience)
 }
 
-// receive processes a report. vipd usually repeats the same report each second, with up to 10,000
-// VIPs, so receive decodes only changed reports.
+// receive handles a report. vipd usually sends the same report each second, with up to 10,000 VIPs,
+// so receive decodes only changed reports.
 func (d *daemon) receive(text []byte, from net.Conn) error {
 	d.mu.Lock()
 	report := d.report
@@ -66,10 +66,10 @@ func (d *daemon) receive(text []byte, from net.Conn) error {
 	return nil
 }
 
-// keepsServing reports whether VIPs are served for a while without vipd.
+// keepsServing reports whether VIPs are served for some time without vipd.
 func keepsServing(report *api.OwnerReport) bool { return report.Grace >= minPatience }
 
-// closed processes the end of a connection. If the connection was vipd's, and nothing is served
+// closed handles the end of a connection. If the connection was vipd's, and VIPs are not served
 // without vipd, its VIPs can no longer be served.
 func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	if state != http.StateClosed {
@@ -86,8 +86,8 @@ func (d *daemon) closed(c net.Conn, state http.ConnState) {
 	}
 }
 
-// hangs reports whether vipd was stopped by a signal and has not reported for its grace period,
-// while nothing is served without it. It returns true only once for each stop.
+// hangs reports whether a signal has stopped vipd, vipd has not reported for its grace period, and
+// VIPs are not served without it. It returns true only once for each stop.
 func (d *daemon) hangs() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -105,8 +105,8 @@ func (d *daemon) last() *api.OwnerReport {
 	return d.report
 }
 
-// current returns the last report. If vipd has not reported for too long, the result is that no VIP
-// can be served.
+// current returns the last report. If vipd has not reported for too long, it returns a report in
+// which no VIP can be served.
 func (d *daemon) current() *api.OwnerReport {
 	d.mu.Lock()
 	defer d.mu.Unlock()

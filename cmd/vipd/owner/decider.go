@@ -21,22 +21,22 @@ type decider interface {
 	// Deadline returns the time until which VIPs may be served, or 0 if they must not be served.
 	// The gate is refreshed while local.Passes permits this.
 	Deadline() local.Time
-	// Probed processes the answers to a local.Probe, which map addresses to the MACs of other hosts
+	// Probed handles the answers to a local.Probe. found maps addresses to the MACs of other hosts
 	// that have them.
 	Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action
-	// Reached processes an answer of a host that must be within reach on an interface (an index of
-	// Layout.On). Reaching processes a change of these hosts.
+	// Reached handles an answer of a host that must be within reach on an interface (an index of
+	// Layout.On). Reaching handles a change of these hosts.
 	Reached(now local.Time, on int) []local.Action
 	Reaching(now local.Time, on int) []local.Action
-	// SetReport processes a report of vipd on a host with this layout.
+	// SetReport handles a report of vipd on a host with this layout.
 	SetReport(now local.Time, report *api.OwnerReport, l onhost.Layout) []local.Action
-	// Stop starts to release all VIPs. Left reports whether this has completed.
+	// Stop starts to release all VIPs. Left reports whether all are released.
 	Stop(now local.Time) []local.Action
 	Left() bool
 	// Whose returns the name of the known host with a MAC, or "".
 	Whose(mac string) string
 	// Do performs one of the decider's own actions, in the loop. It must not block. Goroutines that
-	// it starts must end with ctx. If it returns an input, the loop processes that input next.
+	// it starts must end when ctx ends. If it returns an input, the loop handles that input next.
 	Do(ctx context.Context, a local.Action) input
 
 	// run receives the decider's inputs. It returns when ctx has ended and all goroutines of Do
@@ -44,8 +44,8 @@ type decider interface {
 	run(ctx context.Context)
 	// listen starts to receive at the addresses of another layout.
 	listen(before, after onhost.Layout) error
-	// can sets the VIPs that this host can't serve, and among them the VIPs that it can't add to an
-	// interface.
+	// can sets the VIPs that this host can't serve, with the reasons. absent lists those of them
+	// that it can't add to an interface.
 	can(cannot map[netip.Addr]string, absent []netip.Addr)
 	// describe adds the decider's state to a status.
 	describe(s *api.OwnerStatus)
@@ -54,14 +54,14 @@ type decider interface {
 // input is an event for a decider. It returns the actions to perform.
 type input = func(local.Time) []local.Action
 
-// gateUser processes the results of actions in the kernel.
+// gateUser handles the results of actions in the kernel.
 type gateUser interface {
-	// Opened processes the result of opening the gate. Closed processes the completion of a
+	// Opened handles the result of opening the gate. Closed handles the completion of a
 	// local.CloseGate.
 	Opened(now local.Time, err error) []local.Action
 	Closed(now local.Time) []local.Action
-	// Lapsed processes a lapse of the gate and its duration so far, or 0 if that is unknown.
+	// Lapsed handles a lapse of the gate. lasts is its duration so far, or 0 if that is unknown.
 	Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action
-	// Unbound processes the completion of the local.Unbind with an ID.
+	// Unbound handles the completion of the local.Unbind with this ID.
 	Unbound(now local.Time, id int) []local.Action
 }

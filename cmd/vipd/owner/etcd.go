@@ -70,7 +70,7 @@ func newByEtcd(c *core, doubt time.Duration) (d *byEtcd, err error) {
 	return d, nil
 }
 
-// reported processes an error of the connection to etcd, or nil if etcd is reached.
+// reported handles the result of a request to etcd. err is nil if etcd was reached.
 func (d *byEtcd) reported(err error) {
 	if err != nil {
 		d.core.queueInput(d.LostEtcd)
@@ -156,7 +156,7 @@ func (d *byEtcd) listen(before, after onhost.Layout) error {
 	return nil
 }
 
-// SetReport passes the policies of the VIPs to the node.
+// SetReport passes the policies of the reported VIPs to the node.
 func (d *byEtcd) SetReport(now local.Time, report *api.OwnerReport, _ onhost.Layout) []local.Action {
 	policies := map[netip.Addr]failover.Policy{}
 	for a, v := range report.VIPs {
@@ -201,13 +201,13 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed returns the remedy if another machine has a session with this node's name.
+// obstructed returns the remedy for a session of another machine that has this node's name.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename one of "+
 		"the two. If it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start vipd owner", node)
 }
 
-// peers returns the other nodes, for each network that this host shares with them.
+// peers returns the other nodes, once for each network that this host shares with them.
 func (d *byEtcd) peers(heard map[string][]bool) (all []api.OwnerPeer) {
 	for _, node := range slices.Sorted(maps.Keys(heard)) {
 		for i, up := range heard[node] {

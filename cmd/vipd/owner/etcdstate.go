@@ -14,7 +14,7 @@ import (
 type etcdState struct {
 	log  *slog.Logger
 	away atomic.Pointer[setback]
-	// refused is the last write that etcd has refused. It is nil if a later write succeeded.
+	// refused is the last write that etcd refused. It is nil after a later write has succeeded.
 	refused atomic.Pointer[setback]
 }
 
@@ -24,7 +24,7 @@ type setback struct {
 	at  time.Time
 }
 
-// reported processes an error of the connection, or nil if etcd is reached.
+// reported records the result of a request to etcd. err is nil if etcd was reached.
 func (s *etcdState) reported(err error) {
 	before := s.away.Load()
 	switch {
@@ -38,7 +38,7 @@ func (s *etcdState) reported(err error) {
 	}
 }
 
-// wrote processes the result of a write.
+// wrote records the result of a write.
 func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	switch {
 	case err == nil:
@@ -52,8 +52,7 @@ func (s *etcdState) wrote(outcome failover.Outcome, err error) {
 	}
 }
 
-// refusalKept is the time for which a refusal counts as a problem. After this time, no write is
-// pending.
+// refusalKept is how long a refusal counts as a problem. After that, no write is pending.
 const refusalKept = time.Minute
 
 // describe adds the state to a status.

@@ -12,14 +12,14 @@ import (
 )
 
 // reportedGroups holds the groups of the VIPs that vipd reports. vipd applies changes of [vips]
-// immediately, but [ownership] is from the start of vipd owner. A group with an error keeps its
-// earlier settings and VIPs.
+// immediately, but [ownership] is from the start of vipd owner. If a group has an error, it keeps
+// its earlier settings and VIPs.
 type reportedGroups struct {
 	// last holds the groups of the last report, sorted by name.
 	last []config.VRRPGroup
 }
 
-// follow processes a report, and returns its groups and their errors.
+// follow accepts a report, and returns its groups and their errors.
 func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)) (all []config.VRRPGroup, texts []string) {
 	all, problems := find(report)
 	found := map[string]bool{}

@@ -22,7 +22,7 @@ type journal struct {
 	number int
 	counts map[local.NoteKind]map[string]int
 	// confirmed counts, at each tick, the remaining time of the session's confirmation. takeovers
-	// counts the times for which VIPs had no owner.
+	// counts how long VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 
@@ -45,7 +45,7 @@ func (j *journal) note(n local.Note) {
 	j.events = j.events[max(0, len(j.events)-maxEvents):]
 }
 
-// observe records how much longer the session is confirmed.
+// observe records for how much longer the session is confirmed.
 func (j *journal) observe(left time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

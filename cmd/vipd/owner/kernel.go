@@ -19,8 +19,8 @@ type Kernel interface {
 	// Refresh extends the timeout of an open gate, and leaves a closed gate closed. It never
 	// blocks. It is safe for concurrent use.
 	Refresh()
-	// Cover changes the VIPs and the devices that may have them. The VIPs must include all bound
-	// VIPs.
+	// Cover sets the VIPs that the gate covers, and the devices that may have them. The VIPs must
+	// include all bound VIPs.
 	Cover(onhost.Places) error
 	// Bind adds addresses, and announces them until they are unbound. It returns an error for each
 	// address that could not be added.
@@ -28,15 +28,15 @@ type Kernel interface {
 	Unbind([]netip.Addr) error
 	// Lost returns the VIPs that Bind has added and that are now missing.
 	Lost() []netip.Addr
-	// Probe asks whether other hosts have VIPs. It returns the MACs of the hosts that answer within
-	// a time, or within the default time if it is 0. It is safe for concurrent use.
+	// Probe asks whether other hosts have VIPs. It returns the MACs of the hosts that answer in
+	// time. If within is 0, the default time applies. It is safe for concurrent use.
 	Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced returns the number of announcements. It is safe for concurrent use.
 	Announced() uint64
-	// Intact describes a change of the gate by another program, or returns "".
+	// Intact returns a description of the change if another program has changed the gate, or "".
 	Intact() (string, error)
 	// Run announces VIPs and listens for other hosts until ctx ends. It is safe for concurrent use.
 	Run(ctx context.Context)
-	// End closes the kernel's sockets and leaves a closed gate. No method may be called after it.
+	// End closes the kernel's sockets and leaves a closed gate. After it, no method may be called.
 	End() error
 }

@@ -15,7 +15,7 @@ func newKernel(onhost.KernelOptions) (Kernel, error) {
 	return nil, errors.New("owning VIPs needs Linux")
 }
 
-// newAdverts is never called, because no core is made without a Kernel.
+// newAdverts is never called, because no core is created without a Kernel.
 func newAdverts(func(onhost.Advert), *slog.Logger) adverts { return nil }
 
 func advertSources(string, []netip.Addr) ([]netip.Addr, error) { return nil, nil }

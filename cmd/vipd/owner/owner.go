@@ -48,7 +48,7 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// gate returns the time for which the gate stays open after a refresh.
+// gate returns how long the gate stays open after a refresh.
 func (o *Options) gate() time.Duration {
 	if o.VRRP != nil {
 		return o.VRRP.Gate
@@ -56,8 +56,8 @@ func (o *Options) gate() time.Duration {
 	return o.Timing.Gate
 }
 
-// Owner is the process. It consists of a core for the VIPs that vipd reports, and the socket for
-// these reports.
+// Owner is the vipd owner of this host. It consists of a core for the VIPs that vipd reports, and
+// the socket for these reports.
 type Owner struct {
 	o            Options
 	runDir       string
@@ -120,10 +120,10 @@ func (o *Owner) Run(ctx context.Context) error {
 	return err
 }
 
-// connection is the key of the connection in the context of a request.
+// connection is the key of the client's connection in the context of a request.
 type connection struct{}
 
-// receive processes a report of vipd.
+// receive handles a report of vipd.
 func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 16<<20))
 	if err == nil {
@@ -137,7 +137,8 @@ func (o *Owner) receive(w http.ResponseWriter, r *http.Request) {
 	o.answer(w, false)
 }
 
-// These are the intervals at which the host is checked, and a vipd that may hang.
+// lookEvery is the interval at which the host is checked. hangEvery is the interval at which vipd
+// is checked, because it may hang.
 const (
 	lookEvery = time.Second
 	hangEvery = 50 * time.Millisecond
@@ -181,8 +182,8 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// another is closed when etcd has another history. It is nil if no core runs. After another
-	// history, the next core doubts etcd's records for a while.
+	// another is closed when etcd has another history. It is nil if no core runs. The next core
+	// then doubts etcd's records for the time doubt.
 	another <-chan struct{}
 	doubt   time.Duration
 }
@@ -217,7 +218,7 @@ func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	return nil
 }
 
-// find returns the layout for these VIPs.
+// find returns the host's layout for these VIPs.
 func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	way, reach := f.surroundings.get()
 	if len(f.o.Reach) > 0 {
@@ -226,11 +227,11 @@ func (f *follower) find(vips []netip.Addr) (onhost.Layout, error) {
 	return f.layout.Next(vips, onhost.LayoutOptions{Interfaces: f.o.Interfaces, Listen: f.o.Listen, Way: way, Reach: reach})
 }
 
-// doubtful is the time for which other hosts may still follow the former etcd after this host has
-// detected another history.
+// doubtful is how long other hosts may still follow the former etcd after this host has detected
+// another history.
 const doubtful = time.Minute
 
-// begin runs a core until it is stopped.
+// begin starts a core, which runs until it is stopped.
 func (f *follower) begin(ctx context.Context, l onhost.Layout) error {
 	c, err := newCore(f.o, l, f.doubt, f.journal, f.wake.Send)
 	if err != nil {

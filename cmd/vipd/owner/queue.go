@@ -14,12 +14,12 @@ type cover struct{ places onhost.Places }
 // unbinds is a series of consecutive Unbinds.
 type unbinds []local.Unbind
 
-// maxUnbound is the maximum number of VIPs in combined Unbinds. It is limited because a VIP that
-// moves to another host is silent until all of them are removed.
+// maxUnbound is the maximum number of VIPs in combined Unbinds. A VIP that moves to another host is
+// silent until all VIPs of the combined Unbinds are removed.
 const maxUnbound = 100
 
-// queue holds the actions for the kernel. It has no limit, because the loop that adds to it must
-// not wait for the worker, which waits for the loop.
+// queue holds the actions for the kernel. It has no size limit: the loop adds actions and must not
+// wait for the worker, because the worker waits for the loop.
 type queue struct {
 	wake wake.Signal
 	mu   sync.Mutex // guards all
@@ -33,8 +33,8 @@ func (q *queue) add(a any) {
 	q.wake.Send()
 }
 
-// next removes and returns the first action. If the first actions are Unbinds, it returns them
-// together. It returns nil if the queue is empty.
+// next removes and returns the first action, or returns nil if the queue is empty. If the first
+// actions are Unbinds, it returns them together.
 func (q *queue) next() (first any) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

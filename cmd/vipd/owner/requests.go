@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// request returns the handler of a request of vipd that concerns VRRP. The loop calls do.
+// request returns the handler of a request that concerns VRRP. The loop calls do.
 func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]local.Action, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := o.doRequest(func(d *byVRRP, now local.Time) ([]local.Action, error) { return do(d, now, r) }); err != nil {
@@ -22,7 +22,7 @@ func (o *Owner) request(do func(d *byVRRP, now local.Time, r *http.Request) ([]l
 	}
 }
 
-// doRequest runs a request in the loop.
+// doRequest runs do in the loop.
 func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, error)) error {
 	c := o.core.Load()
 	if c == nil {
@@ -64,8 +64,7 @@ func (d *byVRRP) resume(now local.Time, _ *http.Request) ([]local.Action, error)
 	return d.Standby(now, d.standby), nil
 }
 
-// owned returns the group of a VIP that this host owns. Otherwise it returns an error with the
-// reason.
+// owned returns the group of a VIP, or an error with the reason why this host does not own the VIP.
 func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error) {
 	for _, g := range d.reported.last {
 		if slices.Contains(g.VIPs, vip) {
@@ -86,7 +85,7 @@ func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error)
 	return "", fmt.Errorf("%s is in no group of VRRP on this host", vip)
 }
 
-// setStandby processes an operator's request that this host own no VIPs, or its end.
+// setStandby sets whether an operator wants this host to own no VIPs.
 func (d *byVRRP) setStandby(now local.Time, on bool) []local.Action {
 	if d.standby == on {
 		return nil

@@ -15,8 +15,8 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// rivalKept is the time for which a host that has claimed a VIP of this host counts as a problem.
-// It is probed every announce_every.
+// rivalKept is how long a host that has claimed a VIP of this host counts as a problem. Such a host
+// is probed every announce_every.
 const rivalKept = 5 * time.Minute
 
 // rivals holds the other hosts that claim VIPs of this host.
@@ -26,7 +26,7 @@ type rivals struct {
 
 	mu sync.Mutex // guards the fields below
 	of map[netip.Addr]*api.OwnerRival
-	// over holds the VIPs that the last rival has released, or that this host has released.
+	// over holds the VIPs that the last rival or this host has released.
 	over map[netip.Addr]bool
 }
 
@@ -41,8 +41,8 @@ func (r *rivals) end(vips ...netip.Addr) {
 	}
 }
 
-// left processes an action that may remove VIPs from this host. A VIP that this host does not have
-// has no rival.
+// left handles an action that may remove VIPs from this host. A VIP that this host does not have
+// can't have a rival.
 func (r *rivals) left(a local.Action) {
 	switch a := a.(type) {
 	case local.Unbind:
@@ -52,7 +52,7 @@ func (r *rivals) left(a local.Action) {
 	}
 }
 
-// current returns the VIPs whose rival has claimed them within the given time.
+// current returns the VIPs that a rival has claimed within the given time.
 func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,7 +67,7 @@ func (r *rivals) current(silent time.Duration) (vips []netip.Addr) {
 // rivalsEvery is the interval of requests to rivals.
 const rivalsEvery = 2 * time.Second
 
-// askRivals asks rivals whether they still have their VIPs, until ctx ends.
+// askRivals asks rivals whether they still have the claimed VIPs, until ctx ends.
 func (c *core) askRivals(ctx context.Context) {
 	for wake.Sleep(ctx, rivalsEvery) {
 		vips := c.rivals.current(rivalKept)
@@ -83,7 +83,7 @@ func (c *core) askRivals(ctx context.Context) {
 	}
 }
 
-// rival processes a claim of another host for a VIP of this host.
+// rival handles another host's claim of a VIP of this host.
 func (c *core) rival(claim onhost.Rival) {
 	vip, mac := claim.VIP, claim.MAC.String()
 	c.queueInput(func(local.Time) []local.Action {
@@ -118,7 +118,7 @@ func (r *rivals) text(one *api.OwnerRival) string {
 	return fmt.Sprintf("%s answers for %s: %s", who, one.VIP, one.MAC)
 }
 
-// advice is the remedy for the problem of a rival.
+// advice returns the remedy for the problem of a rival.
 func (r *rivals) advice() string {
 	if r.byVRRP {
 		return "clients reach either; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or take the address from it"
@@ -126,7 +126,7 @@ func (r *rivals) advice() string {
 	return "clients reach either; take the address from it"
 }
 
-// list returns the rivals in order, and problems for the recent rivals.
+// list returns the rivals, sorted by VIP, and problems for the recent rivals.
 func (r *rivals) list() (all []api.OwnerRival, problems []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// strangers holds routers that send adverts with a router ID that no group of this host has. A
-// stranger with a VIP of a group owns the VIP at the same time as this host, because the two hosts
-// ignore each other's adverts.
+// strangers holds routers that send adverts with a router ID that no group of this host has. If
+// such a router lists a VIP of a group, both hosts own the VIP, because they ignore each other's
+// adverts.
 type strangers struct {
 	of map[strangerKey]stranger
 }
@@ -32,15 +32,15 @@ type stranger struct {
 }
 
 const (
-	// strangerKept is the time for which a stranger is reported, and the minimum time between two
-	// notes about it.
+	// strangerKept is how long a stranger is reported, and the minimum time between two notes about
+	// a stranger.
 	strangerKept = time.Minute
 	// maxStrangers is the maximum number of strangers. It is limited because anybody on the LAN can
 	// forge adverts.
 	maxStrangers = 32
 )
 
-// receive processes an advert. It returns a note if the advert lists a VIP of a group.
+// receive handles an advert. It returns a note if the advert lists a VIP of a group.
 func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Group) (actions []local.Action) {
 	if len(a.Data) < 2 || slices.ContainsFunc(groups, func(g vrrp.Group) bool { return g.RouterID == a.Data[1] }) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// surroundings holds facts that this host finds out about its network.
+// surroundings holds facts about the host's networks that are determined at run time.
 type surroundings struct {
 	changed wake.Signal
 
@@ -35,7 +35,7 @@ func (x *surroundings) findRouters() {
 	}
 }
 
-// set changes a list.
+// set replaces a list, and reports a change.
 func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {
 	x.mu.Lock()
 	same := slices.Equal(*list, next)

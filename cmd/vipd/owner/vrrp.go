@@ -21,14 +21,14 @@ import (
 
 // VRRPOptions configures an owner that uses VRRP.
 type VRRPOptions struct {
-	// Groups returns the groups of the VIPs in a report, in order, and the errors of other groups.
-	// Interfaces lists the interfaces that groups name for their adverts.
+	// Groups returns the groups of the VIPs in a report, sorted, and the errors of other groups.
+	// Interfaces lists the interfaces that groups configure for their adverts.
 	Groups     func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)
 	Interfaces []string
 	// ReachTakes reports whether this host takes over from a silent owner only if a host in Reach
 	// answers.
 	ReachTakes bool
-	// Gate is the time for which the gate stays open after a refresh.
+	// Gate is how long the gate stays open after a refresh.
 	Gate time.Duration
 }
 
@@ -150,7 +150,7 @@ func (d *byVRRP) can(cannot map[netip.Addr]string, _ []netip.Addr) {
 	})
 }
 
-// apply passes the groups that can be on this host to the node, and whether the host can serve
+// apply passes to the node the groups that can be on this host, and whether the host can serve
 // them.
 func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	before := d.problems
@@ -187,8 +187,8 @@ func (d *byVRRP) apply(now local.Time) (actions []local.Action) {
 	return actions
 }
 
-// taken returns the reason why a group can't have its router ID on its interface, or "". A group
-// that is here already stays, because a keepalived that starts later is only a problem.
+// taken returns the reason why a group can't use its router ID on its interface, or "". A group
+// that is already on this host stays: a keepalived that starts later is only a problem.
 func (d *byVRRP) taken(before []vrrp.Group, g *vrrp.Group) string {
 	link := &d.links[g.Link.On]
 	for _, o := range before { // their adverts could not be distinguished
@@ -224,7 +224,7 @@ func (d *byVRRP) lacks(vips []netip.Addr) string {
 	return ""
 }
 
-// group converts a group for this host, or returns the reason why the group can't be here.
+// group converts a group for the node, or returns the reason why the group can't be on this host.
 func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	name := c.Interface
 	if name == "" {
@@ -265,12 +265,12 @@ func checksumOf(c config.VRRPChecksum) vrrp.Checksum {
 	return ""
 }
 
-// index returns the node's index of an interface, or -1.
+// index returns the node's index of an interface, or -1 if the interface is unknown.
 func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
 
-// Reached passes an answer of a host that must be within reach to the node.
+// Reached passes the answer of a host that must be within reach to the node.
 func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
 	for _, group := range d.witness.groups[d.core.layout.On[on]] {
 		actions = append(actions, d.Node.Reached(now, group)...)
@@ -291,7 +291,7 @@ func (d *byVRRP) received(a onhost.Advert) {
 	})
 }
 
-// Do sends an advert. Requests to hosts within reach are sent by the Kernel.
+// Do sends an advert. The Kernel sends requests to hosts that must be within reach.
 func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	s, is := a.(vrrp.Send)
 	if !is {

@@ -11,22 +11,22 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// witness follows the hosts that must be within reach of groups. These hosts are on the links of
-// the groups' VIPs.
+// witness follows the hosts that must be within reach of a group. They are on the links of the
+// group's VIPs.
 type witness struct {
 	// takes reports whether this host takes over from a silent owner only if one of these hosts
 	// answers.
 	takes bool
-	// hosts holds the last hosts of each group. A group keeps its hosts when they are withdrawn,
+	// hosts maps each group to its last hosts. A group keeps its hosts when they are withdrawn,
 	// because a host that loses its LAN may also lose its default gateway.
 	hosts map[string][]netip.Addr
-	// groups holds the groups of each interface. withdrawn holds the groups that currently have no
+	// groups maps each interface to its groups. withdrawn lists the groups that currently have no
 	// hosts.
 	groups    map[string][]string
 	withdrawn []string
 }
 
-// follow processes a layout. It returns the groups whose hosts have changed.
+// follow accepts a layout, and returns the groups whose hosts have changed.
 func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []string) {
 	before := w.hosts
 	w.hosts = map[string][]netip.Addr{}
@@ -56,7 +56,7 @@ func (w *witness) follow(l onhost.Layout, all []config.VRRPGroup) (changed []str
 	return changed
 }
 
-// of returns the influence of a group's hosts on ownership.
+// of returns how the hosts of a group affect ownership.
 func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 	switch {
 	case len(w.hosts[g.Name]) == 0:
@@ -67,7 +67,7 @@ func (w *witness) of(g *config.VRRPGroup) vrrp.Witness {
 	return vrrp.WitnessResigns
 }
 
-// silent describes groups whose hosts do not answer, so this host would not take over.
+// silent describes the groups whose hosts do not answer, so this host would not take them over.
 func (w *witness) silent(groups []string) (all []string) {
 	for _, name := range groups {
 		var hosts []string

@@ -63,7 +63,7 @@ func (w *worker) restore() {
 	w.queueInput(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
-// check reports a gate that another program has changed. It also retries adding absent VIPs.
+// check retries adding absent VIPs, and reports if another program has changed the gate.
 func (w *worker) check() {
 	if again := w.absent.again(); len(again) > 0 {
 		w.bind(again)
@@ -78,7 +78,7 @@ func (w *worker) check() {
 	}
 }
 
-// lapse reports the reason why the gate must be closed to the decider.
+// lapse reports to the decider that the gate must be closed, and why.
 func (w *worker) lapse(why local.Lapse) {
 	w.queueInput(func(now local.Time) []local.Action { return w.user.Lapsed(now, why, 0) })
 }
@@ -103,8 +103,8 @@ func (w *worker) act(a any) {
 	}
 }
 
-// close closes the gate. It does not return before the gate is closed, so nothing can be opened
-// before.
+// close closes the gate. It returns only after the gate is closed, so no later action can open the
+// gate before.
 func (w *worker) close() {
 	w.gate.opened.Store(false)
 	w.absent.unbound(w.absent.again())
@@ -138,7 +138,7 @@ func (w *worker) unbind(all unbinds) {
 	}
 	w.absent.unbound(vips)
 	if err := w.kernel.Unbind(vips); err != nil {
-		// A VIP that can't be removed must be silent before another host may have it.
+		// A VIP that can't be removed must be silenced before another host may have it.
 		w.failed("removing VIPs", err)
 		w.close()
 		w.lapse(local.StillBound)
@@ -151,7 +151,7 @@ func (w *worker) unbind(all unbinds) {
 	}
 }
 
-// bind adds VIPs, and returns an error for each that could not be added.
+// bind adds VIPs. It returns an error for each VIP that could not be added.
 func (w *worker) bind(vips []netip.Addr) (failed map[netip.Addr]error) {
 	failed = w.kernel.Bind(vips)
 	if err := w.absent.bound(vips, failed); err != nil {

@@ -22,26 +22,25 @@ import (
 
 // Options configures a Log.
 type Options struct {
-	// Default is the destination of services that do not set a destination, in the form of
-	// Service.LogsTo.
+	// Default is the destination of services that set none, in the form of Service.LogsTo.
 	Default string
 	// Services returns the services, and a channel that is closed when they change.
 	Services func() (snap.Map[balancer.Name, *balancer.Service], <-chan struct{})
 	// Log is vipd's own log.
 	Log *slog.Logger
-	// Follow reports connections, as dataplane.FollowsConnections does.
+	// Follow reports connections like dataplane.FollowsConnections.
 	Follow func(ctx context.Context, tell func(began bool, c *dataplane.Connection), lost func(ends uint64)) error
 }
 
-// Log writes a line for each connection. Its methods are safe for concurrent use.
+// Log writes a line for each connection that ends. Its methods are safe for concurrent use.
 type Log struct {
 	o    Options
 	lost atomic.Uint64
-	// own maps each service that sets a destination to its queue. A nil queue discards lines. A
-	// removed service stays in the map, because its connections may still drain.
+	// own maps each service that sets a destination to the queue of that destination. A nil queue
+	// discards lines. A removed service stays in the map, because its connections may still drain.
 	own sync.Map // balancer.Name to chan line
-	// queues holds the queue of each destination. A queue starts with the first service that names
-	// the destination. Run owns the queues and closes them at its end.
+	// queues maps each destination to its queue. A queue is created for the first service that
+	// names the destination. Run owns the queues and closes them at its end.
 	queues  map[string]chan line
 	usual   chan line     // queue of Default; nil discards lines
 	files   sync.Map      // maps a path to the file that is written
@@ -49,7 +48,7 @@ type Log struct {
 	writing sync.WaitGroup
 }
 
-// line is a connection that has ended.
+// line is a connection that has ended, and the time of its end.
 type line struct {
 	dataplane.Connection
 	at time.Time
@@ -66,8 +65,8 @@ func New(o Options) *Log {
 // Lost returns the number of lines that were not written because the disk was too slow or failed.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
 
-// Problems reports the destination files that can't be written. A file is a destination while a
-// service or the default names it.
+// Problems reports the destination files that can't be written. A file is a destination as long as
+// the default or an existing service names it.
 func (l *Log) Problems() (all []balancer.Problem) {
 	for path, f := range l.files.Range {
 		err := f.(*file).wrong()
@@ -82,7 +81,8 @@ func (l *Log) Problems() (all []balancer.Problem) {
 	return all
 }
 
-// named reports whether a file is a destination: the default, or set by an existing service.
+// named reports whether the file at path is the default destination or the destination of an
+// existing service.
 func (l *Log) named(path string) bool {
 	if filepath.Clean(l.o.Default) == path {
 		return true
@@ -99,12 +99,12 @@ func (l *Log) named(path string) bool {
 const (
 	// again is the pause after a failed attempt to follow connections.
 	again = time.Minute
-	// parting is the maximum time for the last lines when vipd ends.
+	// parting is the maximum time for writing the last lines when vipd ends.
 	parting = 2 * time.Second
 )
 
-// Run writes until ctx ends, and then writes the queued lines. It follows connections only once a
-// service logs them.
+// Run writes lines until ctx ends, and then writes the queued lines. It follows connections only
+// after the first service has a destination.
 func (l *Log) Run(ctx context.Context) {
 	l.usual = l.queue(l.o.Default)
 	var following sync.WaitGroup
@@ -115,7 +115,7 @@ func (l *Log) Run(ctx context.Context) {
 		close(queue)
 	}
 	written := make(chan struct{})
-	go func() { defer close(written); l.writing.Wait() }() // this goroutine ends with the writers, but Run does not wait for a disk that hangs
+	go func() { defer close(written); l.writing.Wait() }() // Run does not wait for a disk that hangs
 	select {
 	case <-written:
 	case <-time.After(parting):
@@ -123,7 +123,7 @@ func (l *Log) Run(ctx context.Context) {
 	}
 }
 
-// assign updates own until ctx ends.
+// assign updates the map own until ctx ends.
 func (l *Log) assign(ctx context.Context) {
 	var known snap.Map[balancer.Name, *balancer.Service]
 	begin := sync.OnceFunc(func() { close(l.wanted) })
@@ -151,7 +151,7 @@ func (l *Log) assign(ctx context.Context) {
 	}
 }
 
-// queue returns the queue of a destination. It returns nil if lines are discarded.
+// queue returns the queue of a destination, or nil if its lines are discarded.
 func (l *Log) queue(to string) chan line {
 	if to == "" {
 		return nil
@@ -250,8 +250,8 @@ func (l *Log) write(path string, queue chan line) {
 	}
 }
 
-// handlerFor returns a handler that formats lines for the file at path. It omits the attributes
-// that all lines share.
+// handlerFor returns a handler that formats lines for the file at path. It omits the level and the
+// message, which are the same in all lines.
 func handlerFor(path string, out *bufio.Writer) slog.Handler {
 	o := &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.LevelKey || a.Key == slog.MessageKey {
@@ -283,7 +283,7 @@ func (n *line) attrs() []slog.Attr {
 	return all
 }
 
-// file is a log file. It is opened when it is needed, and opened again when its name leads to
+// file is a log file. It is opened when it is needed, and opened again when its name refers to
 // another file.
 type file struct {
 	path   string
@@ -299,7 +299,7 @@ type file struct {
 // silence is the maximum duration of a write before it is reported as a problem.
 const silence = 5 * time.Second
 
-// wrong returns the reason why lines are not written, or nil. It is safe for concurrent use.
+// wrong returns the reason why lines can't be written, or nil. It is safe for concurrent use.
 func (f *file) wrong() error {
 	if since := f.since.Load(); since != nil && time.Since(*since) >= silence {
 		return fmt.Errorf("it has accepted no line for %s", silence)
@@ -310,12 +310,12 @@ func (f *file) wrong() error {
 	return nil
 }
 
-// idleTime is the time without a write after which a file is closed. Otherwise a removed file would
-// continue to occupy disk space.
+// idleTime is the time without a write after which a file is closed. If a removed file stayed open,
+// it would continue to occupy disk space.
 const idleTime = 10 * time.Second
 
-// rest closes the file if it is idle. It does not close a file whose last write ended within a
-// line, because this state would be lost.
+// rest closes the file if it is idle. It does not close a torn file, because this state would be
+// lost.
 func (f *file) rest() {
 	if !f.torn && time.Since(f.looked) >= idleTime {
 		f.close()
@@ -356,7 +356,7 @@ func (f *file) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// named reports whether the open file still has its name.
+// named reports whether the file's name still refers to the open file.
 func (f *file) named() bool {
 	f.looked = time.Now()
 	is, err := os.Stat(f.path)

@@ -14,14 +14,14 @@ import (
 	"vipd/store/statedir"
 )
 
-// outdated reports whether an answer no longer counts: at the third question without another
-// answer. Questions may be up to a tenth of the interval early.
+// outdated reports whether an answer no longer counts, because the third question after it was not
+// answered either. Questions may be up to a tenth of the interval early.
 func outdated(answered, asked time.Time, interval time.Duration) bool {
 	return asked.Sub(answered) >= interval*5/2
 }
 
-// Agents asks the agents of endpoints. Only one goroutine may call Answers. A nil *Agents asks
-// nobody.
+// Agents asks the agents of endpoints for their state. Only one goroutine may call Answers. A nil
+// *Agents asks no agents.
 type Agents struct {
 	o       Options
 	runner  *probe.Runner
@@ -40,14 +40,14 @@ type Agents struct {
 
 // Options configures Agents.
 type Options struct {
-	// StateDir keeps the answers for the next run.
+	// StateDir stores the answers for the next run.
 	StateDir *statedir.Dir
 	// Record receives events. Kick makes the model call Answers again. Both must not block.
 	Record func(events.Event)
 	Kick   func()
 }
 
-// New reads the answers of an earlier run. It asks nobody before Answers and Run.
+// New reads the answers of an earlier run. It asks no agent before Answers and Run are called.
 func New(o Options) *Agents {
 	a := &Agents{
 		o: o, targets: health.Targets{Agents: true}, at: map[balancer.Target]time.Time{}, silent: map[balancer.Target]silence{},
@@ -58,7 +58,7 @@ func New(o Options) *Agents {
 	return a
 }
 
-// Run asks until ctx ends.
+// Run asks the agents until ctx ends.
 func (a *Agents) Run(ctx context.Context) error {
 	a.runner.Run(ctx)
 	a.mu.Lock()
@@ -67,7 +67,8 @@ func (a *Agents) Run(ctx context.Context) error {
 	return nil
 }
 
-// Answers asks the agents of the endpoints of in, and no others, and returns their last answers.
+// Answers makes Run ask the agents of the endpoints in in, and no others. It returns the last
+// answers.
 func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.Map[balancer.Target, balancer.AgentAnswer]) {
 	if a == nil {
 		return answers
@@ -105,7 +106,7 @@ func (a *Agents) forgetLocked(t balancer.Target) {
 	delete(a.at, t)
 }
 
-// process processes the result of a question.
+// process handles the result of a question.
 func (a *Agents) process(h probe.TargetResult) {
 	a.mu.Lock()
 	before, known := a.answers.Get(h.Target)

@@ -26,9 +26,9 @@ type keptAnswer struct {
 // saveInterval is the maximum age of the saved times of answers.
 const saveInterval = time.Minute
 
-// restore uses the answers of an earlier run, which count until the third question without another
-// answer. Otherwise endpoints that an agent drains would get connections after a restart. Answers
-// forgets those that are too old.
+// restore uses the answers of an earlier run, until three questions were not answered. Otherwise
+// endpoints that an agent drains would get connections after a restart. Answers drops answers that
+// are too old.
 func (a *Agents) restore() {
 	var kept keptAgents
 	a.file.Read(&kept)
@@ -43,8 +43,8 @@ func (a *Agents) restore() {
 	}
 }
 
-// keep requests a save of the answers for the next run. The file is written later, from the answers
-// at that time. The caller holds the lock.
+// keep requests that the answers are saved for the next run. The file is written later, with the
+// answers at that time. The caller must hold the lock.
 func (a *Agents) keep() {
 	a.saved = time.Now()
 	a.file.Keep(func(w *bufio.Writer) error {

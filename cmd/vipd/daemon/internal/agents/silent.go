@@ -21,7 +21,8 @@ type silence struct {
 	text      string // the result of question maxUnanswered
 }
 
-// countLocked counts a result. It reports whether an agent became silent, or is no longer silent.
+// countLocked counts a result. It reports whether the agent has become silent, or is no longer
+// silent.
 func (a *Agents) countLocked(h *probe.TargetResult, answered bool) (turned bool) {
 	s := a.silent[h.Target]
 	if answered {

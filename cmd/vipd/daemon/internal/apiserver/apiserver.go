@@ -33,24 +33,24 @@ import (
 type Options struct {
 	// Views provides the sources of the answers.
 	Views *status.Sources
-	// ChangeGroup is the group whose members may change this vipd, in addition to root. It may be
-	// "".
+	// ChangeGroup is the group whose members may change this vipd, in addition to root. If it is
+	// "", only root may.
 	ChangeGroup string
 	Events      *events.History
 	Log         *slog.Logger
-	// Reload reads the configuration and all definitions again. by is recorded as the cause in the
-	// history.
+	// Reload reads the configuration and all definitions again. by is the cause that the history
+	// records.
 	Reload func(ctx context.Context, by string, how tomlfile.Reload) (api.Reload, error)
 	// Try starts a pending change of the configuration file.
 	Try func(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error)
 	// Settle waits until the compiled state is applied.
 	Settle func(context.Context)
-	// Examined returns the state of this host in doctor's form.
+	// Examined returns this host in the form that package doctor examines.
 	Examined func() doctor.Host
-	// Silence returns the statistics of an endpoint that leaves connections unanswered.
+	// Silence returns the statistics of an endpoint that does not answer connections.
 	Silence func(balancer.Target) (explain.Silence, bool)
-	// Ownership returns the VIPs with one owner, MoveVIP passes a VIP's group to another host, and
-	// Standby puts this host on standby. They are only used with VRRP.
+	// Ownership returns the VIPs with one owner. MoveVIP passes a VIP's group to another host.
+	// Standby puts this host on standby, or ends the standby. They are only used with VRRP.
 	Ownership func(context.Context) api.Ownership
 	MoveVIP   func(context.Context, netip.Addr, api.MoveRequest) error
 	Standby   func(context.Context, api.StandbyRequest) error
@@ -93,7 +93,8 @@ func Handler(o Options) http.Handler {
 	return mux
 }
 
-// view answers with the result of make. With ?watch=1, it answers again after each change.
+// view returns a handler that answers with the result of make. With ?watch=1, it answers again
+// after each change.
 func (srv server) view(make func(*status.View) any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") == "" {
@@ -120,13 +121,14 @@ func (srv server) getServices(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// getTraffic answers with the endpoints of all services, or of the named service.
+// getTraffic answers with the counts of all services, and of the endpoints of the named services or
+// of all services.
 func (srv server) getTraffic(w http.ResponseWriter, r *http.Request) {
 	named, only := r.URL.Query()["endpoints"]
 	httpserve.Answer(w, srv.Views.Look().Traffic(func(name balancer.Name) bool { return !only || slices.Contains(named, string(name)) }))
 }
 
-// watchInterval is the interval at which a watched answer is built again to update its counts.
+// watchInterval is the interval at which a watched answer is rebuilt to update its counts.
 const watchInterval = time.Second
 
 // follow writes a line whenever the answer has changed, until the caller disconnects.
@@ -171,7 +173,7 @@ func (srv server) postReload(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// reload reloads on behalf of the caller, and answers with the result.
+// reload performs a reload for the caller, and answers with the result.
 func (srv server) reload(w http.ResponseWriter, r *http.Request, command string, how tomlfile.Reload) {
 	result, err := srv.Reload(tracing.Within(r.Context(), r.Header.Get(tracing.Header)), command+signedBy(r), how)
 	if err != nil {

@@ -36,8 +36,9 @@ func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, checkResult(t, all, subject.Health.Need, s.Inputs.Health.At(t)))
 }
 
-// checkResult returns the result of the checks of a target. With need, one check that failed, or
-// passed with any, decides. A check that could not run decides only if no other check does.
+// checkResult combines the results of a target's checks. If all checks are needed, a failed check
+// decides. If any check suffices, a passed check decides. A check that could not run decides only
+// if no other check does.
 func checkResult(t balancer.Target, all []probe.Exchanged, need balancer.HealthNeed, verdict balancer.Verdict) api.CheckResult {
 	alone, together := health.Failed, health.Passed
 	if need == balancer.NeedAnyHealth {

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// getConnections writes connections as a JSON array while they are being found. With ?follow, it
-// writes connections that start or end. A failure after the first connection aborts the answer.
+// getConnections writes connections as a JSON array while it reads them. With ?follow, it writes
+// connections that start or end instead. A failure after the first connection aborts the answer.
 func (srv server) getConnections(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	switch {
@@ -39,7 +39,7 @@ func (srv server) connectionQuery(r *http.Request) (dataplane.ConnectionQuery, e
 	return q, err
 }
 
-// listConnections writes the list while it is read.
+// listConnections writes the list of connections while it reads them.
 func (srv server) listConnections(w http.ResponseWriter, r *http.Request, q dataplane.ConnectionQuery) {
 	w.Header().Set("Content-Type", "application/json")
 	out, begin := bufio.NewWriter(w), "["

@@ -44,7 +44,7 @@ func readEventQuery(from url.Values) (q eventQuery, err error) {
 	return q, nil
 }
 
-// names reports whether the query selects an event.
+// names reports whether the query selects the event.
 func (q *eventQuery) names(e *api.Event) bool {
 	return (q.service == "" || e.Service == q.service) && (len(q.kinds) == 0 || slices.Contains(q.kinds, string(e.Kind)))
 }
@@ -65,8 +65,8 @@ func (q *eventQuery) page(j *events.History) (page api.EventPage, more bool) {
 	return page, len(all) == eventsAtOnce
 }
 
-// getEvents answers with the events after ?since, page by page. With ?follow=1 it continues with
-// new events.
+// getEvents answers with the events after number ?since, page by page. With ?follow=1, it continues
+// with new events.
 func (srv server) getEvents(w http.ResponseWriter, r *http.Request) {
 	q, err := readEventQuery(r.URL.Query())
 	if err != nil {

@@ -19,11 +19,11 @@ import (
 	"vipd/dataplane/explain"
 )
 
-// explainTime is the timeout of an explanation, which reads the kernel and the firewalls of other
-// programs.
+// explainTime is the timeout of an explanation, which reads the kernel's state and other programs'
+// firewalls.
 const explainTime = 8 * time.Second
 
-// getExplain describes the path of a connection. With ?live=1 it also opens a connection from this
+// getExplain describes the path of a connection. With ?live=1, it also opens a connection from this
 // node.
 func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), explainTime)
@@ -102,7 +102,7 @@ func whyOf(v *status.View) func(*balancer.Frontend, balancer.Backend) string {
 	}
 }
 
-// withName adds an endpoint's DNS name, if it has one, to the explanation of its state.
+// withName adds an endpoint's DNS name, if any, to the explanation of its state.
 func withName(why, name string) string {
 	switch {
 	case name == "":
@@ -159,7 +159,7 @@ func byWhom(s balancer.Signature) (text string) {
 // livePause is the interval of searches for the endpoint of a live connection.
 const livePause = 5 * time.Millisecond
 
-// tryLive opens a connection from this node and closes it. It reports the connection's endpoint and
+// tryLive opens a connection from this node and closes it. It returns the connection's endpoint and
 // the duration of the connect.
 func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 	started := time.Now()

@@ -11,7 +11,8 @@ import (
 )
 
 // root returns a handler that passes a request to h only if the caller is root or vipd's own user.
-// A configuration file may have secrets, and name programs that vipd runs.
+// Members of ChangeGroup are refused, because a configuration file may contain secrets, and name
+// programs that vipd runs.
 func root(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := httpserve.MayChange(r, ""); !ok {

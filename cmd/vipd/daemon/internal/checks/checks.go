@@ -28,7 +28,7 @@ type Checks struct {
 	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	targets health.Targets // owned by the caller of Verdicts, as is all
+	targets health.Targets // belongs to the caller of Verdicts, like all
 	all     snap.Map[balancer.Target, health.Subject]
 	found   *statedir.File
 	lease   *statedir.File
@@ -41,11 +41,11 @@ type Checks struct {
 type Options struct {
 	// StateDir is used to save the results for the next run.
 	StateDir *statedir.Dir
-	// Node is this node's name. It makes the schedule of checks differ between nodes.
+	// Node is this node's name. It makes the schedules of nodes differ.
 	Node string
 	// Etcd is the store in which a fleet shares checks, or nil if checks are not shared. Lease is
-	// the time for which this node's votes count after its end. Log receives the state of the
-	// connection.
+	// how long this node's votes count after its end. Log receives the state of the connection to
+	// etcd.
 	Etcd   *client.Config
 	Lease  time.Duration
 	Log    *slog.Logger
@@ -69,8 +69,8 @@ type keptChecks struct {
 	Checks  []probe.Kept `json:"checks"`
 }
 
-// New reads the results of an earlier run. Checks start with Verdicts and Run. It returns an error
-// if the node can't have its name in a fleet.
+// New reads the results of an earlier run. Checks start after Verdicts and Run are called. New
+// returns an error if a node of a fleet can't have this node's name.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "results of health checks are lost at a restart", statedir.Large),
@@ -102,7 +102,7 @@ func New(o Options) (*Checks, error) {
 	return c, err
 }
 
-// Verdicts starts checks of the endpoints of in, stops all others, and returns the verdicts.
+// Verdicts starts the checks of the endpoints in in, stops all others, and returns the verdicts.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.all
 	c.all = c.targets.Next(env, in)
@@ -115,8 +115,8 @@ func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balan
 	return c.Fleet.Verdicts(c.all, env.AllowExec)
 }
 
-// Lacking returns problems for the checks that this node can't run and the checks that are late,
-// and the number of endpoints whose checks can't run.
+// Lacking returns problems for the checks that this node can't run and for late checks, and the
+// number of endpoints whose checks can't run.
 func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([]balancer.Problem, int) {
 	problems, endpoints := c.unable.problems(services, func(t balancer.Target, check int) bool {
 		status, checked := c.runner.Status(t)
@@ -162,8 +162,8 @@ func (c *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// keep requests a save of the results, and reports whether there are results. The file is written
-// later, from the results at that time.
+// keep requests that the results are saved, and reports whether there are results. The file is
+// written later, with the results at that time.
 func (c *Checks) keep() bool {
 	if c.runner.Verdicts().Len() == 0 {
 		return false
@@ -172,7 +172,7 @@ func (c *Checks) keep() bool {
 	return true
 }
 
-// healthEvent returns the event of a changed verdict.
+// healthEvent returns the event for a changed verdict.
 func healthEvent(t balancer.Target, c probe.Transition) events.Event {
 	e := events.Event{
 		At: c.State.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.State.Verdict),
@@ -195,8 +195,8 @@ type keptLease struct {
 	Lease   int64 `json:"lease"`
 }
 
-// formerLease returns the lease of a run that was killed, so this run can immediately revoke the
-// votes of that run.
+// formerLease returns the lease of an earlier run that was killed, so this run can immediately
+// revoke that run's votes.
 func (c *Checks) formerLease() int64 {
 	var kept keptLease
 	c.lease.Read(&kept)
@@ -225,8 +225,8 @@ func (c *Checks) StateOf(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last Verdicts, whether this node or other nodes check them. Only
-// the caller of Verdicts may call it.
+// All returns the targets of the last Verdicts, no matter which nodes check them. Only the caller
+// of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
 // Uncheckable reports whether a check of a target, or all checks of its service, can't run on this
@@ -241,11 +241,12 @@ func (c *Checks) Uncheckable(t balancer.Target) bool {
 	return true
 }
 
-// Hint makes the check of a target run immediately, if this node checks it. It does not block.
+// Hint makes the check of a target run immediately, if this node checks the target. It does not
+// block.
 func (c *Checks) Hint(t balancer.Target) { c.runner.Hint(t) }
 
-// Once makes each check of a target outside the schedule. It also checks targets that other nodes
-// of the fleet check.
+// Once runs each check of a target outside the schedule. It also checks targets that only other
+// nodes of the fleet check.
 func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject) ([]probe.Exchanged, error) {
 	all, err := c.runner.Now(ctx, t)
 	if errors.Is(err, probe.ErrUnchecked) {
@@ -254,7 +255,7 @@ func (c *Checks) Once(ctx context.Context, t balancer.Target, at health.Subject)
 	return all, err
 }
 
-// DownSince returns the time since which a target has been down, and its last result.
+// DownSince returns the time since which a target has been down, and the cause.
 func (c *Checks) DownSince(t balancer.Target) (since time.Time, cause string) {
 	if standing, shared := c.Fleet.Standing(t); shared && !standing.Alone {
 		return standing.Since, standing.Text()

@@ -17,7 +17,7 @@ type late struct {
 }
 
 // update stores the checks that are late now, and reports whether the problem has changed. The
-// problem does not change until the delay has doubled, because each new text causes an event.
+// problem changes only after the delay has doubled, because each new text causes an event.
 func (l *late) update(now []probe.Late) bool {
 	var before []probe.Late
 	if p := l.reported.Load(); p != nil {
@@ -30,7 +30,7 @@ func (l *late) update(now []probe.Late) bool {
 	return true
 }
 
-// problems returns a problem with the checks that are late, the reason and the remedy.
+// problems returns a problem for the late checks, with the reason and the remedy.
 func (l *late) problems() (all []balancer.Problem) {
 	p := l.reported.Load()
 	if p == nil {

@@ -15,9 +15,9 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// unable records the checks that this node can't run. A check counts if its results contain no
-// information about the endpoint, and if the same number of consecutive failures would take the
-// endpoint down. Such an endpoint keeps its verdict, so it may seem healthy.
+// unable records the checks that this node can't run. Their results contain no information about
+// the endpoint. A check is recorded once it could not run as often in a row as failures would be
+// needed to take the endpoint down. Such an endpoint keeps its verdict, so it may seem healthy.
 type unable struct {
 	some atomic.Bool // reports whether rows is not empty
 
@@ -27,28 +27,28 @@ type unable struct {
 	reported map[balancer.Name]excuse // belongs to the caller of problems
 }
 
-// checkOf is a check of a target, which may have several.
+// checkOf identifies one of a target's checks.
 type checkOf struct {
 	target balancer.Target
 	check  int
 }
 
-// row counts consecutive results of a check that could not run.
+// row counts the consecutive attempts of a check that could not run.
 type row struct {
 	length int
-	fall   int    // length that is reported
+	fall   int    // length from which it is reported
 	text   string // the latest error
 }
 
-// excuse is the reported problem of a service: an endpoint and its first reason. It does not change
+// excuse is the reported problem of a service: an endpoint and the first reason. It does not change
 // when the reasons change.
 type excuse struct {
 	target balancer.Target
 	text   string
 }
 
-// add adds a result. It reports whether the number of consecutive results has reached Fall, or
-// whether such a series has ended.
+// add adds a result. It reports whether the check could not run Fall times in a row, or whether
+// such a series has ended.
 func (u *unable) add(h probe.TargetResult) bool {
 	if h.Outcome != health.NotRun && !u.some.Load() {
 		return false
@@ -70,7 +70,7 @@ func (u *unable) add(h probe.TargetResult) bool {
 	return was.length+1 == h.Rules.Fall
 }
 
-// includes reports whether a check of a target has been unable to run Fall times.
+// includes reports whether one of a target's checks could not run Fall times in a row.
 func (u *unable) includes(t balancer.Target, s health.Subject) bool {
 	if !u.some.Load() {
 		return false

@@ -1,5 +1,5 @@
-// Package duplicates finds other hosts that have the address of a VIP. It probes the links of this
-// host before this host holds a VIP for the first time.
+// Package duplicates finds other hosts that have the address of a VIP. It probes this host's links
+// before this host holds a VIP for the first time.
 //
 //	model.State -> new VIPs, the links that may lead to them -> ARP and NDP probes -> problems of the node
 //

@@ -24,12 +24,12 @@ type Options struct {
 	State func() (*model.State, <-chan struct{})
 	// Interfaces lists the devices of the host.
 	Interfaces func() ([]doctor.Interface, error)
-	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
+	// Neighbours lists the hosts in the kernel's neighbor tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
-	// Elsewhere probes the link of a device for other hosts with VIPs.
+	// Elsewhere probes the link of a device for other hosts that have one of the VIPs.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Again is the interval at which links are probed again for VIPs that another host also holds.
-	// The default is 30 s.
+	// Again is the interval at which links are probed again for VIPs that another host has. The
+	// default is 30 s.
 	Again time.Duration
 }
 
@@ -117,9 +117,9 @@ func vips(s *model.State) map[netip.Addr]bool {
 	return all
 }
 
-// fresh returns the links on which some of the VIPs were not probed yet. A link matters if it leads
-// to a network that contains the VIP or to a neighbor with its address, or if it is the VIP's real
-// device.
+// fresh returns the VIPs that were not probed yet, each with the links to probe. A link matters if
+// it leads to a network that contains the VIP, if a neighbor on it has the VIP's address, or if it
+// is the VIP's real device.
 func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	interfaces, err := w.o.Interfaces()
 	if err != nil || len(vips) == 0 {
@@ -147,8 +147,8 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	return all
 }
 
-// ask probes all places at once, and records the answers. A link that can't be probed counts as
-// silent, because probes need a privilege and a link with neighbors.
+// ask probes all places at the same time, and records the answers. A link that can't be probed
+// counts as silent, because probes need a privilege and a link with neighbors.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

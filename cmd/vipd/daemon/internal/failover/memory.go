@@ -12,8 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// memory holds the standby of this host, and the last changes of each group. They outlive a
-// restart. It is for VRRP, because etcd remembers both in a fleet.
+// memory holds the standby of this host and the last changes of each group, which survive a
+// restart. It is only for VRRP, because etcd stores both for a fleet.
 type memory struct {
 	file *statedir.File
 
@@ -27,21 +27,21 @@ type memoryFile struct {
 	Changes map[string][]keptChange `json:"changes,omitempty"`
 }
 
-// keptChange is a change of a group. Clock is its time on the owner's clock, by which a repetition
-// is recognised.
+// keptChange is a change of a group. Clock is its time on the owner's clock, which identifies a
+// change that is reported again.
 type keptChange struct {
 	Clock local.Time `json:"clock"`
 	api.GroupChange
 }
 
-// maxChanges is the number of changes of a group that are kept.
+// maxChanges is the maximum number of changes that are kept for each group.
 const maxChanges = 10
 
-// unread is the author of a standby whose file could not be read.
+// unread is the author of a standby that results from an unreadable file.
 const unread = "vipd"
 
 // load reads the file of an earlier process. If it can't be read, this host might have been on
-// standby, so it is until an operator resumes it.
+// standby. It is then put on standby until an operator resumes it.
 func (m *memory) load(dir *statedir.Dir) {
 	m.file = dir.File("ownership.json", "a standby of this host is refused", statedir.Small)
 	if _, err := m.file.Decode(&m.kept); err != nil {
@@ -51,7 +51,8 @@ func (m *memory) load(dir *statedir.Dir) {
 	}
 }
 
-// problem returns the reason why this host is on standby without a request; "" means it is not.
+// problem returns the reason why this host is on standby although no operator requested that, or
+// "".
 func (m *memory) problem() string {
 	s := m.standby()
 	if s == nil || s.By != unread {
@@ -60,14 +61,14 @@ func (m *memory) problem() string {
 	return fmt.Sprintf("this host is on standby, because it may have been so before: %s; \"vipctl node resume\" ends that", s.Reason)
 }
 
-// standby is the standby of this host; nil means it is not on standby.
+// standby returns the standby of this host, or nil if it is not on standby.
 func (m *memory) standby() *api.Standby {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.kept.Standby
 }
 
-// setStandby keeps the standby of this host. If it can't be kept, nothing changes.
+// setStandby saves and applies the standby of this host. If it can't be saved, nothing changes.
 func (m *memory) setStandby(s *api.Standby) error {
 	m.mu.Lock()
 	next := m.kept
@@ -79,11 +80,11 @@ func (m *memory) setStandby(s *api.Standby) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kept.Standby = s
-	m.file.Keep(statedir.Text(m.kept.copy())) // with changes since the copy
+	m.file.Keep(statedir.Text(m.kept.copy())) // include changes since the copy
 	return nil
 }
 
-// copy returns the file with maps of its own, which a writer may read later.
+// copy returns a copy of f that a writer may read later.
 func (f memoryFile) copy() memoryFile {
 	f.Version = statedir.Version
 	changes := map[string][]keptChange{}
@@ -94,7 +95,7 @@ func (f memoryFile) copy() memoryFile {
 	return f
 }
 
-// note keeps the new changes of a status.
+// note saves the changes in a status that are new.
 func (m *memory) note(s *vrrp.Status, now time.Time) {
 	if s == nil {
 		return
@@ -121,7 +122,7 @@ func (m *memory) note(s *vrrp.Status, now time.Time) {
 	}
 }
 
-// changes are the last changes of a group, the newest last.
+// changes returns the last changes of a group. The newest is last.
 func (m *memory) changes(group string) (all []api.GroupChange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -23,17 +23,17 @@ type Options struct {
 	Socket string
 	// Changed returns a channel that is closed at the next change of the state.
 	Changed func() <-chan struct{}
-	// Grace is the time for which VIPs are served without this process, if the mode does so.
+	// Grace is how long VIPs are served without this process, if the mode does so.
 	Grace  time.Duration
 	Events *events.History
-	// StateDir keeps the standby of this host, and the last changes of its groups.
+	// StateDir stores the standby of this host, and the last changes of its groups.
 	StateDir *statedir.Dir
-	// Standby receives whether an operator wants this host to own no VIPs. It is nil if etcd
-	// decides.
+	// Standby is called with whether an operator wants this host to own no VIPs. It is nil if etcd
+	// decides owners.
 	Standby func(on bool)
 }
 
-// Serving is the part of the daemon's state that a report describes.
+// Serving is the part of the daemon's state that reports describe.
 type Serving struct {
 	// State is the compiled model.
 	State *model.State
@@ -43,7 +43,7 @@ type Serving struct {
 	Keeps bool
 }
 
-// These are the intervals of reports, the grace time of a mode that serves nothing without this
+// These are the intervals of reports, the grace time for a mode that can't serve without this
 // process, and the minimum pause between reports.
 const (
 	reportInterval  = time.Second
@@ -59,7 +59,7 @@ type Reporter struct {
 	status atomic.Pointer[api.OwnerStatus] // nil if the owner does not answer
 	failed atomic.Pointer[error]
 	memory memory
-	seen   api.OwnerEvent // the owner's last event; number 0 means none was read, and earlier events belong to an earlier vipd
+	seen   api.OwnerEvent // the owner's last event that was read; number 0 means none, and earlier events belong to an earlier vipd
 }
 
 // New returns a Reporter that has reported nothing yet.
@@ -72,7 +72,7 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// Status returns the owner's state, or nil if it does not answer.
+// Status returns the owner's state, or nil if the owner does not answer.
 func (r *Reporter) Status() *api.OwnerStatus {
 	if r == nil {
 		return nil
@@ -80,7 +80,7 @@ func (r *Reporter) Status() *api.OwnerStatus {
 	return r.status.Load()
 }
 
-// Problems returns the reasons why VIPs can't have an owner here.
+// Problems returns the reasons why VIPs can't have an owner on this host.
 func (r *Reporter) Problems() []balancer.Problem {
 	if r == nil {
 		return nil
@@ -102,7 +102,7 @@ func (r *Reporter) Problems() []balancer.Problem {
 	return out
 }
 
-// Run reports the results of look until ctx ends.
+// Run reports the state that look returns, until ctx ends.
 func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	if r == nil {
 		return nil
@@ -137,8 +137,8 @@ func (r *Reporter) Run(ctx context.Context, look func() Serving) error {
 	}
 }
 
-// reportEnd reports at the end that this host no longer serves. It reports nothing if the mode
-// serves without this process.
+// reportEnd reports that this host no longer serves, because vipd ends. It reports nothing if the
+// mode serves without this process.
 func (r *Reporter) reportEnd(v *Serving) {
 	if v.Keeps || !v.State.Complete {
 		return
@@ -212,7 +212,7 @@ func (r *Reporter) send(ctx context.Context, m api.OwnerReport) {
 	r.process(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return r.client.Report(ctx, m) }, len(m.VIPs) > 0)
 }
 
-// process processes the owner's answer. needed reports whether the owner has VIPs to own.
+// process handles the owner's answer. needed reports whether there are VIPs that need the owner.
 func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
 	s, err := ask(ctx)
 	if err != nil {
@@ -230,8 +230,8 @@ func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.
 	}
 }
 
-// unseen returns the owner's new events, which are all events after the last seen event. It does
-// not compare times or numbers, because clocks may step and another owner counts from 1.
+// unseen returns all of the owner's events after the last seen event. It does not compare times or
+// numbers, because clocks may step, and a restarted owner counts from 1.
 func (r *Reporter) unseen(all []api.OwnerEvent) []api.OwnerEvent {
 	if len(all) == 0 {
 		return nil

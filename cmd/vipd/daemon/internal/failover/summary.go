@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Summary describes the owner's state in a line, or returns "" if this host owns no VIPs. confirmed
-// holds the ages of confirmations.
+// Summary describes the owner's state in one line. text is "" if this host owns no VIPs. confirmed
+// maps hosts to the ages of their confirmations.
 func (r *Reporter) Summary() (text string, confirmed map[string]float64) {
 	if r == nil {
 		return "", nil
@@ -63,7 +63,7 @@ func summary(s *api.OwnerStatus) string {
 	return here
 }
 
-// summaryByVRRP describes each group.
+// summaryByVRRP describes the state of each VRRP group.
 func summaryByVRRP(s *vrrp.Status) string {
 	var all []string
 	for i := range s.Groups {

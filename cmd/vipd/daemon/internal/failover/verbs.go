@@ -18,7 +18,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// errNotByVRRP refuses requests that are only possible with VRRP.
+// errNotByVRRP is the error for requests that are only possible with VRRP.
 var errNotByVRRP = errors.New("VRRP decides no owner on this host: [ownership.vrrp.NAME] in its configuration makes it do so")
 
 // byVRRP returns an error unless VRRP decides which host owns the VIPs of this host.
@@ -29,7 +29,7 @@ func (r *Reporter) byVRRP() error {
 	return nil
 }
 
-// Move gives the group of a VIP to another host.
+// Move passes the group of a VIP to another host.
 func (r *Reporter) Move(ctx context.Context, vip netip.Addr, q api.MoveRequest) error {
 	if err := r.byVRRP(); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (r *Reporter) SetStandby(ctx context.Context, q api.StandbyRequest) error {
 	switch {
 	case q.On && before != nil:
 		return nil
-	case !q.On && before == nil: // after a move, this host may take over from a lower priority again
+	case !q.On && before == nil: // after a move, permit this host to preempt again
 		c := api.NewOwnerClient(r.o.Socket)
 		defer c.Close()
 		return c.Resume(ctx)
@@ -81,7 +81,8 @@ func by(name, reason string) string {
 	return text + failover.Request{Reason: reason}.String()
 }
 
-// Ownership returns the VIPs with one owner. It requests the state of their groups from vipd owner.
+// Ownership returns the VIPs with one owner, and the state of their groups, which it requests from
+// vipd owner.
 func (r *Reporter) Ownership(ctx context.Context, v Serving) api.Ownership {
 	o := api.Ownership{Node: v.State.Config.Node, Groups: []api.OwnerGroup{}, VIPs: []api.GroupVIP{}}
 	if err := r.byVRRP(); err != nil {
@@ -108,7 +109,7 @@ func (r *Reporter) Ownership(ctx context.Context, v Serving) api.Ownership {
 	return o
 }
 
-// groupVIPs returns the VIPs of a report, in order.
+// groupVIPs returns the VIPs of a report, sorted.
 func groupVIPs(s *model.State, report *api.OwnerReport, c *config.Config) []api.GroupVIP {
 	group := map[netip.Addr]string{}
 	groups, _ := c.VRRPGroupsOf(report.Groups())

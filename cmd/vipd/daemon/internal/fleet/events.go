@@ -11,7 +11,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// connection records that etcd is followed or was lost.
+// connection records that the connection to etcd works or was lost.
 func (f *Member) connection(revision int64, err error) {
 	e := events.Event{Kind: events.Store, Text: "etcd is reachable", Revision: revision}
 	f.mu.Lock()
@@ -32,7 +32,7 @@ func (f *Member) connection(revision int64, err error) {
 	f.o.Events.Record(e)
 }
 
-// Began records once if the first state is not from etcd.
+// Began records that etcd was never reached, if this is so when the first state is compiled.
 func (f *Member) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed && f.lost.IsZero()

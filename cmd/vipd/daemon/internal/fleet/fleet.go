@@ -26,8 +26,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// Member represents this node as a member of a fleet. It is nil if this node does not belong to a
-// fleet.
+// Member is this node's membership in a fleet. It is nil if this node does not belong to a fleet.
 type Member struct {
 	o        Options
 	source   *watch.Source
@@ -46,8 +45,8 @@ type Member struct {
 	// source.
 	set *schema.NodeConfig
 
-	// Run owns the fields below: the last published addresses of this node, and the state and
-	// sources from which they were published.
+	// Run owns the fields below. published holds the last published addresses of this node.
+	// publishedOf and sources are the state and the source addresses from which they were derived.
 	publishedOf *model.State
 	sources     []netip.Addr
 	published   *balancer.Node
@@ -58,15 +57,15 @@ type Options struct {
 	// Config is etcd's client configuration, and Name is this node's name.
 	Config client.Config
 	Name   string
-	// StateDir is used to save the last valid state, for times when etcd is unavailable.
+	// StateDir stores the last valid state, for times when etcd is unavailable.
 	StateDir *statedir.Dir
 	// Defaults holds the values of fields that services do not set. Source().SetDefaults replaces
-	// them.
+	// these values.
 	Defaults map[string]any
 	// Version and Started are published to the fleet.
 	Version string
 	Started time.Time
-	// Lease is the time for which other nodes still see this node after its end.
+	// Lease is how long other nodes still see this node after its end.
 	Lease  time.Duration
 	Log    *slog.Logger
 	Events *events.History
@@ -75,11 +74,11 @@ type Options struct {
 	// Zone and Pended have the meaning of the same fields of watch.Options.
 	Zone   func() string
 	Pended func(p *store.Pending, how store.Outcome, by string)
-	// Sources lists the addresses from which this node sends. If nil, no such address is known.
+	// Sources lists the addresses from which this node sends. If nil, these addresses are unknown.
 	Sources func() []netip.Addr
 }
 
-// New returns a Member that does nothing until Run and its source start. The error names the
+// New returns a Member that does nothing before Run and its source start. The error names the
 // invalid part of the configuration.
 func New(o Options) (*Member, error) {
 	if o.Sources == nil {
@@ -108,7 +107,7 @@ func New(o Options) (*Member, error) {
 // Source returns the source of the fleet's services.
 func (f *Member) Source() *watch.Source { return f.source }
 
-// Reached returns the newest revision of the store that the snapshot at revision includes.
+// Reached returns the newest revision of the store whose changes the snapshot at revision includes.
 func (f *Member) Reached(revision int64) int64 {
 	if f != nil {
 		if at := f.source.Position(); at.Published == revision {
@@ -141,8 +140,8 @@ func (f *Member) Problems(connected bool) []balancer.Problem {
 	return nil
 }
 
-// Run publishes this node's status, from the view that look returns, whenever it has changed, until
-// ctx ends.
+// Run publishes this node's status until ctx ends. It calls look for the current view, and
+// publishes the status whenever it has changed.
 func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	if f == nil {
 		return nil
@@ -154,7 +153,7 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	pause := time.NewTicker(time.Second) // the status is published at most once a second
 	defer pause.Stop()
 	var published writtenStatus
-	draining := false // the connections of drains change without another change
+	draining := false // the connection counts of drains change without a notification
 	for {
 		v := look()
 		if now := (writtenStatus{v.State, v.Sync, v.Mode, f.source.Position(), fmt.Sprint(v.LiveProblems())}); v.State.Complete && (now != published || draining) {
@@ -171,7 +170,7 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	}
 }
 
-// publish publishes this node's own addresses to the other nodes, if they have changed.
+// publish publishes this node's own addresses to the other nodes if they have changed.
 func (f *Member) publish(s *model.State) {
 	sources := f.o.Sources()
 	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
@@ -186,8 +185,8 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// writtenStatus is the part of a status whose changes are written. Changed counts of drains alone
-// are not written.
+// writtenStatus is the part of a status whose changes cause a write. Connection counts of drains
+// alone do not.
 type writtenStatus struct {
 	state    *model.State
 	engine   *dataplane.Status
@@ -196,7 +195,7 @@ type writtenStatus struct {
 	problems string // problems that appear and disappear without another change
 }
 
-// status returns this node's published status.
+// status returns the status that this node publishes.
 func (f *Member) status(v *status.View) schema.NodeStatus {
 	s := v.State
 	out := schema.NodeStatus{
@@ -217,7 +216,7 @@ func (f *Member) status(v *status.View) schema.NodeStatus {
 	return out
 }
 
-// drainsOf lists the draining endpoints, with their live connections on this node.
+// drainsOf lists the draining endpoints with the numbers of their live connections on this node.
 func drainsOf(v *status.View) []schema.NodeDrain {
 	type place struct { // counts belong to a port, whatever the VIP
 		traffic.Port

@@ -22,9 +22,9 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Checks is a node's part in the fleet's checks. While no service needs them, it has no connection,
-// lease or key. A nil *Checks represents a node without a fleet, and all methods except Verdicts
-// accept it. Its methods are safe for concurrent use.
+// Checks is a node's part in the fleet's checks. It has no connection, lease or key while no
+// service needs the fleet's checks. A nil *Checks represents a node without a fleet, and all
+// methods except Verdicts accept it. Its methods are safe for concurrent use.
 type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
@@ -33,28 +33,28 @@ type Checks struct {
 
 	mu sync.Mutex // guards the fields below, and the coordinator
 	// board is the last content of the board, or empty. boardKnown reports whether the board was
-	// read, or etcd had enough time for this.
+	// read, or whether etcd had enough time to provide it.
 	board      quorum.Board
 	boardKnown bool
 	// read is the time when the board was last read, or zero.
 	read time.Time
-	// aloneUntil is the time when this node may rely on the board again after an outage, or zero.
-	// alone is the time since which this node decides alone according to the history, or zero.
+	// aloneUntil is the time until which this node decides alone after an outage, or zero. alone is
+	// the time at which it started to decide alone according to the history, or zero.
 	aloneUntil, alone time.Time
 	exec              bool // this node may run programs
 	// votes holds this node's verdicts on the targets that it checks for the fleet. voter writes
-	// them; it is nil if the fleet is not followed. pending holds targets whose state must still be
-	// examined.
+	// these votes, or is nil if the fleet is not followed. pending holds the targets whose votes
+	// must still be determined.
 	votes       snap.Map[balancer.Target, *quorum.Vote]
 	voter       *fleet.HealthVoter
 	assignments snap.Map[balancer.Target, bool]
 	pending     map[balancer.Target]bool
-	// cannotRun holds the time at which each check that can't run stopped.
+	// cannotRun maps the targets whose checks can't run to the time when they stopped running.
 	cannotRun map[balancer.Target]time.Time
 	wanted    snap.Map[balancer.Target, health.Subject]
 	dissent   dissent
-	// unread is the reason why the board can't be read. unpublished is the reason why the votes of
-	// this node can't be written. silent is the time since which this is so.
+	// unread is the reason why the board can't be read. unpublished is the reason why this node's
+	// votes can't be written, and silent is the time since which they can't be written.
 	unread, unpublished error
 	silent              time.Time
 }
@@ -71,30 +71,29 @@ type Options struct {
 	Record func(events.Event)
 	// Kick makes the model call Verdicts again.
 	Kick func()
-	// Lease is the time for which this node's votes count after its end.
+	// Lease is how long this node's votes count after its end.
 	Lease time.Duration
 	// Patience is the maximum outage of etcd before this node decides alone. Zero means the default
 	// of etcd.BoardOptions.
 	Patience time.Duration
-	// Settle is the time for which the node continues to decide alone after etcd is available
-	// again. During that time other nodes vote, and the leases of dead nodes expire. Zero means
-	// Lease.
+	// Settle is how long the node continues to decide alone after etcd is available again. During
+	// that time, other nodes vote, and the leases of dead nodes expire. Zero means Lease.
 	Settle time.Duration
-	// Former is the lease of votes that an earlier run could not revoke, or 0.
+	// Former is the lease of the votes that an earlier run could not revoke, or 0.
 	Former int64
-	// Keep saves the ID of a lease, which is the next run's Former. It may be nil.
+	// Keep saves the ID of a lease, which the next run passes as Former. It may be nil.
 	Keep func(lease int64)
 }
 
-// votePause is the interval at which first results are examined. lamePause is the interval at which
-// cannotRun is examined.
+// votePause is the interval at which the results of pending targets are examined. runnablePause is
+// the interval at which checks that can't run are examined.
 const (
 	votePause     = 250 * time.Millisecond
 	runnablePause = time.Second
 )
 
-// New returns a node's part in a fleet's checks. It does nothing until Verdicts and Run are called.
-// It returns an error if the node can't have that name.
+// New returns a node's part in the fleet's checks. It does nothing before Verdicts and Run are
+// called. New returns an error if a node can't have this name.
 func New(o Options) (*Checks, error) {
 	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
@@ -105,9 +104,9 @@ func New(o Options) (*Checks, error) {
 	return f, nil
 }
 
-// forget resets the knowledge about the fleet. The coordinator remains, without targets of the
-// fleet but with the verdicts of this node's own checks. If a service needs the fleet's checks
-// again, it starts with these verdicts.
+// forget drops all knowledge about the fleet. The coordinator keeps the verdicts of this node's own
+// checks, but has no targets of the fleet. If a service needs the fleet's checks again, they start
+// with these verdicts.
 func (f *Checks) forget() {
 	f.board = quorum.Board{}
 	f.boardKnown = false
@@ -120,7 +119,7 @@ func (f *Checks) forget() {
 	f.pending, f.cannotRun = map[balancer.Target]bool{}, map[balancer.Target]time.Time{}
 }
 
-// Awaits reports whether a service needs the fleet's checks and the board must still be read. It
+// Awaits reports whether a service needs the fleet's checks and the board has not been read yet. It
 // returns false if services can't be read either, or if f is nil.
 func (f *Checks) Awaits(s *store.Snapshot) bool {
 	if f == nil {
@@ -141,7 +140,7 @@ func (f *Checks) Awaits(s *store.Snapshot) bool {
 	return false
 }
 
-// need sets whether the fleet's checks must be followed.
+// need sets whether a service needs the fleet's checks.
 func (f *Checks) need(needed bool) {
 	if f.needed.Swap(needed) == needed {
 		return
@@ -166,8 +165,8 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined returns the verdicts after a change. They include verdicts on targets that are no longer
-// the fleet's, because this node's own checks start with these verdicts.
+// joined returns the verdicts after a change. It keeps the verdicts of targets that no longer
+// belong to the fleet, because this node's own checks start with them.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -203,7 +202,7 @@ func (f *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// follow takes part in the checks until ctx ends or no service needs them.
+// follow shares checks with the fleet until ctx ends or no service needs this.
 func (f *Checks) follow(ctx context.Context) error {
 	board, err := fleet.NewHealthBoard(fleet.BoardOptions{Config: f.o.Config, Log: f.o.Log, Patience: f.o.Patience})
 	if err != nil {
@@ -245,8 +244,8 @@ func (f *Checks) follow(ctx context.Context) error {
 	return nil
 }
 
-// examineLoop examines first results, checks that can't run, and the end of Settle, until ctx ends
-// or no service needs the fleet's checks.
+// examineLoop examines pending targets, checks that can't run, and the end of Settle, until ctx
+// ends or no service needs the fleet's checks.
 func (f *Checks) examineLoop(ctx context.Context) {
 	look, runnable := time.NewTicker(votePause), time.NewTicker(runnablePause)
 	defer look.Stop()
@@ -278,9 +277,9 @@ func (f *Checks) examineLoop(ctx context.Context) {
 	}
 }
 
-// runVoter runs the voter while the board can be read. A node that can't read other votes does not
-// know its targets, and the other nodes would wait for its votes in vain. An outage that is shorter
-// than the lease has no effect.
+// runVoter runs the voter while the board can be read. A node that can't read the board does not
+// know its targets, and other nodes would wait for its votes in vain. An outage shorter than the
+// lease has no effect.
 func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	look := time.NewTicker(votePause)
 	defer look.Stop()
@@ -301,8 +300,8 @@ func (f *Checks) runVoter(ctx context.Context, voter *fleet.HealthVoter) {
 	}
 }
 
-// begin starts run in a goroutine, which ends with ctx or when end is called. end may be called
-// twice.
+// begin starts run in a goroutine. The returned function ends run and waits for it. It may be
+// called more than once.
 func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup

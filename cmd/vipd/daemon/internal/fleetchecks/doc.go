@@ -1,4 +1,4 @@
-// Package fleetchecks is a node's part in the health checks that the hosts of a fleet share
+// Package fleetchecks implements a node's part in the health checks that the hosts of a fleet share
 // (health.from = "fleet"). A few hosts check each endpoint, regardless of the size of the fleet.
 //
 // Package balancer/health/quorum decides which nodes check an endpoint, and counts votes. Package
@@ -10,8 +10,8 @@
 //	                              +-> the majority's verdicts -> compile, history
 //
 // Verdicts starts this node's part of the checks, and returns the verdicts of all nodes. Vote
-// receives the runner's verdicts. Run keeps the connection to etcd. While etcd is unavailable, the
-// node decides alone, and reports that.
+// accepts the runner's verdicts. Run maintains the connection to etcd. While etcd is unavailable,
+// the node decides alone, and reports that.
 //
 // The package performs no checks, and does not decide which endpoints need one.
 package fleetchecks

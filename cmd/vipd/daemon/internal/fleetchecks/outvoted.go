@@ -13,15 +13,16 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// dissent finds targets on which this node has disagreed with the majority for longer than the
-// other nodes need to reach the same verdict. It reports them in a single event, because a node
-// that is cut off from its endpoints disagrees on all of them.
+// dissent finds targets on which this node has disagreed with the majority for longer than other
+// nodes need to reach the same verdict. It reports all of them in one event, because a node that is
+// cut off from its endpoints disagrees on all of them.
 type dissent struct {
 	since    map[balancer.Target]time.Time
 	recorded time.Time // time when the event was recorded, or zero
 }
 
-// look compares this node's votes with the fleet's verdicts, and returns new events.
+// look compares this node's votes with the fleet's verdicts. If this node starts or stops being
+// outvoted, it returns an event and true.
 func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap.Map[balancer.Target, balancer.Verdict],
 	wanted snap.Map[balancer.Target, health.Subject], settle time.Duration, now time.Time,
 ) (events.Event, bool) {
@@ -58,8 +59,8 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 	return events.Event{}, false
 }
 
-// dissentLocked adds an event to the history when this node is outvoted, and when this ends. A node
-// that decides alone is never outvoted.
+// dissentLocked adds an event to the history when this node is outvoted, and another when it no
+// longer is. A node that decides alone is never outvoted.
 func (f *Checks) dissentLocked(now time.Time) {
 	votes := f.votes
 	if f.aloneLocked() {
@@ -70,8 +71,8 @@ func (f *Checks) dissentLocked(now time.Time) {
 	}
 }
 
-// Otherwise describes this node's verdict on a target if it differs from the fleet's: "up by 2 of 3
-// nodes; this node: no answer within 1s".
+// Otherwise describes this node's verdict on a target if it differs from the fleet's, such as "up
+// by 2 of 3 nodes; this node: no answer within 1s". Otherwise it returns "".
 func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	own, voted := s.Votes[self]
 	if s.Alone || !voted || own.Verdict == s.Verdict || s.Verdict == balancer.HealthUnknown || !slices.Contains(s.Checkers, self) {

@@ -32,8 +32,8 @@ func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	return others
 }
 
-// voteLocked writes the votes of targets that have changed, or that this node has just started to
-// check for the fleet.
+// voteLocked writes votes that have changed, and votes on targets that this node has just started
+// to check for the fleet.
 func (f *Checks) voteLocked() {
 	assignments := f.coordinator.Assignments()
 	for t, c := range snap.Diff(f.assignments, assignments) {
@@ -65,9 +65,8 @@ func (f *Checks) voteLocked() {
 	}
 }
 
-// retractVotesLocked finds checks that no longer run or that run again. If a check could not run
-// for Settle, its vote is withdrawn, because otherwise it would permanently block the only other
-// checker.
+// retractVotesLocked finds checks that stop running or that run again. If a check could not run for
+// Settle, it withdraws the vote. Otherwise this vote would forever block the only other checker.
 func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
@@ -84,8 +83,8 @@ func (f *Checks) retractVotesLocked(now time.Time) {
 	}
 }
 
-// unable returns the result of a check that could not run, if the verdict depends on it, or
-// otherwise the zero Result. It does not depend on it if a check that runs decides alone.
+// unable returns the result of a check that could not run, if the verdict depends on that check.
+// Otherwise, for example if a check that runs decides alone, it returns the zero Result.
 func unable(s *probe.Status) (result health.Result) {
 	if len(s.Checks) == 0 {
 		if s.State.Last.Outcome == health.NotRun {
@@ -108,9 +107,9 @@ func unable(s *probe.Status) (result health.Result) {
 	return result
 }
 
-// voteOf returns the vote for the state of this node's own check. notRun is the result of a check
-// that can't run, and lasts reports whether that is so for Settle. It returns nil if there is no
-// vote yet. A final vote is valid until the verdict changes.
+// voteOf returns the vote for the state of this node's own check, or nil if there is no vote yet.
+// notRun is the result of a check that can't run, and lasts reports whether it could not run for
+// Settle. A final vote is valid until the verdict changes.
 func voteOf(s health.State, notRun health.Result, lasts bool) (vote *quorum.Vote, final bool) {
 	switch {
 	case s.Verdict != balancer.HealthUnknown && !s.Assumed && !lasts:
@@ -191,7 +190,7 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 	}
 }
 
-// cause describes the votes behind a verdict.
+// cause describes the votes that led to a verdict.
 func (f *Checks) cause(t balancer.Target, s quorum.Tally) string {
 	if s.Alone {
 		own, _ := f.o.Runner.Status(t)

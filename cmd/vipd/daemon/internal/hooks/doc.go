@@ -2,8 +2,8 @@
 //
 //	history --> one goroutine a hook, with its own place in the history --> one run of the program an event, in order
 //
-// A slow or hanging hook delays neither vipd nor other hooks. Each run has a timeout, and if too
-// many events wait for a hook, the oldest are dropped. The programs run like exec health checks
-// (dataplane/probe/command). Failures are logged but are not events, because a hook for problems
-// would otherwise run for its own failures.
+// A slow or hanging hook delays neither vipd nor other hooks. Each run has a timeout. If too many
+// events wait for a hook, the oldest are dropped. The programs run like programs of exec health
+// checks (dataplane/probe/command). Failures are logged but are not events. Otherwise a hook for
+// problems would run for its own failures.
 package hooks

@@ -21,7 +21,7 @@ const (
 	runTime = 30 * time.Second
 	// maxWaiting is the maximum number of events that wait for a hook.
 	maxWaiting = 100
-	// atOnce is the maximum number of events that are read from the history at once.
+	// atOnce is the maximum number of events that are read from the history in one step.
 	atOnce = 100
 )
 
@@ -56,7 +56,7 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// hook is a program with its events.
+// hook is a program that runs for some kinds of events.
 type hook struct {
 	Options
 	name  string
@@ -65,8 +65,8 @@ type hook struct {
 
 	since   uint64 // number of the last event that was read
 	waiting []events.Event
-	// missed counts the events that were dropped since the last run. It includes events of other
-	// kinds that were dropped from the history.
+	// missed counts the events that were dropped since the last run. It includes events of all
+	// kinds that the history dropped.
 	missed int
 }
 
@@ -114,12 +114,13 @@ func (h *hook) read() {
 	}
 }
 
-// input is a program's input: an event in the form of "vipctl events -o json", and its host.
+// input is the input of a program: an event in the form of "vipctl events -o json", with the host's
+// name.
 type input struct {
 	Node string `json:"node"`
 	Hook string `json:"hook"`
-	// Missed counts the events that were dropped before this event. It includes events of other
-	// kinds that were dropped from the history.
+	// Missed counts the events that were dropped before this event. It includes events of all kinds
+	// that the history dropped.
 	Missed int `json:"missed,omitempty"`
 	events.Event
 }
@@ -144,7 +145,8 @@ func (h *hook) runFor(ctx context.Context, e events.Event) error {
 	return nil
 }
 
-// environment returns the event as environment variables, for programs that do not parse JSON.
+// environment returns environment variables that describe the event, for programs that do not parse
+// JSON.
 func (h *hook) environment(e events.Event) []string {
 	var env []string
 	for _, v := range [][2]string{

@@ -16,8 +16,8 @@ type Watch struct {
 	found    atomic.Pointer[[]balancer.Problem]
 }
 
-// New returns a Watch without findings. interval is the pause between two checks. If 0, the pause
-// is a minute.
+// New returns a Watch without findings. interval is the pause between two checks. If it is 0, the
+// pause is a minute.
 func New(interval time.Duration) *Watch {
 	w := &Watch{interval: cmp.Or(interval, time.Minute)}
 	w.found.Store(&[]balancer.Problem{})
@@ -27,8 +27,8 @@ func New(interval time.Duration) *Watch {
 // Problems returns the findings of the last check. The caller must not change the result.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
-// Run examines the result of host, and adds the problems of files, until ctx ends. The first check
-// runs after an interval, because vipd's rules may be missing before.
+// Run examines the host that host returns, and adds the problems that files returns, until ctx
+// ends. The first check runs after an interval, because vipd's rules may be missing before.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()
@@ -45,8 +45,8 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() [
 // lookTime is the timeout of a check, whose programs may wait for locks of other programs.
 const lookTime = 30 * time.Second
 
-// look examines the host once, and adds its findings to found. It discards the results of a check
-// that timed out.
+// look examines the host once, adds its findings to found, and stores the result. It discards the
+// results of a check that timed out.
 func (w *Watch) look(ctx context.Context, h doctor.Host, found []balancer.Problem) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

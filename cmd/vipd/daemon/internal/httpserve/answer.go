@@ -13,7 +13,7 @@ func Answer(w http.ResponseWriter, body any) {
 	_ = json.NewEncoder(w).Encode(body) // fails if the caller has disconnected
 }
 
-// Refuse answers with an error as JSON, under an HTTP status code.
+// Refuse answers with an HTTP status code, and with an error as JSON.
 func Refuse(w http.ResponseWriter, code int, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -48,9 +48,9 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 // because it is the kernel's "no user" (uid_t -1).
 const unknownUser = -1
 
-// MayChange reports whether the caller of r may change the running vipd: root, the user that runs
-// it, and the members of group, if group is not "". If it returns false, name is the caller's name.
-// On systems that can't report callers, only the mode of the socket restricts them.
+// MayChange reports whether the caller of r may change the running vipd. Root, the user that runs
+// vipd, and the members of group may, unless group is "". If MayChange returns false, name is the
+// caller's name. On systems that can't report callers, only the mode of the socket restricts them.
 func MayChange(r *http.Request, group string) (name string, ok bool) {
 	who, known := r.Context().Value(callerKey{}).(caller)
 	if !known || who.mayChange(group) {
@@ -74,7 +74,7 @@ func (c caller) mayChange(group string) bool {
 	return err == nil && slices.Contains(c.groups, gid)
 }
 
-// name is the caller's user name, or "uid N" if the user has none.
+// name returns the caller's user name, or "uid N" if the user has no name.
 func (c caller) name() string {
 	if u, err := user.LookupId(strconv.Itoa(c.uid)); err == nil {
 		return u.Username
@@ -82,12 +82,12 @@ func (c caller) name() string {
 	return fmt.Sprintf("uid %d", c.uid)
 }
 
-// maxClaim is the maximum length of the name that a caller adds to its own, in bytes.
+// maxClaim is the maximum length in bytes of the name that a caller claims in addition to its user
+// name.
 const maxClaim = 64
 
-// Author returns the author of a request. This is the user that the kernel reports, followed by the
-// name that the caller claims, in parentheses, such as the user that called sudo. It returns "" if
-// neither is known.
+// Author returns the author of a request: the user that the kernel reports, followed by the claimed
+// name in parentheses, such as the user that called sudo. It returns "" if neither is known.
 func Author(r *http.Request, claimed string) string {
 	claimed = strings.TrimSpace(strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) && !strings.ContainsRune("()", c) {

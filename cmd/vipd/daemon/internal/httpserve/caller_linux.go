@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer returns the process that opened c, as it was at that time (SO_PEERCRED, and SO_PEERGROUPS of
-// Linux 4.13).
+// peer returns the process that opened c, with its credentials at that time (SO_PEERCRED, and
+// SO_PEERGROUPS of Linux 4.13).
 func peer(c *net.UnixConn) (who caller, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -32,8 +32,8 @@ func peer(c *net.UnixConn) (who caller, err error) {
 }
 
 // peerGroups returns the supplementary groups of the process that opened the socket fd. It returns
-// nothing if the groups can't be read, because of an old kernel or too many groups. Then only the
-// primary group counts.
+// nil if the groups can't be read, because the kernel is old or there are too many groups. Then
+// only the primary group counts.
 func peerGroups(fd uintptr) []int {
 	const maxGroups = 65536 // NGROUPS_MAX of the kernel's include/uapi/linux/limits.h
 	for size := 64; size <= maxGroups; size *= 4 {

@@ -7,5 +7,5 @@ import (
 	"net"
 )
 
-// peer is not implemented on this system, so only the mode of the socket restricts callers.
+// peer returns an error on this system, so only the mode of the socket restricts callers.
 func peer(*net.UnixConn) (caller, error) { return caller{}, errors.ErrUnsupported }

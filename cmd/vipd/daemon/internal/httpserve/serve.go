@@ -17,7 +17,7 @@ type Bounds struct {
 	// Connections is the maximum number of open connections. Further connections wait in the
 	// kernel's queue.
 	Connections int
-	// header and request are the maximum times for a request's header, and for the whole request.
+	// header is the maximum time for a request's header, and request for the whole request.
 	header, request time.Duration
 	// write is the timeout of a write to a client that does not read. A followed answer has no
 	// other limit.
@@ -34,8 +34,8 @@ func Default() Bounds {
 // maxBody is the maximum size of a request's body, in bytes.
 const maxBody = 1 << 20
 
-// Serve answers HTTP on l with h, within b, until ctx ends. It returns an error if l can no longer
-// be served.
+// Serve serves HTTP on l with the handler h until ctx ends, within the limits of b. It returns an
+// error if l can no longer be served.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error {
 	slots := make(chan struct{}, b.Connections)
 	server := &http.Server{
@@ -60,7 +60,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, b Bounds) error 
 }
 
 // handler limits the time for which h waits for its client. The limits apply to the body, which is
-// read before h is called, and to each write.
+// read before h is called, and to each write of the answer.
 func (b Bounds) handler(h http.Handler, slots chan struct{}) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
@@ -90,7 +90,7 @@ func (w *boundedWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Unwrap enables http.ResponseController to find the method that flushes.
+// Unwrap lets http.ResponseController find the method that flushes.
 func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // boundedListener accepts connections while there is a free slot.
@@ -125,8 +125,8 @@ func (c *slotted) Close() error {
 	return c.Conn.Close()
 }
 
-// CloseWrite enables http.Server to end an answer before it closes the connection. Otherwise a
-// reset might overtake the answer.
+// CloseWrite lets http.Server end an answer before it closes the connection. Otherwise a reset
+// might overtake the answer.
 func (c *slotted) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite()
 }

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Options connects a watch of leaving VIPs with the daemon.
+// Options connects the watch of leaving VIPs with the daemon.
 type Options struct {
 	// State returns the last compiled state, and a channel that is closed when the next state is
 	// published.
@@ -26,12 +26,12 @@ type Options struct {
 	Connections func(ctx context.Context, visit func(*dataplane.Connection) error) error
 	// Tracked returns the VIPs that have connections in the kernel's connection tracking.
 	Tracked func(ctx context.Context, vips map[netip.Addr]bool) (map[netip.Addr]bool, error)
-	// Release releases VIPs whose drain has not changed.
+	// Release releases VIPs early, unless their drain has changed.
 	Release func(vips map[netip.Addr]balancer.Drain)
 }
 
-// The pause between two checks grows, because the cost of a check grows with the number of
-// connections.
+// These are the limits of the pause between two checks. The pause grows, because the cost of a
+// check grows with the number of connections.
 const (
 	leastPause = time.Second
 	mostPause  = 5 * time.Second
@@ -40,11 +40,11 @@ const (
 // leave is a VIP without frontends.
 type leave struct {
 	drain balancer.Drain
-	// mode is the mode in use at the start of the drain. Another mode may not list all of its
-	// connections.
+	// mode is the mode that was in use at the start of the drain. Another mode may not list all
+	// connections of the VIP.
 	mode any
-	// inherited reports whether the drain started before this process. If so, this process may not
-	// list all of its connections.
+	// inherited reports whether the drain started before this process did. If so, this process may
+	// not list all connections of the VIP.
 	inherited bool
 	// removed reports whether the frontends were removed from the kernel.
 	removed bool
@@ -88,7 +88,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 }
 
-// follow updates the leaving VIPs from s.
+// follow updates the set of leaving VIPs from s.
 func (w *watch) follow(s *model.State) {
 	if !s.Complete {
 		return
@@ -103,8 +103,8 @@ func (w *watch) follow(s *model.State) {
 	w.began = true
 }
 
-// remove marks the VIPs whose frontends are removed, and reports whether it marked any. After that,
-// no new connections to them can start.
+// remove marks the VIPs whose frontends were removed from the kernel, and reports whether it marked
+// any. No new connections to these VIPs can start.
 func (w *watch) remove(done snap.Map[balancer.Key, *balancer.Frontend]) (fresh bool) {
 	for a, l := range w.leaves {
 		l.removed = l.removed || !anyOn(done, a)
@@ -143,7 +143,7 @@ func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 		})
 	}
 	if err != nil {
-		return true // the connections are unknown, so the VIPs keep their time
+		return true // the connections are unknown, so the VIPs wait for their drain_timeout
 	}
 	free := map[netip.Addr]balancer.Drain{}
 	for a := range idle {
@@ -157,8 +157,8 @@ func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 	return len(free) < len(w.leaves)
 }
 
-// isLive reports whether a connection needs the address: it was answered and has not ended. UDP
-// flows end with their frontend.
+// isLive reports whether a connection still needs the address, because it was answered and has not
+// ended. UDP flows end with their frontend, so they never do.
 func isLive(c *dataplane.Connection) bool {
 	return c.Frontend.Proto != balancer.UDP && !slices.Contains([]string{"time-wait", "close", "closed", "syn-sent", "none"}, c.State)
 }

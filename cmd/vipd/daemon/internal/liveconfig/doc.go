@@ -6,6 +6,6 @@
 //	                       > Current -> model, modeswitch
 //	etcd -> Configure     /
 //
-// The package knows which settings can change at runtime, and reports changes of other settings
-// that need a restart. It does not handle services.
+// The package knows which settings can change at run time, and reports changes of settings that
+// need a restart. It does not handle services.
 package liveconfig

@@ -12,7 +12,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Config is the daemon's own part of the configuration. A part of it can change at runtime. Its
+// Config is the daemon's own part of the configuration, some of which can change at run time. Its
 // methods are safe for concurrent use.
 type Config struct {
 	file    string          // vipd.toml
@@ -30,8 +30,8 @@ type Config struct {
 	problems []balancer.Problem
 }
 
-// New returns a Config that starts with start, which was read from file. Mode is the command line's
-// mode. kick is called when the fleet's configuration of this node changes.
+// New returns a Config with the configuration start, which was read from file. mode is the mode of
+// the command line, or "". kick is called when the fleet's configuration of this node changes.
 func New(file string, mode config.ModeName, start config.Config, kick func()) *Config {
 	return &Config{file: file, mode: mode, start: start, read: start, kick: kick, changed: wake.New()}
 }
@@ -58,14 +58,14 @@ func (c *Config) Current() config.Config {
 	return current
 }
 
-// Now returns the configuration, and the problems of the file.
+// Now returns the current configuration, and the problems of the file.
 func (c *Config) Now() (config.Config, []balancer.Problem) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.currentLocked(), c.problems
 }
 
-// currentLocked implements Current. The mode of the command line has precedence.
+// currentLocked implements Current. A mode of the command line overrides all other modes.
 func (c *Config) currentLocked() config.Config {
 	current := c.read
 	current.Zone = cmp.Or(c.node.Zone, current.Zone)
@@ -91,8 +91,8 @@ func (c *Config) SetStandby(on bool) {
 	c.kick()
 }
 
-// ModeBy returns the origin of Current's mode: the command line, the fleet's configuration of this
-// node, or the file.
+// ModeBy describes the origin of Current's mode: the command line, the fleet's configuration of
+// this node, or the file.
 func (c *Config) ModeBy() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,8 +106,8 @@ func (c *Config) ModeBy() string {
 }
 
 // Follow applies the daemon's own part of a snapshot's settings, and reports whether it did. It
-// changes only the settings that can change at runtime. A part with errors keeps its old values.
-// Calls must not overlap.
+// changes only the settings that can change at run time. If the settings have errors, the old
+// settings stay. Calls must not overlap.
 func (c *Config) Follow(settings store.Document) (applied bool) {
 	if settings == nil || settings == c.settings {
 		return false
@@ -132,8 +132,8 @@ func (c *Config) Follow(settings store.Document) (applied bool) {
 	return true
 }
 
-// keepStart resets the settings that can't change at runtime to their values at the start of vipd,
-// and reports which of them were changed.
+// keepStart resets the settings that can't change at run time to their values at the start of vipd,
+// and returns a problem for each of them that was changed.
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
 	before, current := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
@@ -144,7 +144,7 @@ func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 		if c.start.NeedsRestart(name, next) {
 			current.Field(i).Set(before.Field(i))
 			text := "has changed: restart vipd to apply it"
-			if name == "ownership" && c.start.Ownership.Enabled { // vipd owner reads it as well
+			if name == "ownership" && c.start.Ownership.Enabled { // vipd owner also reads it
 				text = "has changed: restart vipd and vipd owner to apply it: systemctl restart vipd vipd-owner"
 			}
 			problems = append(problems, balancer.Problem{

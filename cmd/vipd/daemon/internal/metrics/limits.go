@@ -23,7 +23,7 @@ func (m *Metrics) collectLimits(tell teller) {
 			full[name] = true
 		}
 	} else if places, err := guard.FullLimits(); err != nil {
-		return // the scrape omits the series, because the state is unknown
+		return // omit the series, because the state is unknown
 	} else {
 		markFull(full, v.State.Desired, places)
 	}

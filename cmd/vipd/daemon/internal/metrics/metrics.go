@@ -19,7 +19,7 @@ import (
 type Options struct {
 	// Views are the sources of gauges.
 	Views *status.Sources
-	// PerEndpoint reports whether endpoints have series.
+	// PerEndpoint reports whether endpoints have their own series.
 	PerEndpoint bool
 	Events      *events.History
 	// AccessLogLost returns the number of connections that are missing in the access log.
@@ -81,7 +81,7 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Synced is called by the engine.
+// Synced records a sync of the engine, which calls it.
 func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool) {
 	kind := "partial"
 	if full {
@@ -96,10 +96,11 @@ func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool
 	m.lastSuccess.SetToCurrentTime()
 }
 
-// Programmed is called by the engine.
+// Programmed records the time from a change in the store until the engine, which calls it, has
+// applied the change.
 func (m *Metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
 
-// Repaired is called by the engine.
+// Repaired records repairs by the engine, which calls it.
 func (m *Metrics) Repaired(n int, what string) {
 	m.repairs.Add(float64(n))
 	transitions.Repaired(m.Events, n, what)
@@ -125,8 +126,8 @@ func (m *Metrics) Checked(t balancer.HealthType, took time.Duration) {
 	m.checks.WithLabelValues(string(t)).Observe(took.Seconds())
 }
 
-// collector reads the current state during a scrape. Its metrics are not declared in advance, so
-// each metric is named in only one place.
+// collector reads the current state during a scrape. It does not declare its metrics in advance, so
+// each metric's name appears in only one place.
 type collector func(teller)
 
 // Describe implements prometheus.Collector. It describes no metrics, so the registry does not check
@@ -138,7 +139,7 @@ func (c collector) Collect(out chan<- prometheus.Metric) {
 	c(teller{out, map[string]*prometheus.Desc{}})
 }
 
-// teller receives metrics: names without vipd_, and labels as pairs of name and value.
+// teller receives metrics. Names omit the prefix vipd_, and labels are pairs of a name and a value.
 type teller struct {
 	out   chan<- prometheus.Metric
 	known map[string]*prometheus.Desc
@@ -205,7 +206,7 @@ func oneIf(b bool) float64 {
 	return 0
 }
 
-// collectOwned reports the state of the owner of VIPs on this host, if it runs.
+// collectOwned reports the state of vipd owner on this host, if it runs.
 func (m *Metrics) collectOwned(tell teller) {
 	s := m.Owner()
 	if s == nil {

@@ -81,7 +81,7 @@ func (c *serviceCount) at(service balancer.Name) uint64 {
 	return c.of[service]
 }
 
-// serviceSeries holds the values of a service.
+// serviceSeries holds the values of a service's series.
 type serviceSeries struct {
 	name balancer.Name
 	// known reports whether the service is still defined. A removed service may still have counts.
@@ -92,13 +92,13 @@ type serviceSeries struct {
 	endpoints []endpointSeries // if endpoints have series
 }
 
-// endpointSeries holds the values of an endpoint of a service, over all its ports.
+// endpointSeries holds the values of an endpoint of a service, summed over all its ports.
 type endpointSeries struct {
 	labels string // in the text format
-	// known reports whether the endpoint belongs to the service or drains. up is valid only for
-	// known endpoints. Counts may belong to a removed endpoint.
+	// known reports whether the endpoint belongs to the service or drains. Counts may also belong
+	// to a removed endpoint. up is only valid for known endpoints.
 	known, up bool
-	// counted reports whether the endpoint has a count. Several ports may share a count.
+	// counted reports whether the endpoint has counts. Several ports may share them.
 	counted bool
 	// unanswered counts the endpoint's failures at TCP and SCTP ports.
 	unanswered uint64
@@ -149,8 +149,8 @@ func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 	return all
 }
 
-// endpoint returns the series of the endpoint with an address, and adds it if necessary. index maps
-// addresses to indices.
+// endpoint returns the series of the endpoint with an address. If it is missing, endpoint adds it.
+// index maps addresses to indexes of endpoints.
 func (x *serviceSeries) endpoint(a netip.AddrPort, index map[netip.AddrPort]int) *endpointSeries {
 	i, exists := index[a]
 	if !exists {
@@ -183,8 +183,8 @@ func (x *serviceSeries) count(index map[netip.AddrPort]int) {
 	}
 }
 
-// writeServices writes the series of services. Counters start at 0, because increase() misses the
-// first count of a series that starts with it.
+// writeServices writes the series of services. Counters start at 0, because increase() would miss
+// the first count of a series that starts later.
 func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 	for _, c := range []struct {
 		metric
@@ -272,7 +272,7 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	}
 }
 
-// writeSeries writes a line of the text format. Flush reports errors at the end.
+// writeSeries writes a line of the text format. Errors are reported when out is flushed.
 func writeSeries(out *bufio.Writer, name, labels string, n uint64) {
 	_, _ = out.WriteString(name)
 	_, _ = out.WriteString(labels)

@@ -41,7 +41,7 @@ type memoryFile struct {
 	Away    []awayEntry    `json:"away"`
 }
 
-// rampEntry has no step, because it follows from the time.
+// rampEntry is a slow start. It has no step, because the step follows from the time.
 type rampEntry struct {
 	balancer.BackendKey
 	Since time.Time     `json:"since"`
@@ -69,8 +69,8 @@ type holderEntry struct {
 	Service  balancer.Name `json:"service"`
 }
 
-// load reads the files of an earlier run. It also returns expired overrides, because each has an
-// event.
+// load reads the files of an earlier run. It also returns overrides that have expired, because
+// their expiry must be recorded as an event.
 func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var m balancer.Memory
 	var o Overrides
@@ -113,7 +113,7 @@ func (kept *memoryFile) memory() (m balancer.Memory) {
 	return m
 }
 
-// textOf returns a writer of the local overrides.
+// textOf returns a function that writes the local overrides.
 func textOf(o Overrides) func(*bufio.Writer) error {
 	kept := overridesFile{Version: statedir.Version, Overrides: []overrideEntry{}}
 	for t, v := range o.All() {
@@ -148,8 +148,8 @@ func (f files) keepMemory(m balancer.Memory, contested snap.Map[balancer.Key, ba
 	f.memory.Keep(statedir.Text(kept))
 }
 
-// worthSaving reports whether an entry of the file has started or ended. Steps of a ramp don't
-// count.
+// worthSaving reports whether an entry of the file has started or ended. Steps of a slow start
+// don't count.
 func worthSaving(before, now balancer.Memory) bool {
 	for _, c := range snap.Diff(before.Ramps, now.Ramps) {
 		if !c.HadOld || !c.HasNew || c.Old.Since != c.New.Since {

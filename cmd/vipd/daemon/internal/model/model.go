@@ -51,25 +51,25 @@ type Model struct {
 	everRead  bool         // reports whether the store was ever readable
 	addresses []netip.Addr // the host's own addresses
 	networked []netip.Addr // addresses with a network
-	// nodes holds the published nodes of the fleet. others holds their addresses without this
-	// node's.
+	// nodes holds the nodes that the fleet has published. of maps the addresses of all other nodes
+	// to these nodes.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
 }
 
-// Edit changes the local overrides and returns its events.
+// Edit changes the local overrides, and returns the result and its events.
 type Edit func(*State, Overrides) (Overrides, []events.Event, error)
 
-// request requests a change of the local overrides from the loop. If change is nil, it only waits
-// for the loop.
+// request asks the loop to change the local overrides. If change is nil, it only waits for the
+// loop.
 type request struct {
 	change Edit
 	answer chan error
 	err    error // the answer, if change is nil
 }
 
-// proposal is a change of the local overrides that applies once it is on disk. kept receives the
-// result of the write.
+// proposal is a change of the local overrides that takes effect when it is on disk. kept receives
+// the result of the write.
 type proposal struct {
 	request
 	local    Overrides
@@ -83,10 +83,10 @@ type Options struct {
 	// configuration.
 	Published     *Published
 	Configuration *liveconfig.Config
-	// StateDir keeps overrides and drains for the next run.
+	// StateDir stores overrides and drains for the next run.
 	StateDir *statedir.Dir
 	Events   *events.History
-	// Carrier is the dataplane until Adopt is called, and Engine receives the compiled states.
+	// Carrier is the dataplane until Adopt is called. Engine receives the compiled states.
 	Carrier  dataplane.Dataplane
 	Engine   *dataplane.Engine
 	Checks   *checks.Checks
@@ -105,13 +105,13 @@ type Options struct {
 	Awaiting func(s *State, now time.Time)
 	// Traced receives each compiled state and the time when its compilation started. It may be nil.
 	Traced func(before, s *State, began time.Time)
-	// Compiled receives each new state before it is published, and the previous one. The model's
-	// loop calls it.
+	// Compiled receives each new state and the previous state before the new state is published.
+	// The model's loop calls it.
 	Compiled func(before, s *State, now time.Time)
 }
 
 // New returns a model that starts with the files of an earlier run in state_dir. It compiles
-// nothing before Run and Publish.
+// nothing before Run and Publish are called.
 func New(o Options) *Model {
 	m := &Model{Published: o.Published, o: o, ask: make(chan request), carrier: o.Carrier, clock: newClock(time.Now())}
 	m.files = newFiles(o.StateDir)
@@ -162,14 +162,14 @@ func (m *Model) Run(ctx context.Context) error {
 	}
 }
 
-// working records when the loop started its work.
+// working records the time at which the loop started its work.
 func (m *Model) working(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.works = since
 }
 
-// answer answers a request, or proposes its change.
+// answer answers a request, or proposes the change that it requests.
 func (m *Model) answer(r request) {
 	if r.change == nil {
 		r.answer <- r.err
@@ -183,8 +183,8 @@ func (m *Model) answer(r request) {
 	m.proposed = &proposal{request{answer: r.answer}, local, recorded, m.files.overrides.Write(textOf(local))}
 }
 
-// decide applies the proposed change, unless it could not be saved, and returns the request with
-// its answer.
+// decide applies the proposed change, unless err reports that it could not be saved. It returns the
+// request with its answer.
 func (m *Model) decide(err error) request {
 	p := m.proposed
 	m.proposed = nil
@@ -200,11 +200,11 @@ func (m *Model) decide(err error) request {
 	return p.request
 }
 
-// storePatience is the time for which vipd waits for an unreadable store after the start, before it
+// storePatience is how long vipd waits after the start for an unreadable store. After that, it
 // serves the readable part.
 const storePatience = 10 * time.Second
 
-// nextExpiry returns the time until an input expires.
+// nextExpiry returns the time until the next input expires.
 func (m *Model) nextExpiry() time.Duration {
 	next := time.Now().Add(time.Hour)
 	if patience := m.started.Add(storePatience); !m.everRead && time.Now().Before(patience) {
@@ -222,8 +222,8 @@ func (m *Model) nextExpiry() time.Duration {
 	return pauseUntil(next, time.Now())
 }
 
-// pauseUntil returns the time to wait until next. It is never zero. Otherwise the loop would spin
-// if an input is due but not expired yet when it is checked.
+// pauseUntil returns how long to wait until next. It is never zero: otherwise the loop would spin
+// if an input is due but does not count as expired yet.
 func pauseUntil(next, now time.Time) time.Duration {
 	if !next.After(now) {
 		return 100 * time.Millisecond
@@ -289,12 +289,12 @@ func (m *Model) compile() {
 	m.o.Engine.Set(s.Desired)
 }
 
-// namesPatience is the time after the store was first readable for which a node without the first
-// answers of names is not ready.
+// namesPatience is how long a node waits for the first answers of names after the store was first
+// readable. Until then, it is not ready.
 const namesPatience = 5 * time.Second
 
-// namesUntil returns when s is ready without the first answers of names, or zero if it needs none.
-// A node that was ready stays ready.
+// namesUntil returns the time from which s counts as ready without the first answers of names, or
+// zero if no answer is missing. A node that was ready stays ready.
 func (m *Model) namesUntil(s *State, now time.Time) time.Time {
 	until := m.State().NamesUntil
 	if s.EverRead && !m.State().EverRead {
@@ -306,7 +306,7 @@ func (m *Model) namesUntil(s *State, now time.Time) time.Time {
 	return until
 }
 
-// resolve sets the answers of names, and the verdicts of checks.
+// resolve adds the answers of names and the verdicts of checks to s.
 func (m *Model) resolve(s *State) {
 	s.Inputs.Health = m.State().Inputs.Health
 	s.Inputs.Resolved = m.o.Names.Resolved(&s.Inputs, m.everRead)
@@ -317,8 +317,8 @@ func (m *Model) resolve(s *State) {
 	}
 }
 
-// await publishes a state with the reason why the store was never readable. It has no services from
-// the store.
+// await publishes a state that contains only the reason why the store was never readable, and no
+// services of the store.
 func (m *Model) await(latest *store.Snapshot, c config.Config, fileErrors []balancer.Problem) {
 	s := &State{Config: c, Local: m.local.Map, Problems: slices.Concat(fileErrors, m.o.StateDir.Problems())}
 	s.Snapshot = store.Snapshot{Err: latest.Err, Problems: latest.Problems}
@@ -350,8 +350,8 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	}
 }
 
-// nodesAddresses returns the addresses of the other nodes. For equal nodes, it returns the same
-// map.
+// nodesAddresses returns the addresses of the other nodes. If the nodes have not changed, it
+// returns the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
 		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
@@ -365,8 +365,8 @@ func (m *Model) AddressesChanged() {
 	m.Kick()
 }
 
-// Update changes the local overrides in the loop, unless change is nil. It returns when the change,
-// and everything published before, is compiled.
+// Update changes the local overrides in the loop. If change is nil, it only waits. It returns when
+// the change, and everything that was published before, is compiled.
 func (m *Model) Update(ctx context.Context, change Edit) error {
 	r := request{change: change, answer: make(chan error, 1)}
 	select {
@@ -390,7 +390,7 @@ func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
 	m.Kick()
 }
 
-// release returns the memory without the released VIPs.
+// release returns memory without the drains of released VIPs.
 func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -403,7 +403,7 @@ func (m *Model) release(memory balancer.Memory) balancer.Memory {
 	return memory
 }
 
-// Waiting returns the time for which a change has been waiting for the loop, which may be stuck in
+// Waiting returns how long the oldest change has been waiting for the loop, which may be stuck in
 // its work.
 func (m *Model) Waiting() time.Duration {
 	m.mu.Lock()
@@ -424,8 +424,8 @@ type adoption struct {
 	moved     chan struct{} // closed when it has taken over
 }
 
-// Adopt compiles for another dataplane from now on, and makes it take over. The channel is closed
-// when all traffic has moved. It is never closed if another dataplane is adopted before that.
+// Adopt makes another dataplane take over, and compiles for it from now on. The channel is closed
+// when all traffic has moved. It is never closed if yet another dataplane is adopted before that.
 func (m *Model) Adopt(dp dataplane.Dataplane) <-chan struct{} {
 	a := &adoption{dataplane: dp, moved: make(chan struct{})}
 	m.mu.Lock()

@@ -38,7 +38,7 @@ func (o Overrides) nextExpiry() time.Time {
 }
 
 // over merges the local overrides into the overrides of the store. Local overrides have precedence.
-// Unchanged entries keep their pointers in last.
+// Entries that equal an entry of last keep its pointer.
 func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Override]) snap.Map[balancer.Target, *balancer.Override] {
 	for t, v := range o.All() {
 		both := v.Inherit(stored.At(t))
@@ -50,8 +50,8 @@ func (o Overrides) over(stored, last snap.Map[balancer.Target, *balancer.Overrid
 	return stored
 }
 
-// Say returns the overrides after a change of a target. Defined lists the matching endpoints, and
-// hasAgent reports whether their service has an agent.
+// Say returns the overrides after a change of the override of a target. defined lists the endpoints
+// that the target selects, and hasAgent reports whether their service has an agent.
 func (o Overrides) Say(t balancer.Target, change balancer.Override, defined []*balancer.Endpoint, hasAgent bool) Overrides {
 	for _, e := range balancer.OverrideEdits(o.Map, t, change, defined, hasAgent) {
 		var old balancer.Override

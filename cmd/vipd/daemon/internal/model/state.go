@@ -31,11 +31,11 @@ type State struct {
 	// Complete reports whether the first snapshot is included. EverRead reports whether the store
 	// was ever readable.
 	Complete, EverRead bool
-	// NamesUntil is the time until which the node is not ready, because names of its own services
-	// have no first answer. It is zero if none is missing.
+	// NamesUntil is the time until which the node is not ready, because names in its own services
+	// have no first answer. It is zero if no answer is missing.
 	NamesUntil time.Time
-	// Lacking lists problems with checks that this node can't run, and with silent agents. Unable
-	// is the number of these checks.
+	// Lacking lists problems about checks that this node can't run, and about silent agents. Unable
+	// is the number of endpoints with such checks.
 	Lacking []balancer.Problem
 	Unable  int
 	// Fell holds the targets that changed from up to down.
@@ -43,7 +43,7 @@ type State struct {
 }
 
 // Reported returns the problems of the configuration, the store and saved files without duplicates.
-// An unreadable file is a problem of the configuration and of the store, which may add its
+// An unreadable file is a problem of both the configuration and the store, whose text may add the
 // consequences.
 func (s *State) Reported() []balancer.Problem {
 	all := append([]balancer.Problem{}, s.Snapshot.Problems...) // not nil, so the JSON is []
@@ -59,7 +59,7 @@ func (s *State) Reported() []balancer.Problem {
 	return all
 }
 
-// Place returns the objects among which names are looked up: all services, with this node's manual
+// Place returns the place in which names are looked up: all services, with this node's manual
 // overrides.
 func (s *State) Place() lookup.Place {
 	in := s.Inputs
@@ -67,8 +67,8 @@ func (s *State) Place() lookup.Place {
 	return lookup.Place{Inputs: &in}
 }
 
-// fallen records the targets that changed from up to down, including targets that did so earlier.
-// It omits targets that were never up, because they had no connections to cut.
+// fallen updates Fell, the set of targets that changed from up to down. It omits targets that were
+// never up, because they had no connections to cut.
 func (s *State) fallen(before *State) {
 	s.Fell = before.Fell
 	for t, c := range snap.Diff(before.Inputs.Health, s.Inputs.Health) {
@@ -81,9 +81,8 @@ func (s *State) fallen(before *State) {
 	}
 }
 
-// Published is the last compiled state, and the way to request the next state. It is created before
-// the Model's inputs, because some of them request compilations. Its methods are safe for
-// concurrent use.
+// Published holds the last compiled state, and requests new ones. It is created before the Model's
+// inputs, because some of them request compilations. Its methods are safe for concurrent use.
 type Published struct {
 	wake    wake.Signal // sent when the model must compile again
 	current atomic.Pointer[State]
@@ -115,9 +114,9 @@ func (p *Published) show(s *State) {
 	close(*p.changed.Swap(&changed))
 }
 
-// clock detects steps of the wall clock. Drains and ramps use the wall clock to survive a restart,
-// and a step must neither end them early nor extend them by hours. A suspension of the host also
-// counts as a step, because drains and ramps did not progress.
+// clock detects steps of the wall clock. Drains and ramps use the wall clock so they survive a
+// restart. A step must neither end them early nor extend them by hours. A suspension of the host
+// also counts as a step, because drains and ramps made no progress.
 type clock struct {
 	began time.Time     // with both clock readings
 	ahead time.Duration // total forward steps of the wall clock since then
@@ -129,8 +128,8 @@ func newClock(now time.Time) clock { return clock{began: now} }
 // readings.
 const clockStep = 100 * time.Millisecond
 
-// stepped returns the forward step of the wall clock since the last call (negative: back), given
-// its current reading and the time since the start.
+// stepped returns the step of the wall clock since the last call, given the clock's reading and the
+// time since the start. A negative step sets the clock back.
 func (c *clock) stepped(wall time.Time, gone time.Duration) time.Duration {
 	step := wall.Sub(c.began.Round(0)) - gone - c.ahead
 	if step.Abs() < clockStep {

@@ -8,7 +8,8 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// The pause between two attempts to remove leftovers doubles each time, within these limits.
+// These are the limits of the pause between two attempts to remove leftovers, which doubles each
+// time.
 const (
 	firstLeftoversPause   = 5 * time.Second
 	longestLeftoversPause = 5 * time.Minute
@@ -17,8 +18,8 @@ const (
 // RemoveLeftovers removes the kernel state of unused modes. A vipd in a kernel mode leaves its
 // rules on purpose when it stops or is killed. RemoveLeftovers waits until the mode in use has
 // applied the first complete state, so the traffic has moved, and retries until everything is
-// removed. It also runs after a retired mode could not remove everything, because old rules may
-// precede those of the mode in use and lead to old endpoints.
+// removed. It also runs if a retired mode could not remove everything, because old rules may
+// precede the rules of the mode in use and lead to old endpoints.
 func (c *Switch) RemoveLeftovers(ctx context.Context) error {
 	for {
 		changed := c.o.Engine.Changed()
@@ -57,7 +58,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		return true
 	}
 	found, lookErr := m.Cleanup(ctx, c.o.Config, true)
-	if lookErr != nil { // without privileges, leftovers can neither be seen nor have been created
+	if lookErr != nil { // without privileges, leftovers can neither be seen nor created
 		c.o.Log.Debug("searching for objects of another mode", "dataplane", m.Name, "err", lookErr)
 	}
 	if len(found) == 0 {
@@ -68,7 +69,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		c.o.Log.Error("removing objects of another mode; vipd retries, and vipctl cleanup removes them while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
-	c.o.Engine.Resync() // as after a retired mode
+	c.o.Engine.Resync() // the same as after a retired mode
 	for _, what := range removed {
 		c.o.Log.Info("removed objects of another mode", "dataplane", m.Name, "what", what)
 	}

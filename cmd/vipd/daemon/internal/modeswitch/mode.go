@@ -21,16 +21,16 @@ type Chosen struct {
 	Dataplane dataplane.Dataplane
 	// Fallback reports whether the configured mode can't be used on this host.
 	Fallback bool
-	// Reason is the reason in the form shown to users.
+	// Reason is the reason for the choice, as users see it.
 	Reason string
-	// left is closed when another mode has taken over. ended is closed when nothing of this mode
-	// serves any longer.
+	// left is closed when another mode has taken over. ended is closed when this mode no longer
+	// serves anything.
 	left, ended chan struct{}
 }
 
 // Choice chooses a mode.
 type Choice struct {
-	// Modes lists the available modes, the best first.
+	// Modes lists the available modes, starting with the best.
 	Modes []modes.Mode
 	// Configuration provides the current configuration, which names the wanted mode.
 	Configuration *liveconfig.Config
@@ -39,14 +39,14 @@ type Choice struct {
 
 	// use is the mode in use, which needs no trial, or nil.
 	use *Chosen
-	// unfit maps unusable modes to the reason.
+	// unfit maps each unusable mode to the reason.
 	unfit map[config.ModeName]error
 	// before is called before the trial of a mode that is not in use. It may be nil.
 	before func(config.ModeName)
 }
 
-// Make tries the wanted mode and then the others, the best first, and returns the first mode that
-// works. The mode in use keeps its dataplane. Another mode gets a new dataplane.
+// Make tries the wanted mode and then the others, starting with the best, and returns the first
+// that works. The mode in use keeps its dataplane, and any other mode gets a new dataplane.
 func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 	var no refusals
 	conf := c.Configuration.Current()
@@ -95,7 +95,7 @@ type refusal struct {
 	reason string
 }
 
-// add records why a mode is not usable.
+// add records the reason why a mode is unusable.
 func (r *refusals) add(name config.ModeName, err error) {
 	i := slices.IndexFunc(*r, func(one refusal) bool { return one.reason == err.Error() })
 	if i < 0 {
@@ -105,7 +105,7 @@ func (r *refusals) add(name config.ModeName, err error) {
 	(*r)[i].modes = append((*r)[i].modes, string(name))
 }
 
-// join returns all reasons as text, each with its modes.
+// join returns all reasons as text, each after the names of its modes.
 func (r refusals) join(between string) string {
 	all := make([]string, len(r))
 	for i, one := range r {
@@ -114,7 +114,7 @@ func (r refusals) join(between string) string {
 	return strings.Join(all, between)
 }
 
-// try tries whether a mode works.
+// try returns the mode with a name and its dataplane, or the reason why the mode does not work.
 func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Config) (modes.Mode, dataplane.Dataplane, error) {
 	if err := c.unfit[name]; err != nil {
 		return modes.Mode{}, nil, err
@@ -136,7 +136,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 	return modes.Mode{}, nil, errors.New("this version does not have it")
 }
 
-// order lists the modes to try: the wanted mode, and then the others, the best first.
+// order lists the modes to try: the wanted mode, and then the others, starting with the best.
 func order(all []modes.Mode, wanted config.ModeName) []config.ModeName {
 	var names []config.ModeName
 	if wanted != config.AutoMode {

@@ -27,7 +27,7 @@ type Switch struct {
 
 	changing sync.Mutex // held while modes are tried, switched and cleaned up; guards the fields below
 	retiring []*retirement
-	// tuned is the last combination of needs that was sent to the host.
+	// tuned holds the combined needs that were last sent to the host.
 	tuned dataplane.Needs
 	// resumed holds modes whose drains were ended because they must serve again. Their state still
 	// exists in the kernel.
@@ -42,7 +42,7 @@ type Options struct {
 	Config config.Config
 	// Engine applies the state in the mode that serves.
 	Engine *dataplane.Engine
-	// Adopt makes the model compile for a dataplane, and makes the engine apply to it. The returned
+	// Adopt makes the model compile for a dataplane, and the engine apply to it. The returned
 	// channel is closed when all traffic has moved. Kick makes the engine check the host again.
 	Adopt func(dataplane.Dataplane) <-chan struct{}
 	Kick  func()
@@ -50,7 +50,7 @@ type Options struct {
 	SetNeeds func(dataplane.Needs)
 	// Listen receives a dataplane before it starts.
 	Listen func(dataplane.Dataplane)
-	// Counters counts in current and past dataplanes.
+	// Counters sums the counts of current and past dataplanes.
 	Counters *traffic.Counters
 }
 
@@ -146,15 +146,15 @@ func (c *Switch) again(ctx context.Context) {
 	}
 }
 
-// moveTime is the maximum time for the next mode to apply everything. After this time it is
-// abandoned. A first load of tens of thousands of services takes several seconds.
+// moveTime is the maximum time for the next mode to apply everything before it is abandoned. A
+// first load of tens of thousands of services takes several seconds.
 const moveTime = 2 * time.Minute
 
 // failLooks is the number of seconds after which the next mode is abandoned if nothing succeeds.
 const failLooks = 10
 
-// move makes the next mode take over. If it returns an error, the mode in use still serves, for
-// that reason.
+// move makes the next mode take over. If it returns an error, that is the reason why the mode in
+// use still serves.
 func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	c.o.Log.Debug("switching the mode", "from", use.Name, "to", next.Name, "why", next.Reason)
 	started := time.Now()
@@ -174,8 +174,8 @@ func (c *Switch) move(ctx context.Context, use, next *Chosen) error {
 	return nil
 }
 
-// tune sends the combined needs of the mode in use, and of modes whose connections the kernel still
-// forwards, to the host.
+// tune sends the combined needs of modes to the host: the needs of the mode in use, and of modes
+// whose connections the kernel still forwards.
 func (c *Switch) tune() {
 	needs := c.Serving().Dataplane.Traits().Needs
 	for _, r := range c.retiring {
@@ -194,7 +194,7 @@ func (c *Switch) sendNeeds(needs dataplane.Needs) {
 	c.o.SetNeeds(needs)
 }
 
-// await waits until traffic has moved. It returns an error with the reason if it has not moved.
+// await waits until traffic has moved. If it has not moved, await returns the reason.
 func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	limit := time.NewTimer(moveTime)
 	defer limit.Stop()
@@ -220,7 +220,7 @@ func (c *Switch) await(ctx context.Context, moved <-chan struct{}) error {
 	}
 }
 
-// back abandons a mode to which traffic could not move.
+// back returns to the mode in use, because traffic could not move to the next mode.
 func (c *Switch) back(ctx context.Context, use, next *Chosen, why error) {
 	if ctx.Err() == nil {
 		c.o.Events.Record(events.Event{
@@ -248,7 +248,8 @@ func (c *Switch) drop(next *Chosen) {
 	}
 }
 
-// Close closes all dataplanes except the dataplane in use. It is called after the engine has ended.
+// Close closes all dataplanes except the dataplane in use. It must be called after the engine has
+// ended.
 func (c *Switch) Close() {
 	for _, r := range c.retiring {
 		r.cut()
@@ -261,9 +262,9 @@ func (c *Switch) Close() {
 	}
 }
 
-// Follow calls tell for connections that start and end in the mode that serves, and for connections
-// that end in a retired mode. It calls lost when some may have been missed, for example when
-// another mode takes over. It returns nil when ctx ends.
+// Follow calls tell for each connection that starts or ends in the mode that serves, or that ends
+// in a retired mode. It calls lost if connections may have been missed, for example when another
+// mode takes over. It returns nil when ctx ends.
 func (c *Switch) Follow(ctx context.Context, tell func(began bool, n *dataplane.Connection), lost func(ends uint64)) error {
 	var mu sync.Mutex // serializes the calls
 	var following sync.WaitGroup

@@ -24,15 +24,15 @@ type retirement struct {
 	// yielded is closed when the mode has released everything that the next dataplane of its kind
 	// needs, although it still drains. done is closed when the mode has ended.
 	yielded, done chan struct{}
-	// resumed reports whether the mode must serve again. If so, its state in the kernel is kept for
-	// the next dataplane of its kind.
+	// resumed reports whether the mode must serve again. If so, its kernel state is kept for the
+	// next dataplane of its kind.
 	resumed atomic.Bool
 	drains  bool // reports whether its connections may finish
 	kept    bool // reports whether its state in the kernel was kept; valid once it has ended
 }
 
-// retire closes a mode after traffic has moved to another. Its connections may continue for the
-// duration of a drain.
+// retire closes a mode after traffic has moved to another mode. Its connections may continue for
+// the duration of a drain.
 func (c *Switch) retire(old *Chosen) {
 	close(old.left)
 	ctx, cut := context.WithCancel(context.Background())
@@ -80,9 +80,9 @@ func (r *retirement) isDone() bool {
 	}
 }
 
-// Connections calls visit for the connections that q selects, of the mode in use and of modes that
-// drain. A kernel mode may also list connections to this process, which another mode terminates.
-// Each connection is visited only once, as described by the mode that serves it.
+// Connections calls visit for each connection that q selects, in the mode in use and in modes that
+// drain. A kernel mode may also list connections that another mode terminates in this process. Each
+// connection is visited only once, as the mode that serves it describes it.
 func (c *Switch) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	serving := c.Serving().Dataplane
 	draining := slices.DeleteFunc(c.o.Counters.Dataplanes(), func(dp dataplane.Dataplane) bool { return dp == serving })
@@ -115,7 +115,7 @@ func list(ctx context.Context, dp dataplane.Dataplane, q dataplane.ConnectionQue
 	return nil
 }
 
-// Kill ends the connections that q selects, of the mode in use and of modes that drain, and returns
+// Kill ends the connections that q selects, in the mode in use and in modes that drain. It returns
 // their number.
 func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	for _, dp := range c.o.Counters.Dataplanes() {
@@ -132,7 +132,7 @@ func (c *Switch) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, 
 	return n, err
 }
 
-// DrainTime returns the maximum time for connections to finish when their mode ends.
+// DrainTime returns the maximum time that connections get to finish when their mode ends.
 func (c *Switch) DrainTime() time.Duration {
 	limit := time.Second
 	want, _ := c.o.Engine.Wanted()
@@ -144,15 +144,15 @@ func (c *Switch) DrainTime() time.Duration {
 	return limit
 }
 
-// isRetiring reports whether a mode of that name is draining.
+// isRetiring reports whether a mode with this name is draining.
 func (c *Switch) isRetiring(name config.ModeName) bool {
 	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
 }
 
 // endRetiring ends the drain of a kernel mode that is about to be tried again, because two
-// dataplanes of the same kernel mode would conflict. A mode without a drain soon ends by itself,
-// with all its counts. Two dataplanes that terminate connections in this process don't conflict,
-// but need the same ports.
+// dataplanes of the same kernel mode would conflict. A mode that does not drain soon ends by
+// itself, with all its counts. Two dataplanes that terminate connections in this process don't
+// conflict, but they need the same ports.
 func (c *Switch) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {
@@ -172,7 +172,7 @@ func (c *Switch) endRetiring(name config.ModeName) {
 	}
 }
 
-// forsake removes the remains of modes that should have served again but do not.
+// forsake requests the removal of the remains of modes that were resumed but do not serve.
 func (c *Switch) forsake() {
 	for name := range c.resumed {
 		if name != c.Serving().Name {

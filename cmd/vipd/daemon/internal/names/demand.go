@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// use is the demand of one service for a lookup.
+// use describes how one service uses a lookup.
 type use struct {
 	interval time.Duration // the maximum time between two lookups; 0 means that only the answer determines it
 	foreign  bool          // the service is from etcd
@@ -27,8 +27,8 @@ func usesOf(name balancer.Name, in *balancer.Inputs) map[balancer.Lookup]use {
 	return uses
 }
 
-// replace replaces the lookups of one service. New lookups start with the endpoints of those that
-// they replace.
+// replace updates the lookups of one service. New lookups start with the endpoints of the lookups
+// that they replace.
 func (n *Names) replace(name balancer.Name, old, in *balancer.Inputs) {
 	before, now := usesOf(name, old), usesOf(name, in)
 	for l, u := range before {
@@ -48,7 +48,8 @@ func (n *Names) replace(name balancer.Name, old, in *balancer.Inputs) {
 	}
 }
 
-// join adds a service to the users of a lookup, unless too many lookups are from etcd.
+// join adds a service to the users of a lookup. It refuses the lookup if etcd's services already
+// have too many.
 func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 	if !n.resolved.Has(id) {
 		n.publish(id, &balancer.Resolution{Former: n.replacedMembers(id)})
@@ -84,7 +85,7 @@ func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 	n.update(id.Service, l, in, nil)
 }
 
-// leave removes a service from the users of a lookup. The last user stops it.
+// leave removes a service from the users of a lookup. If no user remains, the lookup stops.
 func (n *Names) leave(id balancer.LookupID) {
 	delete(n.refused, id)
 	l := n.lookups[id.Lookup]
@@ -117,7 +118,7 @@ func (n *Names) leave(id balancer.LookupID) {
 	}
 }
 
-// repeatEvery changes the maximum time between two lookups.
+// repeatEvery sets the maximum time between two repetitions of a lookup.
 func (n *Names) repeatEvery(l *lookup, interval time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +128,7 @@ func (n *Names) repeatEvery(l *lookup, interval time.Duration) {
 	}
 }
 
-// retry makes refused lookups that the limit allows now.
+// retry starts refused lookups that the limit now permits.
 func (n *Names) retry(in *balancer.Inputs) {
 	if len(n.refused) == 0 || n.foreign >= n.o.MaxEtcd() {
 		return
@@ -137,8 +138,8 @@ func (n *Names) retry(in *balancer.Inputs) {
 	}
 }
 
-// replacedMembers returns the known endpoints of the lookups that a new lookup replaces: of the
-// same name for other families, or of another discovery.
+// replacedMembers returns the known endpoints of the lookups that a new lookup replaces. These are
+// lookups of the same name for other families, or another kind of discovery.
 func (n *Names) replacedMembers(id balancer.LookupID) []balancer.LookupRecord {
 	var members []balancer.LookupRecord
 	for other, r := range n.resolved.While(balancer.LookupID{Service: id.Service}, func(other balancer.LookupID) bool { return other.Service == id.Service }) {

@@ -9,17 +9,17 @@ import (
 	"vipd/balancer/lib/wake"
 )
 
-// lookup is a lookup that at least one service needs.
+// lookup is a lookup that at least one service uses.
 type lookup struct {
 	balancer.Lookup
 	again wake.Signal // holds a token: the interval has changed
 
-	// The caller of Resolved owns users and own, the number of users in the node's files.
+	// The caller of Resolved owns users and own. own is the number of users in the node's files.
 	users map[balancer.Name]use
 	own   int
 
 	// Names.mu guards the fields below.
-	interval time.Duration // the shortest of the users
+	interval time.Duration // the shortest interval of the users
 	answer   *balancer.Resolution
 	stop     context.CancelFunc // nil until it runs
 }
@@ -36,10 +36,11 @@ func (l *lookup) shortest() (shortest time.Duration) {
 	return shortest
 }
 
-// maxSimultaneous limits simultaneous lookups, each of which may have some sockets.
+// maxSimultaneous limits simultaneous lookups, because each may need several sockets.
 const maxSimultaneous = 64
 
-// The limits of the time between two lookups. After a failure it doubles from the minimum.
+// These are the limits of the time between two lookups. After failures, the time doubles from the
+// minimum up to failedPause.
 const (
 	minPause    = time.Second
 	maxPause    = time.Hour
@@ -100,8 +101,8 @@ func (n *Names) repeat(ctx context.Context, l *lookup) {
 	}
 }
 
-// answer stores an answer, and returns the maximum time until the next. An equal answer changes
-// nothing.
+// answer stores an answer, and returns the maximum time until the next lookup. An equal answer
+// changes nothing.
 func (n *Names) answer(l *lookup, a *balancer.Resolution) time.Duration {
 	n.mu.Lock()
 	changed := !a.Equal(l.answer)

@@ -36,9 +36,9 @@ type Names struct {
 
 // Options configures Names.
 type Options struct {
-	// StateDir keeps the answers for the next run.
+	// StateDir stores the answers for the next run.
 	StateDir *statedir.Dir
-	// Answer makes a lookup (see [resolve.Client.Answer]).
+	// Answer performs a lookup (see [resolve.Client.Answer]).
 	Answer func(ctx context.Context, l balancer.Lookup, last []balancer.LookupRecord) resolve.Answer
 	// MaxEtcd returns the maximum number of lookups that only services from etcd request.
 	MaxEtcd func() int
@@ -49,7 +49,7 @@ type Options struct {
 	Uncheckable func(balancer.Target) bool
 }
 
-// New reads the answers of an earlier run. Lookups start with Resolved and Run.
+// New reads the answers of an earlier run. Lookups start after Resolved and Run are called.
 func New(o Options) *Names {
 	n := &Names{
 		o: o, file: o.StateDir.File("names.json", "addresses of endpoints with a name are lost at a restart", statedir.Large),
@@ -65,9 +65,9 @@ func New(o Options) *Names {
 	return n
 }
 
-// Resolved starts the lookups that the services of in need, stops the others, and returns the
-// present answers. Its cost depends on the changes. The verdicts of in are those before the
-// answers. If complete is false, services of an earlier run may be missing in in, and their answers
+// Resolved starts the lookups that the services in in need, stops all others, and returns the
+// current answers. Its cost depends on the changes. The verdicts in in are from before these
+// answers. If complete is false, services of an earlier run may be missing in in, so their answers
 // are kept.
 func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
@@ -109,8 +109,8 @@ func changedServices(before, after *balancer.Inputs) map[balancer.Name]bool {
 	return changed
 }
 
-// Checked returns the answers after the verdicts of in: without the former records that new records
-// replace.
+// Checked returns the answers, given the new verdicts in in. It removes former records that new
+// records have replaced.
 func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
 	for id := range n.held {
@@ -121,8 +121,8 @@ func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balanc
 	return n.kept(before)
 }
 
-// Awaits reports whether a lookup that services of this node's own files request has neither
-// endpoints nor a first answer. Its cost depends on the number of lookups.
+// Awaits reports whether a lookup of the services in this node's own files has neither endpoints
+// nor a first answer. Its cost depends on the number of lookups.
 func (n *Names) Awaits() bool {
 	for id, r := range n.resolved.All() {
 		if l := n.lookups[id.Lookup]; l != nil && l.own > 0 && len(r.Records)+len(r.Former) == 0 && r.Failure == "" {
@@ -153,7 +153,7 @@ func (n *Names) forget(id balancer.LookupID) {
 	delete(n.held, id)
 }
 
-// keptNames is the content of the file.
+// keptNames is the content of the file names.json.
 type keptNames struct {
 	Version int          `json:"version"`
 	Lookups []keptLookup `json:"lookups"`
@@ -165,7 +165,7 @@ type keptLookup struct {
 	balancer.Resolution
 }
 
-// kept returns the answers, and saves them for the next run if they differ from before.
+// kept returns the answers. If they differ from before, it saves them for the next run.
 func (n *Names) kept(before snap.Map[balancer.LookupID, *balancer.Resolution]) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	resolved := n.resolved
 	if resolved == before {

@@ -7,8 +7,8 @@
 //
 // Only userspace mode ejects endpoints, because it knows the result of each connect and can try
 // another endpoint before the client notices. balancer/health.Ejections decides when an endpoint is
-// ejected and for how long. Listen receives a dataplane that makes connects, before it starts.
-// Ejected receives the next inputs, and returns the ejected endpoints among them. Run watches the
+// ejected and for how long. Listen subscribes to a dataplane that makes connects, before it starts.
+// Ejected accepts the next inputs, and returns the ejected endpoints among them. Run watches the
 // kernel's connections if the dataplane can list unanswered connections
 // (dataplane.WatchesUnanswered).
 package outlier

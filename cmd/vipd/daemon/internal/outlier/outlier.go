@@ -46,8 +46,8 @@ type Options struct {
 	Hint func(balancer.Target)
 	// Kick makes the model call Ejected again. It must not block.
 	Kick func()
-	// Unanswered receives each connection that an endpoint did not answer: with the client if the
-	// kernel connects, otherwise with the error of the dial. It must not block.
+	// Unanswered receives each connection that an endpoint did not answer. If the kernel connects,
+	// client is set; otherwise err is the error of the dial. It must not block.
 	Unanswered func(t balancer.Target, client netip.Addr, err error)
 	// Ejects receives the service of each ejection that starts. It must not block.
 	Ejects func(balancer.Name)
@@ -64,15 +64,15 @@ func New(o Options) *Detector {
 	}
 }
 
-// Listen subscribes to the dial results of a dataplane, if it dials. The dataplane must not have
-// started.
+// Listen subscribes to the results of the dataplane's dials, if it dials. The dataplane must not
+// have started.
 func (p *Detector) Listen(dp dataplane.Dataplane) {
 	if d, dials := dataplane.As[dataplane.ReportsDials](dp); dials {
 		d.ReportDials(p.dialed)
 	}
 }
 
-// dialed processes the result of a connect to t. Connections call it.
+// dialed handles the result of a connect to t. Goroutines of connections call it.
 func (p *Detector) dialed(t balancer.Target, err error) {
 	if err != nil {
 		p.o.Hint(t)
@@ -94,8 +94,8 @@ func (p *Detector) dialed(t balancer.Target, err error) {
 	}
 }
 
-// Process processes the result of a check. The result counts for an ejection if the check probed
-// the endpoint's own port. The ejection ends after rise successful checks.
+// Process handles the result of a check. The result counts for an ejection if the check probed the
+// endpoint's own port. After rise successful checks, the ejection ends.
 func (p *Detector) Process(t balancer.Target, at netip.AddrPort, rise int, res health.Result) {
 	if !p.some.Load() || at != netip.AddrPortFrom(t.Addr, t.Port) {
 		return
@@ -108,7 +108,7 @@ func (p *Detector) Process(t balancer.Target, at netip.AddrPort, rise int, res h
 	}
 }
 
-// Ejected receives the next inputs, and returns their ejected endpoints.
+// Ejected accepts the next inputs, and returns the ejected endpoints among them.
 func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier dataplane.Dataplane) snap.Map[balancer.Target, balancer.Ejection] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -198,8 +198,8 @@ func (p *Detector) Run(ctx context.Context) error {
 	}
 }
 
-// wanted returns how to watch the kernel's connections. Only health checks need refused
-// connections.
+// wanted returns how to watch the kernel's connections. Refused connections are only watched if
+// services have health checks.
 func (p *Detector) wanted() looking {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,8 +207,7 @@ func (p *Detector) wanted() looking {
 	return looking{in, p.checked > 0}
 }
 
-// suspect processes a connection that an endpoint refused or did not answer, as reported by the
-// kernel.
+// suspect handles the kernel's report of a connection that an endpoint refused or did not answer.
 func (p *Detector) suspect(s dataplane.FailedConnect) {
 	if s.Counted {
 		p.o.Unanswered(s.Target, s.Client, nil)
@@ -217,14 +216,14 @@ func (p *Detector) suspect(s dataplane.FailedConnect) {
 	p.o.Hint(s.Target)
 }
 
-// The pause between two attempts to watch doubles from the first to the longest.
+// These are the limits of the pause between two attempts to watch, which doubles each time.
 const (
 	lookPause    = time.Second
 	longestPause = time.Minute
 )
 
-// keepLooking watches until ctx ends, and retries after failures. After a long success, a failure
-// is logged again.
+// keepLooking watches until ctx ends, and retries after failures. Consecutive failures are logged
+// once. A failure after a long success is logged again.
 func (p *Detector) keepLooking(ctx context.Context, how looking) {
 	pause, logged := lookPause, false
 	for {

@@ -24,17 +24,17 @@ import (
 	"vipd/store/etcd/fleet"
 )
 
-// html is the text of the file, and never changes.
+// html is the content of the file, and never changes.
 //
 //go:embed page.html
 var html string
 
-// style is the text of the file, and never changes.
+// style is the content of the file, and never changes.
 //
 //go:embed style.css
 var style string
 
-// script is the text of the file, and never changes.
+// script is the content of the file, and never changes.
 //
 //go:embed script.js
 var script string
@@ -76,8 +76,8 @@ type nodes struct {
 }
 
 const (
-	// fresh is the lifetime of content. If generating the content is slow, the lifetime is share
-	// times the duration.
+	// fresh is the minimum lifetime of content. If generating the content is slow, the lifetime is
+	// its duration multiplied by share.
 	fresh, share = 2 * time.Second, 20
 	// maxServices and maxEvents are the maximum numbers of listed services and events.
 	maxServices, maxEvents = 200, 30
@@ -87,7 +87,7 @@ const (
 	fleetTime = 700 * time.Millisecond
 )
 
-// New returns a page.
+// New returns a page whose content is generated at the first request.
 func New(o Options) *Page {
 	hash := func(text string) string {
 		sum := sha256.Sum256([]byte(text))
@@ -165,8 +165,8 @@ func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	return v, slices.ContainsFunc(p.window.Last().Services, func(s api.ServiceTraffic) bool { return s.Name == name })
 }
 
-// prepare reads the nodes from etcd if the page shows them, unless etcd has answered or failed
-// recently.
+// prepare reads the nodes from etcd if the page shows them. It uses the last result, or the last
+// error, if it is recent.
 func (p *Page) prepare(ctx context.Context, name balancer.Name) {
 	if name != fleetPage || p.o.Fleet == nil {
 		return
@@ -210,8 +210,8 @@ func (p *Page) show(w http.ResponseWriter, r *http.Request, name balancer.Name) 
 	_, _ = w.Write(out.Bytes()) // fails only if the reader has disconnected
 }
 
-// message returns the content of a page as an event, with its time. All followers share it. It
-// returns nil if the page does not exist.
+// message returns the content of a page as a Server-Sent Event, and the time of the content. All
+// followers share it. It returns nil if the page does not exist.
 func (p *Page) message(ctx context.Context, name balancer.Name) ([]byte, time.Time) {
 	p.prepare(ctx, name)
 	p.mu.Lock()
@@ -255,8 +255,8 @@ func (p *Page) follow(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// useClass returns the CSS class of a row's state. A service is only bad if no port has an endpoint
-// in use.
+// useClass returns the CSS class of a row's state. The state of a service is only bad if no port
+// has an endpoint in use.
 func useClass(r rates.Row) string {
 	switch {
 	case r.Endpoint == nil && r.Use.None(), r.Endpoint != nil && r.Endpoint.State == balancer.Down:
@@ -267,7 +267,7 @@ func useClass(r rates.Row) string {
 	return "good"
 }
 
-// readyClass returns the CSS class of a node in the fleet.
+// readyClass returns the CSS class of a node's state in the fleet.
 func readyClass(n fleet.Node) string {
 	switch n.Ready() {
 	case fleet.NodeReady:

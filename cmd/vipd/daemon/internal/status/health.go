@@ -28,8 +28,8 @@ func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	return v.ownCheckOf(s, found.Own)
 }
 
-// fleetCheckOf returns the fleet's result for a target. It includes this node's result if this node
-// checks the target.
+// fleetCheckOf returns the fleet's result for a target. If this node checks the target, it includes
+// this node's result.
 func (v *View) fleetCheckOf(s *balancer.Service, t balancer.Target, own probe.Status, standing quorum.Tally) *api.Check {
 	c := v.ownCheckOf(s, own)
 	c.At = v.State.Checked.At(t).At.String()
@@ -79,9 +79,8 @@ func (v *View) ownCheckOf(s *balancer.Service, status probe.Status) *api.Check {
 	return c
 }
 
-// unchecked returns the reason why an endpoint of a service has no check on this node or, as far as
-// this node knows, on other nodes. It returns "" if the endpoint has a check, or the service has no
-// check.
+// unchecked returns the reason why an endpoint is not checked on this node or, as far as this node
+// knows, on other nodes. It returns "" if the endpoint is checked, or if the service has no check.
 func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	var field, path string
 	if slices.ContainsFunc(s.Checks(), func(h *balancer.Health) bool { return h.CAFile != "" || h.CertFile != "" || h.KeyFile != "" }) {
@@ -109,8 +108,8 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 	return ""
 }
 
-// usedAt returns an endpoint of s at the address that this node uses, or nil. Callers pass a
-// service's endpoints in sequence, so it caches the service.
+// usedAt returns the endpoint of s at an address, if this node uses it, or nil. It caches the
+// endpoints of one service, because callers ask for all endpoints of a service in sequence.
 func (v *View) usedAt(s *balancer.Service, a netip.Addr) *balancer.Endpoint {
 	if v.usedOf != s {
 		v.usedOf, v.used = s, map[netip.Addr]*balancer.Endpoint{}
@@ -126,7 +125,7 @@ func (v *View) ramp(key balancer.Key, at netip.AddrPort) int {
 	return v.State.Inputs.Ramps.At(balancer.BackendKey{Frontend: key, Backend: at}).Percent()
 }
 
-// checkedOf returns the number of endpoints of a service that are checked at one of their ports.
+// checkedOf returns the number of endpoints of a service with a check at one of their ports.
 func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n int) {
 	if s.Health == nil {
 		return 0
@@ -141,7 +140,7 @@ func (v *View) checkedOf(s *balancer.Service, endpoints []*balancer.Endpoint) (n
 	return n
 }
 
-// health summarizes the checks of a number of endpoints.
+// health summarizes the checks. endpoints is the number of checked endpoints.
 func (v *View) health(endpoints int) (n api.HealthCount) {
 	n.Endpoints = endpoints
 	n.Checked, n.Unable = v.State.Checked.Len(), v.State.Unable
@@ -174,8 +173,8 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 	return n
 }
 
-// healthPerPort returns, for each port, the number of a service's checked endpoints that are not
-// down.
+// healthPerPort returns, for each port of a service, the number of checked endpoints that are not
+// down, and of all checked endpoints.
 func (v *View) healthPerPort(s *balancer.Service) (ports api.Use) {
 	endpoints := balancer.EndpointsOf(s, &v.State.Inputs)
 	for i := range s.Ports {

@@ -50,8 +50,8 @@ func (v *View) Services() []api.Service {
 	return all
 }
 
-// refused reports whether a service with these problems was never accepted because its definition
-// has an error. Other problems may belong to a removed service.
+// refused reports whether a service with these problems was never accepted, because its definition
+// has an error. Other problems may be about a removed service.
 func (v *View) refused(name balancer.Name, problems []balancer.Problem) bool {
 	return name != "" && !v.State.Snapshot.Services.Has(name) && slices.ContainsFunc(problems, func(p balancer.Problem) bool {
 		return isError(p) && (p.Kind == "" || p.Kind == balancer.Refused || p.Kind == balancer.PortReserved)
@@ -148,8 +148,8 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 	return all
 }
 
-// endOf returns the time when the remaining connections of a backend are ended. It returns zero if
-// they are not ended, or have already ended.
+// endOf returns the time at which the remaining connections of a backend are ended, or zero if they
+// are not ended or have already been ended.
 func endOf(b balancer.Backend) time.Time {
 	if b.State == balancer.Down {
 		return time.Time{}
@@ -157,7 +157,7 @@ func endOf(b balancer.Backend) time.Time {
 	return b.Until
 }
 
-// endpoint returns the view of an endpoint's definition.
+// endpoint returns the API's description of an endpoint, from its definition.
 func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, at netip.AddrPort) *api.Endpoint {
 	t := balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}
 	var ejection *balancer.Ejection
@@ -176,8 +176,8 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 }
 
-// frontendsOf returns the frontends of a service's port. It returns nothing if another service
-// holds all of them.
+// frontendsOf returns the frontends of a service's port. It omits frontends that another service
+// holds.
 func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Frontend {
 	var all []*balancer.Frontend
 	for _, vip := range s.Addresses() {
@@ -189,7 +189,7 @@ func (v *View) frontendsOf(s *balancer.Service, p *balancer.Port) []*balancer.Fr
 	return all
 }
 
-// Frontends lists the compiled frontends, and the results of applying them.
+// Frontends lists the compiled frontends, and whether they are applied.
 func (v *View) Frontends() []api.Frontend {
 	all := []api.Frontend{}
 	for key, f := range v.State.Desired.Frontends.All() {
@@ -211,7 +211,7 @@ func (v *View) Frontends() []api.Frontend {
 }
 
 // Differences lists the keys whose applied state differs from the compiled state. If there are
-// none, it lists unavailable shared parts.
+// none, it lists shared parts that are unavailable.
 func (v *View) Differences() []api.Difference {
 	all := []api.Difference{}
 	for key, c := range snap.Diff(v.Sync.Done, v.State.Desired.Frontends) {
@@ -246,7 +246,7 @@ func (v *View) Overrides() api.OverrideResult {
 	return r
 }
 
-// Keys returns the keys that serve a service, or nothing if it does not exist.
+// Keys returns the keys that serve a service, or nil if the service does not exist.
 func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	s, ok := v.State.Snapshot.Services.Get(name)
 	if !ok {
@@ -260,7 +260,8 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists counts for each service, and for the endpoints of services that detailed selects.
+// Traffic lists the counts of each service. For services for which detailed returns true, it
+// includes the counts of endpoints.
 func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {

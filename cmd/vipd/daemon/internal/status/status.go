@@ -38,8 +38,8 @@ type Sources struct {
 	Fleet     Fleet
 	// HostProblems returns the problems of the host and of its other programs.
 	HostProblems func() []balancer.Problem
-	// Ownership describes the owner's state, and returns the ages of confirmations by other hosts.
-	// The text is "" if this host owns no VIPs.
+	// Ownership describes the owner's state, and returns the ages of other hosts' confirmations.
+	// text is "" if this host owns no VIPs.
 	Ownership func() (text string, confirmed map[string]float64)
 }
 
@@ -47,7 +47,8 @@ type Sources struct {
 type Fleet interface {
 	// Problems returns the reasons why the fleet does not see this node while etcd is connected.
 	Problems(connected bool) []balancer.Problem
-	// Reached returns the newest revision of the store that the snapshot at revision includes.
+	// Reached returns the newest revision of the store whose changes the snapshot at revision
+	// includes.
 	Reached(revision int64) int64
 }
 
@@ -57,8 +58,8 @@ type View struct {
 	State *model.State
 	Mode  *modeswitch.Chosen
 	Sync  *dataplane.Status
-	// Watched reports whether the view is for a follower of changes, for whom a check with the same
-	// result is not a change.
+	// Watched reports whether the view is for a follower of changes. For followers, a check with
+	// the same result as before is not a change.
 	Watched bool
 
 	from *Sources
@@ -73,9 +74,9 @@ func (s *Sources) Look() *View {
 	return &View{State: s.Model.State(), Mode: s.Modes.Serving(), Sync: s.Engine.Status(), from: s}
 }
 
-// Counts returns the counts, which it reads at the first call, because reading them may cost more
-// than everything else. Before the first state is applied, it returns nothing, because the counts
-// of an earlier process may still be missing.
+// Counts returns the counts. It reads them at the first call, because this may cost more than
+// everything else. Before the first state is applied, it returns nil, because the counts of an
+// earlier process may still be missing.
 func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	if v.sums == nil && v.Sync.Ready {
 		v.sums = v.from.Counters.Counts()
@@ -83,7 +84,7 @@ func (v *View) Counts() map[traffic.Port]dataplane.FrontendCount {
 	return v.sums
 }
 
-// Active returns the number of live connections of a port to one backend.
+// Active returns the number of a port's live connections to one backend.
 func (v *View) Active(port traffic.Port, at netip.AddrPort) uint64 {
 	for _, b := range v.Counts()[port].Backends {
 		if b.Backend == at {
@@ -125,7 +126,7 @@ func (v *View) Status() api.Status {
 	}
 }
 
-// Pending returns the pending changes of a snapshot.
+// Pending returns the pending changes in a snapshot.
 func Pending(s *store.Snapshot) (all []api.Pending) {
 	for _, p := range s.Pending {
 		all = append(all, api.Pending{Place: p.Place, InEtcd: p.Text == "", By: p.By, Since: p.Since, Until: p.Until, On: p.On})
@@ -133,7 +134,7 @@ func Pending(s *store.Snapshot) (all []api.Pending) {
 	return all
 }
 
-// maxByHand is the maximum number of overrides in a status.
+// maxByHand is the maximum number of overrides that a status lists.
 const maxByHand = 10
 
 // ModeStatus returns the mode that serves, with the reason.
@@ -167,7 +168,7 @@ func (v *View) Unready() []string {
 	return nil
 }
 
-// Applied returns the applied revision of the store.
+// Applied returns the newest revision of the store that is applied.
 func (v *View) Applied() int64 { return v.from.Fleet.Reached(v.Sync.Applied.Store) }
 
 // Pending returns the number of frontends that are not applied, except for frontends in backoff.
@@ -231,7 +232,7 @@ func (v *View) place() string {
 	return text
 }
 
-// Problems collects the problems of the configuration, the store, the services, the mode and the
+// Problems returns all problems: of the configuration, the store, the services, the mode and the
 // host, and of frontends that can't be applied.
 func (v *View) Problems() []balancer.Problem {
 	s := v.State

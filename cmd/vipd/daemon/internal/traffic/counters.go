@@ -18,16 +18,16 @@ type Counters struct {
 
 	mu   sync.Mutex  // not held while a dataplane counts, because the kernel may hang
 	live []*counting // dataplanes that are in use or draining
-	// gone holds the counts that no dataplane reports any longer, or nil.
+	// gone holds the counts that no dataplane reports any longer. It may be nil.
 	gone *counters.Sums[counters.BackendKey, amount]
-	// left holds the counts of remaining kernel objects at the last reading, by mode and for
+	// left holds the counts that kernel objects held at the last reading, by mode and for
 	// conntrack.
 	left    map[config.ModeName]map[counters.BackendKey]amount
 	retries uint64 // retries of closed dataplanes
 	// last is the latest result, which is immutable.
 	last map[Port]dataplane.FrontendCount
 	// reading is closed when the current reading, which started at began, ends. It is nil if no
-	// reading is in progress. Dataplanes may start and end during a reading.
+	// reading is running. Dataplanes may start and end during a reading.
 	reading chan struct{}
 	began   time.Time
 }
@@ -35,28 +35,27 @@ type Counters struct {
 // patience is the maximum time for which Counts waits for a reading.
 const patience = 500 * time.Millisecond
 
-// Port is a port of a service, identified by its name. Counts belong to a port regardless of the
-// VIP.
+// Port is a port of a service, identified by its name. Counts belong to a port and not to a VIP.
 type Port = counters.Port
 
 // counting is a dataplane that counts. Counters.mu guards the field again.
 type counting struct {
 	dp   dataplane.Dataplane
 	mode config.ModeName
-	// again holds the counts of kernel objects at the last reading of the sums. A dataplane that
-	// finds these objects reports their counts again. It is nil after the first reading with
-	// connections.
+	// again holds the counts of the kernel objects that the dataplane found, as of the last reading
+	// before. The dataplane reports these counts again, so they must be subtracted. again is nil
+	// after the first reading that includes connections.
 	again map[counters.BackendKey]amount
-	// frozen holds the bytes of conntrack's flows at the time when another dataplane started to
-	// count them.
+	// frozen holds the bytes of conntrack's flows from the time at which another dataplane started
+	// to count these flows.
 	frozen map[counters.BackendKey]amount
 }
 
 // conntrack is the key of counts that all modes read from the kernel's connection tracking.
 const conntrack config.ModeName = "conntrack"
 
-// alone waits for exclusive access. No other reading, start or end is in progress until done is
-// called.
+// alone waits for exclusive access. Until done is called, no other reading, start or end of a
+// dataplane can run.
 func (t *Counters) alone() (done func()) {
 	for {
 		t.mu.Lock()
@@ -78,8 +77,8 @@ func (t *Counters) readingEnds() {
 	t.reading = nil
 }
 
-// Begin starts counting in a dataplane of a mode. A resumed dataplane continues with the kernel
-// objects of its predecessor. Otherwise these objects are removed.
+// Begin starts counting in a dataplane of a mode. resumed reports whether the dataplane continues
+// with the kernel objects of its predecessor. Otherwise these objects are removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()
@@ -97,7 +96,7 @@ func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed b
 }
 
 // passOnLocked moves the counts of conntrack's flows from a dataplane to a newer dataplane that
-// reports the same flows. These are existing flows, and flows that ended since its start. The newer
+// reports the same flows: existing flows, and flows that have ended since it started. The newer
 // dataplane has read them later, so its counts include the older counts.
 func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	for k, had := range was.tracked {
@@ -113,7 +112,7 @@ func (t *Counters) passOnLocked(c *counting, was sums, newer sums) {
 	}
 }
 
-// freeze resets counts that another dataplane now reports to their values at that time.
+// freeze resets the counts that another dataplane now reports to their frozen values.
 func (c *counting) freeze(s sums) {
 	for k, was := range c.frozen {
 		now := s.all[k]
@@ -123,7 +122,7 @@ func (c *counting) freeze(s sums) {
 	}
 }
 
-// End keeps the counts of a closed dataplane. If stays is true, its kernel objects remain for
+// End stores the counts of a closed dataplane. stays reports whether its kernel objects remain for
 // another dataplane of its kind.
 func (t *Counters) End(dp dataplane.Dataplane, stays bool) {
 	defer t.alone()()
@@ -186,7 +185,7 @@ func (t *Counters) takeOffLocked(c *counting, first sums) {
 	}
 }
 
-// Dataplanes returns the counting dataplanes, the oldest first.
+// Dataplanes returns the dataplanes that count, starting with the oldest.
 func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,9 +195,9 @@ func (t *Counters) Dataplanes() (all []dataplane.Dataplane) {
 	return all
 }
 
-// Counts returns the sums. If a dataplane hangs while it reads the kernel, Counts returns the last
-// sums. A reading makes dataplanes drop removed objects. All callers share the result. A dataplane
-// must already have found the objects of an earlier process.
+// Counts returns the sums. If a dataplane hangs while it reads the kernel, it returns the last
+// sums. A reading makes dataplanes drop removed objects. All callers share the result. It must not
+// be called before dataplanes have found the objects of an earlier process.
 func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	t.mu.Lock()
 	if t.reading == nil {
@@ -222,14 +221,14 @@ func (t *Counters) Counts() map[Port]dataplane.FrontendCount {
 	return t.last
 }
 
-// Last reads the sums a last time after all dataplanes were closed, for the next process.
+// Last reads the sums for the next process, after all dataplanes were closed.
 func (t *Counters) Last() {
 	defer t.alone()()
 	t.read()
 }
 
-// read reads the counts of the dataplanes, oldest first. The caller must have exclusive access, by
-// [Counters.alone].
+// read reads the counts of the dataplanes, starting with the oldest. The caller must have exclusive
+// access (see [Counters.alone]).
 func (t *Counters) read() {
 	t.mu.Lock()
 	live := t.live
@@ -245,7 +244,7 @@ func (t *Counters) read() {
 	t.last = shown
 }
 
-// sum adds the counts of live and removed dataplanes.
+// sum returns the sums of the counts of live and closed dataplanes.
 func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]dataplane.FrontendCount) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +279,8 @@ func (t *Counters) sum(live []*counting, counted []sums) (reading, map[Port]data
 	return reading{all.all, kept}, all.ports()
 }
 
-// dialRetries returns the retries of dp. counted is false if the kernel connects.
+// dialRetries returns the number of retries of dp. counted is false if the kernel connects, because
+// then there are no retries.
 func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	d, dials := dataplane.As[dataplane.ReportsDials](dp)
 	if !dials {
@@ -289,8 +289,8 @@ func dialRetries(dp dataplane.Dataplane) (n uint64, counted bool) {
 	return d.DialRetries(), true
 }
 
-// DialRetries returns the sum of retries. counted is false if no dataplane of this process counts
-// retries.
+// DialRetries returns the sum of all retries. counted is false if no dataplane of this process has
+// counted retries.
 func (t *Counters) DialRetries() (n uint64, counted bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// FileName is the file in run_dir that keeps the sums.
+// FileName is the name of the file in run_dir that stores the sums.
 const FileName = "counts.json"
 
 // file saves the sums for the next process. The zero value does nothing.
@@ -30,22 +30,22 @@ type file struct {
 	path   string
 	log    *slog.Logger
 	failed bool // reports whether a failure was logged
-	// last is the reading in the file.
+	// last is the reading that the file contains.
 	last reading
 	// size is the length of the file. whole is its length after the last replacement, or 0 if this
 	// process has not written the file.
 	size, whole int64
 }
 
-// reading is an immutable set of counts: the sums, and the part of them that kernel objects of a
-// mode still hold.
+// reading is an immutable set of counts: all sums, and the part of them that kernel objects still
+// hold, by mode.
 type reading struct {
 	all  map[counters.BackendKey]amount
 	kept map[config.ModeName]map[counters.BackendKey]amount
 }
 
-// savedCount is a line of the file: the counts of a backend or of a whole port. The last line of a
-// key is valid.
+// savedCount is a line of the file: the counts of a backend or of a whole port. If several lines
+// have the same key, the last is valid.
 type savedCount struct {
 	Service  balancer.Name  `json:"service"`
 	Port     string         `json:"port,omitempty"`
@@ -55,7 +55,7 @@ type savedCount struct {
 	Kernel map[config.ModeName]amount `json:"kernel,omitempty"`
 }
 
-// Open reads the sums that an earlier process left in a run_dir, and saves new sums there.
+// Open reads the sums that an earlier process stored in runDir, and stores new sums there.
 func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.file = file{path: filepath.Join(runDir, FileName), log: log}
 	entries, err := t.file.read()
@@ -79,7 +79,7 @@ func (t *Counters) Open(runDir string, log *slog.Logger) {
 	t.last = all.ports() // until the first reading has ended
 }
 
-// entry returns the line of a backend.
+// entry returns the line of the file for a backend.
 func (r reading) entry(k counters.BackendKey) savedCount {
 	e := savedCount{Service: k.Service, Port: k.Name, Endpoint: k.Addr, amount: r.all[k]}
 	for mode, amounts := range r.kept {
@@ -93,7 +93,7 @@ func (r reading) entry(k counters.BackendKey) savedCount {
 	return e
 }
 
-// same reports whether a backend's line equals its line in an earlier reading.
+// same reports whether a backend has the same line in both readings.
 func (r reading) same(k counters.BackendKey, before reading) bool {
 	if r.all[k] != before.all[k] {
 		return false
@@ -111,7 +111,7 @@ func (r reading) same(k counters.BackendKey, before reading) bool {
 	return true
 }
 
-// changed returns the backends whose lines differ from an earlier reading's.
+// changed returns the backends whose lines differ between the two readings.
 func (r reading) changed(before reading) (keys []counters.BackendKey) {
 	for k := range r.all {
 		if !r.same(k, before) {
@@ -162,7 +162,7 @@ func (e *savedCount) key() counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: e.Service, Name: e.Port}, Addr: e.Endpoint}
 }
 
-// keep saves the counts. It appends changed lines, and replaces the file once its length has
+// keep saves the counts. It appends changed lines, and rewrites the file after its length has
 // doubled.
 func (f *file) keep(now reading) {
 	if f.path == "" {
@@ -182,10 +182,10 @@ func (f *file) keep(now reading) {
 	f.last, f.failed = now, err != nil
 }
 
-// shortest is the length below which a file is not replaced.
+// shortest is the length below which a file is not rewritten.
 const shortest = 1 << 16
 
-// errWhole means that the file must be replaced.
+// errWhole means that the file must be rewritten as a whole.
 var errWhole = errors.New("the file is long, or not what was last written")
 
 // append adds lines to the file.
@@ -209,7 +209,7 @@ func (f *file) append(now reading, keys []counters.BackendKey) error {
 	return err
 }
 
-// replace rewrites the file, without entries that are zero.
+// replace rewrites the file without zero entries.
 func (f *file) replace(now reading) error {
 	f.size, f.whole = 0, 0
 	err := atomicfile.Write(f.path, atomicfile.ThisBoot, func(w *bufio.Writer) error { return writeEntries(w, now, maps.Keys(now.all), false) })
@@ -222,7 +222,7 @@ func (f *file) replace(now reading) error {
 	return err
 }
 
-// writeEntries writes lines. It omits zero entries unless empty is true.
+// writeEntries writes a line for each key. It omits zero entries unless empty is true.
 func writeEntries(to io.Writer, now reading, keys iter.Seq[counters.BackendKey], empty bool) error {
 	lines := json.NewEncoder(to)
 	for k := range keys {

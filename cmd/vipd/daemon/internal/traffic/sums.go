@@ -5,9 +5,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// amount has the counts of one backend of a port. The entry of the port itself has the bytes, and
-// connections without a backend. Amounts are signed, because the kernel may report more than was
-// counted, for example after an endpoint returns.
+// amount holds the counts of one backend of a port. The entry of the port itself holds the bytes,
+// and the connections without a backend. Amounts are signed, because the kernel may report more
+// than was counted, for example after an endpoint returns.
 type amount struct {
 	Connections int64 `json:"connections,omitempty"`
 	Failures    int64 `json:"failures,omitempty"`
@@ -25,12 +25,12 @@ func (a amount) least(b amount) amount {
 
 func (a amount) negative() amount { return amount{-a.Connections, -a.Failures, -a.In, -a.Out} }
 
-// sums has the counts of many ports.
+// sums holds the counts of many ports.
 type sums struct {
 	all, kept map[counters.BackendKey]amount
-	// tracked has the bytes of conntrack's flows, by whole port.
+	// tracked holds the bytes of conntrack's flows, by whole port.
 	tracked map[counters.BackendKey]amount
-	// active counts live connections, and flows counts conntrack's.
+	// active holds the numbers of live connections, and flows the numbers of conntrack's flows.
 	active, flows map[counters.BackendKey]uint64
 	// connections reports whether connection counters were read.
 	connections bool
@@ -80,7 +80,7 @@ func sumsOf(counts []dataplane.FrontendCount) sums {
 	return s
 }
 
-// with returns the sum of both, in the maps of one of them.
+// with returns the sum of s and more. It may change the maps of s.
 func (s sums) with(more sums) sums {
 	if s.all == nil { // the usual case, with one counting dataplane: nothing is copied
 		return more

@@ -25,8 +25,8 @@ type appliedState struct {
 	errors  map[string]bool                            // recorded reasons
 }
 
-// applyPause is the minimum time between two events of applied changes. A stream of changes thus
-// adds only one event per second.
+// applyPause is the minimum time between two events about applied changes, so a stream of changes
+// causes only one event per second.
 const applyPause = time.Second
 
 // hostPause is the interval at which the host's problems are checked while the engine is idle.
@@ -88,8 +88,8 @@ func (c *appliedState) record(now time.Time) (applied bool) {
 	return true
 }
 
-// recordFailures records the start of a failure, each new reason, and the end when everything is
-// applied.
+// recordFailures records the start of a failure, each new reason, and the end of the failure when
+// everything is applied.
 func (c *appliedState) recordFailures(s *dataplane.Status, now time.Time) {
 	switch {
 	case s.LastError != "" && !c.errors[s.LastError] && len(c.errors) < maxReasons:

@@ -12,8 +12,8 @@ import (
 )
 
 // ChangesOfFiles returns the services in files that differ between before and s, and the services
-// that keep their last valid state because of an error. A service that only moved in its file has
-// not changed. The cost is proportional to the number of changes.
+// that keep their last valid state because of an error. A service that only moved within the files
+// has not changed. The cost is proportional to the number of changes.
 func ChangesOfFiles(before snap.Map[balancer.Name, *balancer.Service], s *store.Snapshot) api.ReloadChanges {
 	c := api.ReloadChanges{Kept: s.Retained, Vanished: s.Vanished}
 	for name, change := range snap.Diff(before, s.Services) {

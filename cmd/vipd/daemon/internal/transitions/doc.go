@@ -5,8 +5,9 @@
 //	engine -> Follow   -> what is applied, what can't be, problems of the host
 //	reload -> Reloads  -> the result
 //
-// Checks, ejections, the choice of the mode and the fleet record their own events, because they
-// decide them.
+// Checks, ejections, the choice of the mode, and the fleet record their own events, because they
+// make the decisions.
 //
-// The package keeps its open records; it decides nothing, and nothing depends on it.
+// The package remembers which events are still open. It decides nothing, and no other part depends
+// on it.
 package transitions

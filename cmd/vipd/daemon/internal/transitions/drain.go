@@ -50,8 +50,8 @@ func (o *drainsOpen) next(j *events.History, s *model.State, before balancer.Des
 }
 
 // drainsBetween compares the frontends that have changed. increase is the change in the number of
-// frontends on which an endpoint drains, which may be negative. states has the current state of
-// each endpoint. If the state differs between frontends, the endpoint counts as draining.
+// frontends on which an endpoint drains, which may be negative. states holds the current state of
+// each endpoint. If an endpoint's states differ between frontends, it counts as draining.
 func drainsBetween(before, after balancer.Desired) (increase map[balancer.Target]int, states map[balancer.Target]balancer.Backend) {
 	increase, states = map[balancer.Target]int{}, map[balancer.Target]balancer.Backend{}
 	for _, c := range snap.Diff(before.Frontends, after.Frontends) {

@@ -10,8 +10,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// OverrideEvents returns the events of a changed override of a target. Each setting that was set or
-// removed has an event with the author. If nothing has changed, it returns none.
+// OverrideEvents returns the events for a changed override of a target. Each setting that was set
+// or removed has an event with the author. It returns nil if nothing has changed.
 func OverrideEvents(t balancer.Target, was, is *balancer.Override, now time.Time) (out []events.Event) {
 	var old, next balancer.Override
 	if was != nil {
@@ -47,8 +47,8 @@ func OverrideEvents(t balancer.Target, was, is *balancer.Override, now time.Time
 	return out
 }
 
-// renewed reports whether two overrides with the same settings differ in their end, author or
-// reason. end is the end of the first setting in b that differs.
+// renewed reports whether two overrides with the same settings differ in their expiry, author or
+// reason. end is the expiry of the first setting of b that differs.
 func renewed(a, b balancer.Override) (end time.Time, yes bool) {
 	weight, draining := a.Expiries()
 	lasts, drains := b.Expiries()
@@ -80,7 +80,7 @@ func lasting(end, now time.Time) string {
 }
 
 // recordOverrides records changed overrides in etcd, and the expiry of this node's own overrides.
-// Other changes of own overrides are recorded by the request.
+// Requests record all other changes of own overrides themselves.
 func (r *Tracker) recordOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event
@@ -127,7 +127,7 @@ func authorText(by balancer.Signature) string {
 	return text
 }
 
-// NodeSet returns the events of a changed configuration of this node in etcd.
+// NodeSet returns the events for a change of this node's configuration in etcd.
 func NodeSet(was, now schema.NodeConfig) (out []events.Event) {
 	for _, field := range []struct{ name, was, is string }{{"mode", was.Mode, now.Mode}, {"zone", was.Zone, now.Zone}} {
 		text := field.name + " set to " + field.is

@@ -11,7 +11,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// openProblems has the recorded problems that still exist, with the time of their start.
+// openProblems maps problems that were recorded and still exist to the time of their start.
 type openProblems map[string]openProblem
 
 type openProblem struct {
@@ -43,9 +43,9 @@ func (t openProblems) next(j *events.History, now time.Time, problems []balancer
 	return holds
 }
 
-// identity returns a key of a problem, without numbers in its text that may change while it lasts.
-// Such numbers count endpoints in a panic or outage, unanswered connections, and endpoints that
-// can't be checked.
+// identity returns a key for a problem. It omits numbers in the text that may change while the
+// problem lasts. Such numbers count endpoints in a panic or outage, unanswered connections, and
+// endpoints that can't be checked.
 func identity(p *balancer.Problem) string {
 	q := *p
 	switch p.Kind {

@@ -35,18 +35,18 @@ type Options struct {
 	Events *events.History
 	// Started is the start time of vipd.
 	Started time.Time
-	// Files reports whether all services are in files. Otherwise the fleet's source records whether
-	// the store is readable.
+	// Files reports whether all services come from files. Otherwise the fleet's source records
+	// whether the store is readable.
 	Files bool
 	Began func(s *model.State, now time.Time)
-	// DownSince returns the time since which a target is down, and the cause.
+	// DownSince returns the time since which a target has been down, and the cause.
 	DownSince func(balancer.Target) (since time.Time, cause string)
 	// Refused is called when definitions have new errors, so vipd keeps the last valid state.
 	Refused func()
-	// Drains and Panics receive the service of each drain and each panic that starts.
+	// Drains and Panics are called with the service of each drain and each panic that starts.
 	Drains, Panics func(balancer.Name)
-	// Engine applies compiled states. Reached returns the newest revision of the store in a
-	// snapshot. HostProblems returns the problems of the host.
+	// Engine applies compiled states. Reached returns the newest revision of the store whose
+	// changes a snapshot includes. HostProblems returns the problems of the host.
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
@@ -55,8 +55,8 @@ type Options struct {
 // New returns a Tracker without records.
 func New(o Options) *Tracker { return &Tracker{o: o} }
 
-// Reloads notes that by has requested a reload while last is the current state. The caller must
-// pass the result to done, which records it.
+// Reloads notes the start of a reload, with its requester and the current state. The caller must
+// call done with the result, which done records.
 func (r *Tracker) Reloads(last *model.State, by string) (done func(s *model.State, problems []balancer.Problem, err error)) {
 	r.reloads.Add(1)
 	return func(s *model.State, problems []balancer.Problem, err error) {
@@ -135,7 +135,7 @@ func (r *Tracker) Compiled(last, s *model.State, now time.Time) {
 	r.recordWithdrawn(last, s, now)
 }
 
-// recordFiles records that files were read again, or can't be read.
+// recordFiles records that files were read again, or that they can't be read.
 func (r *Tracker) recordFiles(last, s *model.State, now time.Time) {
 	was, id := &last.Snapshot, &s.Snapshot
 	switch {
@@ -166,7 +166,8 @@ func (r *Tracker) recordUnread(text string, s *model.State, now time.Time) {
 	r.o.Events.Record(e)
 }
 
-// served reports whether a port of a service, in the form of Problem.Port, has an endpoint in use.
+// served reports whether a port of a service has an endpoint in use. The port has the form of
+// Problem.Port.
 func served(s *model.State, name balancer.Name, port string) bool {
 	service, there := s.Snapshot.Services.Get(name)
 	if !there {
@@ -188,11 +189,11 @@ func served(s *model.State, name balancer.Name, port string) bool {
 }
 
 // maxStillDown is the maximum number of endpoints that get their own event at the start. All others
-// share one event.
+// share an event.
 const maxStillDown = 20
 
-// recordStillDown records the endpoints that are down when vipd starts. Their failures were
-// recorded by an earlier process, so this process has no event of them.
+// recordStillDown records the endpoints that are down when vipd starts. An earlier process recorded
+// their failures, so the history of this process has no events for them.
 func (r *Tracker) recordStillDown(s *model.State, now time.Time) {
 	var down []events.Event
 	for t, verdict := range s.Inputs.Health.All() {
@@ -219,7 +220,7 @@ func (r *Tracker) recordStillDown(s *model.State, now time.Time) {
 	}
 }
 
-// recordWithdrawn records the VIPs whose withdrawal starts or ends.
+// recordWithdrawn records the start and end of withdrawals of VIPs.
 func (r *Tracker) recordWithdrawn(last, s *model.State, now time.Time) {
 	for vip, c := range snap.Diff(last.Desired.VIPStates, s.Desired.VIPStates) {
 		switch {

@@ -1,4 +1,4 @@
-// Package unanswered finds endpoints that leave new connections unanswered, and reports each as a
+// Package unanswered finds endpoints that don't answer new connections. It reports each as a
 // problem with the likely cause and the command that fixes it.
 //
 //	outlier -> Heard (an endpoint, a client) -> Run reads the counters every 3 s -> Problems, Of

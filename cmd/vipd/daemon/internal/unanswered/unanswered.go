@@ -20,16 +20,16 @@ import (
 type Options struct {
 	// Counts returns the counts of each service's ports.
 	Counts func() map[traffic.Port]dataplane.FrontendCount
-	// Service returns the served service of that name, or nil.
+	// Service returns the service with a name if it is served, or nil.
 	Service func(name balancer.Name) *balancer.Service
 	// Health returns the verdict of an endpoint's checks.
 	Health func(balancer.Target) balancer.Verdict
-	// Source returns this host's address towards an endpoint. An invalid address means unknown.
+	// Source returns the address from which this host sends to an endpoint, or the zero address if
+	// it is unknown.
 	Source func(netip.Addr) netip.Addr
 }
 
-// Watch finds endpoints that leave connections without an answer. All methods may be called by any
-// goroutine.
+// Watch finds endpoints that don't answer connections. Its methods are safe for concurrent use.
 type Watch struct {
 	o    Options
 	wake wake.Signal
@@ -39,29 +39,30 @@ type Watch struct {
 	found    map[balancer.Target]explain.Silence
 }
 
-// suspect is an endpoint that left a connection unanswered in the last minute.
+// suspect is an endpoint that did not answer a connection within the last minute.
 type suspect struct {
 	client  netip.Addr // client of the last failure; invalid if this host opens the connections
 	err     error      // error of the last dial
 	samples []sample   // samples of the last minute, oldest first
 }
 
-// sample has an endpoint's counts at one time.
+// sample holds an endpoint's counts at one time.
 type sample struct {
 	at                    time.Time
 	connections, failures uint64
 }
 
 const (
-	// pause is the minimum time between two readings. Readings may use at most 1/share of the time.
+	// pause is the minimum time between two readings. Readings may need at most 1/share of the
+	// time.
 	pause, share = 3 * time.Second, 100
 	// maxPause is the maximum time between two readings. It is shorter than the window, so a
 	// problem is found within a window.
 	maxPause = window / 4
 	// window is the time over which an endpoint's share of failures is computed.
 	window = time.Minute
-	// minConnections and minPercent are the minimum number of connections, and the minimum share of
-	// failures, of a problem.
+	// minConnections is the minimum number of connections, and minPercent the minimum percentage of
+	// failures, from which an endpoint is a problem.
 	minConnections, minPercent = 10, 3
 	// maxSuspects is the maximum number of endpoints that are watched at a time.
 	maxSuspects = 1000
@@ -72,7 +73,7 @@ func New(o Options) *Watch {
 	return &Watch{o: o, wake: wake.New(), suspects: map[balancer.Target]*suspect{}}
 }
 
-// Record receives a connection that an endpoint did not answer. If the kernel forwards the
+// Record records a connection that an endpoint did not answer. If the kernel forwards the
 // connection, client is its client. Otherwise err is the error of the dial. Record does not block.
 func (w *Watch) Record(t balancer.Target, client netip.Addr, err error) {
 	w.mu.Lock()
@@ -89,7 +90,7 @@ func (w *Watch) Record(t balancer.Target, client netip.Addr, err error) {
 	s.client, s.err = client, err
 }
 
-// Run reads counters while endpoints are suspects, until ctx ends.
+// Run reads counters while there are suspects, until ctx ends.
 func (w *Watch) Run(ctx context.Context) error {
 	for {
 		select {
@@ -145,7 +146,7 @@ func count(service *balancer.Service, t balancer.Target, counts map[traffic.Port
 	return n
 }
 
-// add adds a sample. It returns false after a window without a failure.
+// add adds a sample. It returns false if the endpoint had no failure for a whole window.
 func (s *suspect) add(n sample) bool {
 	s.samples = append(s.samples, n)
 	for len(s.samples) > 2 && n.at.Sub(s.samples[1].at) >= window {
@@ -187,7 +188,7 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 		"or set snat = \"always\" for service %s", s.client, s.client, via, t.Service)
 }
 
-// StatsOf returns the statistics of an endpoint. It returns false if no failure is known.
+// StatsOf returns the statistics of an endpoint. It returns false if no failures are known.
 func (w *Watch) StatsOf(t balancer.Target) (explain.Silence, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

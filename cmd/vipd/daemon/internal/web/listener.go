@@ -16,15 +16,14 @@ import (
 	"vipd/cmd/vipd/daemon/internal/httpserve"
 )
 
-// Listener listens at api.http. While another program has the port, or the address is missing,
-// status has a problem and the listener retries. The start does not fail, because services don't
-// need api.http.
+// Listener listens at api.http. If another program has the port, or the address is missing, it
+// reports a problem and retries. vipd starts anyway, because services don't need api.http.
 type Listener struct {
 	at, file string
 	state    atomic.Pointer[listening]
 }
 
-// listening is the outcome of the last attempt to listen.
+// listening is the result of the last attempt to listen.
 type listening struct {
 	net.Listener
 	err error
@@ -33,8 +32,8 @@ type listening struct {
 // listenPause is the time between two attempts to listen.
 const listenPause = 2 * time.Second
 
-// Listen listens at an address, or returns nil if the address is "". It returns only errors that a
-// retry can't fix. file is the path of the configuration, for problems.
+// Listen starts to listen at an address. It returns nil if the address is "". It only returns
+// errors that a retry can't fix. file is the path of the configuration, for problems.
 func Listen(at, file string, log *slog.Logger) (*Listener, error) {
 	if at == "" {
 		return nil, nil

@@ -18,7 +18,7 @@ import (
 
 // Options configures a Handler.
 type Options struct {
-	// Views are the sources of the answers.
+	// Views provides the sources of the answers.
 	Views *status.Sources
 	// Metrics answers scrapes.
 	Metrics http.HandlerFunc
@@ -30,10 +30,10 @@ type Options struct {
 // server answers the requests to api.http.
 type server struct{ Options }
 
-// Bounds returns the limits of api.http's clients, many of which may follow the status page.
-// Clients get a quarter of the descriptors that userspace mode does not use, such as 256 of 1024 if
-// the process may open 4096. They can't use up the descriptors of health checks, files and
-// services.
+// Bounds returns the limits for api.http's clients, many of which may follow the status page.
+// Clients get a quarter of the descriptors that userspace mode does not use: for example, 256 of
+// 1024 if the process may open 4096. So they can't use up the descriptors of health checks, files
+// and services.
 func Bounds() httpserve.Bounds {
 	b := httpserve.Default()
 	b.Connections = max(b.Connections, userspace.Reserve()/4)
@@ -63,10 +63,10 @@ func Handler(o Options) http.Handler {
 // verdict is the body of /healthz and /readyz.
 type verdict struct {
 	OK bool `json:"ok"`
-	// Reasons has the reasons for a negative answer. It is empty if the answer is positive.
+	// Reasons lists the reasons for a negative answer. It is empty if the answer is positive.
 	Reasons []string `json:"reasons"`
-	// Problems are problems of the host that may keep traffic away although everything is applied.
-	// Only /readyz has them.
+	// Problems lists problems of the host that may prevent traffic although everything is applied.
+	// Only /readyz reports them.
 	Problems []string `json:"problems,omitempty"`
 	Mode     string   `json:"mode"`
 	// Revision is the applied revision of the store.
@@ -94,8 +94,8 @@ func (srv server) check(reasons func() []string, problems func() []balancer.Prob
 // daemon unhealthy.
 const patience = time.Minute
 
-// unhealthy returns reasons: a loop that is stuck, or a change that has waited too long. It ignores
-// frontends in backoff, which have their own problems.
+// unhealthy returns the reasons why vipd is unhealthy: a loop is stuck, or a change has waited too
+// long. It ignores frontends in backoff, which are reported as problems.
 func (srv server) unhealthy() []string {
 	var reasons []string
 	if stuck := srv.Views.Engine.Working(); stuck > patience {
@@ -110,7 +110,7 @@ func (srv server) unhealthy() []string {
 	return reasons
 }
 
-// overdue describes how long the desired state has not been applied, and the last error.
+// overdue describes for how long changes have not been applied, and the last error.
 func overdue(behind time.Duration, last string) string {
 	text := fmt.Sprintf("changes have not been applied for %s", behind.Round(time.Second))
 	if last != "" {
