@@ -18,7 +18,8 @@ import (
 	"vipd/dataplane"
 )
 
-// await polls. It does not follow changes, because the end of a connection is not a change.
+// await polls until the drain is complete. It does not follow changes, because the end of a
+// connection is not reported as a change.
 func (d *daemonOverride) await() error {
 	client, err := d.Client()
 	if err != nil {
@@ -47,8 +48,8 @@ func (d *daemonOverride) await() error {
 }
 
 // printOutcome prints the outcome of the wait for a drain. err is nil if the drain is complete.
-// left is the last number of connections, stillOn names the nodes that have them, and doneOn is the
-// number of nodes without connections.
+// left is the last number of connections, stillOn names the nodes that still have connections, and
+// doneOn is the number of nodes without connections.
 func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
@@ -69,7 +70,7 @@ func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uin
 }
 
 // printAbandoned prints the number of remaining connections if the wait ends before the drain.
-// where names the nodes that have them.
+// where names the nodes with these connections.
 func printAbandoned(c *cli.Call, left uint64, where string) error {
 	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {
@@ -85,11 +86,11 @@ func printAbandoned(c *cli.Call, left uint64, where string) error {
 	return fmt.Errorf("%w%s", c.Err(), state)
 }
 
-// unused is the state of an endpoint at a port that its service has no frontend for.
+// unused is the state of an endpoint at a port for which its service has no frontend.
 const unused balancer.BackendState = "unused"
 
-// countTargets adds up the connections of the targets' endpoints, and reports whether all of them
-// are closed to new connections.
+// countTargets adds up the connections of the targets' endpoints. closed reports whether none of
+// them gets new connections.
 func countTargets(endpoints []api.Endpoint, targets []api.OverrideTarget) (left uint64, closed bool) {
 	closed = true
 	for i := range endpoints {

@@ -143,7 +143,7 @@ func exhibits(c *cli.Call) []exhibit {
 	return all
 }
 
-// answer is the output of another verb, from stdout and stderr.
+// answer returns an exhibit with the output of another verb, from stdout and stderr.
 func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
@@ -170,7 +170,8 @@ func profile(c *cli.Call, ctx context.Context, what string) ([]byte, error) {
 	return d.Profile(ctx, what)
 }
 
-// output returns the output of a command, limited to lines that keep selects; nil selects all.
+// output returns an exhibit with the output of a command. keep selects lines; if nil, all lines are
+// kept.
 func output(name string, keep func(line string) bool, command ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		text, err := printed(ctx, command...)
@@ -200,7 +201,7 @@ func printed(ctx context.Context, command ...string) ([]byte, error) {
 	return text, fmt.Errorf("%s: %w", command[0], err)
 }
 
-// isOurs selects lines that name vipd's objects.
+// isOurs reports whether a line names an object of vipd.
 func isOurs(line string) bool { return strings.Contains(strings.ToLower(line), "vipd") }
 
 func ourTables(ctx context.Context) ([]byte, error) {

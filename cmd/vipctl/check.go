@@ -57,7 +57,7 @@ func runCheck(c *cli.Call) error {
 	return cmp.Or(c.Show(all, b.String), reported(all))
 }
 
-// readChecked is like readDefinitions, but also accepts standard input.
+// readChecked is like readDefinitions but also accepts standard input.
 func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	if place != stdinName {
 		return readDefinitions(place)
@@ -69,8 +69,8 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.LoadText(place, text)), nil
 }
 
-// checkFor compiles the definitions for a mode, or for the configured mode if mode is "", and adds
-// the problems found. It also adds requirements of health checks that this host does not meet.
+// checkFor compiles the definitions for a mode, or for the configured mode if mode is "". It adds
+// the problems found, and warnings for health checks that this host can't run.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))

@@ -100,7 +100,7 @@ func runCleanup(c *cli.Call) error {
 	return clean(c, conf, mode, false)
 }
 
-// wayOut is the advice about a running vipd.
+// wayOut is the advice if a vipd is running.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
 // clean runs the cleaners of a mode, or all, in order, and prints their actions.
@@ -128,7 +128,7 @@ func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) erro
 	return nil
 }
 
-// groupedFrom is the number of consecutive similar lines from which only the first three are
+// groupedFrom is the minimum number of consecutive similar lines of which only the first three are
 // printed.
 const groupedFrom = 10
 
@@ -174,8 +174,8 @@ func aroundAddress(line string) (before, address, behind string) {
 	return before, words[at], strings.TrimRight(behind, " ")
 }
 
-// ownConfig reads the configuration, which has the paths of files. It rejects a configuration with
-// mistakes, because cleanup could then remove the wrong files.
+// ownConfig reads the configuration, which contains the paths of files. It rejects a configuration
+// with mistakes, because cleanup could remove the wrong files.
 func ownConfig(c *cli.Call) (config.Config, error) {
 	file := c.Flags.String("config")
 	conf, problems, err := config.Load(file)
@@ -191,9 +191,9 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 	return conf, nil
 }
 
-// holdRunDir acquires the lock that a daemon holds for its lifetime, if the file exists, to keep
-// daemons out of run_dir. It also detects a daemon in another network namespace, and a daemon that
-// may not change this namespace. With force it ignores a daemon's lock.
+// holdRunDir acquires the lock that a daemon holds for its lifetime, if the lock file exists, to
+// keep daemons out of run_dir. It also detects a daemon in another network namespace, or a daemon
+// without the privilege to change this namespace. If force is true, it ignores a daemon's lock.
 func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -208,7 +208,8 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 	return lock, err
 }
 
-// refuseWhileServing returns an error if a daemon listens on the socket, or if that is unknown.
+// refuseWhileServing returns an error if a daemon listens on the socket, or if this can't be
+// determined.
 func refuseWhileServing(c *cli.Call) error {
 	socket, err := c.Socket()
 	if err != nil {
@@ -291,7 +292,7 @@ func removeFiles(files []string, dry bool) (removed []string, err error) {
 	return removed, errors.Join(failed...)
 }
 
-// cleanFolders removes the lock file as the last of all files, and the directories if they are
+// cleanFolders removes the lock file after all other files, and then the directories if they are
 // empty.
 func cleanFolders(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	removed, err := removeFiles([]string{lockfile.Path(conf.RunDir)}, dry)

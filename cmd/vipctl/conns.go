@@ -140,15 +140,16 @@ type connectionList struct {
 	omitted map[string]int
 	// text is JSON that is still to be printed.
 	text []byte
-	// collected has the connections for output formats that need the whole list.
+	// collected holds the connections for output formats that need the whole list.
 	collected []api.Connection
 }
 
-// isLive reports whether a connection counts as live: the kernel also remembers closed connections
-// and idle UDP flows.
+// isLive reports whether a connection counts as live. The kernel also remembers closed connections
+// and idle UDP flows, which don't.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
-// A long list is printed in blocks, of rows with common column widths or of JSON.
+// These are the sizes of the parts in which a long list is printed: rows with common column widths,
+// and bytes of JSON.
 const (
 	partRows  = 1000
 	partBytes = 1 << 16
@@ -218,7 +219,7 @@ func (l *connectionList) end(empty string) error {
 	return l.Print(text + omittedText(l.omitted))
 }
 
-// omittedText is a line with the numbers of connections that are not live, or "".
+// omittedText returns a line with the numbers of connections that are not live, or "".
 func omittedText(omitted map[string]int) string {
 	if len(omitted) == 0 {
 		return ""
@@ -254,7 +255,7 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	})
 }
 
-// connectionEvent formats one line.
+// connectionEvent formats an event as one line.
 func connectionEvent(p *cli.Printer, e *api.ConnectionEvent) string {
 	if p.Format == cli.FormJSON {
 		text, _ := json.Marshal(e) // all its fields can be encoded

@@ -28,11 +28,11 @@ type localDefinitions struct {
 	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
-	// config is the daemon's part of the file. It has the defaults if the file is missing.
+	// config is the daemon's part of the file, or the defaults if the file is missing.
 	config config.Config
 	// resolved holds the answers of lookups. Only lookUp fills it.
 	resolved snap.Map[balancer.LookupID, *balancer.Resolution]
-	// problems are all problems found, by file and line.
+	// problems lists all problems found, sorted by file and line.
 	problems []balancer.Problem
 }
 
@@ -61,8 +61,8 @@ func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	return d
 }
 
-// isConfig reports whether a file has sections of a daemon's configuration. Missing sections then
-// have their defaults.
+// isConfig reports whether a file has sections of a daemon's configuration. If so, its missing
+// sections have their defaults.
 func isConfig(doc *tomlfile.Document) bool {
 	for section := range doc.Tree() {
 		if section != "services" && section != "vips" && section != "defaults" {
@@ -72,8 +72,8 @@ func isConfig(doc *tomlfile.Document) bool {
 	return false
 }
 
-// sortProblems orders the problems by place, and removes duplicates, because two readers may find
-// the same.
+// sortProblems sorts the problems by place, and removes duplicates, because two readers may find
+// the same problem.
 func (d *localDefinitions) sortProblems() {
 	slices.SortStableFunc(d.problems, func(a, b balancer.Problem) int {
 		return cmp.Or(
@@ -84,7 +84,7 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions as a node with this host's addresses would, and returns the
+// compile compiles the definitions like a node with this host's addresses, and returns the
 // frontends. It adds the problems that the daemon would report.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
@@ -107,14 +107,15 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// These limit the lookups for a file: their total time, and the number of simultaneous lookups.
+// These limit the lookups for a file: the time for all of them, and the number of simultaneous
+// lookups.
 const (
 	lookupTime = 10 * time.Second
 	maxLookups = 64
 )
 
-// lookUp looks the names of endpoints up until ctx ends. It runs no programs, and returns the
-// services that would need them.
+// lookUp looks up the names of endpoints until ctx ends. It runs no programs. It returns the
+// services whose endpoints depend on programs.
 func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})
 	var running sync.WaitGroup
@@ -163,8 +164,8 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	return slices.Compact(local)
 }
 
-// covers reports whether file was read. A service that came from a covered file and is now missing
-// was removed from it.
+// covers reports whether file was read. If a covered file no longer contains a service that came
+// from it, the service was removed.
 func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {

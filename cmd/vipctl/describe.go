@@ -85,8 +85,8 @@ func runDescribe(c *cli.Call) error {
 	})})
 }
 
-// kindOf returns the kind of a name. An address is a VIP; a name is a node only if a node of the
-// fleet has it and no service does.
+// kindOf returns the kind of object that a name refers to. An address is a VIP. A name is a node
+// only if a node of the fleet has it and no service does.
 func kindOf(c *cli.Call, name string) string {
 	if _, err := netip.ParseAddr(name); err == nil {
 		return "vip"
@@ -208,7 +208,7 @@ func pathText(a api.Address) string {
 	return text
 }
 
-// describedName is a DNS name of endpoints, with its present endpoints and the lookups of services.
+// describedName is a DNS name of endpoints, with its current endpoints and the lookups of services.
 type describedName struct {
 	Name      string         `json:"name"`
 	Lookups   []namedLookup  `json:"lookups"`

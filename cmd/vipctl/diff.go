@@ -87,7 +87,7 @@ func runDiff(c *cli.Call) error {
 	return err
 }
 
-// serviceDiff has the differences of one service.
+// serviceDiff holds the differences of one service, VIP or setting.
 type serviceDiff struct {
 	Service balancer.Name `json:"service,omitempty"`
 	// VIP is the address whose settings differ, if the difference is not in a service.
@@ -98,11 +98,11 @@ type serviceDiff struct {
 	Restart bool   `json:"restart,omitempty"`
 	// What is "added", "removed", or "changed".
 	What string `json:"what"`
-	// Fields are the differing fields.
+	// Fields lists the fields that differ.
 	Fields []fieldDiff `json:"fields,omitempty"`
 }
 
-// fieldDiff is one field; nil means that it is not set.
+// fieldDiff is a field that differs. A nil value means that the field is not set.
 type fieldDiff struct {
 	Field string `json:"field"`
 	Runs  any    `json:"runs"`
@@ -195,14 +195,14 @@ func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
 }
 
 // comparesEtcd reports whether files are compared with etcd instead of the running daemon. The
-// daemon's own configuration is always compared with the daemon.
+// daemon's own configuration is compared with the daemon, unless an etcd is named.
 func comparesEtcd(c *cli.Call, files []string) bool {
 	own := func(file string) bool { return file != stdinName && cli.SamePlace(file, c.Flags.String("config")) }
 	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
 }
 
-// showDifferences prints the differences, and returns the verb's result. If incomplete is set, some
-// services could not be compared.
+// showDifferences prints the differences, and returns the verb's result. incomplete reports whether
+// some services could not be compared.
 func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, between string) (err error) {
 	if len(differences) == 0 && c.Format != cli.FormJSON {
 		c.Say("no differences between %s", between)
@@ -236,8 +236,8 @@ func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error
 	return bad, nil
 }
 
-// compare lists the changes that the daemon would make if it read d, ordered by service name. It
-// omits the services in bad.
+// compare lists the changes that the daemon would make if it read d, sorted by service. It omits
+// the services in bad.
 func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]balancer.Problem) ([]serviceDiff, error) {
 	differences := []serviceDiff{}
 	runs := map[balancer.Name]bool{}
@@ -275,7 +275,7 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 	return differences, nil
 }
 
-// compareFields lists the differing fields of two definitions, both in the form of the API.
+// compareFields lists the fields that differ between two definitions in the form of the API.
 func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	all := map[string]any{}
 	for _, definition := range []*map[string]any{&runs, &wants} {
@@ -296,8 +296,8 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	return fields, nil
 }
 
-// unread returns an error if the daemon has not read its store since its start, so there is nothing
-// to compare.
+// unread returns an error if the daemon has not been able to read its store since it started,
+// because there is nothing to compare with.
 func unread(c *cli.Call) error {
 	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
@@ -334,7 +334,7 @@ func differencesText(p *cli.Printer, differences []serviceDiff) string {
 	return b.String()
 }
 
-// fieldsText formats each field with its present and its new value.
+// fieldsText formats each field with its current value and its new value.
 func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	var b strings.Builder
 	for _, f := range fields {
@@ -348,7 +348,7 @@ func fieldsText(p *cli.Printer, fields []fieldDiff) string {
 	return b.String()
 }
 
-// diffFleet compares files with etcd, as apply would change it.
+// diffFleet lists the changes that apply would make in etcd with these files.
 func diffFleet(c *cli.Call, places []string) error {
 	g, err := readGiven(c, places, c.Flags.Bool("recursive"))
 	if err != nil {

@@ -6,8 +6,8 @@
 // A new verb needs one file and one line in verbs (main.go). Its help, completion and output follow
 // from the fields of the Verb.
 //
-// Changes of services in etcd are an edit (edit.go): the user's files (given.go) become an
-// etcd.Plan, which reads, checks and writes. The edit prints its answers.
+// A change of services in etcd is an edit (edit.go): the user's files (given.go) become a plan,
+// which reads etcd, checks the changes and writes them. The edit prints the results.
 //
 // Errors are values until cli.Run maps them to exit codes: 0 done, 1 it failed, 2 wrong use, 3
 // differences, 4 a service is down, 130 interrupted.

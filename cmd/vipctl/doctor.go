@@ -51,8 +51,8 @@ func runDoctor(c *cli.Call) error {
 	return err
 }
 
-// examined returns this host with the state of its vipd. If vipd does not answer, it compiles the
-// configuration file instead.
+// examined returns this host with the state of its vipd. If vipd does not answer, it uses the
+// services of the configuration file instead.
 func examined(c *cli.Call) doctor.Host {
 	h := doctor.ThisHost()
 	h.Modes, h.Config = modes.All(), config.Default()
@@ -92,7 +92,7 @@ func examined(c *cli.Call) doctor.Host {
 	return h
 }
 
-// askVipd reads the state of a running vipd. It returns false if none answers.
+// askVipd reads the state of a running vipd into h. It returns false if no vipd answers.
 func askVipd(c *cli.Call, h *doctor.Host) bool {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil {

@@ -93,8 +93,8 @@ func unweighted() string {
 	return strings.Join(names, ", ")
 }
 
-// request reads the targets from the first arguments or from --node. more is the number of
-// arguments that follow the targets.
+// request reads the targets from --node or from the first arguments. more is the number of
+// arguments after the targets.
 func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	q = api.OverrideRequest{
 		Node: c.Flags.String("node"), By: operator(c), Reason: c.Flags.String("reason"), Expires: c.Flags.Duration("expires"), Force: c.Flags.Bool("force"),
@@ -120,8 +120,8 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	return q, nil
 }
 
-// endpointArgs splits SERVICE/ADDRESS, the form of "get endpoints -o name", and reads service/NAME
-// as SERVICE.
+// endpointArgs splits SERVICE/ADDRESS, the form of "get endpoints -o name". It also accepts
+// service/NAME instead of a service.
 func endpointArgs(args []string) []string {
 	if len(args) == 1 {
 		if service, address, ok := strings.Cut(args[0], "/"); ok {
@@ -177,7 +177,7 @@ func runWeight(c *cli.Call) error {
 	return err
 }
 
-// until describes when a change expires; it returns "" if the change is permanent.
+// until describes when a change expires. It returns "" if the change does not expire.
 func until(q api.OverrideRequest) string {
 	if q.Expires == 0 {
 		return ""
@@ -199,9 +199,9 @@ func runUndrain(c *cli.Call) error {
 	return o.override(o.undrained)
 }
 
-// nodeOverrider is newOverrider for a node that may own VIPs. The node enters standby before its
-// endpoints are drained, and leaves it before they are undrained. It returns nil if the node has no
-// endpoint.
+// nodeOverrider is like newOverrider for a node that may own VIPs. The node enters standby before
+// its endpoints are drained, and leaves standby before they are undrained. It returns nil if the
+// node has no endpoints.
 func nodeOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if q.Node != "" && c.OwnsByVRRP() {
 		if left, err := drainByVRRP(c, q.Node, *q.Draining); !left || err != nil {
@@ -253,11 +253,11 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider changes overrides: in the daemon of this host, only for this host, or in etcd, for all
-// nodes.
+// overrider changes overrides, either in the daemon of this host for this host alone, or in etcd
+// for all nodes.
 type overrider interface {
-	// override makes the change, and prints the line that describe returns for each affected
-	// endpoint.
+	// override makes the change. For each affected endpoint, it prints the line that describe
+	// returns.
 	override(describe func(api.OverrideTarget) string) error
 	// undrained describes the result of an undrain for a target.
 	undrained(api.OverrideTarget) string
@@ -267,7 +267,7 @@ type overrider interface {
 	await() error
 }
 
-// newOverrider chooses where to write the override. It chooses the daemon if no etcd is named, and
+// newOverrider chooses where to write the override. If no etcd is named, it chooses the daemon if
 // the socket is named or the service is defined in files. Otherwise it chooses etcd.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
@@ -288,9 +288,9 @@ func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 type daemonOverride struct {
 	*cli.Call
 	request api.OverrideRequest
-	// before are the endpoints before an undrain.
+	// before lists the endpoints before an undrain.
 	before []api.Endpoint
-	// targets are the affected endpoints.
+	// targets lists the affected endpoints.
 	targets []api.OverrideTarget
 }
 
@@ -334,8 +334,8 @@ func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget)
 	}
 }
 
-// noteFormerDrains names the drained addresses of a requested service that are not endpoints now,
-// after an undrain of a DNS name. The name may have had them.
+// noteFormerDrains is called after an undrain of a DNS name. It names addresses of the service that
+// are still drained but no longer endpoints, because the name may have had these addresses.
 func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTarget, isEndpoint func(api.OverrideTarget) bool) {
 	var left []string
 	for _, t := range all {
@@ -350,8 +350,8 @@ func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTar
 	}
 }
 
-// noteIdle prints the targets' services that no longer have an endpoint for new connections. If the
-// daemon does not answer, it prints nothing.
+// noteIdle prints which of the targets' services no longer have an endpoint for new connections. If
+// the daemon does not answer, it prints nothing.
 func (d *daemonOverride) noteIdle() {
 	s, _ := cli.AskDaemon(d.Call, (*api.Client).Status)
 	for _, p := range s.Problems {

@@ -21,29 +21,29 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// edit is a set of changes to the services in etcd, and to the settings of addresses there.
+// edit is a set of changes to services, and to settings of VIPs, in etcd.
 type edit struct {
 	*cli.Call
 	plan *definitions.Plan
 	vips []*edited
 }
 
-// edited is the result of a change of one service, or of the settings of an address.
+// edited is the result of a change of one service, or of the settings of one VIP.
 type edited struct {
 	Name balancer.Name       `json:"service,omitempty"`
 	VIP  netip.Addr          `json:"vip,omitzero"`
 	What definitions.Outcome `json:"what"`
-	// Revision is the revision of the write, or of an unchanged definition; 0 means that nothing is
-	// written yet.
+	// Revision is the revision of the write, or of an unchanged definition. It is 0 before the
+	// write.
 	Revision int64 `json:"revision,omitempty"`
-	// Addresses are the addresses that pools have assigned to the service.
+	// Addresses lists the addresses that pools have assigned to the service.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 	// Fields are the differing fields.
 	Fields []fieldDiff `json:"fields,omitempty"`
 	// Error is the reason why the change was not written.
 	Error string `json:"error,omitempty"`
 
-	// settings has the address's settings; nil removes them.
+	// settings holds the VIP's settings. If nil, the settings are removed.
 	settings map[string]any
 }
 
@@ -54,8 +54,8 @@ func (e *edited) subject() string {
 	return string(e.Name)
 }
 
-// newEdit plans changes. problems has the problems of reading the files; problems of the changes
-// are added, ordered by place.
+// newEdit plans changes. problems lists the problems found while the files were read. The problems
+// of the changes are added later, sorted by place.
 func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
@@ -78,7 +78,7 @@ func (e *edit) read() error {
 	return err
 }
 
-// removeOthers adds the removal of services in etcd that no file defines.
+// removeOthers adds removals of all services in etcd that no file defines.
 func (e *edit) removeOthers(g *given) {
 	for _, name := range slices.Sorted(maps.Keys(e.plan.Stored())) {
 		if g.services[name] == nil {
@@ -87,8 +87,8 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds problems of the changes: problems that the writer finds, and exceeded limits of the
-// fleet's hosts.
+// judge adds the problems that the writer finds, and problems about exceeded limits of the fleet's
+// hosts.
 func (e *edit) judge() (err error) {
 	e.plan.Nodes, err = e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -153,9 +153,9 @@ func author(c *cli.Call) string {
 	return name
 }
 
-// editResult is an edit in JSON.
+// editResult is the result of an edit in JSON.
 type editResult struct {
-	// Revision is the revision at which all of it is in effect.
+	// Revision is the revision at which all changes are in effect.
 	Revision int64     `json:"revision"`
 	Services []*edited `json:"services"`
 	// VIPs are the settings of addresses.
@@ -185,7 +185,7 @@ func (e *edit) services(dry bool) (all []*edited, err error) {
 	return all, nil
 }
 
-// report prints the result of each service, or its prediction.
+// report prints the result for each service. If dry is true, the results are predictions.
 func (e *edit) report(dry bool) error {
 	services, err := e.services(dry)
 	if err != nil {

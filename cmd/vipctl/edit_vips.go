@@ -9,8 +9,8 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// wantVIPs adds the changes of addresses' settings. It reads etcd only if a file has settings, or
-// pruning is requested.
+// wantVIPs adds the changes of VIPs' settings. It reads etcd only if a file contains such settings,
+// or if pruning is requested.
 func (e *edit) wantVIPs(g *given, prune bool) error {
 	if len(g.vips) == 0 && !prune {
 		return nil

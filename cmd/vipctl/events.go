@@ -49,7 +49,7 @@ func eventsVerb() *cli.Verb {
 	}
 }
 
-// eventList is a filtered list of events, and its form.
+// eventList is a filtered list of events, with its output format.
 type eventList struct {
 	*cli.Call
 	query api.EventsQuery
@@ -107,8 +107,8 @@ func (l *eventList) checkKinds() error {
 	return nil
 }
 
-// window reads the range of events from the flags. It returns the number of the latest events to
-// show; a negative number means all.
+// window reads the range of events from the flags. lines is the number of latest events to show. If
+// negative, all events are shown.
 func (l *eventList) window() (lines int, err error) {
 	lines = l.Flags.Int("lines")
 	follow, set := l.Flags.Bool("follow"), l.Flags.IsSet("lines")
@@ -145,8 +145,8 @@ func (l *eventList) known() error {
 	return isService(l.Call, l.query.Service)
 }
 
-// past returns the latest events, or all of them if lines is negative. any reports whether the
-// daemon had events. The query then starts after them.
+// past returns the latest events, or all events if lines is negative. any reports whether the
+// daemon had events. Later queries start after these events.
 func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {
@@ -164,7 +164,7 @@ func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	return events, any, err
 }
 
-// follow shows new events, even after restarts of the daemon. The end of ctx is the normal end.
+// follow shows new events, even after restarts of the daemon. It returns nil when ctx ends.
 func (l *eventList) follow() error {
 	l.query.Follow = true
 	return follow(l.Call, true, func(received func()) error {
@@ -186,7 +186,7 @@ func (l *eventList) missed(n uint64) string {
 	return wording.Count(n, "event") + ", of any kind and service, were lost before they could be read"
 }
 
-// showEvents prints events, the first events below the titles.
+// showEvents prints events. If first is true, it prints the titles before them.
 func (l *eventList) showEvents(events []api.Event, first bool) error {
 	var b strings.Builder
 	if l.Format == cli.FormJSON {
@@ -219,7 +219,7 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 	return nil
 }
 
-// when formats a time of today, or a day and a time.
+// when formats a time of today as a time of day, and other times with the day.
 func (l *eventList) when(at time.Time) string {
 	at, now := at.Local(), l.Now().Local()
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {
@@ -277,9 +277,9 @@ func eventStyle(e *api.Event) table.Style {
 	return table.Plain
 }
 
-// sinceTime parses a time in the past: a duration such as 10m, the latest time of day that is not
-// in the future, or a day and a time, all local. words describes it in a sentence: "in the last
-// 10m", "since 23:15".
+// sinceTime parses a time in the past: a duration such as 10m, a time of day, or a day and a time.
+// Times are local, and a time of day is the latest that is not in the future. words describes the
+// time in a sentence, such as "in the last 10m" or "since 23:15".
 func sinceTime(text string, now time.Time) (from time.Time, words string, err error) {
 	if d, err := time.ParseDuration(text); err == nil {
 		if d < 0 {

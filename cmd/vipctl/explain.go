@@ -58,7 +58,7 @@ func runExplain(c *cli.Call) error {
 	return err
 }
 
-// clientArg reads a client's address, with an optional port.
+// clientArg parses a client's address with an optional port.
 func clientArg(text string) (netip.AddrPort, error) {
 	t, err := balancer.ParseTarget("", text)
 	if err != nil {
@@ -67,7 +67,7 @@ func clientArg(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(t.Addr, t.Port), nil
 }
 
-// explanation formats the verdict, and a line for each step.
+// explanation formats the verdict and a line for each step.
 func explanation(p *cli.Printer, e *api.Explanation) string {
 	style := table.Bad
 	if e.Verdict == explain.Served {

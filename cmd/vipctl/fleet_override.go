@@ -21,9 +21,9 @@ type fleetOverride struct {
 	request api.OverrideRequest
 	lookup.Place
 	targets []balancer.Target
-	// own are endpoints on the requested node that belong to services in this host's files.
+	// own lists endpoints on the requested node that belong to services in this host's files.
 	own []string
-	// resolved are the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
+	// resolved holds the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
 	resolved map[string]bool
 	// result is the result of the change.
 	result fleetResult
@@ -86,8 +86,8 @@ func (f *fleetOverride) noteUnresolved() {
 }
 
 // addKept adds details from the daemon of this host: endpoints that are down, answers of agents,
-// endpoints with expired leases that it keeps in use, and own. If the daemon does not answer,
-// nothing is added. Nodes obey overrides in etcd for endpoints with expired leases.
+// endpoints with expired leases that the daemon keeps in use, and own. If the daemon does not
+// answer, it adds nothing. Nodes also apply overrides in etcd to endpoints with expired leases.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -179,7 +179,7 @@ func (f *fleetOverride) socketWords() string {
 	return socket
 }
 
-// waitText explains how to wait for a revision; it is empty if there is none.
+// waitText explains how to wait for a revision, or returns "" if the revision is 0.
 func waitText(revision int64) string {
 	if revision == 0 {
 		return ""
@@ -210,8 +210,8 @@ func (f *fleetOverride) set(t balancer.Target, change balancer.Override) (next *
 	return next, revision, nil
 }
 
-// noteLocalDrains prints the targets that the daemon of this host drains by its own override, which
-// is not in etcd. If the daemon does not answer, it prints nothing.
+// noteLocalDrains prints the targets that the daemon of this host drains because of a local
+// override, which is not in etcd. If the daemon does not answer, it prints nothing.
 func (f *fleetOverride) noteLocalDrains() {
 	endpoints, _ := cli.AskDaemon(f.Call, (*api.Client).Endpoints)
 	for _, t := range f.targets {
@@ -223,7 +223,8 @@ func (f *fleetOverride) noteLocalDrains() {
 	}
 }
 
-// drainedHere reports whether an endpoint drains by an override of its own host instead of etcd.
+// drainedHere reports whether an endpoint drains because of a local override of this host instead
+// of an override in etcd.
 func (f *fleetOverride) drainedHere(e api.Endpoint) bool {
 	o := e.Override
 	t, err := balancer.ParseTarget(e.Service, e.Address)
@@ -278,7 +279,7 @@ func (f *fleetOverride) await() error {
 	return printOutcome(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
-// isDrain reports whether a node's drain concerns the target, or a part of it.
+// isDrain reports whether a node's drain is about the target or a part of it.
 func isDrain(t balancer.Target, d schema.NodeDrain) bool {
 	return d.Service == t.Service && isAt(d.Address, t.Address())
 }

@@ -90,8 +90,8 @@ func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 	return s, err
 }
 
-// followFleet shows the content of etcd, and with -w each change. During an outage of etcd it shows
-// the last content.
+// followFleet shows the content of etcd. With -w, it shows each change. During an outage of etcd,
+// the last content remains.
 func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if !c.Flags.Bool("watch") {
 		s, err := cli.AskEtcd(c, readEtcd)
@@ -122,7 +122,7 @@ func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	return err
 }
 
-// showChange shows one state of etcd, or that etcd is unavailable.
+// showChange shows a state of etcd, or that etcd is unavailable.
 func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Snapshot) error) error {
 	switch {
 	case !s.Connected && s.Revision == 0 && s.Err != nil:

@@ -20,16 +20,16 @@ func watchFlag() cli.Flag {
 // reconnectInterval is the pause between two attempts to reach a stopped daemon.
 const reconnectInterval = time.Second
 
-// showError is an error of writing the output. It ends the verb, unlike an error of the connection
-// to the daemon.
+// showError is an error of writing the output. Unlike an error of the connection to the daemon, it
+// ends the verb.
 type showError struct{ error }
 
 // Unwrap returns the error of the write.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow reads a stream of a daemon's answers. After a restart of the daemon it starts the stream
-// again, but only if the daemon has ever answered. The stream calls received for each answer. The
-// end of ctx is the normal end.
+// follow reads a stream of the daemon's answers. After a restart of the daemon, it starts the
+// stream again, but only if the daemon has answered before. The stream calls received for each
+// answer. follow returns nil when ctx ends.
 func follow(c *cli.Call, answered bool, stream func(received func()) error) error {
 	away := false
 	received := func() {
@@ -60,8 +60,8 @@ func follow(c *cli.Call, answered bool, stream func(received func()) error) erro
 	}
 }
 
-// showDaemon shows the daemon's answer to a request, and with -w each change of it. what is the
-// request's name in the API's path.
+// showDaemon shows the daemon's answer to a request. With -w, it shows each new answer. what is the
+// name of the request in the API's path.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {
@@ -93,14 +93,16 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 	})
 }
 
-// pace is the interval of requests, and the maximum time without an answer after the first answer.
+// pace holds the interval of requests, and the maximum time without an answer after the first
+// answer.
 type pace struct{ interval, patience time.Duration }
 
 // firstPatience is the maximum wait for the first answer. It is short because the command line may
 // name the wrong daemon or etcd.
 const firstPatience = 15 * time.Second
 
-// poll calls ask at intervals until it is done, ctx ends, or ask has failed for too long.
+// poll calls ask at intervals until ask reports that it is done, ctx ends, or ask has failed for
+// too long.
 func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
@@ -130,14 +132,14 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
-// frame is the last state that was shown. The zero value means that none was shown.
+// frame is the last state that was shown. The zero value means that no state was shown yet.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame shows the next state, unless its text equals the last. On a terminal it overwrites the
-// last table; otherwise an empty line separates the tables.
+// showFrame shows the next state, unless its text equals the last text. On a terminal, it
+// overwrites the last table. Otherwise an empty line separates the tables.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr

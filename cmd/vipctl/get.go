@@ -74,20 +74,21 @@ func plainService(text string) string {
 	return text
 }
 
-// kind is something that get lists.
+// kind is a kind of object that get lists.
 type kind[T any] struct {
-	// name is the singular name. where follows the name in sentences, such as " in etcd".
+	// name is the singular name of the kind. where follows the name in sentences, such as " in
+	// etcd".
 	name, where string
 	// read calls show with all objects of the kind. With -w it calls show again at each change.
 	read func(c *cli.Call, show func([]T) error) error
-	// id returns the name for -o name. named reports whether NAME selects an object; if nil, NAME
-	// must equal id.
+	// id returns the name of an object for -o name. named reports whether an argument selects an
+	// object. If named is nil, the argument must equal id.
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
 	// absent returns the error for a name that is not found. If nil, absentIn returns it.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence for an empty list; "" means the usual sentence.
+	// none is the sentence for an empty list. If empty, the usual sentence is used.
 	none string
 }
 
@@ -136,7 +137,7 @@ func readFrontends(c *cli.Call, show func([]api.Frontend) error) error {
 	return showDaemon(c, "frontends", (*api.Client).Frontends, show)
 }
 
-// kindName reads the first argument, in the singular or plural.
+// kindName reads the kind in the first argument, which may be singular or plural.
 func kindName(c *cli.Call) (string, error) {
 	kinds := []string{"services", "endpoints", "frontends", "nodes", "pools", "vips"}
 	name := strings.TrimSuffix(c.Args[0], "s") + "s"
@@ -153,7 +154,7 @@ func kindName(c *cli.Call) (string, error) {
 	return name, nil
 }
 
-// get lists one kind, or the elements that the second argument names.
+// get lists the objects of a kind, or the objects that the second argument selects.
 func get[T any](c *cli.Call, k *kind[T]) error {
 	name := c.Argument(1)
 	return k.read(c, func(all []T) error {
@@ -209,7 +210,8 @@ func idLines[T any](all []T, id func(*T) string) string {
 	return text.String()
 }
 
-// served reports whether --down omits t: it is an endpoint that gets new connections, or a backup.
+// served reports whether --down omits t, because t is an endpoint that gets new connections, or a
+// backup, and is not down.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -219,7 +221,8 @@ func served[T any](t T) bool {
 	return false
 }
 
-// isKnown is isService for the daemon. For etcd, readFleetServices has already checked the name.
+// isKnown is like isService for the daemon. For etcd, it returns nil, because readFleetServices has
+// already checked the name.
 func isKnown(c *cli.Call, name string) error {
 	if c.FleetWide {
 		return nil
@@ -227,7 +230,7 @@ func isKnown(c *cli.Call, name string) error {
 	return isService(c, name)
 }
 
-// isService returns an error with a suggestion, unless the daemon has the service.
+// isService returns an error with a suggestion if the daemon does not have the service.
 func isService(c *cli.Call, name string) error {
 	services, err := cli.AskDaemon(c, accepted)
 	if err != nil || slices.ContainsFunc(services, func(s api.Service) bool { return string(s.Name) == name }) {
@@ -236,13 +239,13 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted selects the services that were accepted at least once.
+// accepted returns the daemon's services that were accepted at least once.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
 }
 
-// isFrontend is isService for the names of frontends, which may be keys.
+// isFrontend is like isService, but name may also be the key of a frontend.
 func isFrontend(c *cli.Call, name string) error {
 	if _, err := balancer.ParseKey(name); err == nil {
 		return absent("frontend", name, "", frontendKeys(c, nil))
@@ -263,8 +266,8 @@ func notServed(c *cli.Call, name string, services []api.Service) error {
 	return absent("service", name, "", namesOf(services))
 }
 
-// absent returns the error for an unknown name of a kind. It suggests a similar name, or lists the
-// known names if none is similar. where names the searched place.
+// absent returns the error for an unknown name. It suggests a similar name or, if there is none,
+// lists the known names. where names the place that was searched.
 func absent(what, name, where string, known []string) error {
 	return fmt.Errorf("there is no %s %q%s%s", what, name, where, lookup.Other(name, known))
 }
@@ -319,7 +322,8 @@ func servicesTable(p *cli.Printer, services []api.Service) *table.Table {
 	return t
 }
 
-// few lists the first n elements and the number of the others. In the wide form it lists all.
+// few lists the first n elements and the number of the others. In the wide form, it lists all
+// elements.
 func few(p *cli.Printer, list []string, n int) string {
 	if p.Format == cli.FormWide || len(list) <= n+1 && n > 1 || len(list) <= n {
 		return strings.Join(list, ",")
@@ -352,7 +356,7 @@ func number[N int | int64 | uint64](n N) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
-// badCount returns the style of a number that should be 0.
+// badCount returns the style of a number, which should be 0.
 func badCount(text string) table.Style {
 	if text == "0" {
 		return table.Plain

@@ -25,7 +25,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// stdinName is standard input among files.
+// stdinName is the name that represents standard input in a list of files.
 const stdinName = "-"
 
 func fileFlag(usage string) cli.Flag {
@@ -40,7 +40,7 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and show what would be done"}
 }
 
-// written is the definition of a service, or of the settings of an address, in a file.
+// written is a definition in a file: of a service, or of the settings of a VIP.
 type written struct {
 	fields map[string]any
 	where  balancer.Locator
@@ -50,14 +50,14 @@ type written struct {
 type given struct {
 	services map[balancer.Name]*written
 	vips     map[netip.Addr]*written
-	// bare are the files without any service or settings of an address.
+	// bare lists the files that contain neither services nor settings of VIPs.
 	bare []string
 	// problems are the problems found. A field that this version does not know is a warning.
 	problems []balancer.Problem
 }
 
-// readGiven reads files, directories and standard input. An error means that something can't be
-// read at all; mistakes in its content are problems.
+// readGiven reads files, directories and standard input. It returns an error if something can't be
+// read at all. Mistakes in the content are problems.
 func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
@@ -79,8 +79,8 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files of a place. It is the file itself or, for a directory, its files that end
-// in .toml or .json; with recursive, also the files in subdirectories.
+// filesAt lists the files of a place: the file itself or, for a directory, its files that end in
+// .toml or .json. If recursive is true, it includes files in subdirectories.
 func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
@@ -148,8 +148,7 @@ func unreadable(place string, err error) error {
 	return fmt.Errorf("reading %s: %w", place, reason(err))
 }
 
-// reason returns the cause of an error about a file or a program, without the name of the file or
-// program.
+// reason returns the cause of an error about a file or a program, without its name.
 func reason(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return path.Err
@@ -160,8 +159,8 @@ func reason(err error) error {
 	return err
 }
 
-// readStream reads a stream up to its end. An interrupt ends the wait: the goroutine that still
-// reads ends with the process.
+// readStream reads a stream up to its end, or until ctx ends. In the latter case, the goroutine
+// that still reads ends with the process.
 func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte, error) {
 	var text []byte
 	done := make(chan error, 1)
@@ -184,8 +183,8 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	}
 }
 
-// add parses a file. It is parsed as JSON if it starts with a brace, because TOML never does, and
-// otherwise as TOML.
+// add parses a file. If the text starts with a brace, which TOML never does, it is JSON. Otherwise
+// it is TOML.
 func (g *given) add(file string, text []byte) {
 	var tables, vips map[string]any
 	var under func(section, name string) balancer.Locator
@@ -215,8 +214,8 @@ func (g *given) add(file string, text []byte) {
 	}
 }
 
-// readTOML returns the tables of services. It accepts sections of a daemon's configuration next to
-// them; anything else is a mistake.
+// readTOML returns the tables of services. It also accepts sections of a daemon's configuration.
+// Any other section is a mistake.
 func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	conf := config.Default()
 	for _, p := range decode.Into(&conf, doc.Tree()) {

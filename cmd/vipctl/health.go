@@ -29,7 +29,7 @@ func since(p *cli.Printer, e *api.Endpoint) string {
 	return elapsed(p, e.Check.Since)
 }
 
-// why returns the last result of an endpoint's check, and everything else that affects the
+// why returns the last result of an endpoint's check, and all other reasons that affect the
 // endpoint's use.
 func why(p *cli.Printer, e *api.Endpoint) string {
 	return strings.Join(slices.Concat(checkNotes(p, e), useNotes(p, e)), "; ")
@@ -117,8 +117,8 @@ func weights(endpoints []api.Endpoint) []string {
 	return all
 }
 
-// weightPercent returns the share of its weight that an active endpoint has, because of a slow
-// start and of its agent. An override of the weight has priority over the agent.
+// weightPercent returns the percentage of its weight that an active endpoint gets, because of a
+// slow start or its agent. An override of the weight has priority over the agent.
 func weightPercent(e *api.Endpoint) int {
 	percent := 100
 	if e.State != balancer.Active {
@@ -224,7 +224,7 @@ func (out *sheet) health(h *api.HealthCount) {
 // servicesNamed is the default maximum number of services in a line.
 const servicesNamed = 10
 
-// services writes a common text, followed by a text for each service.
+// services writes a label and a text for each service. It shortens a long list.
 func (out *sheet) services(what, sep string, style table.Style, texts []string) {
 	if len(texts) == 0 {
 		return

@@ -59,7 +59,7 @@ type textChange struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
-	// Rollback is the number of the text that was written again; 0 means none.
+	// Rollback is the number of the text that was written again, or 0.
 	Rollback int                 `json:"rollback,omitempty"`
 	Revision int64               `json:"revision,omitempty"`
 	What     definitions.Outcome `json:"what"`
@@ -129,7 +129,7 @@ func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
 }
 
-// textNumber finds the entry that the second argument names.
+// textNumber returns the index of the entry that the second argument names.
 func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
 	at := slices.IndexFunc(entries, func(e definitions.HistoryEntry) bool { return e.N == n })
@@ -170,7 +170,8 @@ func whatOf(fields, before map[string]any) definitions.Outcome {
 	return definitions.Updated
 }
 
-// changeText describes the changes of a text. In narrow tables it has only the first two fields.
+// changeText describes the changes of a text. In narrow tables, it describes only the first two
+// fields.
 func changeText(p *cli.Printer, e textChange) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)
@@ -225,8 +226,8 @@ func fieldChange(d fieldDiff) string {
 	return strings.TrimSpace(d.Field + " " + strings.Join(parts, " "))
 }
 
-// listChange returns the entries of a list that the other list does not have, or has with other
-// values. A table is represented by its name, another entry by its text.
+// listChange returns the entries of a list that the other list lacks, or has with other values. A
+// table is represented by its name, and any other entry by its text.
 func listChange(entries, other any) (names []string) {
 	list, _ := entries.([]any)
 	rest, _ := other.([]any)

@@ -25,7 +25,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// checkHost adds warnings for settings that this host can't fulfill. They are not errors, because
+// checkHost adds warnings for settings that this host can't provide. They are not errors, because
 // the definitions may be for another host.
 func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	local := d.localAddresses()
@@ -53,8 +53,8 @@ func (d *localDefinitions) checkHost(frontends []*balancer.Frontend) {
 	}
 }
 
-// warnOf adds a warning for each need that this host does not meet, except for fields that already
-// have an error.
+// warnOf adds a warning for each need that this host can't provide, unless the field already has a
+// problem.
 func (d *localDefinitions) warnOf(service balancer.Name, needs []need, at func(field string) balancer.Origin) {
 	for _, n := range needs {
 		refused := func(p balancer.Problem) bool { return p.Service == service && p.Field == n.field }
@@ -115,8 +115,8 @@ func (d *localDefinitions) checkBroadcasts(s *balancer.Service, interfaces []doc
 	}
 }
 
-// need is a requirement of a field on the host. lacks names the missing part, or is "" if the host
-// meets the need.
+// need is a requirement of a field. lacks describes the part that is missing on this host, or is ""
+// if nothing is missing.
 type need struct{ field, lacks string }
 
 // needsOfConfig returns the needs of the daemon's configuration.
@@ -133,7 +133,8 @@ func needsOfConfig(c *config.Config) []need {
 	return needs
 }
 
-// lacksInterface checks the interface of VIPs, unless vipd creates it.
+// lacksInterface returns a text if the interface of VIPs is missing and vipd does not create it, or
+// "".
 func lacksInterface(a config.Addresses) string {
 	if !a.Bind || strings.HasPrefix(a.Interface, "vipd") {
 		return ""
@@ -169,7 +170,8 @@ func lacksFile(path string) string {
 	return ""
 }
 
-// lacksLogFolder checks the directory of an access log, because vipd creates only the file.
+// lacksLogFolder returns a text if the directory of an access log is missing, because vipd only
+// creates the file, or "".
 func lacksLogFolder(log string) string {
 	if log == "" || log == balancer.JournalLog {
 		return ""

@@ -22,18 +22,19 @@ import (
 // nodeView is a node as get and describe show it.
 type nodeView struct {
 	Node string `json:"node"`
-	// Here reports whether its vipd runs and reaches etcd.
+	// Here reports whether the node's vipd runs and reaches etcd.
 	Here bool `json:"here"`
-	// Behind is the number of revisions by which it lags behind etcd; nil means unknown.
+	// Behind is the number of revisions by which the node lags behind etcd, or nil if it is
+	// unknown.
 	Behind *int64             `json:"behind"`
 	Live   *schema.NodeLive   `json:"live,omitempty"`
 	Config *schema.NodeConfig `json:"config,omitempty"`
 	Status *schema.NodeStatus `json:"status,omitempty"`
-	// Problems are the node's keys that can't be read.
+	// Problems lists the node's keys that can't be read.
 	Problems []balancer.Problem `json:"problems,omitempty"`
 }
 
-// nodes returns the kind of "get nodes".
+// nodes returns the kind of object that "get nodes" lists.
 func nodes() *kind[nodeView] {
 	return &kind[nodeView]{
 		name: "node", read: readNodes, id: func(n *nodeView) string { return n.Node }, table: nodesTable,
@@ -54,8 +55,8 @@ func nodeViews(w *etcd.Store, ctx context.Context) ([]nodeView, error) {
 	}), err
 }
 
-// readNodes shows the nodes once, or with -w at each change until ctx ends. It polls once a second,
-// because nodes write at most once a second.
+// readNodes shows the nodes. With -w, it shows them again at each change until ctx ends. It polls
+// once a second, because nodes write at most once a second.
 func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	if !c.Flags.Bool("watch") {
 		all, err := cli.AskEtcd(c, nodeViews)
@@ -87,8 +88,8 @@ func readNodes(c *cli.Call, show func([]nodeView) error) error {
 	return err
 }
 
-// changing returns a text of the nodes' data except the time of their status. A watch shows the
-// nodes again when the text changes.
+// changing returns the nodes' data as text, without the time of their status. A watch shows the
+// nodes again when this text changes.
 func changing(nodes []nodeView) string {
 	nodes = slices.Clone(nodes)
 	for i := range nodes {

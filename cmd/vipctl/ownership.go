@@ -23,8 +23,8 @@ func ownershipVerb() *cli.Verb {
 	}
 }
 
-// rekeyPause is the time between the steps of a change of key. In the first pause all hosts learn
-// the new key; in the second they use it, before the old key is rejected.
+// rekeyPause is the time between the steps of a change of key. In the first pause, all hosts learn
+// the new key. In the second, they start to use it, before the old key is rejected.
 const rekeyPause = 3 * time.Second
 
 func runOwnership(c *cli.Call) error {

@@ -80,7 +80,7 @@ func runConfirm(c *cli.Call) error {
 
 // hereOrFleet ends the pending change of this host's file or, if there is none, the pending change
 // in etcd. If the daemon refuses or does not answer, it returns an error and does not try etcd.
-// Every user of the API may see whether a change is pending.
+// Every user of the API can see whether a change is pending.
 func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client) error, fleet func(*cli.Call) error) error {
 	if c.NamesEtcd() {
 		return fleet(c)

@@ -85,7 +85,7 @@ func (e *edit) try(g *given) error {
 	})
 }
 
-// coversNode returns an error if no running node is in the scope of p.
+// coversNode returns an error if p does not apply to any running node.
 func (e *edit) coversNode(p *schema.Pending) error {
 	all, err := e.Writer.Statuses(e)
 	if err != nil {

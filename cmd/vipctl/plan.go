@@ -78,8 +78,8 @@ func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	return config.ModeName(status.Mode.InUse)
 }
 
-// planned returns the mode with a name. For auto it returns the mode that vipd would probably
-// choose here, and a note about this.
+// planned returns the mode with a name. For auto, it returns the mode that vipd would probably
+// choose here, and a note.
 func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {
 		return mode, ""
@@ -91,7 +91,7 @@ func planned(name config.ModeName) (mode modes.Mode, note string) {
 	return mode, fmt.Sprintf("note: with mode auto, vipd probably uses %s mode here%s, so this output is for that mode; --mode selects another\n", mode.Name, why)
 }
 
-// render returns the rules to program. For kernel modes this includes the guard.
+// render returns the rules that vipd would install. For kernel modes, they include the guard.
 func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend) (string, error) {
 	text := mode.Render(conf, frontends)
 	if !mode.Needs.Forward {
@@ -125,7 +125,7 @@ func modeValues() map[string]cli.Completer {
 	return map[string]cli.Completer{"mode": cli.OneOf(config.ModeName("").Values()...)}
 }
 
-// mode reads --mode, or returns "".
+// mode returns the value of --mode, or "".
 func mode(c *cli.Call) (config.ModeName, error) {
 	text := c.Flags.String("mode")
 	if text == "" {
@@ -135,8 +135,8 @@ func mode(c *cli.Call) (config.ModeName, error) {
 	return config.ModeName(name), err
 }
 
-// capabilities returns the capabilities of a mode. For auto it returns all capabilities, so a check
-// finds only mistakes in the definitions.
+// capabilities returns the capabilities of a mode. For auto, it returns all capabilities, so a
+// check finds only mistakes in the definitions.
 func capabilities(name config.ModeName) balancer.Capabilities {
 	if mode, ok := modes.Find(name); ok {
 		return mode.Capabilities()

@@ -58,7 +58,7 @@ func setPool(c *cli.Call, name string, networks []string) error {
 	return writePool(c, name, cidrs, "set")
 }
 
-// writePool sets the networks of a pool, or removes the pool if there are none.
+// writePool sets the networks of a pool, or removes the pool if cidrs is empty.
 func writePool(c *cli.Call, name string, cidrs []netip.Prefix, what string) error {
 	w, err := c.Etcd()
 	if err != nil {
@@ -76,7 +76,7 @@ func writePool(c *cli.Call, name string, cidrs []netip.Prefix, what string) erro
 	return c.Show(map[string]any{"pool": name, "what": what, "revision": r.Revision}, func() string { return fmt.Sprintf("pool %s: %s\n", name, what) })
 }
 
-// pools returns the kind that "get pools" and "pool get" list.
+// pools returns the kind of object that "get pools" and "pool get" list.
 func pools() *kind[definitions.Pool] {
 	return &kind[definitions.Pool]{name: "pool", where: " in etcd", read: readPools, id: func(p *definitions.Pool) string { return p.Name }, table: poolsTable}
 }

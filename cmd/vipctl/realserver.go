@@ -66,7 +66,7 @@ func runRealServer(c *cli.Call) error {
 	return reportDirect(c, problems)
 }
 
-// directVIPs parses the arguments.
+// directVIPs parses the arguments as VIPs.
 func directVIPs(c *cli.Call, undo bool) (vips []netip.Addr, err error) {
 	if len(c.Args) == 0 && !undo {
 		return nil, cli.WrongUse("\"vipctl real-server\" needs %s; for example: %s", c.Verb.Args, c.Verb.Example)
@@ -96,7 +96,7 @@ func printSteps(c *cli.Call, done []string) error {
 	return c.Print(b.String())
 }
 
-// reportDirect prints the problems. It fails if a VIP is not held.
+// reportDirect prints the problems. It returns an error if a VIP is not held.
 func reportDirect(c *cli.Call, problems []balancer.Problem) error {
 	failed := 0
 	for _, p := range problems {

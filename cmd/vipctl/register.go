@@ -21,7 +21,7 @@ const (
 	defaultKillAfter = 30 * time.Second
 	// defaultDrain is the maximum time of a drain if the service can't be read.
 	defaultDrain = 30 * time.Second
-	// leaveTimeout is the maximum time of the last requests to etcd.
+	// leaveTimeout is the maximum time for the last requests to etcd.
 	leaveTimeout = 5 * time.Second
 )
 
@@ -71,12 +71,11 @@ type registration struct {
 
 	mu sync.Mutex // guards the fields below
 	// registered reports whether the endpoint was ever registered. draining reports whether etcd
-	// marks it as draining, since the revision drained if that is not 0.
+	// marks it as draining. drained is the revision of that mark, or 0 if it is unknown.
 	registered bool
 	draining   bool
 	drained    int64
-	// reportedAt is the time when the current failure was printed. Zero means that there is no
-	// failure.
+	// reportedAt is the time when the current failure was printed, or zero if there is no failure.
 	reportedAt time.Time
 }
 
@@ -144,7 +143,7 @@ func newRegistration(c *cli.Call, service, address string) (*registration, error
 	return r, nil
 }
 
-// run keeps the endpoint registered until stop is called.
+// run starts to keep the endpoint registered, until stop is called.
 func (r *registration) run() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context))
 	var running sync.WaitGroup
@@ -180,8 +179,8 @@ func (r *registration) report(err error) {
 	}
 }
 
-// trouble prints why the endpoint is not registered. It prints once per outage, because the error's
-// text may change every second.
+// trouble prints the reason why the endpoint is not registered. It prints only once per outage,
+// because the error's text may change every second.
 func (r *registration) trouble(err error) {
 	held := errors.Is(err, definitions.ErrHeld)
 	if !held && !r.reportedAt.IsZero() && r.Now().Sub(r.reportedAt) < repeatInterval {
@@ -210,7 +209,7 @@ func (r *registration) noteUnknownService() {
 	}
 }
 
-// leave removes the endpoint.
+// leave removes the endpoint from etcd.
 func (r *registration) leave() error {
 	r.stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context), leaveTimeout)
@@ -218,7 +217,7 @@ func (r *registration) leave() error {
 	if !r.registrar.Placed() { // a write without an answer may have reached etcd
 		return r.left(r.registrar.Leave(ctx))
 	}
-	// First the endpoint drains. If its lease expired in the meantime, it drains again: hosts may
+	// The endpoint drains first. If its lease expired before, mark it as draining again: hosts may
 	// have kept the endpoint, and must learn that it left on purpose.
 	err := r.registrar.Drain(ctx)
 	if errors.Is(err, definitions.ErrHeld) {
@@ -233,8 +232,8 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left returns an error with the remaining time of an endpoint that could not be removed. If err is
-// nil, the endpoint was removed, and left returns nil.
+// left returns an error if an endpoint could not be removed, with the time until its lease expires.
+// If err is nil, left returns nil.
 func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
@@ -243,7 +242,7 @@ func (r *registration) left(err error) error {
 }
 
 // drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. It
-// ends at the service's drain_timeout, or with ctx.
+// waits at most for the service's drain_timeout, or until ctx ends.
 func (r *registration) drain(ctx context.Context) {
 	r.stop()
 	if !r.registrar.Placed() {

@@ -48,8 +48,8 @@ type supervised struct {
 	process *os.Process
 	ended   <-chan struct{}
 	signals <-chan os.Signal
-	// stops counts the requests to end. drained is closed at the end of the drain, and cancel
-	// shortens the drain. Both are nil until the first request.
+	// stops counts the requests to end. drained is closed at the end of the drain. cancel ends the
+	// drain early. Both are nil until the first request.
 	stops   int
 	drained chan struct{}
 	cancel  context.CancelFunc

@@ -101,7 +101,7 @@ func nameList(names []balancer.Name) string {
 	return strings.Join(lists.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
 }
 
-// late returns a note that vipd did not apply the new state in time.
+// late returns a note if vipd has not applied the new state in time, or "".
 func late(r *api.Reload) string {
 	if !r.Unapplied {
 		return ""
@@ -127,7 +127,7 @@ func grave(problems []balancer.Problem) bool {
 	return slices.ContainsFunc(problems, func(p balancer.Problem) bool { return p.Severity != balancer.SeverityWarning })
 }
 
-// reported returns the error of a verb whose output has these problems.
+// reported returns the error of a verb whose output contains these problems, or nil.
 func reported(problems []balancer.Problem) error {
 	if grave(problems) {
 		return cli.ErrReported

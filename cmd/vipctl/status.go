@@ -44,7 +44,7 @@ func runStatus(c *cli.Call) error {
 }
 
 // isAnyServiceDown reports whether a port of a service has no endpoint for its clients, because all
-// fail or none exists.
+// endpoints fail or none exists.
 func isAnyServiceDown(s *api.Status) bool {
 	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
@@ -58,7 +58,8 @@ type sheet struct {
 // labelWidth is the width of the labels.
 const labelWidth = 11
 
-// line writes a single line and never wraps it. An empty label continues the entry above.
+// line writes a single line and never wraps it. A line with an empty label continues the previous
+// entry.
 func (out *sheet) line(label, text string) { out.styled(label, text, table.Plain) }
 
 func (out *sheet) styled(label, text string, style table.Style) {

@@ -12,8 +12,8 @@ func passedSignals() []os.Signal {
 	return []os.Signal{syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2}
 }
 
-// ownGroup starts a command in its own process group, so it does not get the terminal's signals.
-// The command must end only after its drain.
+// ownGroup makes a command run in its own process group, so it does not receive the terminal's
+// signals. The command must end only after its drain.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended

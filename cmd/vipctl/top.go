@@ -37,7 +37,7 @@ func topVerb() *cli.Verb {
 	}
 }
 
-// minInterval is the minimum interval of requests. It limits the load of the daemon.
+// minInterval is the minimum interval of requests, which limits the load on the daemon.
 const minInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
@@ -76,7 +76,7 @@ func runTop(c *cli.Call) error {
 	return err
 }
 
-// quietTerminal is a terminal that receives no queries. Otherwise the shell could read a late
+// quietTerminal is a terminal that does not receive queries. Otherwise the shell could read a late
 // answer as typed text.
 type quietTerminal struct{ *os.File }
 
@@ -140,13 +140,13 @@ func topJSON(r rates.Row) topLine {
 	return l
 }
 
-// order is the order of rows: n is an index into orders, and reverse reverses it.
+// order is the order of rows. by is an index into orders, and reverse reverses the order.
 type order struct {
 	by      int
 	reverse bool
 }
 
-// orders has the ways to sort. The order without a title keeps the order of names.
+// orders lists the ways to sort. The first, without a title, keeps the order of names.
 var orders = []struct {
 	title string
 	less  func(a, b *rates.Row) int
@@ -201,7 +201,8 @@ func withTotal(rows []rates.Row) []rates.Row {
 	return append(slices.Clone(rows), total)
 }
 
-// topTable lists services, or the endpoints of a service. Its sparklines have spark characters.
+// topTable lists services, or the endpoints of a service. spark is the width of its sparklines in
+// characters.
 func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table {
 	title := func(text string) string {
 		if o.by > 0 && orders[o.by].title == text {

@@ -38,7 +38,7 @@ type screen struct {
 // focus is the part of the screen that keys control.
 type focus int
 
-// The parts are the rows, the text of the filter, and the list of keys.
+// These are the parts of the screen: the rows, the text of the filter, and the list of keys.
 const (
 	onRows focus = iota
 	onFilter

@@ -47,17 +47,17 @@ func inGroups(vips []ownedVIP) map[string][]vipGroup {
 	return byOwner
 }
 
-// canMoveTo reports whether VIPs can move to another node, and prefer it at least as much. A group
-// has the preferences of its first VIP.
+// canMoveTo reports whether the VIPs can move to another node, and prefer it at least as much as
+// their owner. A group has the preferences of its first VIP.
 func (all vipGroup) canMoveTo(to string) bool {
 	first := &all[0]
 	return to != first.Owner && failover.Preferred(first.Prefer, to) <= failover.Preferred(first.Prefer, first.Owner) &&
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
-// balanceMoves returns moves that balance VIPs by the nodes' weights. After them, no node has more
-// VIPs for its weight than another node that could own one of them. VIPs of a group move together,
-// and only to nodes that they prefer at least as much.
+// balanceMoves returns moves that balance VIPs by the nodes' weights. After the moves, no node has
+// more VIPs in relation to its weight than another node that could own one of them. VIPs of a group
+// move together, and only to nodes that they prefer at least as much.
 func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {
@@ -161,7 +161,8 @@ func stillOwns(c *cli.Call, node string, left []string) string {
 	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
 }
 
-// emptied waits until a node on standby owns no VIP, and returns the VIPs that remain.
+// emptied waits until a node on standby owns no VIPs, and returns the VIPs that remain after the
+// wait.
 func emptied(c *cli.Call, node string) ([]string, error) {
 	w, err := c.Etcd()
 	if err != nil {

@@ -53,15 +53,15 @@ type ownedVIP struct {
 	Owner string     `json:"owner,omitempty"`
 	Since *time.Time `json:"since,omitempty"`
 	Why   string     `json:"why,omitempty"`
-	// Ready lists the nodes that could own the VIP, the preferred node first. Not has the other
-	// nodes, each with the reason why it can't.
+	// Ready lists the nodes that could own the VIP, starting with the preferred node. Not maps the
+	// other nodes to the reason why they can't.
 	Ready []string          `json:"ready"`
 	Not   map[string]string `json:"not,omitempty"`
 	vipSettings
 	// Session is the owner's session, which the nodes of Jury confirm.
 	Session string   `json:"session,omitempty"`
 	Jury    []string `json:"jury,omitempty"`
-	// Move is a requested move that is still in progress.
+	// Move is a requested move that has not ended.
 	Move *failover.Move `json:"move,omitempty"`
 	// VRRP is the state of the VIP's group, if VRRP decides.
 	VRRP *api.OwnerGroup `json:"vrrp,omitempty"`
@@ -78,10 +78,10 @@ type vipSettings struct {
 
 // vipHistory is the part of a VIP that only describe shows.
 type vipHistory struct {
-	// Confirmed has the age of each juror's newest confirmation in seconds, if this host is the
-	// owner; -1 means there is none.
+	// Confirmed maps each juror to the age of its newest confirmation in seconds, if this host is
+	// the owner. The age is -1 if there is none.
 	Confirmed map[string]float64 `json:"confirmed,omitempty"`
-	// Last has the last owners that etcd remembers, newest first.
+	// Last lists the last owners that etcd remembers, starting with the newest.
 	Last []failover.Owner `json:"last,omitempty"`
 }
 
@@ -148,7 +148,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	return all, weights, nil
 }
 
-// rankNodes sorts the nodes that could own each VIP, the preferred node first.
+// rankNodes sorts the nodes that could own each VIP, starting with the preferred node.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // keys are groups
@@ -215,8 +215,8 @@ func runVIP(c *cli.Call) error {
 	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, elapsed) })
 }
 
-// moveVIP moves a VIP and returns its new owner, or the reason why it has none within --timeout.
-// After a forced move the VIP stays on that node.
+// moveVIP moves a VIP and returns its new owner, or an error if it has no new owner within
+// --timeout. After a forced move, the VIP stays on that node.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.Etcd()
 	if err != nil {

@@ -84,7 +84,7 @@ func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
 	return &g.Routers[i]
 }
 
-// readVRRP is readVIPs for VIPs whose owners VRRP decides.
+// readVRRP is like readVIPs for VIPs whose owners VRRP decides.
 func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 	all, o, err := vrrpVIPs(c)
 	if err == nil {
@@ -108,7 +108,7 @@ func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 	return nil
 }
 
-// moveByVRRP gives the group of a VIP to another host, and prints the new owner.
+// moveByVRRP passes the group of a VIP to another host, and prints the new owner.
 func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	if c.Flags.Bool("force") {
 		return cli.WrongUse("--force is for etcd: with VRRP this host takes a VIP back that no other host takes")
@@ -149,7 +149,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	return owned(owner, elapsed, fmt.Sprintf("its owner is %s, after %s", owner, elapsed))
 }
 
-// groupHere returns the group of a VIP that this host owns.
+// groupHere returns the group of a VIP, or an error if this host does not own the VIP.
 func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	i := slices.IndexFunc(o.VIPs, func(v api.GroupVIP) bool { return v.VIP == a })
 	if i < 0 {
@@ -173,8 +173,8 @@ func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	return nil, fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", a, g.State, g.Name)
 }
 
-// handOver gives the group of a VIP to another host, and returns the host's address. If no other
-// host accepts the group, this host becomes owner again and handOver fails.
+// handOver passes the group of a VIP to another host, and returns the host's address. If no other
+// host accepts the group, this host becomes the owner again, and handOver returns an error.
 func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (owner netip.Addr, err error) {
 	began := c.Now()
 	by := api.MoveRequest{By: operator(c), Reason: c.Flags.String("reason")}
@@ -200,13 +200,14 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 }
 
 // takenOver reports whether another host has sent adverts as the owner since a move, and can serve
-// the VIPs. A host that can't serve them sends priority 1, and this host becomes owner again.
+// the VIPs. A host that can't serve them sends priority 1, and this host becomes the owner again.
 func takenOver(g *api.OwnerGroup, since time.Duration) bool {
 	r := routerOf(g, g.Owner)
 	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
 }
 
-// unableOwner returns a host that has sent adverts since a move but can't serve the VIPs.
+// unableOwner returns a host that has sent adverts since a move but can't serve the VIPs, or the
+// zero address.
 func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	for _, r := range g.Routers {
 		if r.Age >= 0 && r.Age < since && r.Priority == 1 {
@@ -216,11 +217,11 @@ func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	return host
 }
 
-// vrrpStandbyTimeout is the maximum time for a host to hand over its groups.
+// vrrpStandbyTimeout is the maximum time for a host to pass its groups to other hosts.
 const vrrpStandbyTimeout = 10 * time.Second
 
-// standbyChange is the result of a request for standby. Owners has the new owners of the host's
-// groups.
+// standbyChange is the result of a request for standby. Owners maps the host's groups to their new
+// owners.
 type standbyChange struct {
 	Node    string                `json:"node"`
 	Standby bool                  `json:"standby"`

@@ -40,13 +40,13 @@ func waitVerb() *cli.Verb {
 // waited is the result of a wait for a revision.
 type waited struct {
 	Revision int64 `json:"revision"`
-	// Applied has the nodes that have applied the revision, Behind the nodes that have not, and
+	// Applied lists the nodes that have applied the revision, Behind the nodes that have not, and
 	// Gone the nodes that left before they applied it.
 	Applied []string  `json:"applied"`
 	Behind  []laggard `json:"behind"`
 	Gone    []string  `json:"gone"`
-	// Problems has the problems of the nodes in Applied: a node applies a revision without the
-	// services that it rejects.
+	// Problems maps the nodes in Applied to their problems. A node that rejects services applies
+	// the revision without them.
 	Problems map[string][]string `json:"problems,omitempty"`
 }
 
@@ -135,8 +135,8 @@ type watcher struct {
 	shownAt time.Time
 }
 
-// repeatInterval is the time between two lines. silentPolls is the number of first polls without a
-// line, because nodes report once a second.
+// repeatInterval is the time between two lines. silentPolls is the number of initial polls without
+// a line, because nodes report once a second.
 const (
 	repeatInterval = 10 * time.Second
 	silentPolls    = 2
@@ -162,14 +162,14 @@ type revisionWait struct {
 	// named lists the nodes to wait for, whether they are present or missing. If empty, all present
 	// nodes are awaited.
 	named []string
-	// drains selects the drains whose connections are awaited. If nil, none are.
+	// drains selects the drains whose connections are awaited. If nil, no connections are awaited.
 	drains func(schema.NodeDrain) bool
 
 	seen map[string]lastSeen
 	// done has the nodes that have finished. gone has the nodes that left before they finished, and
 	// are no longer awaited.
 	done, left []string
-	// problems has the problems that the nodes in done report, as sentences.
+	// problems maps the nodes in done to the problems that they report, as sentences.
 	problems map[string][]string
 }
 
@@ -179,16 +179,16 @@ type lastSeen struct {
 	done bool
 }
 
-// absence is the time for which a missing node is awaited. A node that restarts, or whose lease
-// expired during an outage, returns sooner.
+// absence is how long a missing node is awaited. A node that restarts, or whose lease expired
+// during an outage, returns sooner.
 const absence = 15 * time.Second
 
 // laggard is a node that is still awaited, and the reason.
 type laggard struct {
 	Node string `json:"node"`
-	// Revision is the revision that it has applied; 0 means unknown.
+	// Revision is the revision that the node has applied, or 0 if it is unknown.
 	Revision int64 `json:"revision"`
-	// Connections is the number of its remaining connections.
+	// Connections is the number of the node's remaining connections.
 	Connections uint64 `json:"connections"`
 	Why         string `json:"why"`
 }

@@ -55,7 +55,7 @@ func ahead(p *cli.Printer, t time.Time) string {
 	return "now"
 }
 
-// when returns how far ahead t is, or how long ago it was.
+// when returns how far t is in the future or in the past.
 func when(p *cli.Printer, t time.Time) string {
 	if t.After(p.Now()) {
 		return ahead(p, t)
@@ -72,7 +72,7 @@ func transferred(in, out uint64) (inText, outText string) {
 	return rates.Bytes(in), rates.Bytes(out)
 }
 
-// stateStyle returns the style of a state or a verdict, whatever text follows it.
+// stateStyle returns the style of a state or a verdict. It ignores any text after the first word.
 func stateStyle(text string) table.Style {
 	switch text, _, _ = strings.Cut(text, " "); text {
 	case string(balancer.Active), "applied", string(balancer.HealthUp):
@@ -85,7 +85,7 @@ func stateStyle(text string) table.Style {
 	return table.Plain
 }
 
-// problemLine formats a problem in a line, and marks a warning as such.
+// problemLine formats a problem as one line, and marks a warning.
 func problemLine(p *balancer.Problem) string {
 	text := cli.OneLine(p.String())
 	if p.Severity == balancer.SeverityWarning {
