@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// served returns a client with the given patience, and a daemon with the given handler.
+// served returns a client with the given patience. answer is the handler of its daemon.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -131,7 +131,7 @@ func TestAbsentSocket(t *testing.T) {
 	}
 }
 
-// TestEveryFailureHasAWayOut wraps each error of the kernel or of Go. The message must name the
+// TestEveryFailureHasAWayOut tries each error of the kernel and of Go. The message must name the
 // socket and a remedy, such as a command, and must not mention HTTP.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))

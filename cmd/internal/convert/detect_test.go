@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestDetect reads each configuration of testdata. Its folder is its format.
+// TestDetect detects the format of each configuration in testdata. It must be the name of the
+// configuration's folder.
 func TestDetect(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzConvert converts arbitrary text of each format. The result is an error with its place, or
-// services that vipd accepts.
+// FuzzConvert converts arbitrary text of each format. The result must be an error with its place,
+// or services that vipd accepts.
 func FuzzConvert(f *testing.F) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {

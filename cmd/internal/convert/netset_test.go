@@ -43,7 +43,7 @@ func TestNetsetOperations(t *testing.T) {
 	}
 }
 
-// TestNetsetNetworks formats sets as networks. Each list must be the smallest.
+// TestNetsetNetworks formats sets as networks. Each list must be the shortest possible.
 func TestNetsetNetworks(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"10.0.0.0/9 10.128.0.0/9", "[10.0.0.0/8]"},

@@ -401,7 +401,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 }
 
 // TestVIPOnOwnLinks adds another device of the host on the same link, which also answers for a VIP.
-// It must not count as another host.
+// The device must not count as another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

@@ -64,8 +64,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTrialsApart runs trials next to a running vipd. Its records must stay unchanged, and no file
-// may be left.
+// TestTrialsApart runs trials while a vipd runs. Its records must stay unchanged, and no file may
+// remain.
 func TestTrialsApart(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		m := newFakeHost()

@@ -51,8 +51,8 @@ func TestArrival(t *testing.T) {
 	}
 }
 
-// TestArrivalAmongNeighbours holds a VIP from a device's network on another device. No host answers
-// for it, unless this host answers on any device.
+// TestArrivalAmongNeighbours holds a VIP from a device's network on another device. The finding
+// must say that no host answers for it, unless this host answers on any device.
 func TestArrivalAmongNeighbours(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}

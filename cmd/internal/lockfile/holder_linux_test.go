@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestHolder acquires and releases a real lock. Holder must find this process only in between.
+// TestHolder acquires and releases a real lock. Holder must find this process only while it holds
+// the lock.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	if pid := Holder(path); pid != 0 {

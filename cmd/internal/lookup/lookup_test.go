@@ -9,8 +9,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestOther looks up misspelled names. The message must have the nearest name, or the known names
-// if none is near.
+// TestOther looks up misspelled names. The message must contain the nearest name or, if no name is
+// near, the known names.
 func TestOther(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -10,7 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNFTablesPlansLoad loads each scenario by nft. nft must accept it, and its own listing of it.
+// TestNFTablesPlansLoad loads each scenario with nft. nft must accept it, and must also accept its
+// own listing of the result.
 func TestNFTablesPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")

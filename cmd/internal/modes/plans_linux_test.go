@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestIPVSPlansLoad loads each scenario's virtual servers by ipvsadm. The kernel must accept them
-// and list the same.
+// TestIPVSPlansLoad loads each scenario's virtual servers with ipvsadm. The kernel must accept them
+// and list the same virtual servers.
 func TestIPVSPlansLoad(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")

@@ -11,8 +11,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestHolder makes a second process request the lock. It must learn the holder, even if that does
-// not answer, and get the lock when the holder ends.
+// TestHolder makes a second process request the lock. It must learn the holder, even if the holder
+// does not answer, and must get the lock when the holder ends.
 func TestHolder(t *testing.T) {
 	lab.New(t) // its own network namespace
 	first, err := Acquire(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
