@@ -124,8 +124,8 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return diges
 const closeTime = 20 * time.Second
 
 // Close keeps everything if keep is set. The kernel then continues, and the next process adopts its
-// state, including drains. Otherwise Close deletes all vipd's virtual servers, and their connections
-// end.
+// state, including drains. Otherwise Close deletes all vipd's virtual servers, and their
+// connections end.
 func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
