@@ -72,15 +72,22 @@ func (l *layout) writeFastPath(tx *nft.Tx, bits markBits, p *fastPath, devices .
 	tx.AddFlowtable(l.table, p.flowtable(devices...))
 	tx.AddSet(l.table, set)
 	tx.FlushSet(l.table, set)
-	for _, name := range p.devices() {
-		tx.Add(l.table, set, nft.Elem{Key: nft.Bytes{}.Name(name)})
-	}
+	l.addFastDevices(tx, devices)
 	tx.AddChain(l.table, &chain)
 	tx.FlushChain(l.table, chain.Name)
 	tx.AddRule(l.table, chain.Name, rule(
 		nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.State(nft.Established), nft.Translated{}, nft.MorePackets(fastAfter),
 		nft.In{Of: nft.IifName, Set: set}, nft.In{Of: nft.OifName, Set: set}, nft.Offload{To: p.flowtable()},
 	))
+}
+
+// addFastDevices adds devices of the flowtable to the set. With any other device, a connection
+// would count as offloaded although the flowtable does not see its packets.
+func (l *layout) addFastDevices(tx *nft.Tx, names []string) {
+	set := devicesSet()
+	for _, name := range names {
+		tx.Add(l.table, set, nft.Elem{Key: nft.Bytes{}.Name(name)})
+	}
 }
 
 // deleteFastPath deletes the chain and the flowtable.

@@ -65,7 +65,8 @@ func (y *familyGuard) noFastPath(err error) error {
 
 // syncFastDevices adds the missing devices to the flowtable, and removes the others. Each device
 // has its own transaction, because the kernel refuses a device that has disappeared or whose driver
-// can't offload connections. The next event about devices causes another attempt.
+// can't offload connections. The next event about devices causes another attempt. Connections enter
+// the flowtable only after the last step, which writes the set of the accepted devices.
 func (y *familyGuard) syncFastDevices(have []string) error {
 	want := y.fast.devices()
 	for _, name := range have {
@@ -78,8 +79,10 @@ func (y *familyGuard) syncFastDevices(have []string) error {
 			return err
 		}
 	}
+	var accepted []string
 	for _, name := range want {
 		if slices.Contains(have, name) {
+			accepted = append(accepted, name)
 			continue
 		}
 		var tx nft.Tx
@@ -87,7 +90,9 @@ func (y *familyGuard) syncFastDevices(have []string) error {
 		err := y.table.Commit(&tx)
 		var refused *nft.Error
 		switch {
-		case err == nil, errors.Is(err, unix.ENOENT):
+		case err == nil:
+			accepted = append(accepted, name)
+		case errors.Is(err, unix.ENOENT):
 		case !errors.As(err, &refused) || errors.Is(err, fs.ErrPermission):
 			return err
 		default:
@@ -97,7 +102,9 @@ func (y *familyGuard) syncFastDevices(have []string) error {
 			y.fast.refused[name] = err
 		}
 	}
-	return nil
+	var tx nft.Tx
+	y.layout.addFastDevices(&tx, accepted)
+	return y.table.Commit(&tx)
 }
 
 // fastPathChanged describes a change of the flowtable by another program, or returns "".

@@ -339,7 +339,7 @@ func (r *fastRig) checkEnd(t *testing.T) {
 }
 
 // TestIPVSFastPathHardware requests hardware that veths lack. vipd must report each device with the
-// driver's answer, and serve without the fast path.
+// driver's answer, and serve without the fast path. No connection may count as offloaded.
 func TestIPVSFastPathHardware(t *testing.T) {
 	lab.NeedIPVS(t)
 	r := newFastNetwork(t)
@@ -347,6 +347,9 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	r.apply("10.96.0.10:80/tcp")
 	c := r.open("tcp", "10.96.0.10:80")
 	r.exchange(c, 20)
+	if r.flow(c).Status.Has(conntrack.Offloaded) {
+		t.Error("a connection of refused devices is offloaded, want conntrack to follow it")
+	}
 	problems := r.host.Problems()
 	for i, name := range []string{"client", "s1"} {
 		if len(problems) != 2 || !strings.Contains(problems[i].Text, "fast_path has no effect on "+name) || !strings.Contains(problems[i].Text, "not supported") {
