@@ -3,7 +3,6 @@ package guard
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -51,10 +50,11 @@ func (y *familyGuard) syncFastPath() error {
 	return y.syncFastDevices(found.Devices)
 }
 
-// noFastPath records the kernel's refusal of the flowtable. It returns other errors.
+// noFastPath records the kernel's refusal of the flowtable. It returns other errors. A refusal for
+// lack of permission does not concern the guard, whose chains the kernel has accepted.
 func (y *familyGuard) noFastPath(err error) error {
 	var refused *nft.Error
-	if !errors.As(err, &refused) || errors.Is(err, fs.ErrPermission) {
+	if !errors.As(err, &refused) {
 		return err
 	}
 	if y.fast.fault = err; errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -88,23 +88,30 @@ func (y *familyGuard) syncFastDevices(have []string) error {
 		var tx nft.Tx
 		tx.AddFlowtable(y.layout.table, y.fast.flowtable(name))
 		err := y.table.Commit(&tx)
-		var refused *nft.Error
-		switch {
-		case err == nil:
+		if err == nil {
 			accepted = append(accepted, name)
-		case errors.Is(err, unix.ENOENT):
-		case !errors.As(err, &refused) || errors.Is(err, fs.ErrPermission):
+		} else if err := y.noFastDevice(name, err); err != nil {
 			return err
-		default:
-			if y.fast.refused == nil {
-				y.fast.refused = map[string]error{}
-			}
-			y.fast.refused[name] = err
 		}
 	}
 	var tx nft.Tx
 	y.layout.addFastDevices(&tx, accepted)
 	return y.table.Commit(&tx)
+}
+
+// noFastDevice records the kernel's refusal of a device that exists. It returns other errors.
+func (y *familyGuard) noFastDevice(name string, err error) error {
+	var refused *nft.Error
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	} else if !errors.As(err, &refused) {
+		return err
+	}
+	if y.fast.refused == nil {
+		y.fast.refused = map[string]error{}
+	}
+	y.fast.refused[name] = err
+	return nil
 }
 
 // fastPathChanged describes a change of the flowtable by another program, or returns "".

@@ -21,3 +21,22 @@ func TestUnusableAdvice(t *testing.T) {
 		}
 	}
 }
+
+// TestFastPathWithoutPermission refuses the flowtable and a device for lack of permission. The
+// guard must record the reasons and continue, but it must return errors of the connection to the
+// kernel.
+func TestFastPathWithoutPermission(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EPERM, unix.EACCES} {
+		y := &familyGuard{wanted: &wanted{}}
+		refusal := &nft.Error{Errno: errno}
+		if err := errors.Join(y.noFastPath(refusal), y.noFastDevice("eth0", refusal)); err != nil {
+			t.Errorf("error = %v, want the guard to continue", err)
+		}
+		if !errors.Is(y.fast.fault, errno) || !errors.Is(y.fast.refused["eth0"], errno) {
+			t.Errorf("reasons = %v, %v, want %v", y.fast.fault, y.fast.refused, errno)
+		}
+		if y.noFastPath(errno) == nil || y.noFastDevice("eth0", errno) == nil {
+			t.Error("error of the connection = nil, want it returned")
+		}
+	}
+}
