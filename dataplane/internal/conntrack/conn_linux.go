@@ -185,19 +185,22 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 
 // Forget deletes the flows with these protocols and original directions. A missing flow is not an
 // error.
-func (c *Conn) Forget(flows []Flow) error {
+func (c *Conn) Forget(flows []Flow) (busy error) {
 	for part := range slices.Chunk(flows, batch) {
-		if _, err := c.deleteAll(part); err != nil {
+		if _, err := c.deleteAll(part); errors.Is(err, unix.EBUSY) {
+			busy = cmp.Or(busy, err)
+		} else if err != nil {
 			return err
 		}
 	}
-	return nil
+	return busy
 }
 
 // deleteAll deletes at most batch flows, and returns the number of flows that existed. It does not
 // delete later flows with the same addresses. The kernel reports only errors, and the result of the
-// last request.
-func (c *Conn) deleteAll(flows []Flow) (int, error) {
+// last request. Older kernels refuse flows in a flowtable with EBUSY. deleteAll then deletes the
+// others, and returns the first refusal.
+func (c *Conn) deleteAll(flows []Flow) (deleted int, busy error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()
 	c.request.B = c.request.B[:0]
@@ -216,14 +219,20 @@ func (c *Conn) deleteAll(flows []Flow) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("deleting conntrack's flows: %w", err)
 	}
-	deleted := len(flows)
+	deleted = len(flows)
 	for i, err := range refusals {
-		switch {
-		case errors.Is(err, unix.ENOENT):
-			deleted--
-		case err != nil:
-			return 0, fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[i].Client(), flows[i].Frontend(), err)
+		if err == nil {
+			continue
 		}
+		deleted--
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		err = fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[i].Client(), flows[i].Frontend(), err)
+		if !errors.Is(err, unix.EBUSY) {
+			return 0, err
+		}
+		busy = cmp.Or(busy, err)
 	}
-	return deleted, nil
+	return deleted, busy
 }

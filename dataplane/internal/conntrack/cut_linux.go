@@ -1,9 +1,13 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/netip"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"vipd/balancer"
 	"vipd/dataplane/internal/inet"
@@ -26,7 +30,8 @@ const (
 // If stale is not nil, Cut deletes only flows for which stale returns true. It lists a small table
 // once. In a large table it searches for a few keys one by one. For more keys of a family and
 // protocol, it lists all of their flows once. Flows are deleted as they are found, so some may be
-// deleted even if Cut fails.
+// deleted even if Cut fails. If the kernel refuses flows in a flowtable, Cut deletes the others,
+// and then returns the first refusal.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {
@@ -37,7 +42,7 @@ func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*
 
 // cut implements Cut with the given searches.
 func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
-	deleted := 0
+	deleted, busy := 0, error(nil)
 	found := make([]Flow, 0, batch)
 	flush := func() error {
 		if len(found) == 0 {
@@ -46,6 +51,9 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 		n, err := c.deleteAll(found)
 		deleted += n
 		found = found[:0]
+		if errors.Is(err, unix.EBUSY) {
+			busy, err = cmp.Or(busy, err), nil
+		}
 		return err
 	}
 	ranges := map[netip.Addr][]balancer.Key{}
@@ -73,7 +81,7 @@ func (c *Conn) cut(ctx context.Context, by []selection, keys map[balancer.Key]bo
 			return deleted, err
 		}
 	}
-	return deleted, nil
+	return deleted, busy
 }
 
 // singlePort returns the port to search for. For a range it returns 0, which matches any port.

@@ -186,8 +186,9 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 }
 
 // TestDeletionsOfKernelsInTrouble deletes several flows in one request. Missing flows must not be
-// counted. Any other error must be returned immediately, because without privilege the kernel only
-// answers the first message.
+// counted. Flows of a flowtable, which older kernels refuse, must not be counted, and the first
+// refusal must be returned. Any other error must be returned immediately, because without privilege
+// the kernel only answers the first message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),
@@ -201,13 +202,14 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 		deleted int
 		err     string
 	}{
-		"all there":       {[]answer{silence, silence, done}, 3, ""},
-		"the first gone":  {[]answer{fails(unix.ENOENT), silence, done}, 2, ""},
-		"the last gone":   {[]answer{silence, silence, fails(unix.ENOENT)}, 2, ""},
-		"all gone":        {[]answer{fails(unix.ENOENT)}, 0, ""},
-		"no privilege":    {[]answer{fails(unix.EPERM), silence}, 0, "10.1.0.2:1000 to 10.96.0.1:53/udp: operation not permitted"},
-		"one not allowed": {[]answer{silence, fails(unix.EBUSY), done}, 0, "10.1.0.2:1001 to 10.96.0.1:53/udp: device or resource busy"},
-		"garbage":         {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, 0, "malformed"},
+		"all there":      {[]answer{silence, silence, done}, 3, ""},
+		"the first gone": {[]answer{fails(unix.ENOENT), silence, done}, 2, ""},
+		"the last gone":  {[]answer{silence, silence, fails(unix.ENOENT)}, 2, ""},
+		"all gone":       {[]answer{fails(unix.ENOENT)}, 0, ""},
+		"no privilege":   {[]answer{fails(unix.EPERM), silence}, 0, "10.1.0.2:1000 to 10.96.0.1:53/udp: operation not permitted"},
+		"one offloaded":  {[]answer{silence, fails(unix.EBUSY), done}, 2, "10.1.0.2:1001 to 10.96.0.1:53/udp: device or resource busy"},
+		"two offloaded":  {[]answer{silence, fails(unix.EBUSY), fails(unix.EBUSY)}, 1, "10.1.0.2:1001 to 10.96.0.1:53/udp: device or resource busy"},
+		"garbage":        {[]answer{func(w *writer, _ uint32) { w.B = []byte{1, 2, 3} }}, 0, "malformed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, err := connectToFake(t, c.kernel...).deleteAll(flows)
