@@ -16,8 +16,9 @@ import (
 // tuning maintains the sysctls that vipd needs.
 type tuning struct {
 	*state
-	// These are the problems with the sysctls of ARP, forwarding and virtual servers.
-	arpProblems, forwardingProblems, serverProblems []balancer.Problem
+	// These are the problems with the sysctls of ARP, forwarding, the fast path and virtual
+	// servers.
+	arpProblems, forwardingProblems, countProblems, serverProblems []balancer.Problem
 	// foreignDue is the time of the next search for foreign virtual servers. It is set if the last
 	// search found foreign virtual servers.
 	foreignDue time.Time
@@ -54,12 +55,20 @@ func (tn *tuning) forwarding() (err error) {
 }
 
 // countPackets makes conntrack count packets for the fast path. The guard's rule has the same
-// effect, so the old value must be in the ledger before the rule exists.
-func (tn *tuning) countPackets() error {
-	if _, err := tn.sys.Read(accounting); len(tn.opts.FastPath) == 0 || !tn.opts.ManageSysctls || !tn.mode.Load().Resets || err != nil {
+// effect, also without ManageSysctls, so the old value must be in the ledger before the rule
+// exists.
+func (tn *tuning) countPackets() (err error) {
+	tn.countProblems = nil
+	value, readErr := tn.sys.Read(accounting)
+	if len(tn.opts.FastPath) == 0 || !tn.mode.Load().Resets || readErr != nil {
 		return nil
 	}
-	_, err := raise(tn.sys, tn.ledger, "", []minimum{{name: accounting, value: 1}}, tn.noteRepair)
+	if _, noted := tn.ledger.Sysctls[accounting]; !noted && !tn.opts.ManageSysctls && value == "0" {
+		tn.ledger.setSysctl(accounting, sysctlRecord{Old: value, Set: "1"})
+		return tn.ledger.save()
+	}
+	wanted := minimum{name: accounting, value: 1, loss: "new connections do not enter the fast path"}
+	tn.countProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), []minimum{wanted}, tn.noteRepair)
 	return err
 }
 
@@ -168,9 +177,14 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 
 // checkSysctls restores changed sysctls. It reports whether their problems have changed.
 func (tn *tuning) checkSysctls() (changed bool, err error) {
-	before := slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)
-	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.virtualServers(tn.guard.HasMovable()), tn.ledger.save())
-	return !slices.Equal(before, slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.serverProblems)), err
+	before := tn.sysctlProblems()
+	err = errors.Join(tn.strictARP(), tn.forwarding(), tn.countPackets(), tn.virtualServers(tn.guard.HasMovable()), tn.ledger.save())
+	return !slices.Equal(before, tn.sysctlProblems()), err
+}
+
+// sysctlProblems returns the problems with all sysctls.
+func (tn *tuning) sysctlProblems() []balancer.Problem {
+	return slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.countProblems, tn.serverProblems)
 }
 
 // noteRepair records that vipd reverted a change of another program.

@@ -232,7 +232,7 @@ func (h *Host) Resync(addresses bool) {
 
 // publish makes the state visible to other goroutines.
 func (h *Host) publish() {
-	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.arpProblems, h.forwardingProblems, h.serverProblems, h.directProblems, h.unfinished(), h.guard.Problems())}
+	p := &public{addresses: h.shown, wanted: h.want.Frontends, other: slices.Concat(h.sysctlProblems(), h.directProblems, h.unfinished(), h.guard.Problems())}
 	h.public.Store(p)
 }
 

@@ -127,3 +127,34 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 		})
 	}
 }
+
+// TestPacketCountsOfTheFastPath counts packets for the fast path. Without ManageSysctls the guard's
+// rule sets the sysctl instead of vipd. A later change must be repaired or reported, and Cleanup
+// must restore the old value.
+func TestPacketCountsOfTheFastPath(t *testing.T) {
+	for _, managed := range []bool{true, false} {
+		l, err := loadLedger(t.TempDir(), "boot", "net")
+		must(t, err)
+		s := memorySysctls{map[string]string{accounting: "0"}, false}
+		st := &state{handles: handles{sys: s}, ledger: l, opts: Options{ManageSysctls: managed}}
+		st.opts.FastPath = []string{"auto"}
+		st.mode.Store(&dataplane.Needs{Forward: true, Resets: true})
+		h := &tuning{state: st}
+		must(t, h.countPackets())
+		if len(h.sysctlProblems()) != 0 || (s.values[accounting] == "1") != managed {
+			t.Errorf("managed = %v: value = %s, problems = %v, want a change only if managed", managed, s.values[accounting], h.sysctlProblems())
+		}
+		s.values[accounting] = "1" // by the rule
+		must(t, h.countPackets())
+		s.values[accounting] = "0" // by another program
+		must(t, h.countPackets())
+		if (len(h.sysctlProblems()) == 0) != managed || (s.values[accounting] == "1") != managed {
+			t.Errorf("managed = %v: value = %s, problems = %v, want a repair or a problem", managed, s.values[accounting], h.sysctlProblems())
+		}
+		s.values[accounting] = "1"
+		must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
+		if s.values[accounting] != "0" || !l.empty() {
+			t.Errorf("managed = %v: value = %s, ledger = %+v after Cleanup, want 0 and an empty ledger", managed, s.values[accounting], l)
+		}
+	}
+}
