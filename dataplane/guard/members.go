@@ -31,7 +31,8 @@ type members struct {
 	veto func(setEntry) bool
 	// disjoint reports whether the kernel refuses overlapping networks, or several MSS values, at
 	// a place. The smallest MSS value applies. near holds, for each place, the entries that are
-	// wanted, requested or in the kernel. moved holds the places whose entries in near have changed.
+	// wanted, requested or in the kernel. moved holds the places whose entries in near have
+	// changed.
 	disjoint bool
 	near     map[setEntry]map[setEntry]bool
 	moved    map[setEntry]bool
