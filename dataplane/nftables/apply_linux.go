@@ -32,10 +32,9 @@ const maxBatchElements = 10_000
 // the first creates new objects and sends packets to them, and the second deletes unused objects.
 // Then Apply removes the flows that conntrack still sends to removed backends.
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
+	failed := dataplane.KeyErrors{}
 	if d.direct != nil {
-		if err := d.direct.Apply(ctx, batch); err != nil {
-			return err
-		}
+		failed = d.direct.Apply(ctx, batch)
 	}
 	for _, y := range d.families {
 		own := slices.DeleteFunc(slices.Clone(batch), func(c dataplane.Change) bool { return d.family(c.Key) != y })
@@ -47,7 +46,6 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 			own = own[done:]
 		}
 	}
-	failed := dataplane.KeyErrors{}
 	d.Tracker.Applied(ctx, batch, failed)
 	return failed.Err()
 }

@@ -281,6 +281,44 @@ func TestDirectRestart(t *testing.T) {
 	}
 }
 
+// TestDirectPartialRestart starts a second dataplane that first applies a service by nat, and then a
+// part of the services by dr. All services must answer throughout.
+func TestDirectPartialRestart(t *testing.T) {
+	s := newSegment(t, 2)
+	all := s.all(1, 2)
+	all[0].Sources = []netip.Prefix{netip.MustParsePrefix("10.4.0.0/24")}
+	s.apply(all...)
+	if err := s.d.Close(context.Background(), true); err != nil {
+		t.Fatal(err)
+	}
+	held := s.applied
+	s.applied = map[balancer.Key]*balancer.Frontend{}
+	d, err := New(s.options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.d = d
+	if _, err := d.Observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nat := s.frontend(segmentVIPs[0], balancer.TCP, 1)
+	nat.Key.Port, nat.Forward = 81, balancer.NATForward
+	s.apply(nat)
+	for i := range all {
+		for key := range held {
+			s.tally(key, 2)
+		}
+		s.apply(all[i])
+	}
+	if reason := s.intact(); reason != "" {
+		t.Errorf("Intact = %q, want no reason", reason)
+	}
+	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 1, 2))
+	if out := s.lab.Host().Exec("nft", "list", "chains", "netdev"); strings.Contains(out, "restricted") {
+		t.Errorf("chains at the end = %s, want no unneeded chain", out)
+	}
+}
+
 // TestDirectCounts opens connections. The connections to each server must be counted.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)

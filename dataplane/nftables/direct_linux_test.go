@@ -76,7 +76,7 @@ func newSegment(t *testing.T, servers int) *segment {
 // start opens a dataplane, which adopts the tables of an earlier one.
 func (s *segment) start() {
 	s.Helper()
-	d, err := New(Options{Log: slog.New(slog.NewTextHandler(s.Output(), nil)), Mark: 0x8000})
+	d, err := New(s.options())
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -84,6 +84,10 @@ func (s *segment) start() {
 		s.Fatal("the kernel can't forward frames")
 	}
 	s.repair()
+}
+
+func (s *segment) options() Options {
+	return Options{Log: slog.New(slog.NewTextHandler(s.Output(), nil)), Mark: 0x8000}
 }
 
 // repair observes the tables, and applies all differences, like the engine.

@@ -150,8 +150,10 @@ func chainOf(d device) string {
 }
 
 // Apply adds or updates the batch's frontends with forward = "dr", and removes the batch's other
-// frontends from the table.
-func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) error {
+// frontends from the table. It returns an error for each of these frontends if the table can't be
+// written. If none of them concerns the table, Follow reports the failure.
+func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.KeyErrors {
+	failed := dataplane.KeyErrors{}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	changed, now := map[balancer.Key]*front{}, time.Now()
@@ -173,9 +175,18 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) error {
 		}
 	}
 	if t.read && len(changed) == 0 && len(t.found) == 0 && (t.sound || len(t.fronts) == 0) {
-		return nil
+		return failed
 	}
-	return t.reconcile(ctx, changed)
+	if err := t.reconcile(ctx, changed); err != nil {
+		for _, c := range batch {
+			_, concerned := changed[c.Key]
+			_, fragments := changed[balancer.Key{Addr: c.Key.Addr, Proto: c.Key.Proto}]
+			if concerned || fragments {
+				failed[c.Key] = err
+			}
+		}
+	}
+	return failed
 }
 
 // current returns the form of a frontend in the kernel, or nil. If the frontend is not in fronts,
@@ -253,7 +264,7 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 			delete(wanted, k)
 		}
 	}
-	if len(wanted) == 0 {
+	if len(wanted) == 0 && !t.awaits(changed) {
 		return t.removeLocked()
 	}
 	endpoints, needed := map[netip.Addr]bool{}, map[chain]bool{}
@@ -288,7 +299,26 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 		return err
 	}
 	t.layout, t.sound, t.damage = next, true, ""
+	if t.awaits(nil) {
+		return nil
+	}
 	return t.dropChains(ctx, names)
+}
+
+// awaits reports whether elements of other frontends than changed lead to chains. An earlier process
+// left them, and a later batch adopts or deletes them.
+func (t *Table) awaits(changed map[balancer.Key]*front) bool {
+	for k, g := range t.found {
+		if _, now := changed[k]; now || t.fronts[k] != nil {
+			continue
+		}
+		for _, v := range g {
+			if v.to != "" {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // differing returns the frontends whose elements may differ from the kernel's.
