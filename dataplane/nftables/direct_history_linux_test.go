@@ -177,7 +177,7 @@ func TestDirectFragments(t *testing.T) {
 }
 
 // TestDirectErrors sends ICMP messages about servers' segments that are too big. Each server must
-// receive the message about its connection.
+// receive the message about its connection, and no message to another address than the VIP.
 func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -186,7 +186,8 @@ func TestDirectErrors(t *testing.T) {
 		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
 		ns := s.servers[i%2]
 		before := icmpReceived(s, ns)
-		s.sendTooBig(f.Key.Addr, port)
+		s.sendTooBig(s.address(f.Key.Addr, 1), f.Key.Addr, port) // forged
+		s.sendTooBig(f.Key.Addr, f.Key.Addr, port)
 		wait.For(t, 3*time.Second, name+" receives the message about its connection", func() bool { return icmpReceived(s, ns) == before+1 })
 	}
 }
@@ -201,8 +202,8 @@ func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	return n
 }
 
-// sendTooBig reports to the VIP that a packet to this port of the client is too big.
-func (s *segment) sendTooBig(vip netip.Addr, port uint16) {
+// sendTooBig reports to an address that a packet from the VIP to this port of the client is too big.
+func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	s.Helper()
 	client := s.address(vip, 2)
 	b := []byte{3, 4, 0, 0, 0, 0, 5, 120} // destination unreachable, fragmentation needed, MTU 1400
@@ -223,7 +224,7 @@ func (s *segment) sendTooBig(vip netip.Addr, port uint16) {
 		if err != nil {
 			return err
 		}
-		return errors.Join(unix.Sendto(fd, b, 0, &unix.SockaddrInet4{Addr: vip.As4()}), unix.Close(fd))
+		return errors.Join(unix.Sendto(fd, b, 0, &unix.SockaddrInet4{Addr: to.As4()}), unix.Close(fd))
 	})
 	if err != nil {
 		s.Fatal(err)

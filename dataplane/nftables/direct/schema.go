@@ -161,22 +161,25 @@ func (y *family) forward(key nft.Concat, in *nft.Set, d device) nft.Stmt {
 }
 
 // These are offsets in ICMP errors, which contain the header of the endpoint's packet.
-type inner struct{ proto, endpoint, client, size, ports uint32 }
+type inner struct{ proto, client, size, ports uint32 }
 
 func (y *family) inner() inner {
 	if y.TableFamily == nft.IPv6 {
-		return inner{proto: 8 + 6, endpoint: 8 + 8, client: 8 + 24, size: 16, ports: 8 + 40}
+		return inner{proto: 8 + 6, client: 8 + 24, size: 16, ports: 8 + 40}
 	}
-	return inner{proto: 8 + 9, endpoint: 8 + 12, client: 8 + 16, size: 4, ports: 8 + 20}
+	return inner{proto: 8 + 9, client: 8 + 16, size: 4, ports: 8 + 20}
 }
 
 func at(offset, size uint32) nft.Raw {
 	return nft.Raw{Header: nft.TransportHeader, Offset: offset, Size: size}
 }
 
-// place returns the expression for the frontend whose endpoint sent the inner packet.
-func (i inner) place() nft.Concat {
-	return nft.Concat{at(i.endpoint, i.size), at(i.proto, 1), at(i.ports, 2)}
+// errorPlace returns the expression for the frontend whose endpoint sent the inner packet. An error
+// goes to the VIP from which the inner packet came. A forged inner address must have no effect,
+// because the endpoint would return the error to this host.
+func (y *family) errorPlace() nft.Concat {
+	i := y.inner()
+	return nft.Concat{y.field(nft.Daddr), at(i.proto, 1), at(i.ports, 2)}
 }
 
 func (y *family) errorRules(c chain, devices []device) (rules []nft.Rule) {
@@ -186,7 +189,7 @@ func (y *family) errorRules(c chain, devices []device) (rules []nft.Rule) {
 		client = nft.Concat{client, at(i.ports+2, 2)}
 	}
 	for _, d := range devices {
-		rules = append(rules, nft.Rule{Do: []nft.Stmt{y.forward(append(i.place(), slotOf(client, d)), y.slots, d)}})
+		rules = append(rules, nft.Rule{Do: []nft.Stmt{y.forward(append(y.errorPlace(), slotOf(client, d)), y.slots, d)}})
 	}
 	return rules
 }
@@ -209,6 +212,6 @@ func (y *family) arrivingRules(devices []device) (rules []nft.Rule) {
 		key := nft.Concat{y.field(nft.Daddr), nft.L4proto, slotOf(y.field(nft.Saddr), d)}
 		add(append(later, y.forward(key, y.fragments, d))...)
 	}
-	add(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Equal{Of: at(0, 1), Value: []byte{tooBig}}, nft.Vmap{Of: y.inner().place(), In: y.errors})
+	add(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Equal{Of: at(0, 1), Value: []byte{tooBig}}, nft.Vmap{Of: y.errorPlace(), In: y.errors})
 	return rules
 }
