@@ -95,6 +95,24 @@ func TestDirectDrain(t *testing.T) {
 	}
 }
 
+// TestDirectDrainFragments drains a server of datagrams. After the drain, fragments must not have
+// slots of the server.
+func TestDirectDrainFragments(t *testing.T) {
+	s := newSegment(t, 2)
+	f := s.frontend(segmentVIPs[0], balancer.UDP, 1, 2)
+	s.apply(f)
+	drained := *f
+	drained.DrainTimeout = 100 * time.Millisecond
+	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, f.Backends[1]}
+	s.apply(&drained)
+	for _, name := range []string{"counted4", "fragments4"} {
+		wait.For(t, 3*time.Second, "the map "+name+" has no slots of the drained server", func() bool {
+			s.intact()
+			return !strings.Contains(s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", name), ": 10.4.0.11")
+		})
+	}
+}
+
 // TestDirectClosing drains all servers. A connection must continue, and a new connection must not
 // reach any server.
 func TestDirectClosing(t *testing.T) {

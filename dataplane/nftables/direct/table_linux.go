@@ -168,12 +168,7 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.K
 			touched[c.Key.Addr] = true
 		}
 	}
-	for a := range touched {
-		k := balancer.Key{Addr: a, Proto: balancer.UDP}
-		if next := fragmentsOf(t.datagrams[a]); next != nil || t.fronts[k] != nil || t.found[k] != nil {
-			changed[k] = next
-		}
-	}
+	t.changeFragments(touched, changed)
 	if t.read && len(changed) == 0 && len(t.found) == 0 && (t.sound || len(t.fronts) == 0) {
 		return failed
 	}
@@ -225,6 +220,16 @@ func (t *Table) noteDatagrams(c dataplane.Change, next *front) {
 	on[c.Key] = next
 }
 
+// changeFragments adds the fragments to the touched addresses to changed.
+func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balancer.Key]*front) {
+	for a := range touched {
+		k := balancer.Key{Addr: a, Proto: balancer.UDP}
+		if next := fragmentsOf(t.datagrams[a]); next != nil || t.fronts[k] != nil || t.found[k] != nil {
+			changed[k] = next
+		}
+	}
+}
+
 // Follow adapts the table to devices and routes that have changed, and ends drains.
 func (t *Table) Follow(ctx context.Context) error {
 	t.mu.Lock()
@@ -233,11 +238,18 @@ func (t *Table) Follow(ctx context.Context) error {
 		return nil
 	}
 	changed, now := map[balancer.Key]*front{}, time.Now()
+	touched := map[netip.Addr]bool{}
 	for k, f := range t.fronts {
-		if f.of != nil && f.ended(now) {
-			changed[k] = newFront(f.of, f, now)
+		if f.of == nil || !f.ended(now) {
+			continue
+		}
+		changed[k] = newFront(f.of, f, now)
+		if k.Proto == balancer.UDP {
+			t.noteDatagrams(dataplane.Change{Key: k, New: f.of}, changed[k])
+			touched[k.Addr] = true
 		}
 	}
+	t.changeFragments(touched, changed)
 	return t.reconcile(ctx, changed)
 }
 
