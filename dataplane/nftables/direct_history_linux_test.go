@@ -338,6 +338,34 @@ func TestDirectPartialRestart(t *testing.T) {
 	}
 }
 
+// TestDirectHopLimit sends a datagram with a hop limit of 1. No server must receive it by dr.
+func TestDirectHopLimit(t *testing.T) {
+	s := newSegment(t, 1)
+	f := s.frontend(segmentVIPs[0], balancer.UDP, 1)
+	s.apply(f)
+	for _, ttl := range []int{1, 2} {
+		c, err := s.client.Dial(t.Context(), "udp", f.Key.AddrPort().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := c.(*net.UDPConn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TTL, ttl) }); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Write([]byte("v")); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.Close()
+		counts := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "counted4")
+		if got := strings.Contains(counts, "packets 1 "); got != (ttl == 2) {
+			t.Errorf("hop limit %d: forwarded = %v, want %v", ttl, got, ttl == 2)
+		}
+	}
+}
+
 // TestDirectCounts opens connections. The connections to each server must be counted.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)

@@ -197,10 +197,17 @@ func (y *family) errorRules(c chain, devices []device) (rules []nft.Rule) {
 // arrivingRules returns the family's rules of the chain arriving.
 func (y *family) arrivingRules(devices []device) (rules []nft.Rule) {
 	add := func(do ...nft.Stmt) { rules = append(rules, nft.Rule{Do: append([]nft.Stmt{y.etherType()}, do...)}) }
-	add(nft.Vmap{Of: y.services.Key, In: y.services})
 	network := func(offset, size uint32) nft.Raw {
 		return nft.Raw{Header: nft.NetworkHeader, Offset: offset, Size: size}
 	}
+	hopLimit := network(8, 1)
+	if y.TableFamily == nft.IPv6 {
+		hopLimit = network(7, 1)
+	}
+	for _, last := range []byte{0, 1} { // old kernels would decrease 0 to 255
+		add(nft.Equal{Of: hopLimit, Value: []byte{last}}, nft.Accept)
+	}
+	add(nft.Vmap{Of: y.services.Key, In: y.services})
 	later := []nft.Stmt{nft.AnyBit{Of: network(6, 2), Mask: []byte{0x1f, 0xff}}} // all fragments except for the first
 	icmp, tooBig := uint32(1), byte(3)                                           // destination unreachable
 	if y.TableFamily == nft.IPv6 {
