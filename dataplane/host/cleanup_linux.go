@@ -35,6 +35,9 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	done, err := guard.Cleanup(ctx, dryRun)
 	c.done = append(c.done, done...)
 	c.note(err)
+	released, err := ReleaseDirect(o, nil, dryRun) // its VIPs need the sysctls
+	c.done = append(c.done, released...)
+	c.note(err)
 	c.sysctls()
 	c.devices()
 	for _, file := range atomicfile.Leftovers(h.ledger.path) {
@@ -43,9 +46,6 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	if !dryRun {
 		c.note(h.ledger.save())
 	}
-	released, err := ReleaseDirect(o, nil, dryRun)
-	c.done = append(c.done, released...)
-	c.note(err)
 	return c.done, errors.Join(c.errs...)
 }
 
