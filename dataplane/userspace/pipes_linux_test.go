@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vipd/dataplane"
+	"vipd/test/lab"
 	"vipd/test/wait"
 )
 
@@ -372,4 +373,27 @@ func TestResetInBulk(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestResetWhileTheOtherSideIsBlocked resets a client whose data the backend does not read. The
+// connection must end soon after lastWords.
+func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
+	done := make(chan struct{})
+	s := serveAt(t, "127.0.0.1:0", func(net.Conn) { <-done })
+	d := start(t, Options{})
+	t.Cleanup(func() { close(done) }) // before the check for goroutines
+	f := frontendAt("127.77.0.65:9000", s.addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	for sent := int64(1); sent > 0; { // until nothing moves
+		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
+		sent, _ = io.Copy(c, io.LimitReader(zeros{}, 1<<30))
+	}
+	reset(c.TCPConn)
+	lab.Eventually(t, 2*lastWords, "the end of the connection", func() error {
+		if all := d.connsOf(f); len(all) > 0 {
+			return fmt.Errorf("connections = %d, want 0", len(all))
+		}
+		return nil
+	})
 }

@@ -98,7 +98,7 @@ func (l *loop) event(c *conn, i int, events uint32) {
 		l.dialed(c, events)
 		return
 	}
-	if c.phase == relaying && events&unix.EPOLLERR != 0 && !s.lost && (s.ended || c.failing) {
+	if c.phase == relaying && events&unix.EPOLLERR != 0 && !s.lost {
 		l.lose(c, i)
 	}
 	if c.phase == relaying && events&unix.EPOLLOUT != 0 && s.isBlocked() {
