@@ -19,10 +19,12 @@ type flow struct {
 	port    uint16
 	socket  *net.UDPConn
 	send    func([]byte) error // to the backend; only the read loop of the frontend's socket uses it
-	header  []byte             // the PROXY header before the first datagram; only that loop uses it
+	header  []byte             // the PROXY header before datagrams until the first reply
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64
+	// answered reports whether the backend has replied.
+	answered atomic.Bool
 	// last is the instant of the last datagram in either direction.
 	last atomic.Int64
 

@@ -44,6 +44,8 @@ type handed struct {
 	Client netip.AddrPort
 	// Introduced reports whether Client is final: its PROXY header was read, or none is expected.
 	Introduced bool `json:",omitempty"`
+	// Unanswered reports whether datagrams of a flow still need a PROXY header.
+	Unanswered bool `json:",omitempty"`
 	// Backend is the backend's address. It is invalid if the connection has no backend yet.
 	Backend netip.AddrPort
 	// Local is the source address of replies of a redirected flow.
@@ -194,7 +196,7 @@ func (d *Dataplane) handOverSockets(frontends []*frontend) error {
 		f.flows.each(func(x *flow) {
 			failed = errors.Join(failed, d.heir.send(handed{
 				Kind: flowKind, Key: f.key, Port: x.port, Client: x.client, Backend: x.backend.addr, Local: x.back.local, Since: x.since,
-				In: handedHalf{Bytes: x.in.Load()}, Out: handedHalf{Bytes: x.out.Load()},
+				In: handedHalf{Bytes: x.in.Load()}, Out: handedHalf{Bytes: x.out.Load()}, Unanswered: len(x.header) > 0 && !x.answered.Load(),
 			}, nil, descriptor(x.socket)))
 		})
 		f.flows.each(f.endFlowLocked)

@@ -262,6 +262,53 @@ func TestHandOverOfFlows(t *testing.T) {
 	}
 }
 
+// TestFlowHeaderUntilReply sends datagrams to an endpoint that does not reply at first, before and
+// after a handover. Each must begin with a header until the reply, and none after the reply.
+func TestFlowHeaderUntilReply(t *testing.T) {
+	endpoint, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = endpoint.Close() }()
+	f := frontendAt("127.77.9.8:9100/udp", endpoint.LocalAddr().(*net.UDPAddr).AddrPort())
+	f.ProxyProtocol = balancer.ProxyProtocolV2
+	d := start(t, Options{})
+	d.apply(f)
+	c := udpClient(t, f.AddrPort())
+	header, err := flowHeader(c.LocalAddr().(*net.UDPAddr).AddrPort(), f.AddrPort())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var from *net.UDPAddr
+	exchange := func(text, want string) {
+		t.Helper()
+		if _, err := c.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 100)
+		_ = endpoint.SetDeadline(time.Now().Add(wait.Patience))
+		n, at, err := endpoint.ReadFromUDP(b)
+		if err != nil || string(b[:n]) != want {
+			t.Fatalf("datagram at the endpoint = %q, error %v, want %q", b[:n], err, want)
+		}
+		from = at
+	}
+	exchange("one", string(header)+"one")
+	exchange("two", string(header)+"two")
+	d = d.succeed(f)
+	exchange("three", string(header)+"three")
+	if _, err := endpoint.WriteToUDP([]byte("reply"), from); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetDeadline(time.Now().Add(wait.Patience))
+	if _, err := c.Read(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	exchange("four", "four")
+	d.succeed(f)
+	exchange("five", "five")
+}
+
 // echoPackets starts a UDP backend that answers with its name.
 func echoPackets(t *testing.T, name string) netip.AddrPort {
 	t.Helper()

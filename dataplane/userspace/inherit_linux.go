@@ -286,6 +286,9 @@ func (p *portSockets) adoptFlowsLocked() {
 		}
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)
+		if x.Unanswered {
+			n.header = f.flowHeader(n)
+		}
 		f.beginFlowLocked(n)
 	}
 	if delete(f.d.inherited.flows, f.key); len(left) > 0 {

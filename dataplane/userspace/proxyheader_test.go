@@ -84,8 +84,8 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// TestFlowHeader sends datagrams through a frontend with version 2. Only the first datagram of each
-// flow must have a header. If an endpoint refuses a flow, the next endpoint must get a header
+// TestFlowHeader sends datagrams through a frontend with version 2. Only datagrams before the first
+// reply must have a header. If an endpoint refuses a flow, the next endpoint must get a header
 // again.
 func TestFlowHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {

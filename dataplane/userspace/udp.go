@@ -155,17 +155,13 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	}
 }
 
-// deliver sends a datagram to the backend. If the backend expects PROXY headers, the first datagram
-// of the flow has one.
+// deliver sends a datagram to the backend. Until its first reply, datagrams have a PROXY header if
+// the backend expects headers: after a lost one, the client could begin with its own header.
 func (x *flow) deliver(b []byte) error {
-	if len(x.header) == 0 {
+	if len(x.header) == 0 || x.answered.Load() {
 		return x.send(b)
 	}
-	err := x.send(append(x.header, b...))
-	if err == nil {
-		x.header = nil
-	}
-	return err
+	return x.send(append(x.header, b...))
 }
 
 // flowOf returns the client's flow, which it creates if necessary. It returns nil if there is no
@@ -263,7 +259,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	c.counter.connections.Add(1)
 	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter, admission: counted}
 	if c.ProxyProtocol == balancer.ProxyProtocolV2 {
-		x.header, _ = flowHeader(client, netip.AddrPortFrom(f.key.Addr, port)) // fails only for invalid addresses
+		x.header = f.flowHeader(x)
 	}
 	opened = true
 	f.beginFlowLocked(x)
@@ -279,7 +275,13 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	return x
 }
 
-// beginFlowLocked adds a flow to f, and starts the goroutine of the flow.
+// flowHeader returns the PROXY header of a flow.
+func (f *frontend) flowHeader(x *flow) []byte {
+	text, _ := flowHeader(x.client, netip.AddrPortFrom(f.key.Addr, x.port)) // fails only for invalid addresses
+	return text
+}
+
+// beginFlowLocked adds a flow to f, and starts its goroutine.
 func (f *frontend) beginFlowLocked(x *flow) {
 	x.send = way{socket: x.socket}.sender(netip.AddrPort{})
 	x.placed = f.d.now()
@@ -328,6 +330,7 @@ func (f *frontend) reply(x *flow, backend *backend) {
 	send := x.back.sender(x.client)
 	use := func(b []byte) {
 		f.praise(backend)
+		x.answered.Store(true)
 		x.last.Store(f.d.now())
 		if err := send(b); err == nil { // otherwise it is dropped, as networks do
 			x.out.Add(uint64(len(b)))
