@@ -69,13 +69,18 @@ func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// introduceLocked sets the connection's client to the one that a complete header names.
+// introduceLocked sets the connection's client to the one that a complete header names. The sender
+// must still be trusted, because the configuration may have changed since the accept.
 func (c *conn) introduceLocked(text []byte) error {
+	conf := c.f.conf.Load()
+	if !conf.AcceptProxyProtocol || !conf.Allows(c.from.Addr()) {
+		return fmt.Errorf("%w: sender %s is no longer trusted", errNoHeader, c.from)
+	}
 	client, err := namedClient(text, c.from)
 	if err != nil {
 		return err
 	}
-	if !c.f.conf.Load().AllowsClient(client.Addr()) {
+	if !conf.AllowsClient(client.Addr()) {
 		return fmt.Errorf("%w: client %s is in none of source_ranges", errNoHeader, client.Addr())
 	}
 	c.from = client

@@ -174,6 +174,45 @@ func TestRefusedHeaders(t *testing.T) {
 	}
 }
 
+// TestTrustEndsBeforeHeader ends the trust in a sender before its header is complete. The
+// connection must be reset, and the endpoint must see none.
+func TestTrustEndsBeforeHeader(t *testing.T) {
+	s := serveAt(t, "127.0.0.1:0", named("a"))
+	d := start(t, Options{})
+	f := introduced("127.77.9.10:9100", s.addr)
+	for name, edit := range map[string]func(*balancer.Frontend){
+		"other networks": func(f *balancer.Frontend) { f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} },
+		"no headers":     func(f *balancer.Frontend) { f.AcceptProxyProtocol, f.Sources = false, nil },
+	} {
+		d.apply(f)
+		text := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:7", f.AddrPort())
+		c := greet(t, f.AddrPort(), text[:20])
+		eventually(t, "the connection", func() error {
+			front := d.frontends[f.Key]
+			front.mu.Lock()
+			defer front.mu.Unlock()
+			if front.count != 1 {
+				return fmt.Errorf("connections = %d, want 1", front.count)
+			}
+			return nil
+		})
+		d.apply(with(f, edit))
+		if _, err := c.Write([]byte(text[20:])); err != nil {
+			t.Fatal(err)
+		}
+		wantReset(t, c)
+		eventually(t, "the end of the connection", func() error {
+			front := d.frontends[f.Key]
+			front.mu.Lock()
+			defer front.mu.Unlock()
+			if front.count != 0 || s.accepted.Load() != 0 {
+				return fmt.Errorf("connections = %d, of the endpoint %d, want 0 after %s", front.count, s.accepted.Load(), name)
+			}
+			return nil
+		})
+	}
+}
+
 // TestSlowHeader sends only the start of a header. The connection must end soon after headerTime,
 // and the removal of the frontend must not wait for the rest of the header.
 func TestSlowHeader(t *testing.T) {

@@ -572,3 +572,22 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 	}
 	wantReset(t, greet(t, f.AddrPort(), whole)) // the limit must still count the client
 }
+
+// TestHandOverChecksTrust hands over a connection with half of its PROXY header to a process that
+// does not trust the sender. The connection must be reset at once.
+func TestHandOverChecksTrust(t *testing.T) {
+	d := start(t, Options{})
+	f := introduced("127.77.9.11:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
+	d.apply(f)
+	c := greet(t, f.AddrPort(), "PROXY TC")
+	eventually(t, "the connection", func() error {
+		if n := len(d.connsOf(f)); n != 1 {
+			return fmt.Errorf("connections = %d, want 1", n)
+		}
+		return nil
+	})
+	next := d.takenOver()
+	next.apply(with(f, func(f *balancer.Frontend) { f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }))
+	_ = c.SetDeadline(time.Now().Add(headerTime / 2))
+	wantReset(t, c)
+}

@@ -194,8 +194,13 @@ func (d *Dataplane) adoptClients(f *frontend) {
 func (f *frontend) adoptConn(x inherited) error {
 	if len(x.files) == 1 { // no backend was chosen yet
 		f.d.budget.take(2)
-		greets := !x.Introduced && f.conf.Load().AcceptProxyProtocol
-		f.d.loops.all[0].send(func(l *loop) { l.serve(f, x.files[0], x.Client, x.to(f), greets) })
+		f.d.loops.all[0].send(func(l *loop) {
+			if x.Introduced {
+				l.serve(f, x.files[0], x.Client, x.to(f), false)
+			} else { // its sender may no longer be trusted
+				l.check(f, x.files[0], x.Client, x.to(f))
+			}
+		})
 		return nil
 	}
 	conf := f.conf.Load()
