@@ -17,7 +17,7 @@ const (
 	// headerTime is the maximum time until a client's PROXY header is complete.
 	headerTime = 5 * time.Second
 	// maxHeader is the maximum size of a client's PROXY header. Longer headers are refused.
-	maxHeader = 16 << 10
+	maxHeader = headerV2 + 4096 // the limit of go-proxyproto
 	// headerV1 is the maximum size of a header of version 1, and headerV2 the minimum size of
 	// version 2.
 	headerV1, headerV2 = 107, 16

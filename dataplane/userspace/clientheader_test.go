@@ -213,6 +213,23 @@ func TestTrustEndsBeforeHeader(t *testing.T) {
 	}
 }
 
+// TestLongestHeader reads headers of version 2 with 4096 and 4097 bytes of content. Only the shorter
+// header is valid, and the longer header must be refused before its content arrives.
+func TestLongestHeader(t *testing.T) {
+	const local = "\r\n\r\n\x00\r\nQUIT\n\x20\x00"
+	longest, tooLong := local+"\x10\x00", local+"\x10\x01"
+	if size, err := headerSize([]byte(longest)); size != headerV2+4096 || err != nil {
+		t.Errorf("size of the longest header = %d, error %v, want %d", size, err, headerV2+4096)
+	}
+	sender := netip.MustParseAddrPort("192.0.2.1:1")
+	if _, err := namedClient(append([]byte(longest), make([]byte, 4096)...), sender); err != nil {
+		t.Errorf("error of the longest header = %v, want none", err)
+	}
+	if size, err := headerSize([]byte(tooLong)); err == nil {
+		t.Errorf("size of a longer header = %d, want an error", size)
+	}
+}
+
 // TestSlowHeader sends only the start of a header. The connection must end soon after headerTime,
 // and the removal of the frontend must not wait for the rest of the header.
 func TestSlowHeader(t *testing.T) {
