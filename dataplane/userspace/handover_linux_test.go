@@ -297,6 +297,7 @@ func TestFlowHeaderUntilReply(t *testing.T) {
 	exchange("two", string(header)+"two")
 	d = d.succeed(f)
 	exchange("three", string(header)+"three")
+	d.frontends[f.Key].flows.each(func(x *flow) { wantMonotonic(t, x.since) })
 	if _, err := endpoint.WriteToUDP([]byte("reply"), from); err != nil {
 		t.Fatal(err)
 	}
@@ -559,6 +560,9 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 		return nil
 	})
 	next := d.succeed(f)
+	for _, x := range next.connsOf(f) {
+		wantMonotonic(t, x.since)
+	}
 	if _, err := waiting.Write([]byte(half[17:])); err != nil {
 		t.Fatal(err)
 	}
@@ -590,4 +594,12 @@ func TestHandOverChecksTrust(t *testing.T) {
 	next.apply(with(f, func(f *balancer.Frontend) { f.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }))
 	_ = c.SetDeadline(time.Now().Add(headerTime / 2))
 	wantReset(t, c)
+}
+
+// wantMonotonic checks that a start has a reading of the monotonic clock.
+func wantMonotonic(t *testing.T, since time.Time) {
+	t.Helper()
+	if since == since.Round(0) {
+		t.Errorf("start after the handover = %s, want one with a monotonic reading", since)
+	}
 }

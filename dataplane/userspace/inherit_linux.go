@@ -209,7 +209,7 @@ func (f *frontend) adoptConn(x inherited) error {
 		x.close()
 		return fmt.Errorf("backend %s has no connections any more", x.Backend)
 	}
-	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.Since, backend: conf.backends[i], entered: true, served: true}
+	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.since(), backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
 	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true}}
 	tail, pipes := c.inherit(clientSide, x.In, x.tail, x.files[2:])
@@ -264,6 +264,13 @@ func (x *inherited) to(f *frontend) netip.AddrPort {
 	return netip.AddrPortFrom(f.key.Addr, x.Port)
 }
 
+// since returns the start of a connection or flow by the monotonic clock, so a change of the system's
+// time does not change its age.
+func (x *inherited) since() time.Time {
+	now := time.Now()
+	return now.Add(x.Since.Sub(now))
+}
+
 // adoptFlowsLocked makes the frontend continue the inherited flows that belong to the socket.
 func (p *portSockets) adoptFlowsLocked() {
 	f, c := p.f, p.f.conf.Load()
@@ -286,7 +293,7 @@ func (p *portSockets) adoptFlowsLocked() {
 		b := c.backends[i]
 		b.take(0)
 		n := &flow{
-			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.Since, counter: c.counter,
+			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.since(), counter: c.counter,
 			admission: f.recountLocked(x.Client.Addr()),
 		}
 		n.in.Store(x.In.Bytes)
