@@ -42,7 +42,7 @@ func (l *loop) readHeader(c *conn) (complete bool, err error) {
 		return false, err
 	}
 	if size == 0 || size > n {
-		if s.thorough {
+		if s.shut {
 			return false, errNoHeader
 		}
 		return false, nil

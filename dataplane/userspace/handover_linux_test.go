@@ -603,3 +603,25 @@ func wantMonotonic(t *testing.T, since time.Time) {
 		t.Errorf("start after the handover = %s, want one with a monotonic reading", since)
 	}
 }
+
+// TestUrgentByteBeforeHeader sends an urgent byte, and then a header in two parts. The endpoint must
+// get the connection.
+func TestUrgentByteBeforeHeader(t *testing.T) {
+	d := start(t, Options{})
+	f := introduced("127.77.9.12:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
+	d.apply(f)
+	c := mustConnect(t, f.AddrPort())
+	if err := unix.Send(descriptor(c.TCPConn), []byte("!"), unix.MSG_OOB); err != nil {
+		t.Fatal(err)
+	}
+	text := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:7", f.AddrPort())
+	for _, part := range []string{text[:20], text[20:]} {
+		time.Sleep(silence) // until vipd has handled the bytes before
+		if _, err := c.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if name := c.mustAsk(t); name != "a" {
+		t.Errorf("answer = %q, want %q", name, "a")
+	}
+}

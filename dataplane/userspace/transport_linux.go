@@ -54,6 +54,7 @@ type side struct {
 	fd       int
 	readable bool // a read may find data
 	thorough bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
+	shut     bool // its end was reported
 	ended    bool // all data was read
 	passed   bool // the end was forwarded to the other side
 	lost     bool // the socket was reset
@@ -114,6 +115,7 @@ func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
 	s.thorough = s.thorough || events&(unix.EPOLLPRI|closing) != 0
+	s.shut = s.shut || events&unix.EPOLLRDHUP != 0
 }
 
 // pump moves data from a side to the other side. It stops if there is no more data, the other side
