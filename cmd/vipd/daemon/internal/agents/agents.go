@@ -92,7 +92,9 @@ func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.M
 			s, wanted := a.wanted.Get(t)
 			if !wanted || outdated(a.at[t].Add(saveInterval), now, s.Health.Interval) {
 				a.forgetLocked(t)
+				continue
 			}
+			a.at[t] = now // this run has asked no question yet
 		}
 	}
 	return a.answers

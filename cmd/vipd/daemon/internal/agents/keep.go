@@ -28,7 +28,7 @@ const saveInterval = time.Minute
 
 // restore uses the answers of an earlier run, until three questions were not answered. Otherwise
 // endpoints that an agent drains would get connections after a restart. Answers drops answers that
-// are too old.
+// are too old, and counts the questions from then on.
 func (a *Agents) restore() {
 	var kept keptAgents
 	a.file.Read(&kept)
@@ -36,7 +36,7 @@ func (a *Agents) restore() {
 	for _, k := range kept.Agents {
 		if t, err := balancer.ParseTarget(k.Service, k.Address); err == nil {
 			a.answers, a.at[t] = a.answers.Set(t, k.AgentAnswer), k.Answered
-			if k.Answered.After(now) { // the clock was set back
+			if k.Answered.IsZero() || k.Answered.After(now) { // an earlier version wrote it, or the clock was set back
 				a.at[t] = now
 			}
 		}

@@ -122,6 +122,28 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 	}
 }
 
+// TestQuestionsCountFromRestart restarts after an answer of 30 s before, and after an answer without
+// a time, as in files of earlier versions. The first question without an answer must not end either.
+func TestQuestionsCountFromRestart(t *testing.T) {
+	in, target := served()
+	rules := health.Rules{Interval: time.Second}
+	for name, answered := range map[string]time.Time{"30 s before": time.Now().Add(-30 * time.Second), "without a time": {}} {
+		start := restarts(t)
+		a, save := start()
+		a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Passed, Text: "drain", Began: answered}})
+		save()
+		a, save = start()
+		a.Answers(&balancer.Env{}, &in)
+		for i, want := range []bool{true, true, false} {
+			a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
+			if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
+				t.Errorf("answer %s counts after %d unanswered questions = %t, want %t", name, i+1, got, want)
+			}
+		}
+		save()
+	}
+}
+
 // TestSilentAgent asks an agent that has never answered. The third question must make it a problem
 // and kick the model, and so must the end of the silence.
 func TestSilentAgent(t *testing.T) {
