@@ -213,8 +213,8 @@ func TestTrustEndsBeforeHeader(t *testing.T) {
 	}
 }
 
-// TestLongestHeader reads headers of version 2 with 4096 and 4097 bytes of content. Only the shorter
-// header is valid, and the longer header must be refused before its content arrives.
+// TestLongestHeader reads headers of version 2 with 4096 and 4097 bytes of content. Only the
+// shorter header is valid, and the longer header must be refused before its content arrives.
 func TestLongestHeader(t *testing.T) {
 	const local = "\r\n\r\n\x00\r\nQUIT\n\x20\x00"
 	longest, tooLong := local+"\x10\x00", local+"\x10\x01"

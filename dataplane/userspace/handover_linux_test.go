@@ -604,8 +604,8 @@ func wantMonotonic(t *testing.T, since time.Time) {
 	}
 }
 
-// TestUrgentByteBeforeHeader sends an urgent byte, and then a header in two parts. The endpoint must
-// get the connection.
+// TestUrgentByteBeforeHeader sends an urgent byte, and then a header in two parts. The endpoint
+// must get the connection.
 func TestUrgentByteBeforeHeader(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.12:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)

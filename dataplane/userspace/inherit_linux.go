@@ -264,8 +264,8 @@ func (x *inherited) to(f *frontend) netip.AddrPort {
 	return netip.AddrPortFrom(f.key.Addr, x.Port)
 }
 
-// since returns the start of a connection or flow by the monotonic clock, so a change of the system's
-// time does not change its age.
+// since returns the start of a connection or flow by the monotonic clock, so a change of the
+// system's time does not change its age.
 func (x *inherited) since() time.Time {
 	now := time.Now()
 	return now.Add(x.Since.Sub(now))

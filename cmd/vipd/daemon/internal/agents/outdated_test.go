@@ -122,8 +122,9 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 	}
 }
 
-// TestQuestionsCountFromRestart restarts after an answer of 30 s before, and after an answer without
-// a time, as in files of earlier versions. The first question without an answer must not end either.
+// TestQuestionsCountFromRestart restarts after an answer of 30 s before, and after an answer
+// without a time, as in files of earlier versions. The first question without an answer must not
+// end either.
 func TestQuestionsCountFromRestart(t *testing.T) {
 	in, target := served()
 	rules := health.Rules{Interval: time.Second}
