@@ -127,10 +127,17 @@ func TestDirectRouting(t *testing.T) {
 	}
 }
 
+// answerARP sets the kernel's defaults, because other tests set these sysctls in the same namespace.
+func answerARP(l *lab.Lab) {
+	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
+	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "0")
+}
+
 // TestDirectCommand holds VIPs, repeats the command, and removes them. Each step must be reported,
 // and the host must be as before at the end.
 func TestDirectCommand(t *testing.T) {
-	_, _ = network(t)
+	l, _ := network(t)
+	answerARP(l)
 	o := options(t, xtables.Auto)
 	primeTools(t)
 	before := dumpHost(t)
@@ -183,6 +190,7 @@ func TestDirectCommand(t *testing.T) {
 // nothing may change.
 func TestDirectRefused(t *testing.T) {
 	l, _ := network(t)
+	answerARP(l)
 	l.Host().Default("10.1.0.2")
 	l.Host().AddAddr("client", "10.96.0.11/32")
 	o := options(t, xtables.Auto)
@@ -208,6 +216,7 @@ func TestDirectRefused(t *testing.T) {
 // must not close the host's ports on it.
 func TestDirectHost(t *testing.T) {
 	l, client := network(t)
+	answerARP(l)
 	listen(t, 22)
 	o := options(t, xtables.Auto)
 	primeTools(t)
