@@ -220,7 +220,8 @@ func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	return n
 }
 
-// sendTooBig reports to an address that a packet from the VIP to this port of the client is too big.
+// sendTooBig reports to an address that a packet from the VIP to this port of the client is too
+// big.
 func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	s.Helper()
 	client := s.address(vip, 2)
@@ -300,8 +301,8 @@ func TestDirectRestart(t *testing.T) {
 	}
 }
 
-// TestDirectPartialRestart starts a second dataplane that first applies a service by nat, and then a
-// part of the services by dr. All services must answer throughout.
+// TestDirectPartialRestart starts a second dataplane that first applies a service by nat, and then
+// a part of the services by dr. All services must answer throughout.
 func TestDirectPartialRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)

@@ -317,8 +317,8 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 	return t.dropChains(ctx, names)
 }
 
-// awaits reports whether elements of other frontends than changed lead to chains. An earlier process
-// left them, and a later batch adopts or deletes them.
+// awaits reports whether elements of other frontends than changed lead to chains. An earlier
+// process left them, and a later batch adopts or deletes them.
 func (t *Table) awaits(changed map[balancer.Key]*front) bool {
 	for k, g := range t.found {
 		if _, now := changed[k]; now || t.fronts[k] != nil {
