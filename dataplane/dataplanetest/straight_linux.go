@@ -86,6 +86,7 @@ func testStraight(t *testing.T, s *Subject) {
 			if !caps.Stateless { // in stateless modes, the policy of OUTPUT would also drop refusals, as with nat
 				dropByPolicy(r, "OUTPUT")
 			}
+			_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // other cases have used the VIPs
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.Forward = balancer.RoundRobin, forward
 			for i := range web.Ports {

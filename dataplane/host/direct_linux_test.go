@@ -127,7 +127,8 @@ func TestDirectRouting(t *testing.T) {
 	}
 }
 
-// answerARP sets the kernel's defaults, because other tests set these sysctls in the same namespace.
+// answerARP sets the kernel's defaults, because other tests set these sysctls in the same
+// namespace.
 func answerARP(l *lab.Lab) {
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
 	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "0")
