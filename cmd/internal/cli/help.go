@@ -24,7 +24,7 @@ Usage:
 		fmt.Fprintf(&b, "\n%s:\n", g.Title)
 		for _, v := range g.Verbs {
 			if !v.Hidden() {
-				fmt.Fprintf(&b, "  %-12s%s\n", v.Name, v.Brief)
+				fmt.Fprintf(&b, "  %-13s%s\n", v.Name, v.Brief)
 			}
 		}
 	}
