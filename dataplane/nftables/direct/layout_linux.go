@@ -32,15 +32,12 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool) (layout, error)
 			all.via[a] = uint32(routes[0].LinkIndex)
 		}
 	}
-	kinds, tagged := map[int]string{}, map[int]bool{}
+	kinds := map[int]string{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
-		if l.Type() == "vlan" {
-			tagged[l.Attrs().ParentIndex] = true
-		}
 	}
 	for _, l := range links {
-		d := device{name: l.Attrs().Name, index: uint32(l.Attrs().Index), tagged: tagged[l.Attrs().Index]}
+		d := device{name: l.Attrs().Name, index: uint32(l.Attrs().Index)}
 		master := kinds[l.Attrs().MasterIndex]
 		if l.Attrs().Flags&net.FlagLoopback == 0 && (master == "" || master == "vrf") { // frames of a bridge's or bond's ports arrive on the bridge or bond
 			all.arriving = append(all.arriving, d)

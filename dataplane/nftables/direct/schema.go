@@ -17,11 +17,10 @@ const (
 	arriving = "arriving"
 )
 
-// device is a network device. Tagged reports whether VLAN devices receive a part of its frames.
+// device is a network device.
 type device struct {
-	name   string
-	index  uint32
-	tagged bool
+	name  string
+	index uint32
 }
 
 // family has the maps of an IP family.

@@ -76,7 +76,7 @@ func Open() (*Table, error) {
 func (t *Table) try() error {
 	x, tx := nft.Table{Family: nft.Netdev, Name: trialName}, &nft.Tx{}
 	tx.AddTable(x)
-	trial := device{name: "lo", index: 1, tagged: true}
+	trial := device{name: "lo", index: 1}
 	t.addChains(tx, x, layout{arriving: []device{trial}, leaving: []device{trial}}, []chain{{family: nft.IPv4, proto: balancer.TCP, byPort: true}, {family: nft.IPv6, proto: balancer.UDP}})
 	return (&nft.Maintained{Conn: t.table.Conn, Table: x}).Try(tx)
 }
@@ -129,9 +129,10 @@ func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
 	write(&nft.Chain{Name: arriving}, rules)
 	for _, d := range l.arriving {
 		var do []nft.Rule
-		if d.tagged { // a frame with a VLAN tag arrives again on the VLAN's device
-			tag := nft.Equal{Of: nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}, Value: []byte{0x81, 0x00}}
-			do = append(do, nft.Rule{Do: []nft.Stmt{tag, nft.Accept}})
+		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // a frame of a VLAN arrives again on the VLAN's device, if there is one
+			link := nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}
+			number := nft.AnyBit{Of: nft.Raw{Header: nft.LinkHeader, Offset: 14, Size: 2}, Mask: []byte{0x0f, 0xff}}
+			do = append(do, nft.Rule{Do: []nft.Stmt{nft.Equal{Of: link, Value: tag}, number, nft.Accept}})
 		}
 		hook := &nft.Hook{Type: nft.Filter, Point: nft.Ingress, Device: d.name}
 		write(&nft.Chain{Name: chainOf(d), Hook: hook}, append(do, nft.Rule{Do: []nft.Stmt{nft.Goto(arriving)}}))
