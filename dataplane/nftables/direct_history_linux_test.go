@@ -200,11 +200,15 @@ func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
 	s.apply(f)
+	other := netip.MustParseAddr("10.96.0.2")
+	for _, ns := range s.servers {
+		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // a server would count messages to it
+	}
 	for i, name := range []string{"s1", "s2", "s1", "s2"} {
 		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
 		ns := s.servers[i%2]
 		before := icmpReceived(s, ns)
-		s.sendTooBig(s.address(f.Key.Addr, 1), f.Key.Addr, port) // forged
+		s.sendTooBig(other, f.Key.Addr, port) // forged
 		s.sendTooBig(f.Key.Addr, f.Key.Addr, port)
 		wait.For(t, 3*time.Second, name+" receives the message about its connection", func() bool { return icmpReceived(s, ns) == before+1 })
 	}
