@@ -122,7 +122,7 @@ type need struct{ field, lacks string }
 // needsOfConfig returns the needs of the daemon's configuration.
 func needsOfConfig(c *config.Config) []need {
 	needs := []need{
-		{"addresses.interface", lacksInterface(c.Addresses)},
+		{"addresses.interface", lacksInterface(c.Addresses)}, {"fast_path", lacksFlowtable(c)},
 		{"etcd", client.Config(c.Etcd).Unusable()}, {"etcd.password_file", lacksFile(c.Etcd.PasswordFile)}, {"etcd.ca_file", lacksFile(c.Etcd.CAFile)},
 		{"etcd.cert_file", cmp.Or(lacksFile(c.Etcd.CertFile), client.Config(c.Etcd).Expiry(time.Now()))}, {"etcd.key_file", lacksFile(c.Etcd.KeyFile)},
 		{"hooks.user", lacksUser(c.Hooks.User)}, {"userspace.access_log", lacksLogFolder(c.Userspace.AccessLog)},
@@ -131,6 +131,14 @@ func needsOfConfig(c *config.Config) []need {
 		needs = append(needs, need{"hooks." + name, lacksProgram(command[0])})
 	}
 	return needs
+}
+
+// lacksFlowtable returns a text if fast_path is set in a mode without flowtables, or "".
+func lacksFlowtable(c *config.Config) string {
+	if len(c.FastPath) > 0 && (c.Mode == config.UserspaceMode || c.Mode == config.IPVSMode) {
+		return fmt.Sprintf(`has no effect in %s mode: it needs mode = "nftables" or "iptables"`, c.Mode)
+	}
+	return ""
 }
 
 // lacksInterface returns a text if the interface of VIPs is missing and vipd does not create it, or

@@ -169,6 +169,33 @@ func TestDirectDevices(t *testing.T) {
 	}
 }
 
+// TestDirectDeviceDown takes the endpoint's device down while another route matches the endpoint,
+// and up again. The slots must stay, and an open connection must survive.
+func TestDirectDeviceDown(t *testing.T) {
+	s := newSegment(t, 1)
+	s.lab.Link(s.lab.Host(), s.lab.Add("router"), "10.5.0.1/24", "10.5.0.2/24")
+	s.lab.Host().Default("10.5.0.2")
+	f := s.frontend(segmentVIPs[0], balancer.TCP, 1)
+	s.apply(f)
+	c, _, err := s.ask(f.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	for _, state := range []string{"down", "up"} {
+		s.lab.Host().Exec("ip", "link", "set", "lan", state)
+		if reason := s.intact(); reason != "" {
+			t.Errorf("Intact while the device is %s = %q, want no reason", state, reason)
+		}
+		if slots := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "slots4"); !strings.Contains(slots, "10.4.0.11") {
+			t.Errorf("slots while the device is %s = %s, want those of 10.4.0.11", state, slots)
+		}
+	}
+	if err := echoes(c, 100); err != nil {
+		t.Errorf("the open connection: %v, want an answer", err)
+	}
+}
+
 // TestDirectFragments sends datagrams that need several fragments. They must arrive as long as all
 // UDP services of the VIP have the same servers.
 func TestDirectFragments(t *testing.T) {

@@ -19,22 +19,30 @@ type layout struct {
 	via map[netip.Addr]uint32
 }
 
-// layoutOf reads the layout for these endpoints.
-func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool) (layout, error) {
+// layoutOf reads the layout for these endpoints. While an endpoint's device is down, the endpoint
+// keeps it: the kernel then routes elsewhere, and NAT would reset the endpoint's connections.
+func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[netip.Addr]uint32) (layout, error) {
 	all := layout{via: map[netip.Addr]uint32{}}
 	links, err := nl.LinkList()
 	if err != nil {
 		return all, fmt.Errorf("listing devices: %w", err)
 	}
-	for a := range endpoints {
-		routes, err := nl.RouteGet(a.AsSlice())
-		if err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_UNICAST && routes[0].Gw == nil && routes[0].Via == nil {
-			all.via[a] = uint32(routes[0].LinkIndex)
-		}
-	}
-	kinds := map[int]string{}
+	kinds, down := map[int]string{}, map[uint32]bool{}
 	for _, l := range links {
 		kinds[l.Attrs().Index] = l.Type()
+		down[uint32(l.Attrs().Index)] = l.Attrs().Flags&net.FlagUp == 0
+	}
+	used := map[uint32]bool{}
+	for a := range endpoints {
+		index := before[a]
+		if !down[index] {
+			if index, err = deviceTo(nl, a); err != nil {
+				return all, err
+			}
+		}
+		if index != 0 {
+			all.via[a], used[index] = index, true
+		}
 	}
 	for _, l := range links {
 		d := device{name: l.Attrs().Name, index: uint32(l.Attrs().Index)}
@@ -42,16 +50,31 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool) (layout, error)
 		if l.Attrs().Flags&net.FlagLoopback == 0 && (master == "" || master == "vrf") { // frames of a bridge's or bond's ports arrive on the bridge or bond
 			all.arriving = append(all.arriving, d)
 		}
-		for _, index := range all.via {
-			if index == d.index {
-				all.leaving = append(all.leaving, d)
-				break
-			}
+		if used[d.index] {
+			all.leaving = append(all.leaving, d)
 		}
 	}
 	slices.SortFunc(all.arriving, func(a, b device) int { return int(a.index) - int(b.index) })
 	slices.SortFunc(all.leaving, func(a, b device) int { return int(a.index) - int(b.index) })
 	return all, nil
+}
+
+// deviceTo returns the index of the device of an address that this host reaches without a router,
+// or 0 for other addresses.
+func deviceTo(nl *netlink.Handle, a netip.Addr) (uint32, error) {
+	routes, err := nl.RouteGet(a.AsSlice())
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} { // the answers of route types without a device
+		if errors.Is(err, none) {
+			return 0, nil
+		}
+	}
+	if err != nil {
+		return 0, fmt.Errorf("finding the route to %s: %w", a, err)
+	}
+	if len(routes) == 0 || routes[0].Type != unix.RTN_UNICAST || routes[0].Gw != nil || routes[0].Via != nil {
+		return 0, nil
+	}
+	return uint32(routes[0].LinkIndex), nil
 }
 
 // retryInterrupted calls the function read, and repeats the call if another program changes the

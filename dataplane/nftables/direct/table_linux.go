@@ -291,7 +291,7 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 			}
 		}
 	}
-	next, err := retryInterrupted(func() (layout, error) { return layoutOf(t.nl, endpoints) })
+	next, err := retryInterrupted(func() (layout, error) { return layoutOf(t.nl, endpoints, t.layout.via) })
 	if err != nil {
 		return err
 	}
