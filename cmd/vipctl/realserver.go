@@ -50,15 +50,18 @@ func runRealServer(c *cli.Call) error {
 	if err := folder.CheckFiles(conf.RunDir); err != nil {
 		return fmt.Errorf("run_dir: %w", err)
 	}
+	lock, err := netlock.Acquire(netlock.Holder{})
+	if held, ok := errors.AsType[*netlock.HeldError](err); ok {
+		if undo {
+			return fmt.Errorf("%w: stop it first, because it may need the sysctls that --undo restores", held)
+		}
+		return fmt.Errorf("%w: set real_server = true in [direct] of its config instead", held)
+	}
+	defer func() { _ = lock.Close() }() // nothing was written, so closing loses no data
 	if undo {
 		done, err := host.ReleaseDirect(modes.HostOptions(conf), vips, false)
 		return errors.Join(printSteps(c, done), err)
 	}
-	lock, err := netlock.Acquire(netlock.Holder{})
-	if held, ok := errors.AsType[*netlock.HeldError](err); ok {
-		return fmt.Errorf("%w: set real_server = true in [direct] of its config instead", held)
-	}
-	defer func() { _ = lock.Close() }() // nothing was written, so closing loses no data
 	done, problems, err := host.HoldDirect(modes.HostOptions(conf), vips)
 	if err := errors.Join(printSteps(c, done), err); err != nil {
 		return err
