@@ -17,13 +17,13 @@ import (
 
 // acceptor makes the filters of iptables, such as Docker's or ufw's, accept our connections,
 // because no nf_tables table can accept a packet that such a filter drops. It maintains three
-// chains while iptables has filters, and searches for filters whenever rules change. For other
+// chains while iptables has filters, and checks regularly whether filters have appeared. For other
 // firewalls, administrators must add rules; doctor names these firewalls.
 type acceptor struct {
 	family inet.Family
 	bits   markBits
 	conn   *nft.Conn
-	// find finds iptables. tool is its last result, or nil if iptables was not found.
+	// find searches for iptables. tool is its last result, or nil if there is none.
 	find func(context.Context) (filterTool, error)
 	tool filterTool
 
@@ -31,14 +31,15 @@ type acceptor struct {
 	// rules or needs none.
 	mode    acceptMode
 	settled bool
-	// hashes holds the fingerprints of the chains when they were written. It is nil if no filters
-	// exist or the filters have no rules.
+	// hashes holds the fingerprints of our chains and of the base chains, as read after the last
+	// write. It is nil if no filters exist or the last write failed.
 	hashes map[string]xtables.ChainHash
-	// damaged holds the fingerprints of our chains as changed by another program, until the chains
-	// are written again.
+	// damaged holds the fingerprint of a chain of ours that another program has changed. It is nil
+	// after a successful write.
 	damaged map[string]xtables.ChainHash
 	look    xtables.Look
-	// fault is the reason why our connections may be dropped. due is the time of the next attempt.
+	// fault is the error of the last attempt to write the rules, or nil. due is the time of the
+	// next attempt.
 	fault error
 	due   time.Time
 	pause time.Duration
@@ -46,8 +47,8 @@ type acceptor struct {
 
 // acceptMode is the part of the mode that affects the rules.
 type acceptMode struct {
-	// localIn reports whether virtual servers forward packets. direct reports whether packets are
-	// forwarded untracked.
+	// localIn reports whether virtual servers forward packets. direct reports whether any frontend
+	// is direct. Packets of direct frontends are not tracked.
 	localIn, direct bool
 }
 
@@ -63,7 +64,8 @@ type filterTool interface {
 
 var _ filterTool = (*xtables.Tool)(nil)
 
-// filterTable is the table of the rules. ourPrefix is the prefix of our chains' names.
+// filterTable is the iptables table that contains the acceptor's rules. ourPrefix is the prefix of
+// the names of vipd's chains.
 const (
 	filterTable = "filter"
 	ourPrefix   = "VIPD-"
@@ -101,8 +103,9 @@ func (a *acceptor) filtered() (bool, error) {
 	return err == nil && slices.Contains(strings.Fields(string(text)), filterTable), nil
 }
 
-// establish writes the rules if filters exist. Services may work without the rules, so a refusal is
-// not an error. It is recorded as the fault, and the write is retried.
+// establish writes the rules if filters exist. Services may work without the rules, so establish
+// does not return the error of a failed write. It records the error in fault, and a later call
+// retries the write.
 func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	mode := acceptMode{localIn: localIn, direct: direct}
 	if a.mode == mode && (a.settled || a.fault != nil && time.Now().Before(a.due)) {
@@ -124,7 +127,7 @@ func (a *acceptor) establish(ctx context.Context, localIn, direct bool) error {
 	return nil
 }
 
-// noteOutcome records the result of a write.
+// noteOutcome records the result of a write, and after a failure the time of the next attempt.
 func (a *acceptor) noteOutcome(err error) {
 	a.settled, a.fault = err == nil, err
 	if err == nil {
@@ -135,7 +138,7 @@ func (a *acceptor) noteOutcome(err error) {
 	a.hashes, a.due = nil, time.Now().Add(a.pause)
 }
 
-// write replaces our chains and jumps in one transaction, and then verifies the jumps.
+// write replaces our chains and jumps in one transaction. It then verifies that iptables has them.
 func (a *acceptor) write(ctx context.Context) (err error) {
 	if a.tool == nil {
 		if a.tool, err = a.find(ctx); err != nil {
@@ -169,7 +172,6 @@ func (a *acceptor) write(ctx context.Context) (err error) {
 	return nil
 }
 
-// chainNames returns the names of chains.
 func chainNames(chains []xtables.Chain) (all []string) {
 	for _, c := range chains {
 		all = append(all, c.Name)
@@ -177,8 +179,8 @@ func chainNames(chains []xtables.Chain) (all []string) {
 	return all
 }
 
-// jumpLines returns the lines that add jumps to base chains and remove all other rules that lead to
-// our chains. For an empty jump, it only removes rules.
+// jumpLines returns lines for iptables-restore that add each jump to its base chain, and remove all
+// other rules that jump to our chains. If a jump is empty, they only remove rules.
 func jumpLines(ctx context.Context, tool filterTool, table string, jumps map[string]string, ours []string) (lines []string, err error) {
 	for _, base := range slices.Sorted(maps.Keys(jumps)) {
 		rules, err := tool.Rules(ctx, table, base)
@@ -190,7 +192,7 @@ func jumpLines(ctx context.Context, tool filterTool, table string, jumps map[str
 	return lines, nil
 }
 
-// leave removes the rules.
+// leave removes our chains and jumps from iptables.
 func (a *acceptor) leave(ctx context.Context) error {
 	filtered, err := a.filtered()
 	if err != nil || !filtered {
@@ -209,7 +211,8 @@ func (a *acceptor) leave(ctx context.Context) error {
 	return err
 }
 
-// retry writes refused rules again when they are due, and reports whether they were accepted.
+// retry writes the rules again if the last write failed and the pause is over. It reports whether
+// the rules were written.
 func (a *acceptor) retry(ctx context.Context) bool {
 	if a.fault == nil || time.Now().Before(a.due) {
 		return false
@@ -218,8 +221,8 @@ func (a *acceptor) retry(ctx context.Context) bool {
 	return err == nil && a.fault == nil
 }
 
-// intact repairs rules that other programs have changed. It describes the change that it has
-// repaired, or reports that filters exist now. Otherwise it returns "".
+// intact repairs rules that other programs have changed, and describes the change. If filters have
+// appeared, it only reports this, and establish writes the rules. Otherwise it returns "".
 func (a *acceptor) intact(ctx context.Context) (string, error) {
 	if !a.settled { // establish will write the rules
 		return "", nil
@@ -246,7 +249,7 @@ func (a *acceptor) intact(ctx context.Context) (string, error) {
 	return fmt.Sprintf("table %s (%s): %s", filterTable, a.family, reason), nil
 }
 
-// compare names a chain whose rules differ from the written rules, or returns "".
+// compare describes a chain that differs from its fingerprint in hashes, or returns "".
 func (a *acceptor) compare(ctx context.Context) (string, error) {
 	names := slices.Sorted(maps.Keys(a.hashes))
 	now, err := a.tool.ChainHashes(ctx, filterTable, ourPrefix, names)
@@ -264,8 +267,8 @@ func (a *acceptor) compare(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// minEntries returns the minimum number of entries that the chains occupy in a table of
-// iptables-legacy. Each rule is an entry.
+// minEntries returns the minimum number of entries in a table of iptables-legacy that contains the
+// chains in hashes. Each rule is an entry.
 func (a *acceptor) minEntries() (n int) {
 	for _, p := range a.hashes {
 		n += p.Rules
@@ -279,10 +282,11 @@ func (a *acceptor) resync() {
 }
 
 func (a *acceptor) chains() []xtables.Chain {
-	// A negated match of the mark would also match packets that do not belong to a connection.
+	// The rules never negate the match of the mark. A negated match would also match packets that
+	// do not belong to a connection.
 	ours := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	arriving, leaving := []string{ours + "-j ACCEPT"}, []string(nil)
-	if a.mode.localIn { // virtual servers send packets through OUTPUT, where other filters decide about the programs of this host
+	if a.mode.localIn { // virtual servers send packets through OUTPUT; other filters decide about packets of this host's programs
 		leaving = []string{ours + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", ours + "-m addrtype ! --src-type LOCAL -j ACCEPT"}
 	}
 	if a.mode.direct {
@@ -294,8 +298,8 @@ func (a *acceptor) chains() []xtables.Chain {
 	}
 }
 
-// jumps returns the rule of each base chain that jumps to our chain. The base chains are the same
-// in every mode.
+// jumps maps each base chain to its rule that jumps to our chain. The base chains are the same in
+// every mode.
 func (a *acceptor) jumps() map[string]string {
 	marked := "-m connmark --mark " + valueMask(a.bits.ours) + " "
 	to := marked
@@ -305,7 +309,8 @@ func (a *acceptor) jumps() map[string]string {
 	return map[string]string{"FORWARD": marked + "-j VIPD-FORWARD", "INPUT": to + "-j VIPD-INPUT", "OUTPUT": to + "-j VIPD-OUTPUT"}
 }
 
-// isUnavailable reports whether err means that the host can't have the rules.
+// isUnavailable reports whether err means that the host lacks iptables, or that this process may
+// not use it.
 func isUnavailable(err error) bool {
 	var unsupported *xtables.UnsupportedError
 	return errors.As(err, &unsupported) || errors.Is(err, os.ErrPermission)

@@ -29,7 +29,7 @@ func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains
 	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of a single frontend on a host with filters in an iptables variant. finds
+// filtering is a guard of a single frontend, on a host with filters of one iptables variant. finds
 // counts the searches for iptables.
 type filtering struct {
 	*familyGuard
@@ -65,7 +65,7 @@ func filteringWith(t *testing.T, variant xtables.Variant, m dataplane.Needs) *fi
 	return g
 }
 
-// iptables runs the variant's program.
+// iptables runs the iptables program of the variant, and returns its output.
 func (g *filtering) iptables(args string) string {
 	g.t.Helper()
 	out, err := exec.Command(g.program, append([]string{"-w"}, strings.Fields(args)...)...).CombinedOutput()
@@ -75,7 +75,7 @@ func (g *filtering) iptables(args string) string {
 	return string(out)
 }
 
-// round performs a round of the engine.
+// round prepares and finishes, as the engine does in each round.
 func (g *filtering) round() {
 	g.t.Helper()
 	if err := errors.Join(g.prepare(g.t.Context()), g.finish(g.t.Context())); err != nil {
@@ -83,14 +83,14 @@ func (g *filtering) round() {
 	}
 }
 
-// accepts reports whether the rules exist.
+// accepts reports whether iptables has the acceptor's rules.
 func (g *filtering) accepts() bool {
 	rules := g.iptables("-S")
 	return strings.Contains(rules, "-A VIPD-FORWARD -j ACCEPT") && strings.Contains(rules, "-A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 }
 
-// TestAcceptsInFilters adds filters, damages the rules, and closes the guard. The rules must be
-// written, repaired and removed, with a single search for iptables.
+// TestAcceptsInFilters adds filters, damages the rules, and withdraws the frontend. The rules must
+// be written, repaired and removed, with a single search for iptables.
 func TestAcceptsInFilters(t *testing.T) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(variant), func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			if variant == xtables.NFT {
 				g.round()
 				if g.finds > 0 {
-					t.Fatal("searches for iptables without filters = 1, want 0")
+					t.Fatal("finds without filters > 0, want 0")
 				}
 			}
 			g.iptables("-P FORWARD DROP")
@@ -122,13 +122,13 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.want(frontend("10.96.0.10:80"), -1, true)
 			g.round()
 			if rules := g.iptables("-S"); strings.Contains(rules, "VIPD") || !strings.Contains(rules, "192.0.2.1") {
-				t.Errorf("rules after Close, want only the foreign rule:\n%s", rules)
+				t.Errorf("rules after the last round, want only the foreign rule:\n%s", rules)
 			}
 		})
 	}
 }
 
-// noticed waits until intact reports a change of iptables.
+// noticed waits until intact reports a change to iptables.
 func (g *filtering) noticed(change string) {
 	g.t.Helper()
 	if !g.ready {
@@ -142,8 +142,8 @@ func (g *filtering) noticed(change string) {
 	})
 }
 
-// TestAcceptsAgainWhatWasNotProved makes iptables fail to list the written rules. The failure must
-// be a problem, and the rules must be written again.
+// TestAcceptsAgainWhatWasNotProved makes the first listing of the written rules fail. This must be
+// reported as a problem, and the rules must be written again.
 func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -162,12 +162,12 @@ func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 		return nil
 	})
 	if !g.accepts() || len(g.problems()) > 0 {
-		t.Errorf("problems = %v, want none; rules, want vipd's:\n%s", g.problems(), g.iptables("-S"))
+		t.Errorf("problems = %v, want none; rules =\n%s\nwant vipd's rules", g.problems(), g.iptables("-S"))
 	}
 }
 
 // TestDriftBesideABlindAcceptor deletes the table while the filters of iptables can't be read.
-// Intact must report the missing table.
+// intact must report the missing table, and return the error of the acceptor.
 func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -200,7 +200,8 @@ func TestFiltersWithoutIptables(t *testing.T) {
 }
 
 // TestGuardLeavesFiltersOfNFT loads a table filter that contains vipd's chains with "nft -f", so
-// iptables can't read it. A round without services must succeed and must not change the table.
+// iptables can't read it. A round without services must succeed, and must leave the table
+// unchanged.
 func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.want(frontend("10.96.0.10:80"), -1, false)
@@ -217,7 +218,7 @@ func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	before := nftables(t, "", "list", "ruleset")
 	g.round()
 	if !g.formerChecked {
-		t.Error("formerChecked = false, want a guard that is removed")
+		t.Error("formerChecked = false, want true")
 	}
 	if after := nftables(t, "", "list", "ruleset"); after != before {
 		t.Errorf("rules after a round =\n%s\nwant\n%s", after, before)

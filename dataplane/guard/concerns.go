@@ -2,21 +2,20 @@ package guard
 
 // concerns are the features that some frontends use. The table contains only the rules of features
 // in use, so other features cost nothing.
-//   - special: frontends that use any of the next five.
-//   - restricted, silent and rejected: source ranges, no answer, and refusal.
+//   - special: any of restricted, limited, silent, always and never.
+//   - restricted, silent and rejected: frontends have source ranges, drop clients, or refuse clients.
 //   - always and never: endpoints always see the node's address, or always the client's.
-//   - direct: packets reach endpoints unchanged.
-//   - clamps: the segment size is limited.
+//   - direct: virtual servers forward packets unchanged, and endpoints answer clients directly.
+//   - clamps: frontends limit the segment size.
 //   - links: the segment size is limited to the MTU of the path, in a mode that forwards packets.
-//   - owned: the host drops packets to addresses that another host has.
-//   - roaming: connections move here from other hosts.
+//   - owned: only one of several hosts has an address at a time.
+//   - roaming: connections may move here from other hosts, and the mode lets them continue.
 //   - ranges: frontends have ranges of ports.
-//   - limited: connections of clients are limited, and the kernel supports that.
-//   - dead and quiet: endpoints to which a reused client port would lead, or whose connections it
-//     would end.
+//   - limited: connections of clients are limited, and the kernel supports limits.
+//   - dead and quiet: endpoints are dead, or are alive but get no new connections.
 type concerns struct{ special, restricted, silent, rejected, always, never, direct, clamps, links, owned, roaming, dead, quiet, ranges, limited bool }
 
-// concerns returns the features in use.
+// concerns returns the features that the wanted and the applied frontends use.
 func (w *wanted) concerns() concerns {
 	return concerns{
 		special: w.special.nonEmpty(), restricted: w.set(restrictedSet).nonEmpty(),
@@ -25,9 +24,9 @@ func (w *wanted) concerns() concerns {
 	}
 }
 
-// roaming reports whether connections of any frontend may move here from other hosts, in a mode in
-// which such connections can continue.
+// roaming reports whether connections to any frontend may move here from other hosts, and the mode
+// lets them continue.
 func (w *wanted) roaming() bool { return (w.mode.Resets || w.mode.LocalIn) && w.answers.nonEmpty() }
 
-// nonEmpty reports whether the set has an entry or should have an entry.
+// nonEmpty reports whether the kernel's set has an entry, or a frontend wants an entry.
 func (m *members) nonEmpty() bool { return len(m.count)+len(m.have) > 0 }

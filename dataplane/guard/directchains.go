@@ -2,10 +2,10 @@ package guard
 
 import "vipd/dataplane/internal/nft"
 
-// directChains excludes the connections of direct frontends from tracking. It also restricts the
-// packets that open them, because chains of type nat process only tracked packets. It marks these
-// packets for the rules that accept them. Refusals happen in input, whose answers have the VIP as
-// their source.
+// directChains returns chains that exclude the connections of direct frontends from tracking.
+// Chains of type nat process only tracked packets, so these chains also drop the first packets of
+// clients that may not connect. They mark packets for the rules that accept them. Clients are
+// refused in input, because answers from there have the VIP as their source.
 func (l *layout) directChains(bits markBits, with concerns) []chainRules {
 	to := nft.In{Of: l.place, Set: l.sets[directSet]}
 	from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[directSet]} // matches packets of endpoints on this node, and refusals
@@ -30,7 +30,7 @@ func (l *layout) directChains(bits markBits, with concerns) []chainRules {
 		{base("direct-output", nft.Filter, nft.Output, manglePriority), []nft.Rule{
 			rule(to, mark), rule(from, mark),
 			rule(nft.Is{Field: nft.L4proto, Value: tunnel}, nft.In{Of: nft.Daddr, Set: l.sets[tunnelsSet]}, mark),
-			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // accepts path MTU messages for tunnels
+			rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.In{Of: nft.Saddr, Set: l.sets[heldSet]}, mark), // path MTU messages for tunnels
 			rule(isTCP, midway, nft.Return), rule(to, silent, nft.Drop),
 		}},
 	}

@@ -46,8 +46,8 @@ func (y *familyGuard) List(set string) ([]setEntry, error) {
 	return entries, nil
 }
 
-// portOf decodes the port of a place: two bytes, or the number of a range, whose halves are not
-// zero.
+// portOf decodes the four bytes of a place that hold a port or the number of a range. The last two
+// bytes are zero only for a port.
 func portOf(b []byte) balancer.PortRange {
 	if b[2] == 0 && b[3] == 0 {
 		return balancer.PortRange(binary.BigEndian.Uint16(b))

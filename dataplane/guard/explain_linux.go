@@ -12,9 +12,9 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Explain returns the sets of the guard that contain f. If f has source ranges, allowed reports
-// whether they contain client. It opens its own connection to the kernel, so it does not disturb a
-// running [Guard].
+// Explain returns the sets of the guard that contain or must contain f, and the meters that count
+// client. If f has source ranges, allowed reports whether they contain client. It opens its own
+// connection to the kernel, so it does not disturb a running [Guard].
 func Explain(f *balancer.Frontend, client netip.Addr) (objects []dataplane.Object, allowed bool, err error) {
 	conn, err := nft.Open()
 	if err != nil {
@@ -78,8 +78,8 @@ func explainLimits(conn *nft.Conn, l *layout, f *balancer.Frontend, client netip
 	return objects, nil
 }
 
-// FullLimits returns the places whose connections had no limit in the last minute, because a meter
-// was full. It opens its own connection to the kernel.
+// FullLimits returns the frontends whose connections were not limited at some time in the last
+// minute because a meter was full. It opens its own connection to the kernel.
 func FullLimits() (places []balancer.Key, err error) {
 	conn, err := nft.Open()
 	if err != nil {

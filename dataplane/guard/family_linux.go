@@ -23,16 +23,16 @@ type familyGuard struct {
 	table *nft.Maintained
 	// accept makes the filters of iptables accept our connections.
 	accept *acceptor
-	// dead is called when the set of dead endpoints becomes empty or non-empty.
+	// dead is called after each write. some reports whether the set of dead endpoints is in use.
 	dead func(some bool)
 
 	// tx collects changes until commit.
 	tx nft.Tx
-	// stale reports whether the chains must be written again because the mode or the concerns have
-	// changed. pairs reports whether the interfaces have changed.
+	// stale reports whether the chains must be written again because the mode or the interfaces
+	// have changed. pairs reports whether the pairs of interfaces must be written again.
 	stale, pairs bool
-	// ready reports whether the table exists and was compared. formerChecked reports whether the
-	// kernel is known to contain no other guard, such as the guard of an earlier version.
+	// ready reports whether the table exists and its contents are known. formerChecked reports
+	// whether the kernel is known to contain no guard of an earlier version.
 	ready, formerChecked bool
 	// written holds the concerns for which the chains were written.
 	written concerns
@@ -51,7 +51,7 @@ func newFamily(w *wanted, accept *acceptor) *familyGuard {
 	return y
 }
 
-// open connects to nf_tables, and proves with a trial that it works.
+// open connects to nf_tables, and proves with a trial that the guard works.
 func (y *familyGuard) open() error {
 	if y.table.Conn != nil {
 		return nil
@@ -70,7 +70,6 @@ func (y *familyGuard) open() error {
 	return nil
 }
 
-// close closes the connection to nf_tables.
 func (y *familyGuard) close() {
 	if y.table.Conn != nil {
 		_ = y.table.Close() // an error of Close is harmless
@@ -80,9 +79,9 @@ func (y *familyGuard) close() {
 // markStale makes the next prepare write the chains, the pairs of interfaces and the fast path.
 func (y *familyGuard) markStale() { y.stale, y.pairs, y.fast.due = true, true, true }
 
-// prepare adds restrictions, and closes ports that are no longer open.
+// prepare adds restrictions, and closes ports that the desired frontends do not open.
 func (y *familyGuard) prepare(ctx context.Context) error {
-	if !y.needed() { // applied frontends may still need the guard
+	if !y.needed() { // finish removes the guard
 		return nil
 	}
 	err := y.noteOutcome(y.establish(ctx))
@@ -107,8 +106,8 @@ func (y *familyGuard) finish(ctx context.Context) error {
 	return errors.Join(y.noteOutcome(y.commit(ctx)), y.accept.establish(ctx, y.mode.LocalIn, y.written.direct))
 }
 
-// dropFormer removes the guard of an earlier version when all served frontends are applied without
-// that guard.
+// dropFormer removes the guard of an earlier version once all desired frontends that serve are
+// applied.
 func (y *familyGuard) dropFormer(ctx context.Context) error {
 	if y.formerChecked || !y.allApplied() {
 		return nil
@@ -118,9 +117,9 @@ func (y *familyGuard) dropFormer(ctx context.Context) error {
 	return err
 }
 
-// noteOutcome records the result of a change. A missing privilege makes the guard unavailable, and
-// is reported by problems instead of an error. After any other error, the next round compares
-// everything.
+// noteOutcome records the result of a change. If a privilege is missing, the guard counts as
+// unavailable, and problems reports this instead of an error. After any other error, the next round
+// compares everything.
 func (y *familyGuard) noteOutcome(err error) error {
 	y.fault = err
 	switch {
@@ -224,7 +223,8 @@ func (y *familyGuard) read() error {
 	return y.readLimits()
 }
 
-// queuePending marks all held addresses as pending until queueSync.
+// queuePending queues the addition of all held addresses to the set pending. queueSync removes them
+// again.
 func (y *familyGuard) queuePending() {
 	for e := range y.held.count {
 		if !y.pending.have[e] {
@@ -262,8 +262,8 @@ func (y *familyGuard) recreate(ctx context.Context, with concerns, cause error) 
 	return nil
 }
 
-// queueRestrictions queues the removal of entries that must not exist when other frontends are
-// applied. It then queues the addition of restrictions.
+// queueRestrictions queues the removal of entries that must not exist while other frontends are
+// being applied. It then queues the addition of restrictions.
 func (y *familyGuard) queueRestrictions() {
 	for _, m := range y.members {
 		m.withdraw()
@@ -319,7 +319,7 @@ func (y *familyGuard) leave(ctx context.Context) error {
 	return nil
 }
 
-// refresh writes the mode and the interfaces if the table exists.
+// refresh writes the chains and the pairs of interfaces if they are stale and the table exists.
 func (y *familyGuard) refresh(ctx context.Context) error {
 	if !y.stale && !y.pairs || !y.ready || y.failed != nil {
 		return nil
@@ -327,8 +327,7 @@ func (y *familyGuard) refresh(ctx context.Context) error {
 	return y.noteOutcome(y.establish(ctx))
 }
 
-// retry writes refused rules of iptables again when they are due, and reports whether they were
-// accepted.
+// retry calls the retry method of the acceptor if the table exists.
 func (y *familyGuard) retry(ctx context.Context) bool {
 	return y.ready && y.failed == nil && y.accept.retry(ctx)
 }

@@ -184,8 +184,8 @@ func (h *history) check(seed uint64, step int) {
 	}
 }
 
-// checkLimits compares the chains, meters and maps of limits with the specification: each limited
-// place leads to a chain of its service, and no other chain or meter exists.
+// checkLimits compares the chains, meters and maps of limits with the specification: the map sends
+// each limited place to the chain of its service, and no other chain or meter exists.
 func (h *history) checkLimits(seed uint64, step int) {
 	h.Helper()
 	places, names := map[setEntry]string{}, map[string]bool{}
@@ -209,7 +209,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 	for _, c := range found {
 		if strings.HasPrefix(c.Name, limitChain) && !names[c.Name] {
-			h.Fatalf("seed %d step %d: chain %s exists, want none for it", seed, step, c.Name)
+			h.Fatalf("seed %d step %d: chain %s exists, want it deleted", seed, step, c.Name)
 		}
 		delete(names, c.Name)
 	}
@@ -232,7 +232,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 	for _, s := range sets {
 		if strings.HasPrefix(s.Name, limitMeter) && !meters[s.Name] {
-			h.Fatalf("seed %d step %d: meter %s exists, want none for it", seed, step, s.Name)
+			h.Fatalf("seed %d step %d: meter %s exists, want it deleted", seed, step, s.Name)
 		}
 	}
 }
@@ -319,7 +319,7 @@ func openTables(t *testing.T) *nft.Conn {
 	return conn
 }
 
-// TestGuardHistories makes random changes: desired and applied frontends, restarts, modes, damage
+// TestGuardHistories makes random changes to frontends, modes and interfaces, with restarts, damage
 // and failing rounds. After each step, the table must equal the specification.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)

@@ -12,17 +12,19 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// The fast path is a flowtable: the kernel translates and forwards packets of its connections as
-// they arrive, without netfilter and routing. A chain adds our connections to it after their first
-// packets, because short connections do not repay the cost. The flowtable and its chain are written
-// separately from the other chains, so a kernel without flowtables only lacks the fast path.
+// The fast path is a flowtable. The kernel translates and forwards the packets of connections in
+// the flowtable as they arrive, without netfilter and routing. A chain adds our connections to the
+// flowtable after their first packets, because short connections do not repay the cost. The
+// flowtable and its chain are written separately from the other chains, so a kernel without
+// flowtables only lacks the fast path.
 
 const (
 	// FastPathAuto selects all devices of the host that are up, except for dummies and loopback.
 	FastPathAuto = "auto"
 	// fastChain and fastDevices are the chain and the set of devices of the flowtable fastTable.
 	fastTable, fastChain, fastDevices = "fast", "fast-path", "fast-devices"
-	// fastPriority follows the filters of other programs, so they accept a connection first.
+	// fastPriority puts the chain behind the filters of other programs, so only connections that
+	// these filters accept enter the flowtable.
 	fastPriority = 10
 	// fastAfter is the number of packets after which a connection enters the flowtable.
 	fastAfter = 8
@@ -37,14 +39,14 @@ type fastPath struct {
 	present []string
 	// due reports whether the kernel's flowtable must be compared with present.
 	due bool
-	// fault is the reason why there is no flowtable, or nil. refused holds the reasons why the
-	// kernel refuses devices.
+	// fault is the reason why there is no flowtable, or nil. refused maps each device that the
+	// kernel refuses to the reason.
 	fault   error
 	refused map[string]error
 }
 
-// serves reports whether connections of the mode exist only in conntrack, so the flowtable may
-// translate their packets.
+// serves reports whether the fast path is configured and works in mode m. The flowtable translates
+// packets, so the mode's connections must exist only in conntrack.
 func (p *fastPath) serves(m dataplane.Needs) bool {
 	return len(p.names) > 0 && m.Forward && m.Resets && !m.LocalIn
 }
@@ -57,7 +59,6 @@ func (p *fastPath) devices() []string {
 	return slices.DeleteFunc(slices.Clone(p.names), func(name string) bool { return !slices.Contains(p.present, name) })
 }
 
-// flowtable returns the flowtable with these devices.
 func (p *fastPath) flowtable(devices ...string) *nft.Flowtable {
 	return &nft.Flowtable{Name: fastTable, Devices: devices, Hardware: p.hardware}
 }
@@ -81,7 +82,7 @@ func (l *layout) writeFastPath(tx *nft.Tx, bits markBits, p *fastPath, devices .
 	))
 }
 
-// addFastDevices adds devices of the flowtable to the set. With any other device, a connection
+// addFastDevices adds devices to the set. The flowtable must have them: otherwise a connection
 // would count as offloaded although the flowtable does not see its packets.
 func (l *layout) addFastDevices(tx *nft.Tx, names []string) {
 	set := devicesSet()
@@ -90,7 +91,7 @@ func (l *layout) addFastDevices(tx *nft.Tx, names []string) {
 	}
 }
 
-// deleteFastPath deletes the chain and the flowtable.
+// deleteFastPath deletes the chain, the set of devices and the flowtable.
 func (l *layout) deleteFastPath(tx *nft.Tx) {
 	tx.FlushChain(l.table, fastChain)
 	tx.DeleteChain(l.table, fastChain)
@@ -118,7 +119,7 @@ func (w *wanted) fastPathProblems() (all []balancer.Problem) {
 	return all
 }
 
-// problems returns the problems of fast_path that do not depend on a family.
+// problems returns the problems of fast_path that are the same for both families.
 func (p *fastPath) problems(m dataplane.Needs) (all []balancer.Problem) {
 	warn := func(format string, args ...any) {
 		all = append(all, balancer.Problem{Severity: balancer.SeverityWarning, Field: "fast_path", Text: fmt.Sprintf(format, args...)})
@@ -139,5 +140,5 @@ func (p *fastPath) problems(m dataplane.Needs) (all []balancer.Problem) {
 	return all
 }
 
-// errNoFlowtables is the reason for a kernel that refuses flowtables.
+// errNoFlowtables says that the kernel does not support flowtables, and what to do.
 var errNoFlowtables = errors.New("the kernel has no flowtables: run modprobe -a nf_flow_table nf_flow_table_inet nft_flow_offload and vipctl reload, or remove fast_path")

@@ -50,8 +50,9 @@ func (y *familyGuard) syncFastPath() error {
 	return y.syncFastDevices(found.Devices)
 }
 
-// noFastPath records the kernel's refusal of the flowtable. It returns other errors. A refusal for
-// lack of permission does not concern the guard, whose chains the kernel has accepted.
+// noFastPath records the kernel's refusal of the flowtable, and returns any other error. Even a
+// refusal for lack of permission leaves the guard available, because the kernel has accepted its
+// chains.
 func (y *familyGuard) noFastPath(err error) error {
 	var refused *nft.Error
 	if !errors.As(err, &refused) {
@@ -99,7 +100,8 @@ func (y *familyGuard) syncFastDevices(have []string) error {
 	return y.table.Commit(&tx)
 }
 
-// noFastDevice records the kernel's refusal of a device that exists. It returns other errors.
+// noFastDevice records the kernel's refusal of a device. It ignores a device that no longer exists,
+// and returns any other error.
 func (y *familyGuard) noFastDevice(name string, err error) error {
 	var refused *nft.Error
 	if errors.Is(err, unix.ENOENT) {
@@ -114,7 +116,8 @@ func (y *familyGuard) noFastDevice(name string, err error) error {
 	return nil
 }
 
-// fastPathChanged describes a change of the flowtable by another program, or returns "".
+// fastPathChanged reports that another program has removed the flowtable or a device from it, or
+// returns "".
 func (y *familyGuard) fastPathChanged() (string, error) {
 	if !y.fast.serves(y.mode) || y.fast.due || y.fast.fault != nil {
 		return "", nil

@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// formerTable is the part of an earlier version's guard in an iptables table. It includes the
+// formerTable describes the part of an earlier version's guard in one iptables table, including the
 // acceptor's chains.
 type formerTable struct {
 	name          string
@@ -41,7 +41,7 @@ func formerRedirects() []formerTable {
 	return []formerTable{{"nat", []string{"PREROUTING", "OUTPUT"}, []string{"VIPD-US"}}}
 }
 
-// formerSets returns the names of a family's ipsets.
+// formerSets returns the names of the ipsets that an earlier version created for a family.
 func formerSets(of inet.Family) (names []string) {
 	for _, name := range []string{
 		"arrived", "direct", "tunnels", "frontends", "special", "restricted", "silent", "masquerade", "never", "allowed",
@@ -81,8 +81,8 @@ func removeFormer(ctx context.Context, of inet.Family, log *slog.Logger) error {
 }
 
 // removeUnreferenced destroys the ipsets of a former guard whose rules were not found. If rules
-// still use an ipset, the program of their iptables variant is missing. The ipset then remains.
-// This is not an error, because a retry would not help.
+// still use an ipset, it remains, because the iptables program that could list these rules is
+// missing. This is not an error, because a retry would not help.
 func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *slog.Logger) error {
 	inUse := 0
 	for _, name := range names {
@@ -100,7 +100,7 @@ func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *s
 	return nil
 }
 
-// existing returns the ipsets of a family that exist in the kernel.
+// existing returns the ipsets of an earlier version that exist in the kernel for a family.
 func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	for _, name := range formerSets(of) {
 		switch _, err := sets.Header(name); {
@@ -113,7 +113,7 @@ func existing(sets *ipset.Conn, of inet.Family) (found []string, err error) {
 	return found, nil
 }
 
-// removeChains removes chains of a table, and the rules of base chains that lead to them, in one
+// removeChains removes chains of a table, and the rules of base chains that jump to them, in one
 // transaction. It returns the chains that existed. If dry is set, it changes nothing.
 func removeChains(ctx context.Context, tool filterTool, table string, bases, chains []string, dry bool) (had []string, err error) {
 	for _, name := range chains {
@@ -143,8 +143,8 @@ func removeChains(ctx context.Context, tool filterTool, table string, bases, cha
 	return had, tool.Restore(ctx, xtables.Input(table, empty, lines...))
 }
 
-// cleanup removes the guard of an earlier process, or only lists it, and records a description of
-// each step. It continues after errors.
+// cleanup removes the guard of an earlier process, and records a description of each step in done.
+// If dry is set, it only records the steps. It continues after errors.
 type cleanup struct {
 	ctx  context.Context
 	dry  bool
@@ -170,7 +170,7 @@ func (c *cleanup) tables(of inet.Family, tables []formerTable) {
 	}
 }
 
-// sets destroys ipsets.
+// sets destroys the named ipsets.
 func (c *cleanup) sets(sets *ipset.Conn, names []string) {
 	for _, name := range names {
 		if !c.dry {

@@ -57,8 +57,8 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft returns the rules of iptables and the ipsets. It omits comments, because they contain
-// the time.
+// formerLeft returns the rules of iptables, and the names of the ipsets. It omits comments, because
+// they contain the time.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
 	var left strings.Builder
@@ -72,8 +72,8 @@ func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
-// TestFormerGuard removes an earlier version's guard with a new guard, and with a cleanup. Objects
-// of other programs must stay, and a dry run must change nothing.
+// TestFormerGuard removes an earlier version's guard with Cleanup, and then another with
+// removeFormer. Objects of other programs must stay, and a dry run must change nothing.
 func TestFormerGuard(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
@@ -115,7 +115,8 @@ func TestFormerGuard(t *testing.T) {
 }
 
 // TestAdoptedRedirectsReplaceFormer sets redirects for sockets that an earlier version's process
-// handed over. The first Set must remove the earlier redirects in iptables, and Observe must not.
+// handed over. Observe must keep the earlier redirects in iptables, and the first Set must remove
+// them.
 func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
@@ -201,7 +202,7 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 	}
 }
 
-// formerRules returns the rules of iptables-legacy, and the ipset that they use.
+// formerRules returns the rules of iptables-legacy, and the name of the ipset that they use.
 func formerRules(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	var kept []string

@@ -42,27 +42,28 @@ func (g *Guard) of(a netip.Addr) *familyGuard {
 	return g.families[1]
 }
 
-// Want adds a number to the reference count of f among the wanted or the applied frontends.
+// Want adds by to the reference count of each set entry that f needs. If applied is set, f counts
+// as an applied frontend, otherwise as a desired frontend.
 func (g *Guard) Want(f *balancer.Frontend, by int, applied bool) { g.of(f.Addr).want(f, by, applied) }
 
-// Hold adds a number to the reference count of an address that vipd adds. Such an address answers
-// only on the ports of services.
+// Hold adds by to the reference count of a held address, which vipd adds to the host. A held
+// address answers only on the ports of services.
 func (g *Guard) Hold(a netip.Addr, by int) { g.of(a).hold(a, by) }
 
-// Own adds a number to the reference count of an address that only one of several hosts has at a
-// time. Its frontends serve while this host has the address. Like a held address, it answers only
-// on the ports of services.
+// Own adds by to the reference count of an address that only one of several hosts has at a time.
+// Its frontends serve while this host has the address. Like a held address, it answers only on the
+// ports of services.
 func (g *Guard) Own(a netip.Addr, by int) {
 	g.of(a).own(a, by)
 }
 
-// Silence adds a number to the reference count of a held address that must not answer yet.
+// Silence adds by to the reference count of a held address that must not answer yet.
 func (g *Guard) Silence(a netip.Addr, by int) { g.of(a).pending.want(setEntry{Addr: a}, by) }
 
 // Holds reports whether any address of a's family is held.
 func (g *Guard) Holds(a netip.Addr) bool { return len(g.of(a).held.count) > 0 }
 
-// Knows reports whether any frontend of a's family is wanted or applied.
+// Knows reports whether any frontend of a's family is desired or applied.
 func (g *Guard) Knows(a netip.Addr) bool { return len(g.of(a).frontends.count) > 0 }
 
 // HasMovable reports whether connections to any frontend may move here from other hosts.
@@ -83,7 +84,7 @@ func (g *Guard) SetMode(m dataplane.Needs) (news bool) {
 }
 
 // SetInterfaces sets the interfaces between which packets are forwarded, and whether a route has
-// its own MTU, for the next Prepare or Refresh.
+// its own MTU. The next Prepare or Refresh applies them.
 func (g *Guard) SetInterfaces(interfaces []Interface, routeMTU bool) {
 	for _, y := range g.families {
 		y.setInterfaces(interfaces, routeMTU)
@@ -105,9 +106,9 @@ func (g *Guard) markStale() {
 	}
 }
 
-// Prepare adds restrictions, and closes ports that are no longer open. It returns an error or nil
-// for IPv4 and IPv6. Addresses of a family with an error must not be added, because all their ports
-// would be open.
+// Prepare adds restrictions, and closes ports that the desired frontends do not open. It returns
+// the errors of IPv4 and IPv6. If a family has an error, its addresses must not be added, because
+// all their ports would be open.
 func (g *Guard) Prepare(ctx context.Context) (failed [2]error) {
 	for i, y := range g.families {
 		failed[i] = y.prepare(ctx)
@@ -124,7 +125,7 @@ func (g *Guard) Finish(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Refresh applies changes of SetInterfaces if the table exists. If it fails, the next Prepare
+// Refresh applies the last SetInterfaces to the tables that exist. If it fails, the next Prepare
 // applies them.
 func (g *Guard) Refresh(ctx context.Context) error {
 	var all []error
@@ -134,8 +135,8 @@ func (g *Guard) Refresh(ctx context.Context) error {
 	return errors.Join(all...)
 }
 
-// Intact describes changes of the guard by other programs, or returns "". It also retries refused
-// rules when they are due. mended reports whether some of them were accepted.
+// Intact describes a change to the guard by another program, or returns "". It also retries rules
+// that iptables has refused. mended reports whether a retry succeeded.
 func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err error) {
 	for _, y := range g.families {
 		mended = y.retry(ctx) || mended
@@ -152,8 +153,8 @@ func (g *Guard) Intact(ctx context.Context) (reason string, mended bool, err err
 // Ready returns the reason why a frontend must not be applied yet, or nil. A frontend with source
 // ranges, or on an address that another host may have, waits until its family's guard is complete
 // and contains the frontend. If the guard is unavailable, only a dataplane that enforces source
-// ranges itself may serve the frontend. A frontend that was served within the same source ranges
-// continues.
+// ranges itself may serve the frontend. A frontend that is already served with the same source
+// ranges does not wait.
 func (g *Guard) Ready(c dataplane.Change, enforced bool) error {
 	y := g.of(c.New.Addr)
 	if y.unrestricted(c) {

@@ -11,7 +11,7 @@ import (
 
 type entries = map[setEntry]bool
 
-// addresses returns the entries of sets of addresses.
+// addresses returns an entry for each address in the sets.
 func addresses(of ...map[netip.Addr]bool) entries {
 	all := entries{}
 	for _, addrs := range of {
@@ -22,7 +22,7 @@ func addresses(of ...map[netip.Addr]bool) entries {
 	return all
 }
 
-// toggle adds or removes a random address of the frontends.
+// toggle adds a random address to all and counts 1, or removes it and counts -1.
 func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(netip.Addr, int)) {
 	a := netip.AddrFrom4([4]byte{10, network, 0, byte(r.IntN(3))})
 	if all[a] {

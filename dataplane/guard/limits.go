@@ -11,10 +11,10 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Each service with limits has a chain, to which the map "limits" leads the first packets of its
-// clients. The chain has a meter for each limit: a set of sources that rules fill. All frontends of
+// Each service with limits has a chain. The map "limits" sends the first packets of its clients
+// there. The chain has a meter for each limit: a set of sources that rules fill. All frontends of
 // the service in a family share its meters. The name of a meter contains the limit, because
-// elements keep the limit with which they were added. So a meter survives every change of other
+// elements keep the limit with which they were added. So a meter survives changes to other
 // settings, and a restart of vipd.
 //
 // A connection over a limit gets no entry in conntrack, and the kernel removes such connections
@@ -35,7 +35,8 @@ const (
 
 func isLimited(f *balancer.Frontend) bool { return !f.Limits.IsZero() }
 
-// limiter is the chain of a service, or of the direct frontends of a service, and its limits.
+// limiter is the chain that enforces the limits of a service. The direct frontends of a service
+// have their own chain.
 type limiter struct {
 	chain   string
 	service balancer.Name
@@ -50,7 +51,7 @@ func limiterOf(f *balancer.Frontend) limiter {
 	return limiter{chain, f.Service, f.Limits}
 }
 
-// meter is a set of sources with a limit.
+// meter is a set of sources whose connections are counted, with their limit.
 type meter struct {
 	set  *nft.Set
 	key  nft.Network
@@ -78,7 +79,8 @@ func (l limiter) meters() (all []meter) {
 	return all
 }
 
-// rules returns the rules of the chain of l.
+// rules returns the rules of l's chain. If a meter is full, they also add the place to the set
+// full.
 func (l limiter) rules(y *layout, bits markBits) (rules []nft.Rule) {
 	refuse := []nft.Stmt{nft.Drop}
 	if l.limits.Over == balancer.RejectOver { // the answer has the mark of the connection, so filters accept it
@@ -93,20 +95,20 @@ func (l limiter) rules(y *layout, bits markBits) (rules []nft.Rule) {
 	return rules
 }
 
-// newLimitsMap returns the map from places to chains.
+// newLimitsMap returns the map from places to the chains of their limits.
 func newLimitsMap(name string, place nft.Concat) *nft.Set {
 	return &nft.Set{Name: name, Key: place, Verdict: true}
 }
 
-// newFullSet returns the set of the places whose connections were not limited recently, because a
-// meter was full.
+// newFullSet returns the set of places whose connections were not limited recently because a meter
+// was full.
 func newFullSet(place nft.Concat) *nft.Set {
 	return &nft.Set{Name: "full", Key: place, Timed: true, Dynamic: true, Size: maxFull}
 }
 
 // limits holds the limiters of frontends, and their chains in the kernel.
 type limits struct {
-	// desired and applied count the frontends with limits, by their place.
+	// desired and applied count the frontends with limits, by place and limiter.
 	desired, applied map[setEntry]map[limiter]int
 	// changed holds the places whose counts have changed since the last comparison.
 	changed map[setEntry]bool
@@ -115,13 +117,14 @@ type limits struct {
 	places map[setEntry]string
 	chains map[string]limiter
 	sets   map[string]bool
-	// tried reports whether a trial has shown if the kernel supports limits. fault is the reason
-	// why it does not, or nil.
+	// tried reports whether the trial of limits has run. fault is the reason why the kernel does
+	// not support limits, or nil.
 	tried bool
 	fault error
 }
 
-// want adds a number to the reference count of f.
+// want adds by to the reference count of f's limiter at its place. If applied is set, f counts as
+// an applied frontend, otherwise as a desired frontend.
 func (s *limits) want(f *balancer.Frontend, by int, applied bool) {
 	if !isLimited(f) || f.Withdrawn || f.Addr.IsLoopback() {
 		return
@@ -160,8 +163,8 @@ func (s *limits) limiterAt(place setEntry) limiter {
 	return limiter{}
 }
 
-// differ reports whether a changed place needs other limits than the kernel has. A change of
-// endpoints does not affect limits.
+// differ reports whether the kernel's limits of a changed place are wrong. It then forgets the
+// changed places. A change of endpoints does not affect limits.
 func (s *limits) differ() bool {
 	defer clear(s.changed)
 	for place := range s.changed {
@@ -172,7 +175,7 @@ func (s *limits) differ() bool {
 	return false
 }
 
-// forget records that the kernel has no chains and meters.
+// forget records that the kernel has no chains and no meters of limits.
 func (s *limits) forget() {
 	s.places, s.chains, s.sets = map[setEntry]string{}, map[string]limiter{}, map[string]bool{}
 }
@@ -209,8 +212,8 @@ func (s *limits) wanted() (places map[setEntry]string, chains map[string]limiter
 	return places, chains
 }
 
-// write queues the difference between the kernel's and the wanted chains. If on is not set, it
-// queues the removal of all chains.
+// write queues the difference between the kernel's and the wanted chains. If on is false, it queues
+// the removal of all chains.
 func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
 	places, chains := map[setEntry]string{}, map[string]limiter{}
 	if on {
@@ -257,7 +260,7 @@ func (s *limits) write(tx *nft.Tx, y *layout, bits markBits, on bool) {
 	s.places, s.chains, s.sets = places, chains, sets
 }
 
-// sortedPlaces yields the places with their chains in order.
+// sortedPlaces returns an iterator over places and their chains, in order.
 func sortedPlaces(places map[setEntry]string) func(func(setEntry, string) bool) {
 	return func(yield func(setEntry, string) bool) {
 		for _, at := range slices.SortedFunc(maps.Keys(places), setEntry.compare) {
@@ -268,14 +271,14 @@ func sortedPlaces(places map[setEntry]string) func(func(setEntry, string) bool) 
 	}
 }
 
-// placeElement returns the element that leads a place to a chain.
+// placeElement returns the map element that sends packets for a place to a chain.
 func placeElement(at setEntry, chain string) nft.Elem {
 	e := element(at)
 	e.Jump = chain
 	return e
 }
 
-// limitsOf returns the map that holds a place.
+// limitsOf returns the map that holds a place. Ranges of ports have their own map.
 func (l *layout) limitsOf(at setEntry) *nft.Set {
 	if at.Port.IsRange() {
 		return l.inRange.limits
@@ -283,7 +286,7 @@ func (l *layout) limitsOf(at setEntry) *nft.Set {
 	return l.limits
 }
 
-// toLimits returns the rules that lead to the chains of limits.
+// toLimits returns the rules that send packets to the chains of limits.
 func (l *layout) toLimits(with concerns) []nft.Rule {
 	if !with.limited {
 		return nil

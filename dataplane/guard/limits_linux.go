@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// proveLimits tries whether the kernel supports limits when the first service has limits. If the
-// kernel does not support them, the guard omits all limits.
+// proveLimits runs the trial of limits when the first service has limits. If the kernel does not
+// support them, the guard omits all limits.
 func (y *familyGuard) proveLimits() {
 	if y.limits.tried || !y.mode.Forward || !y.limits.nonEmpty() {
 		return
@@ -97,7 +97,7 @@ func (y *familyGuard) readPlaces() (map[setEntry]string, error) {
 	return places, nil
 }
 
-// queueLimits queues the changes of limits.
+// queueLimits queues the necessary changes to the chains of limits.
 func (y *familyGuard) queueLimits(with concerns) {
 	if !y.ready || with.limited != y.written.limited || with.limited && y.limits.differ() {
 		y.limits.write(&y.tx, y.layout, y.bits, with.limited)

@@ -16,8 +16,9 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestFullMeter fills a meter with other sources, and opens a connection. The frontend must then be
-// reported. Before that, it must not be reported, and the meter must count the client.
+// TestFullMeter sends a packet before and after other sources fill the meter. While the meter has
+// room, it must count the client, and the frontend must not be reported. Afterwards, the frontend
+// must be reported.
 func TestFullMeter(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -63,7 +64,7 @@ func TestFullMeter(t *testing.T) {
 	})
 }
 
-// fillMeter replaces the elements of an IPv4 meter with as many other sources as it can hold.
+// fillMeter empties an IPv4 meter, and fills it with sources other than the client.
 func fillMeter(t *testing.T, m meter) {
 	t.Helper()
 	conn, err := nft.Open()

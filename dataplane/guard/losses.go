@@ -29,7 +29,7 @@ func losses() []loss {
 	}
 }
 
-// lost returns a problem for each required function that is unavailable for the given reason.
+// lost returns a problem for each required feature that is unavailable for the given reason.
 func (w *wanted) lost(reason error) []balancer.Problem {
 	var out []balancer.Problem
 	for _, l := range losses() {

@@ -11,7 +11,7 @@ import (
 )
 
 // TestLossesByMode makes the guard unavailable for each kind of frontend. Each mode must report
-// exactly the functions that are missing, with the reason.
+// exactly the features that it loses, with the reason.
 func TestLossesByMode(t *testing.T) {
 	const (
 		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program"

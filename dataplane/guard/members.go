@@ -16,7 +16,7 @@ type setStore interface {
 	List(set string) ([]setEntry, error)
 }
 
-// members holds the wanted elements of a set, and the elements that the kernel has as far as known.
+// members holds the wanted entries of a set, and the entries that the kernel is known to have.
 type members struct {
 	def   setDef
 	store setStore
@@ -49,10 +49,11 @@ func newMembers(def setDef) *members {
 	}
 }
 
-// want changes the number of frontends that want an entry.
+// want adds by to the number of frontends that want an entry.
 func (m *members) want(e setEntry, by int) { m.add(m.count, e, by) }
 
-// ask changes the number of desired frontends that request an entry of a set that is not early.
+// ask adds by to the number of desired frontends that request an entry. It is used for sets that
+// are not early.
 func (m *members) ask(e setEntry, by int) { m.add(m.asked, e, by) }
 
 func (m *members) add(to map[setEntry]int, e setEntry, by int) {
@@ -67,7 +68,7 @@ func (m *members) add(to map[setEntry]int, e setEntry, by int) {
 	}
 }
 
-// updateNear updates near after a change of an entry.
+// updateNear updates near after a change to the counts of e, or to e in the kernel.
 func (m *members) updateNear(e setEntry) {
 	if !e.Net.IsValid() && e.MSS == 0 {
 		return
@@ -104,7 +105,7 @@ func (m *members) markMoved() {
 	m.moved = map[setEntry]bool{}
 }
 
-// wider returns the networks that contain an entry's network, at its place.
+// wider returns the entries for e's place whose networks contain e's network.
 func wider(e setEntry) iter.Seq[setEntry] {
 	return func(yield func(setEntry) bool) {
 		for bits := e.Net.Bits() - 1; bits > 0; bits-- {
@@ -145,7 +146,7 @@ func (m *members) markAll() {
 	}
 }
 
-// wants reports whether the set should have the entry.
+// wants reports whether the kernel's set should have the entry.
 func (m *members) wants(e setEntry) bool {
 	return m.count[e] > 0 && (m.def.early || m.asked[e] > 0) && !m.vetoed(e)
 }
@@ -185,7 +186,7 @@ func (m *members) vetoed(e setEntry) bool {
 	return m.veto != nil && m.veto(e) || m.disjoint && m.contained(e)
 }
 
-// compare reads the elements of the set from the kernel.
+// compare reads the kernel's entries of the set, and marks all entries as dirty.
 func (m *members) compare() error {
 	entries, err := m.store.List(m.def.name)
 	if err != nil {
@@ -208,7 +209,7 @@ func (m *members) fill() { m.flush(m.store.Add, true) }
 // trim deletes superfluous entries.
 func (m *members) trim() { m.flush(m.store.Delete, false) }
 
-// withdraw deletes entries that must not exist when other frontends are applied: vetoed and
+// withdraw deletes entries that must not exist while other frontends are being applied: vetoed and
 // displaced entries. In sets that are not early, it also deletes entries that no desired frontend
 // requests.
 func (m *members) withdraw() {

@@ -94,15 +94,14 @@ type chainRules struct {
 	rules []nft.Rule
 }
 
-// rule returns a rule with these statements.
 func rule(do ...nft.Stmt) nft.Rule { return nft.Rule{Do: do} }
 
-// matchPlace returns a rule that matches packets to the places in a set.
+// matchPlace returns a rule that runs the statements for packets to the places in a set.
 func (l *layout) matchPlace(set string, then ...nft.Stmt) nft.Rule {
 	return rule(append([]nft.Stmt{nft.In{Of: l.place, Set: l.sets[set]}}, then...)...)
 }
 
-// These matches are constants, but their types have no constants in Go.
+// These matches never change. They are variables because Go has no constants of their types.
 var (
 	// isTCP matches TCP.
 	isTCP = nft.Is{Field: nft.L4proto, Value: protocolTCP}
@@ -176,8 +175,8 @@ func base(name string, kind nft.ChainType, at nft.Point, priority int32) nft.Cha
 
 // packetMarkChains returns the chains that clear vipd's bits in the marks of packets. Other
 // programs copy the mark of a connection to its packets for policy routing (CONNMARK
-// --restore-mark), and a routing rule such as "fwmark 1" matches no other bits. They copy the mark
-// at manglePriority.
+// --restore-mark), and a routing rule such as "fwmark 1" does not match if other bits are set.
+// These programs copy the mark at manglePriority.
 func packetMarkChains(bits markBits) []chainRules {
 	all := bits.masquerade | bits.ours | bits.never
 	rules := []nft.Rule{rule(
@@ -191,7 +190,8 @@ func packetMarkChains(bits markBits) []chainRules {
 	}
 }
 
-// otherHostRules returns the rules for connections to, and replies from, frontends of other hosts.
+// otherHostRules returns the rules for packets to addresses of other hosts, and for replies in
+// connections that have moved here from other hosts.
 func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	// If another host has an address, packets from the address's own network are not meant for this
 	// host, regardless of the mode's rules. The gate of vipd owner also drops such packets, but
@@ -200,10 +200,10 @@ func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 	if with.owned {
 		rules = append(rules, rule(nft.In{Of: nft.Daddr, Set: l.sets[ownedSet]}, nft.GoesBack{}, nft.Drop))
 	}
-	// After a connection has moved here from another host, the endpoint may send its first packet.
-	// If that packet opened a connection in conntrack, it would leave this host untranslated, and
-	// the client's next packets would match no connection. So it is dropped, and the endpoint
-	// retransmits it after the client's packet.
+	// After a connection has moved here from another host, its first packet here may come from the
+	// endpoint. If that packet opened a connection in conntrack, it would leave this host
+	// untranslated, and the client's next packets would match no connection. So the packet is
+	// dropped, and the endpoint retransmits it after the client's packet.
 	if with.roaming {
 		from := nft.In{Of: nft.Concat{nft.Saddr, nft.L4proto, nft.Sport}, Set: l.sets[answersSet]}
 		rules = append(rules, rule(isTCP, midway, from, nft.Drop))
@@ -213,14 +213,14 @@ func (l *layout) otherHostRules(with concerns) (rules []nft.Rule) {
 
 // classifyRules returns the rules that recognize packets that open connections to frontends. A TCP
 // packet without SYN that is new to conntrack belongs to a connection that was cut or lost. In a
-// mode in which only conntrack has connections, translating such a packet again, perhaps for
-// another endpoint, would make the connection hang. Virtual servers without sloppy_tcp leave such
-// packets to the host, which resets the connection. So do the sockets of a mode that terminates
-// connections itself. Connections that virtual servers or sockets still have continue, unless a
-// mode with resets runs next to them, because its translation precedes them. A packet to a movable
-// frontend belongs to a connection from another host, and is translated so that it continues. If
-// there are movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp),
-// so packets to the other frontends are reset here.
+// mode in which only conntrack has connections, translating such a packet again, perhaps to another
+// endpoint, would make the connection hang. Virtual servers without sloppy_tcp leave such packets
+// to the host, which resets the connection. So do the sockets of a mode that terminates connections
+// itself. Connections that virtual servers or sockets still have continue, unless a mode with
+// resets runs next to them, because its translation precedes them. A packet to a movable frontend
+// belongs to a connection from another host, and is translated so that it continues. If there are
+// movable frontends, virtual servers accept such packets for all frontends (sloppy_tcp), so packets
+// to the other frontends are reset here.
 func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, then string) (rules []nft.Rule) {
 	ours := nft.AddBits{Field: nft.CtMark, Bits: bits.ours}
 	if m.Resets || with.roaming {
@@ -239,9 +239,9 @@ func (l *layout) classifyRules(m dataplane.Needs, bits markBits, with concerns, 
 	return rules
 }
 
-// refuseOwnRules resets the node's own TCP connections to rejected frontends in output. Otherwise
-// conntrack would create an entry without a destination, and the entry would affect a later
-// connection from the same port.
+// refuseOwnRules returns the rules of output that reset the node's own TCP connections to rejected
+// frontends. Otherwise conntrack would create an entry without a destination, and the entry would
+// affect a later connection from the same port.
 func (l *layout) refuseOwnRules(bits markBits, with concerns) []nft.Rule {
 	if !with.rejected {
 		return nil
@@ -262,8 +262,9 @@ func (l *layout) admissionRules(with concerns, then string) (rules []nft.Rule) {
 	return append(append(rules, l.toLimits(with)...), rule(nft.Goto(then)))
 }
 
-// policyRules returns the rules for features of frontends. A refusal has the mark of the
-// connection, so filters accept it.
+// policyRules returns the rules that drop, refuse or mark packets, depending on the features of
+// their frontends. A refusal has the mark of the connection, so the filters of other programs
+// accept it.
 func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (rules []nft.Rule) {
 	mark := func(bit uint32) nft.Stmt { return nft.AddBits{Field: nft.CtMark, Bits: bit} }
 	if with.silent {
@@ -279,11 +280,11 @@ func (l *layout) policyRules(m dataplane.Needs, bits markBits, with concerns) (r
 	return rules
 }
 
-// inputRules closes held addresses except for the ports of services and ping. An address is silent
-// before its first frontend is applied, because clients retry after silence, but not after a
-// refusal. For the same reason a port is silent to connections that conntrack does not translate
-// because they are older than the applied frontend. The mode soon makes conntrack forget such
-// connections.
+// inputRules returns rules that close held addresses, except for ping and the ports of services.
+// Before its first frontend is applied, an address is silent, because clients retry after silence,
+// but not after a refusal. For the same reason, a port is silent to connections that are older than
+// the applied frontend, which conntrack does not translate. The mode soon makes conntrack forget
+// such connections.
 func (l *layout) inputRules(m dataplane.Needs, bits markBits, with concerns) []nft.Rule {
 	icmp := uint32(protocolICMP)
 	if l.table.Family == nft.IPv6 {
@@ -298,7 +299,8 @@ func (l *layout) inputRules(m dataplane.Needs, bits markBits, with concerns) []n
 		rules = append(rules, l.toRange(nft.Jump("ranges-rejected")))
 	}
 	rules = append(rules,
-		// A redirect may lead to a held address. So may a translation to a program of this host.
+		// The destination of a redirect, or of a translation to a program of this host, may be a
+		// held address.
 		rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours, Value: bits.ours}, nft.Translated{}, nft.Accept),
 		rule(nft.In{Of: nft.Daddr, Set: l.sets[heldSet], Not: true}, nft.Accept),
 		rule(nft.Is{Field: nft.L4proto, Value: icmp}, nft.Accept),
@@ -332,7 +334,7 @@ func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with concer
 	if with.links {
 		leaving = append(leaving, links)
 	}
-	if with.links && m.LocalIn { // virtual servers translate replies at the end of forward, which other rules can't match
+	if with.links && m.LocalIn { // virtual servers translate replies at the end of forward; rules after that can't match them
 		all = append(all, chainRules{base("segment-size-forward", nft.Filter, nft.Forward, manglePriority), []nft.Rule{links}})
 	}
 	if with.clamps {
@@ -433,7 +435,7 @@ func elements(entries []setEntry) []nft.Elem {
 	return all
 }
 
-// oneArmPairs returns the pairs of interfaces whose connections must be masqueraded. These
+// oneArmPairs returns the pairs of interfaces between which connections must be masqueraded. These
 // connections leave through the interface on which they arrived, so hosts on the same link would
 // reply directly.
 func oneArmPairs(m dataplane.Needs, interfaces []Interface) (pairs []nft.Elem) {

@@ -5,7 +5,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// newInRange returns the table for frontends with a range of ports.
+// newInRange returns the layout for frontends with a range of ports.
 func (l *layout) newInRange() *layout {
 	r := &layout{table: l.table, place: nft.Concat{nft.Daddr, nft.L4proto, nft.Priority}, sets: map[string]*nft.Set{}}
 	for _, def := range setDefs() {
@@ -22,7 +22,7 @@ func (l *layout) newInRange() *layout {
 	return r
 }
 
-// setOf returns the set that holds an entry.
+// setOf returns the set that holds an entry. Ranges of ports have their own sets.
 func (l *layout) setOf(name string, e setEntry) *nft.Set {
 	if e.Port.IsRange() {
 		return l.inRange.sets[name]
@@ -30,8 +30,8 @@ func (l *layout) setOf(name string, e setEntry) *nft.Set {
 	return l.sets[name]
 }
 
-// toRange returns a rule that sends packets to ranges of ports to a chain. The rule stores the
-// number of the range in the packet's priority.
+// toRange returns a rule that matches packets to the open ports of ranges. It stores the number of
+// the range in the packet's priority, and sends the packet to a chain.
 func (l *layout) toRange(chain nft.Stmt) nft.Rule {
 	return rule(nft.SetField{Field: nft.Priority, To: nft.Lookup{Key: l.place, In: l.ranges}}, chain)
 }

@@ -14,7 +14,7 @@ import (
 // transaction takes effect, packets may miss the elements that it replaces. So a change does not
 // touch elements that stay the same.
 type openRanges struct {
-	// frontends counts the frontends with a range, including those without an open part.
+	// frontends counts the desired and the applied frontends with a range, even if no part is open.
 	frontends int
 	// desired and applied count the frontends that have each part.
 	desired, applied map[netip.Addr]map[openPart]int
@@ -52,7 +52,8 @@ func (p openPart) compare(q openPart) int {
 	return cmp.Or(cmp.Compare(p.proto, q.proto), cmp.Compare(p.ports.First(), q.ports.First()), cmp.Compare(p.of, q.of))
 }
 
-// want adds a number to the reference count of f.
+// want adds by to the reference count of each open part of f. If applied is set, f counts as an
+// applied frontend, otherwise as a desired frontend.
 func (r *openRanges) want(f *balancer.Frontend, by int, applied bool) {
 	if !f.Key.Port.IsRange() || f.Withdrawn {
 		return
@@ -142,7 +143,7 @@ func (r *openRanges) write(tx *nft.Tx, y *layout) {
 	clear(r.changed)
 }
 
-// byRange separates the entries of frontends with a range of ports.
+// byRange separates entries with a single port, or none, from entries with a range of ports.
 func byRange(entries []setEntry) (single, ranged []setEntry) {
 	for _, e := range entries {
 		if e.Port.IsRange() {

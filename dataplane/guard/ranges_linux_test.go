@@ -41,7 +41,7 @@ func TestRangesWithoutOpenPort(t *testing.T) {
 }
 
 // TestRangesKeepEqualElements replaces a frontend by an equal frontend. No change must be queued.
-// If a single port closes, the other part must keep its element.
+// If one of two ports closes, the element of the other port must stay.
 func TestRangesKeepEqualElements(t *testing.T) {
 	var r openRanges
 	l := newLayout(inet.IPv4)

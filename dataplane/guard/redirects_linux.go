@@ -50,7 +50,7 @@ func (r *Redirects) Adopt() { r.made, r.former = true, true }
 
 // Set redirects connections to the frontends to the given ports. It removes all other redirects.
 func (r *Redirects) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
-	if !r.made && len(ports) == 0 { // for example after a trial, the table belongs to another process
+	if !r.made && len(ports) == 0 { // the table may belong to another process, for example after a trial
 		return nil
 	}
 	r.made = true
@@ -86,7 +86,8 @@ func (r *Redirects) Intact() (string, error) {
 	return r.table.Look(r.table.compare)
 }
 
-// Close removes the redirects. After it has succeeded, new redirects belong to another process.
+// Close removes the redirects. After Close has succeeded, any new redirects belong to another
+// process.
 func (r *Redirects) Close(ctx context.Context) error {
 	if r.made {
 		if err := r.remove(ctx); err != nil {

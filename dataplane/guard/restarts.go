@@ -37,9 +37,9 @@ const (
 	maxRestarts = 4096
 )
 
-// endpointsThat returns a function that returns the endpoints of a frontend that satisfy a
-// condition. Their key has no protocol, because nft allows at most four fields in a set's key. If
-// services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
+// endpointsThat returns a function that lists a frontend's endpoints for which condition is true.
+// The key of their entries has no protocol, because nft allows at most four fields in a set's key.
+// If services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
 // condition for one service, its entry also applies to the other. The result is empty for ranges of
 // ports, because no element could match them.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
@@ -62,7 +62,7 @@ func newRestartsSet() *nft.Set {
 	return &nft.Set{Name: "restarts", Key: nft.Concat{nft.Saddr, nft.Sport, nft.Daddr, nft.Dport}, Timed: true, Dynamic: true, Size: maxRestarts}
 }
 
-// restartChains returns the chains for packets that open a known connection. All other packets
+// restartChains returns the chains for a SYN or INIT of a known connection. All other packets
 // return immediately.
 func (l *layout) restartChains(with concerns) []chainRules {
 	ends := nft.Concat{nft.Daddr, nft.Dport, nft.CtReplySaddr, nft.CtReplySport}

@@ -54,8 +54,7 @@ const (
 	quietSet      = "quiet"      // live endpoints without new connections
 )
 
-// setDefs returns all sets in the order of deletion. A set precedes the sets to which its rules
-// send packets.
+// setDefs returns the definitions of all sets.
 func setDefs() []setDef {
 	return []setDef{
 		{directSet, byPlace, true, placeIf(isDirect)},
@@ -106,8 +105,8 @@ func isMasqueraded(f *balancer.Frontend) bool {
 	return !isUnchanged(f) && (f.SNAT == balancer.AlwaysSNAT || f.NodePort)
 }
 
-// isUnchanged reports whether endpoints always see the client's address. With AutoSNAT, a direct
-// frontend translates the host's own connections.
+// isUnchanged reports whether endpoints always see the client's address. With AutoSNAT, the guard
+// still masquerades the host's own connections to a direct frontend.
 func isUnchanged(f *balancer.Frontend) bool {
 	return f.SNAT == balancer.NeverSNAT || isDirect(f) && f.SNAT != balancer.AutoSNAT
 }
@@ -122,7 +121,8 @@ func isSilent(f *balancer.Frontend) bool { return f.NoEndpoints == balancer.Drop
 
 func isRoaming(f *balancer.Frontend) bool { return f.Movable }
 
-// answers returns the endpoints of a frontend whose connections may move here from other hosts.
+// answers returns the endpoints of a movable frontend. Connections to it may move here from other
+// hosts.
 func answers(f *balancer.Frontend) (entries []setEntry) {
 	if !f.Movable {
 		return nil
@@ -149,8 +149,8 @@ func tunnels(f *balancer.Frontend) []setEntry {
 	return entries
 }
 
-// allowed returns the clients of a restricted frontend. A network of all addresses needs two
-// entries, because the kernel does not support /0 in sets.
+// allowed returns the networks of the clients that may use a restricted frontend. A network of all
+// addresses needs two entries, because the kernel does not support /0 in sets.
 func allowed(f *balancer.Frontend) []setEntry {
 	if f.Addr.IsLoopback() || f.Withdrawn {
 		return nil

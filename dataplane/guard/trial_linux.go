@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// trialSuffix is the suffix of the table that a trial creates and deletes.
+// trialSuffix is the suffix of the name of the table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
 // try creates a table with all chains, and deletes it. Its error names the missing feature of the

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// TestUnusableAdvice checks the advice of errors. If this kernel refuses a rule, the advice must be
-// a newer kernel. If the kernel refuses the process, the advice must be root.
+// TestUnusableAdvice checks the advice in errors. If the kernel refuses a rule, the error must name
+// the required Linux version. If the process lacks permission, it must advise root.
 func TestUnusableAdvice(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{unix.EOPNOTSUPP: "Linux 5.9", unix.ENOENT: "Linux 5.9", unix.EPERM: "run as root"} {
 		err := unusable(inet.IPv4, errors.Join(&nft.Error{Errno: errno}))
@@ -23,20 +23,19 @@ func TestUnusableAdvice(t *testing.T) {
 }
 
 // TestFastPathWithoutPermission refuses the flowtable and a device for lack of permission. The
-// guard must record the reasons and continue, but it must return errors of the connection to the
-// kernel.
+// guard must record the reasons and continue, but it must return errors that are not refusals.
 func TestFastPathWithoutPermission(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EPERM, unix.EACCES} {
 		y := &familyGuard{wanted: &wanted{}}
 		refusal := &nft.Error{Errno: errno}
 		if err := errors.Join(y.noFastPath(refusal), y.noFastDevice("eth0", refusal)); err != nil {
-			t.Errorf("error = %v, want the guard to continue", err)
+			t.Errorf("error = %v, want nil", err)
 		}
 		if !errors.Is(y.fast.fault, errno) || !errors.Is(y.fast.refused["eth0"], errno) {
 			t.Errorf("reasons = %v, %v, want %v", y.fast.fault, y.fast.refused, errno)
 		}
 		if y.noFastPath(errno) == nil || y.noFastDevice("eth0", errno) == nil {
-			t.Error("error of the connection = nil, want it returned")
+			t.Error("error that is not a refusal = nil, want the error")
 		}
 	}
 }

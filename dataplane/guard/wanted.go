@@ -16,8 +16,8 @@ type wanted struct {
 	family inet.Family
 	log    *slog.Logger
 	bits   markBits
-	// mode is the running mode. interfaces holds the interfaces between which packets are
-	// forwarded.
+	// mode holds the requirements of the running mode. interfaces holds the interfaces between
+	// which packets are forwarded.
 	mode       dataplane.Needs
 	interfaces []Interface
 	// alwaysClamp is Options.ClampMSS. routeMTU reports whether a route has its own MTU.
@@ -30,7 +30,7 @@ type wanted struct {
 	// These are frequently used members. held contains the addresses that vipd added, pending the
 	// held addresses that are silent, and owned the addresses that another host may have.
 	frontends, special, held, pending, owned, direct, clamps, answers *members
-	// unknown counts the applied frontends about which only the place is known.
+	// unknown counts, by place, the applied frontends about which nothing else is known.
 	unknown map[setEntry]int
 }
 
@@ -87,7 +87,8 @@ func (w *wanted) set(name string) *members {
 	return w.members[slices.IndexFunc(w.members, func(m *members) bool { return m.def.name == name })]
 }
 
-// want adds a number to the reference count of f among the wanted or the applied frontends.
+// want adds by to the reference count of each set entry that f needs. If applied is set, f counts
+// as an applied frontend, otherwise as a desired frontend.
 func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	if f.Addr.IsLoopback() {
 		return
@@ -111,11 +112,10 @@ func (w *wanted) want(f *balancer.Frontend, by int, applied bool) {
 	}
 }
 
-// hold adds a number to the reference count of an address that vipd adds.
+// hold adds by to the reference count of a held address, which vipd adds to the host.
 func (w *wanted) hold(a netip.Addr, by int) { w.held.want(setEntry{Addr: a}, by) }
 
-// own adds a number to the reference count of an address that only one of several hosts has at a
-// time.
+// own adds by to the reference count of an address that only one of several hosts has at a time.
 func (w *wanted) own(a netip.Addr, by int) {
 	w.hold(a, by)
 	w.owned.want(setEntry{Addr: a}, by)
@@ -141,7 +141,7 @@ func (w *wanted) setMode(m dataplane.Needs) bool {
 	return true
 }
 
-// allApplied reports whether all wanted frontends that serve are applied.
+// allApplied reports whether all desired frontends that serve clients are applied.
 func (w *wanted) allApplied() bool {
 	served := w.set(servedSet)
 	for e := range served.asked {
