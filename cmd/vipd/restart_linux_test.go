@@ -15,7 +15,7 @@ func TestIPVSRestart(t *testing.T) {
 	g := newPlainGateway(t)
 	g.write(settings("ipvs", "auto"), 0, 1)
 	g.start()
-	clients := g.clients(8, time.Hour)
+	clients := g.clients(4, time.Hour)
 	for range 5 {
 		clients.more(50)
 		g.stop()

@@ -27,7 +27,7 @@ import (
 
 // breath is a client's pause between two connections. It leaves CPU time to the parts that clients
 // depend on.
-const breath = 5 * time.Millisecond
+const breath = 20 * time.Millisecond
 
 // loop is a closed loop of clients: each connects, sends a request, disconnects, and starts again.
 type loop struct {
@@ -95,7 +95,7 @@ func switching(t *testing.T, names ...string) {
 	}
 	g.write(mode(names[0]), 0, 1)
 	g.start()
-	l := g.clients(8, time.Hour)
+	l := g.clients(4, time.Hour)
 	open := map[string]net.Conn{}
 	// The mode must list connections that it serves itself. The kernel keeps the connections that
 	// it translates without vipd.

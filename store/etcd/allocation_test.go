@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestParallelAllocation applies a hundred services at once. They must get a hundred different
-// addresses, even if the pool has no more.
+// TestParallelAllocation applies a hundred services, ten at a time. They must get a hundred
+// different addresses, even if the pool has no more.
 func TestParallelAllocation(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -35,17 +35,24 @@ func TestParallelAllocation(t *testing.T) {
 		shared := newWriter(t, p.config)
 		setPool(t, shared, "default", networks...)
 		var running sync.WaitGroup
-		for i := range n {
+		services := make(chan int)
+		for writer := range 10 { // half of them share a client
 			w := shared
-			if i%2 == 0 {
+			if writer%2 == 0 {
 				w = newWriter(t, p.config)
 			}
 			running.Go(func() {
-				if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: auto("")}); err != nil {
-					t.Error(err)
+				for i := range services {
+					if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name(fmt.Sprint("s", i)), Fields: auto("")}); err != nil {
+						t.Error(err)
+					}
 				}
 			})
 		}
+		for i := range n {
+			services <- i
+		}
+		close(services)
 		running.Wait()
 		by := map[string]bool{}
 		for _, name := range p.holders() {

@@ -228,7 +228,7 @@ func TestLargeService(t *testing.T) {
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
 			t.Errorf("%s: errors of the dry run = %v, of the write = %v, want the same, and none if it fits", what, dry, err)
 		}
-		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "split the service")) {
+		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "Split the service")) {
 			t.Errorf("%s: error = %v, want one with the service and the remedy", what, err)
 		}
 	}

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -22,45 +20,29 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// TestQuick measures everything at small sizes. Each row must have a figure, and costs that must
-// grow with the number of rules must do so.
+// TestQuick measures everything at small sizes. Each row must have a figure. Only make bench
+// compares figures, because other work disturbs them here.
 func TestQuick(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {
 			needs(t, b)
-			if b == legacy && !wait.Soaking() { // the test with nft is stricter
+			if b == legacy && !wait.Soaking() {
 				t.Skip("runs only in make soak, because the test with nft covers the same")
 			}
 			rows := plan(quickSizes())
+			values, err := run(t.Context(), b, rows, quickEffort(), t.Logf)
+			if err != nil {
+				t.Fatal(err)
+			}
 			all := map[string]figure{}
-			measure := func(rows []row) (wrong []string) {
-				values, err := run(t.Context(), b, rows, quickEffort(), t.Logf)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, r := range rows {
-					delete(all, r.name)
-				}
-				for _, f := range figures(rows, b, values) {
-					all[f.Row] = f
-				}
-				if _, exists := all[oneRule]; !exists {
-					return []string{"packets were lost"}
-				}
-				return cheaper(b, all)
+			for _, f := range figures(rows, b, values) {
+				all[f.Row] = f
 			}
-			wrong := measure(rows)
-			for again := 0; len(wrong) > 0 && again < 2; again++ { // other work may have disturbed the measurement
-				t.Logf("repeating the measurement of %q", wrong)
-				wrong = measure(slices.DeleteFunc(chosen(rows, regexp.MustCompile("^list of|list of 500$|^complete, 600$")), func(r row) bool { return !r.what.isPath() }))
-			}
-			_, compared := all[oneRule]
-			if compared && len(wrong) > 0 {
-				t.Error(strings.Join(wrong, "\n"))
-			}
-			rows = slices.DeleteFunc(rows, func(r row) bool { _, exists := all[r.name]; return r.what.isPath() && !exists }) // a busy machine loses packets, so these rows may be missing
 			for _, r := range rows {
-				f := all[r.name]
+				f, exists := all[r.name]
+				if !exists && r.what.isPath() { // a busy machine loses packets
+					continue
+				}
 				t.Logf("%s: %s", r.name, f.cell(r.what))
 				if f.Value <= 0 && r.what != idle || f.Low > f.Value || f.High < f.Value {
 					t.Errorf("%s = %+v, want a median between its limits", r.name, f)
@@ -72,29 +54,8 @@ func TestQuick(t *testing.T) {
 			if n := all["rules for 200"].Value; n < 200*5 {
 				t.Errorf("rules of 200 services with 5 endpoints each = %.0f, want at least one for each endpoint", n)
 			}
-			if !compared {
-				t.Skip("needs an idle machine: packets were lost each time, so costs are not compared")
-			}
 		})
 	}
-}
-
-// cheaper lists costs that must grow with the number of rules but do not.
-func cheaper(b backend, all map[string]figure) (wrong []string) {
-	more := func(one, than string, times float64) {
-		if a, b := all[one].Value, all[than].Value; a < b*times {
-			wrong = append(wrong, fmt.Sprintf("%s costs %.2f, %s %.2f: want at least %.2f times as much", one, a, than, b, times))
-		}
-	}
-	// There are 450 more rules, each of which costs at least some nanoseconds.
-	more("list of 500, mean", "list of 50, mean", 1.1)
-	more("list of 500, worst", "list of 50, worst", 1.1)
-	more("for no VIP: list of 500", "for no VIP: one NAT rule", 1.1)
-	more("list of 50, mean", oneRule, 1.02)
-	if b == nft { // in legacy so few rules cost about as much as the tree
-		more("list of 500, worst", "complete, 600", 1.2)
-	}
-	return wrong
 }
 
 // TestPacketsAreFirstPackets sends packets through a box. The kernel must look up the DNAT rule for

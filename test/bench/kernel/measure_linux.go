@@ -27,7 +27,7 @@ func fullEffort() effort {
 }
 
 func quickEffort() effort {
-	return effort{rounds: 3, turns: 8, batch: time.Millisecond, changes: 1, use: time.Second}
+	return effort{rounds: 1, turns: 4, batch: time.Millisecond, changes: 1, use: time.Second}
 }
 
 // emulated returns the effort for an emulated kernel. Batches are longer, because few packets fit

@@ -21,7 +21,7 @@ func TestLateProblem(t *testing.T) {
 		text    string
 	}{
 		{nil, false, ""},
-		{by(2300 * time.Millisecond), true, "begin 2.3s after they are due, because at most 16 run at once"},
+		{by(2300 * time.Millisecond), true, "start 2.3s after they are due, because at most 16 run at once"},
 		{by(4 * time.Second), false, "Set health.interval to 4s instead of 1s"},
 		{by(4700 * time.Millisecond), true, "Set health.interval to 6s instead of 1s, or use faster programs"},
 		{nil, true, ""},
