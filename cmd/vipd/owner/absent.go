@@ -78,7 +78,7 @@ func (x *absent) unbound(vips []netip.Addr) {
 	}
 }
 
-// again returns the VIPs that this host must retry to add.
+// again returns the VIPs that this host must try to add again.
 func (x *absent) again() (vips []netip.Addr) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -49,8 +49,8 @@ func Urgent() (problems []error) {
 	return append(problems, fmt.Errorf("starting with real-time priority: %w", err))
 }
 
-// machine returns a name for this kernel and network namespace. If an earlier session has the same
-// name, this process has already closed that session's gate.
+// machine returns a name for the running kernel since its boot, and for the network namespace. If
+// an earlier session has the same name, this process has already closed that session's gate.
 func machine() (string, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {

@@ -27,10 +27,10 @@ type core struct {
 	inputs  chan input
 	probes  sync.WaitGroup
 	ended   chan struct{} // closed when the loop has ended
-	// layout describes the host's networks, as the loop last saw them.
+	// layout describes the host's networks according to the last report that the loop has handled.
 	layout onhost.Layout
-	// another is closed when etcd has another history. This core then stops without releasing VIPs,
-	// as if the process were killed.
+	// another is closed when etcd has another history, for example after a restore. This core then
+	// stops without releasing VIPs, as if the process were killed.
 	another chan struct{}
 }
 
@@ -63,10 +63,10 @@ func newCore(o Options, l onhost.Layout, doubt time.Duration, j *journal, links 
 	return c, nil
 }
 
-// reached handles the answer of a host that must be within reach on an interface.
+// reached handles an answer from one of the hosts that must be within reach. name is the interface.
 func (c *core) reached(name string, hosts []netip.Addr) {
 	c.queueInput(func(now local.Time) []local.Action {
-		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // other answers belong to earlier requests
+		if i := slices.Index(c.layout.On, name); i >= 0 && slices.Equal(hosts, c.layout.Reach[name]) { // any other answer belongs to an earlier request
 			return c.decider.Reached(now, i)
 		}
 		return nil
@@ -155,7 +155,8 @@ func (c *core) loop(ctx, background context.Context) {
 	}
 }
 
-// lapse reports a gate that may have closed because of its timeout, and returns the current time.
+// lapse reports to the decider if the gate may have closed because of its timeout. It returns the
+// current time.
 func (c *core) lapse(ctx context.Context) (at local.Time) {
 	at = now()
 	if late, lapsed := c.worker.gate.lapsed(at); lapsed {
@@ -205,7 +206,7 @@ func (c *core) report(report *api.OwnerReport, before, after onhost.Layout) {
 		}
 	}
 	c.queueInput(func(now local.Time) []local.Action {
-		covers(both) // follows earlier changes, which may cover other VIPs
+		covers(both) // must follow earlier changes, which may cover other VIPs
 		var actions []local.Action
 		for i, name := range after.On {
 			if !slices.Equal(c.layout.Reach[name], after.Reach[name]) {

@@ -24,8 +24,8 @@ type decider interface {
 	// Probed handles the answers to a local.Probe. found maps addresses to the MACs of other hosts
 	// that have them.
 	Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action
-	// Reached handles an answer of a host that must be within reach on an interface (an index of
-	// Layout.On). Reaching handles a change of these hosts.
+	// Reached handles an answer from one of the hosts that must be within reach on an interface.
+	// Reaching handles a change to the list of these hosts. on is an index of Layout.On.
 	Reached(now local.Time, on int) []local.Action
 	Reaching(now local.Time, on int) []local.Action
 	// SetReport handles a report of vipd on a host with this layout.

@@ -78,7 +78,7 @@ func (d *byEtcd) reported(err error) {
 	d.state.reported(err)
 }
 
-// change changes this node's record.
+// change applies f to this node's record, and passes the result to the store and to the protocol.
 func (d *byEtcd) change(f func(*failover.Member)) {
 	for {
 		before := d.member.Load()
@@ -201,7 +201,8 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 	}
 }
 
-// obstructed returns the remedy for a session of another machine that has this node's name.
+// obstructed returns the problem and the remedy if another machine has a session under this node's
+// name.
 func obstructed(node string) string {
 	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename one of "+
 		"the two. If it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start vipd owner", node)

@@ -11,15 +11,15 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reportedGroups holds the groups of the VIPs that vipd reports. vipd applies changes of [vips]
-// immediately, but [ownership] is from the start of vipd owner. If a group has an error, it keeps
-// its earlier settings and VIPs.
+// reportedGroups holds the groups of the VIPs that vipd reports. vipd applies changes to [vips]
+// immediately, but vipd owner reads [ownership] only at its start. If the two no longer fit, a
+// group keeps its earlier settings and VIPs.
 type reportedGroups struct {
 	// last holds the groups of the last report, sorted by name.
 	last []config.VRRPGroup
 }
 
-// follow accepts a report, and returns its groups and their errors.
+// follow returns the groups of a report, and the errors of groups that keep their earlier settings.
 func (x *reportedGroups) follow(report *api.OwnerReport, find func(*api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem)) (all []config.VRRPGroup, texts []string) {
 	all, problems := find(report)
 	found := map[string]bool{}

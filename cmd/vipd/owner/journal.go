@@ -21,8 +21,8 @@ type journal struct {
 	events []api.OwnerEvent
 	number int
 	counts map[local.NoteKind]map[string]int
-	// confirmed counts, at each tick, the remaining time of the session's confirmation. takeovers
-	// counts how long VIPs had no owner.
+	// confirmed is a histogram of the remaining time of the session's confirmation, observed at
+	// each tick. takeovers is a histogram of the times during which VIPs had no owner.
 	confirmed, takeovers api.Histogram
 }
 

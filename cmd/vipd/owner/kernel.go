@@ -33,7 +33,7 @@ type Kernel interface {
 	Probe(ctx context.Context, vips []netip.Addr, within time.Duration) (map[netip.Addr]net.HardwareAddr, error)
 	// Announced returns the number of announcements. It is safe for concurrent use.
 	Announced() uint64
-	// Intact returns a description of the change if another program has changed the gate, or "".
+	// Intact describes the change if another program has changed the gate. Otherwise it returns "".
 	Intact() (string, error)
 	// Run announces VIPs and listens for other hosts until ctx ends. It is safe for concurrent use.
 	Run(ctx context.Context)

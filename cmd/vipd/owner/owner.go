@@ -182,13 +182,14 @@ type follower struct {
 	last   *api.OwnerReport
 	absent map[netip.Addr]string
 	stop   func()
-	// another is closed when etcd has another history. It is nil if no core runs. The next core
-	// then doubts etcd's records for the time doubt.
+	// another is closed when etcd has another history, for example after a restore. It is nil if no
+	// core runs. The next core then doubts etcd's records for the time doubt.
 	another <-chan struct{}
 	doubt   time.Duration
 }
 
-// apply applies a report. It returns an error if no core can run.
+// apply passes a report to the running core, or starts a core for it. It returns an error if no
+// core can run.
 func (f *follower) apply(ctx context.Context, report *api.OwnerReport) error {
 	next, err := f.find(vipsOf(report))
 	running := f.another != nil

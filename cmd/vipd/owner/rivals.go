@@ -21,12 +21,14 @@ const rivalKept = 5 * time.Minute
 
 // rivals holds the other hosts that claim VIPs of this host.
 type rivals struct {
-	// byVRRP reports whether VRRP decides. If so, a rival may be the other host of the pair.
+	// byVRRP reports whether VRRP decides which host owns a VIP. If so, a rival may be the other
+	// host of the pair.
 	byVRRP bool
 
 	mu sync.Mutex // guards the fields below
 	of map[netip.Addr]*api.OwnerRival
-	// over holds the VIPs that the last rival or this host has released.
+	// over holds the VIPs that are no longer claimed by two hosts, because the last rival or this
+	// host has released them.
 	over map[netip.Addr]bool
 }
 

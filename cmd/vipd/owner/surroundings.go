@@ -35,7 +35,7 @@ func (x *surroundings) findRouters() {
 	}
 }
 
-// set replaces a list, and reports a change.
+// set replaces a list. If the list has changed, it sends changed.
 func (x *surroundings) set(list *[]netip.Addr, next []netip.Addr) {
 	x.mu.Lock()
 	same := slices.Equal(*list, next)

@@ -270,7 +270,7 @@ func (d *byVRRP) index(name string) int {
 	return slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 }
 
-// Reached passes the answer of a host that must be within reach to the node.
+// Reached reports an answer from a host that must be within reach to the node.
 func (d *byVRRP) Reached(now local.Time, on int) (actions []local.Action) {
 	for _, group := range d.witness.groups[d.core.layout.On[on]] {
 		actions = append(actions, d.Node.Reached(now, group)...)
