@@ -97,7 +97,7 @@ func (l *Log) named(path string) bool {
 }
 
 const (
-	// again is the pause after a failed attempt to follow connections.
+	// again is the pause before the next attempt to follow connections.
 	again = time.Minute
 	// parting is the maximum time for writing the last lines when vipd ends.
 	parting = 2 * time.Second
@@ -314,8 +314,8 @@ func (f *file) wrong() error {
 // it would continue to occupy disk space.
 const idleTime = 10 * time.Second
 
-// rest closes the file if it is idle. It does not close a torn file, because this state would be
-// lost.
+// rest closes the file if it is idle. If the last line is torn, the file stays open, because the
+// next write must first end that line.
 func (f *file) rest() {
 	if !f.torn && time.Since(f.looked) >= idleTime {
 		f.close()

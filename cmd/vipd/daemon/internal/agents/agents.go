@@ -14,8 +14,9 @@ import (
 	"vipd/store/statedir"
 )
 
-// outdated reports whether an answer no longer counts, because the third question after it was not
-// answered either. Questions may be up to a tenth of the interval early.
+// outdated reports whether the question at the time asked is at least the third after the last
+// answer. If that question also has no answer, the last answer no longer counts. The limit is 2.5
+// intervals, because questions may be a tenth of the interval early.
 func outdated(answered, asked time.Time, interval time.Duration) bool {
 	return asked.Sub(answered) >= interval*5/2
 }
@@ -29,9 +30,9 @@ type Agents struct {
 	wanted  snap.Map[balancer.Target, health.Subject]
 
 	file    *statedir.File
-	checked bool // reports whether the answers of an earlier run still count, and belong to wanted targets
+	checked bool // set once Answers has dropped the unusable answers of an earlier run
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	answers snap.Map[balancer.Target, balancer.AgentAnswer]
 	at      map[balancer.Target]time.Time // when the answers were requested
 	saved   time.Time                     // when the last save of the file was requested
@@ -42,7 +43,7 @@ type Agents struct {
 type Options struct {
 	// StateDir stores the answers for the next run.
 	StateDir *statedir.Dir
-	// Record receives events. Kick makes the model call Answers again. Both must not block.
+	// Record receives events. Kick makes the model call Answers again. Neither may block.
 	Record func(events.Event)
 	Kick   func()
 }
@@ -67,8 +68,8 @@ func (a *Agents) Run(ctx context.Context) error {
 	return nil
 }
 
-// Answers makes Run ask the agents of the endpoints in in, and no others. It returns the last
-// answers.
+// Answers makes Run ask the agents of the endpoints in the inputs, and no other agents. It returns
+// the last answers.
 func (a *Agents) Answers(env *balancer.Env, in *balancer.Inputs) (answers snap.Map[balancer.Target, balancer.AgentAnswer]) {
 	if a == nil {
 		return answers

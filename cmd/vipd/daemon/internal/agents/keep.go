@@ -26,9 +26,9 @@ type keptAnswer struct {
 // saveInterval is the maximum age of the saved times of answers.
 const saveInterval = time.Minute
 
-// restore uses the answers of an earlier run, until three questions were not answered. Otherwise
-// endpoints that an agent drains would get connections after a restart. Answers drops answers that
-// are too old, and counts the questions from then on.
+// restore reads the answers of an earlier run. Without them, endpoints that an agent drains would
+// get connections after a restart. The first call of Answers drops the answers that are too old,
+// and dates the others from that call.
 func (a *Agents) restore() {
 	var kept keptAgents
 	a.file.Read(&kept)
@@ -36,14 +36,14 @@ func (a *Agents) restore() {
 	for _, k := range kept.Agents {
 		if t, err := balancer.ParseTarget(k.Service, k.Address); err == nil {
 			a.answers, a.at[t] = a.answers.Set(t, k.AgentAnswer), k.Answered
-			if k.Answered.IsZero() || k.Answered.After(now) { // an earlier version wrote it, or the clock was set back
+			if k.Answered.IsZero() || k.Answered.After(now) { // written by an earlier version, or before the clock was set back
 				a.at[t] = now
 			}
 		}
 	}
 }
 
-// keep requests that the answers are saved for the next run. The file is written later, with the
+// keep schedules a save of the answers for the next run. The file is written later, with the
 // answers at that time. The caller must hold the lock.
 func (a *Agents) keep() {
 	a.saved = time.Now()

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// maxUnanswered is the number of consecutive questions without an answer after which a silent agent
-// is a problem.
+// maxUnanswered is the number of consecutive questions without an answer after which an agent is
+// reported as silent.
 const maxUnanswered = 3
 
 // silence counts consecutive questions that an agent has not answered.
@@ -21,8 +21,8 @@ type silence struct {
 	text      string // the result of question maxUnanswered
 }
 
-// countLocked counts a result. It reports whether the agent has become silent, or is no longer
-// silent.
+// countLocked updates the number of questions that an agent has left unanswered. It reports whether
+// the agent has become silent, or is no longer silent.
 func (a *Agents) countLocked(h *probe.TargetResult, answered bool) (turned bool) {
 	s := a.silent[h.Target]
 	if answered {

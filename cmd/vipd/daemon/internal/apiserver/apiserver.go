@@ -45,7 +45,7 @@ type Options struct {
 	Try func(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error)
 	// Settle waits until the compiled state is applied.
 	Settle func(context.Context)
-	// Examined returns this host in the form that package doctor examines.
+	// Examined describes this host for package doctor.
 	Examined func() doctor.Host
 	// Silence returns the statistics of an endpoint that does not answer connections.
 	Silence func(balancer.Target) (explain.Silence, bool)

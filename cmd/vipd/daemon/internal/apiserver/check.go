@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// postCheck runs one health check.
+// postCheck runs the checks of an endpoint immediately, and answers with their result.
 func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -36,9 +36,9 @@ func (srv server) postCheck(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, checkResult(t, all, subject.Health.Need, s.Inputs.Health.At(t)))
 }
 
-// checkResult combines the results of a target's checks. If all checks are needed, a failed check
-// decides. If any check suffices, a passed check decides. A check that could not run decides only
-// if no other check does.
+// checkResult combines the results of a target's checks into the result of the check that decides.
+// If all checks are needed, a failed check decides. If any check suffices, a passed check decides.
+// Without such a check, a check that could not run decides, or else the first check.
 func checkResult(t balancer.Target, all []probe.Exchanged, need balancer.HealthNeed, verdict balancer.Verdict) api.CheckResult {
 	alone, together := health.Failed, health.Passed
 	if need == balancer.NeedAnyHealth {
@@ -69,7 +69,8 @@ func checkResult(t balancer.Target, all []probe.Exchanged, need balancer.HealthN
 	return out
 }
 
-// checkedAt finds the endpoint of a request, and its probe.
+// checkedAt finds the target that a request names, and its checks. It returns an error if the
+// address has no checked port, or several.
 func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found health.Subject, err error) {
 	service, err := s.Place().Service(q.Service)
 	if err != nil {
@@ -91,7 +92,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 			continue // only other nodes run the check
 		case several == nil:
 			t, found = target, subject
-		case subject.SameChecks(found): // with health.port, all ports share a probe
+		case subject.SameChecks(found): // with health.port, all ports share their checks
 			continue
 		}
 		several = append(several, target.Address())
@@ -105,7 +106,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	return t, found, fmt.Errorf("%s is checked at several ports: name one of %s", q.Address, wording.Some(several, 8))
 }
 
-// unchecked returns the reason why the named endpoint has no probe.
+// unchecked returns the reason why the named endpoint is not checked.
 func unchecked(service *balancer.Service, named balancer.Target, s *model.State) error {
 	place := s.Place()
 	switch {

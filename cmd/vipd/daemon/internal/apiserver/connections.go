@@ -98,7 +98,7 @@ func (srv server) followConnections(w http.ResponseWriter, r *http.Request, q *d
 	}
 }
 
-// postKill ends connections.
+// postKill ends the connections that the request selects.
 func (srv server) postKill(w http.ResponseWriter, r *http.Request) {
 	q, err := srv.connectionQuery(r)
 	if err == nil && q == (dataplane.ConnectionQuery{}) {

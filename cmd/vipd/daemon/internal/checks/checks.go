@@ -28,7 +28,7 @@ type Checks struct {
 	Fleet   *fleetchecks.Checks
 	o       Options
 	runner  *probe.Runner
-	targets health.Targets // belongs to the caller of Verdicts, like all
+	targets health.Targets // only the caller of Verdicts uses targets and all
 	all     snap.Map[balancer.Target, health.Subject]
 	found   *statedir.File
 	lease   *statedir.File
@@ -70,7 +70,7 @@ type keptChecks struct {
 }
 
 // New reads the results of an earlier run. Checks start after Verdicts and Run are called. New
-// returns an error if a node of a fleet can't have this node's name.
+// returns an error if this node's name is not allowed in a fleet.
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "results of health checks are lost at a restart", statedir.Large),
@@ -102,7 +102,8 @@ func New(o Options) (*Checks, error) {
 	return c, err
 }
 
-// Verdicts starts the checks of the endpoints in in, stops all others, and returns the verdicts.
+// Verdicts starts the checks of the endpoints in the inputs, stops all other checks, and returns
+// the verdicts.
 func (c *Checks) Verdicts(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, balancer.Verdict] {
 	before := c.all
 	c.all = c.targets.Next(env, in)
@@ -125,7 +126,8 @@ func (c *Checks) Lacking(services snap.Map[balancer.Name, *balancer.Service]) ([
 	return append(problems, c.late.problems()...), endpoints
 }
 
-// report records changes of verdicts and requests a compilation.
+// report passes changed verdicts to the fleet. It records the verdicts on targets outside the fleet
+// in the history. Then it makes the model compile.
 func (c *Checks) report(changes []probe.Transition) {
 	for _, change := range changes {
 		for _, t := range c.Fleet.Vote(change.Targets) {
@@ -162,7 +164,7 @@ func (c *Checks) Run(ctx context.Context) error {
 	}
 }
 
-// keep requests that the results are saved, and reports whether there are results. The file is
+// keep schedules a save of the results, and reports whether there are any results. The file is
 // written later, with the results at that time.
 func (c *Checks) keep() bool {
 	if c.runner.Verdicts().Len() == 0 {
@@ -229,8 +231,8 @@ func (c *Checks) StateOf(t balancer.Target) (f Found) {
 // of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
-// Uncheckable reports whether a check of a target, or all checks of its service, can't run on this
-// node. Only the caller of Verdicts may call it.
+// Uncheckable reports whether one of a target's checks could not run on this node, or whether this
+// node has no checks of the target's service. Only the caller of Verdicts may call it.
 func (c *Checks) Uncheckable(t balancer.Target) bool {
 	if subject, wanted := c.all.Get(t); wanted {
 		return c.unable.includes(t, subject)

@@ -15,16 +15,16 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// unable records the checks that this node can't run. Their results contain no information about
-// the endpoint. A check is recorded once it could not run as often in a row as failures would be
-// needed to take the endpoint down. Such an endpoint keeps its verdict, so it may seem healthy.
+// unable records the checks that this node can't run. Such a check says nothing about its endpoint,
+// which keeps its verdict and may seem healthy. A check is reported once it could not run fall
+// times in a row.
 type unable struct {
 	some atomic.Bool // reports whether rows is not empty
 
 	mu   sync.Mutex // guards rows; never held during a call of another package
 	rows map[checkOf]row
 
-	reported map[balancer.Name]excuse // belongs to the caller of problems
+	reported map[balancer.Name]excuse // only the caller of problems uses it
 }
 
 // checkOf identifies one of a target's checks.
@@ -33,10 +33,10 @@ type checkOf struct {
 	check  int
 }
 
-// row counts the consecutive attempts of a check that could not run.
+// row counts how many times in a row a check could not run.
 type row struct {
 	length int
-	fall   int    // length from which it is reported
+	fall   int    // the length from which the row is reported
 	text   string // the latest error
 }
 
@@ -47,8 +47,8 @@ type excuse struct {
 	text   string
 }
 
-// add adds a result. It reports whether the check could not run Fall times in a row, or whether
-// such a series has ended.
+// add adds a result, and reports whether the problems may have changed. They change if the check
+// could not run for the Fall-th time in a row, or if it ran again after that.
 func (u *unable) add(h probe.TargetResult) bool {
 	if h.Outcome != health.NotRun && !u.some.Load() {
 		return false

@@ -26,7 +26,8 @@ type Options struct {
 	Interfaces func() ([]doctor.Interface, error)
 	// Neighbours lists the hosts in the kernel's neighbor tables, with their devices.
 	Neighbours func() (map[netip.Addr]string, error)
-	// Elsewhere probes the link of a device for other hosts that have one of the VIPs.
+	// Elsewhere probes the link of a device for other hosts that have one of the VIPs, and returns
+	// their MAC addresses.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
 	// Again is the interval at which links are probed again for VIPs that another host has. The
 	// default is 30 s.
@@ -103,7 +104,8 @@ func concerns(before, s *model.State) bool {
 		!slices.Equal(s.Env.Local, before.Env.Local)
 }
 
-// vips returns the VIPs that vipd itself holds on this host, or is about to hold.
+// vips returns the VIPs that vipd itself holds on this host, or is about to hold. It omits VIPs
+// with one owner.
 func vips(s *model.State) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if s.Env.ExternalVIPs {
@@ -118,14 +120,14 @@ func vips(s *model.State) map[netip.Addr]bool {
 }
 
 // fresh returns the VIPs that were not probed yet, each with the links to probe. A link matters if
-// it leads to a network that contains the VIP, if a neighbor on it has the VIP's address, or if it
-// is the VIP's real device.
+// it leads to a network that contains the VIP, if a neighbor on it has the VIP's address, or if
+// addresses.interface names it and it is neither lo nor vipd's own device.
 func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	interfaces, err := w.o.Interfaces()
 	if err != nil || len(vips) == 0 {
 		return nil
 	}
-	neighbours, _ := w.o.Neighbours() // without neighbours, networks determine the links
+	neighbours, _ := w.o.Neighbours() // if this fails, only networks determine the links
 	add := func(vip netip.Addr, device string) {
 		if p := (place{vip, device}); !w.asked[p] {
 			w.asked[p] = true
@@ -147,8 +149,8 @@ func (w *Watch) fresh(s *model.State, vips map[netip.Addr]bool) (all []place) {
 	return all
 }
 
-// ask probes all places at the same time, and records the answers. A link that can't be probed
-// counts as silent, because probes need a privilege and a link with neighbors.
+// ask probes all places at the same time, and records the answers. If a link can't be probed, for
+// example for lack of a privilege, its earlier answers remain.
 func (w *Watch) ask(ctx context.Context, places []place) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// memory holds the standby of this host and the last changes of each group, which survive a
-// restart. It is only for VRRP, because etcd stores both for a fleet.
+// memory holds the standby of this host and the last changes to each group. Both survive a restart.
+// It is only used with VRRP, because etcd stores both for a fleet.
 type memory struct {
 	file *statedir.File
 
@@ -27,8 +27,8 @@ type memoryFile struct {
 	Changes map[string][]keptChange `json:"changes,omitempty"`
 }
 
-// keptChange is a change of a group. Clock is its time on the owner's clock, which identifies a
-// change that is reported again.
+// keptChange is a change to a group. Clock is the time of the change on the owner's clock. It
+// identifies a change that the owner reports again.
 type keptChange struct {
 	Clock local.Time `json:"clock"`
 	api.GroupChange
@@ -40,8 +40,8 @@ const maxChanges = 10
 // unread is the author of a standby that results from an unreadable file.
 const unread = "vipd"
 
-// load reads the file of an earlier process. If it can't be read, this host might have been on
-// standby. It is then put on standby until an operator resumes it.
+// load reads the file of an earlier process. If the file can't be read, load puts this host on
+// standby until an operator resumes it, because it might have been on standby before.
 func (m *memory) load(dir *statedir.Dir) {
 	m.file = dir.File("ownership.json", "a standby of this host is refused", statedir.Small)
 	if _, err := m.file.Decode(&m.kept); err != nil {
@@ -80,7 +80,7 @@ func (m *memory) setStandby(s *api.Standby) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kept.Standby = s
-	m.file.Keep(statedir.Text(m.kept.copy())) // include changes since the copy
+	m.file.Keep(statedir.Text(m.kept.copy())) // also save the changes since the copy
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (f memoryFile) copy() memoryFile {
 	return f
 }
 
-// note saves the changes in a status that are new.
+// note saves the changes in a status that are not saved yet.
 func (m *memory) note(s *vrrp.Status, now time.Time) {
 	if s == nil {
 		return
@@ -122,7 +122,7 @@ func (m *memory) note(s *vrrp.Status, now time.Time) {
 	}
 }
 
-// changes returns the last changes of a group. The newest is last.
+// changes returns the last changes to a group. The newest is last.
 func (m *memory) changes(group string) (all []api.GroupChange) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

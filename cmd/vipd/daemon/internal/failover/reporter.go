@@ -23,13 +23,13 @@ type Options struct {
 	Socket string
 	// Changed returns a channel that is closed at the next change of the state.
 	Changed func() <-chan struct{}
-	// Grace is how long VIPs are served without this process, if the mode does so.
+	// Grace is how long VIPs are served without this process, if the mode can do so.
 	Grace  time.Duration
 	Events *events.History
-	// StateDir stores the standby of this host, and the last changes of its groups.
+	// StateDir stores the standby of this host, and the last changes to its groups.
 	StateDir *statedir.Dir
-	// Standby is called with whether an operator wants this host to own no VIPs. It is nil if etcd
-	// decides owners.
+	// Standby receives true if an operator wants this host to own no VIPs, and false otherwise. It
+	// is nil if etcd decides owners.
 	Standby func(on bool)
 }
 
@@ -212,7 +212,8 @@ func (r *Reporter) send(ctx context.Context, m api.OwnerReport) {
 	r.process(ctx, func(ctx context.Context) (*api.OwnerStatus, error) { return r.client.Report(ctx, m) }, len(m.VIPs) > 0)
 }
 
-// process handles the owner's answer. needed reports whether there are VIPs that need the owner.
+// process calls ask and handles the owner's answer. If needed is true, there are VIPs that need the
+// owner, so a missing answer is a problem.
 func (r *Reporter) process(ctx context.Context, ask func(context.Context) (*api.OwnerStatus, error), needed bool) {
 	s, err := ask(ctx)
 	if err != nil {

@@ -32,7 +32,8 @@ func (f *Member) connection(revision int64, err error) {
 	f.o.Events.Record(e)
 }
 
-// Began records that etcd was never reached, if this is so when the first state is compiled.
+// Began is called when the first state is compiled. If etcd has never been reached by then, it
+// records that.
 func (f *Member) Began(s *model.State, now time.Time) {
 	f.mu.Lock()
 	away := !f.followed && f.lost.IsZero()
@@ -53,7 +54,8 @@ func (f *Member) Began(s *model.State, now time.Time) {
 	f.o.Events.Record(e)
 }
 
-// configured records a change of this node's configuration in etcd, and passes it on.
+// configured records a change to this node's configuration in etcd, and passes the configuration to
+// Options.Configured.
 func (f *Member) configured(set schema.NodeConfig) {
 	if f.set != nil {
 		for _, e := range transitions.NodeSet(*f.set, set) {

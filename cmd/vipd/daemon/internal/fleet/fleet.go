@@ -41,8 +41,8 @@ type Member struct {
 	followed bool      // reports whether etcd was ever reached
 	lost     time.Time // time when etcd was lost, or zero
 
-	// set is etcd's last configuration of this node, or nil before the first. It is owned by the
-	// source.
+	// set is etcd's last configuration of this node, or nil before the first. Only the source's
+	// goroutine uses it.
 	set *schema.NodeConfig
 
 	// Run owns the fields below. published holds the last published addresses of this node.
@@ -74,7 +74,8 @@ type Options struct {
 	// Zone and Pended have the meaning of the same fields of watch.Options.
 	Zone   func() string
 	Pended func(p *store.Pending, how store.Outcome, by string)
-	// Sources lists the addresses from which this node sends. If nil, these addresses are unknown.
+	// Sources lists the addresses from which this node sends. If Sources is nil, these addresses
+	// are unknown.
 	Sources func() []netip.Addr
 }
 
@@ -107,7 +108,7 @@ func New(o Options) (*Member, error) {
 // Source returns the source of the fleet's services.
 func (f *Member) Source() *watch.Source { return f.source }
 
-// Reached returns the newest revision of the store whose changes the snapshot at revision includes.
+// Reached returns the newest revision of the store that the snapshot at revision represents.
 func (f *Member) Reached(revision int64) int64 {
 	if f != nil {
 		if at := f.source.Position(); at.Published == revision {
@@ -170,7 +171,8 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	}
 }
 
-// publish publishes this node's own addresses to the other nodes if they have changed.
+// publish publishes this node's addresses and allowed endpoints to the other nodes if they have
+// changed.
 func (f *Member) publish(s *model.State) {
 	sources := f.o.Sources()
 	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
@@ -185,8 +187,8 @@ func (f *Member) publish(s *model.State) {
 	f.published = &next
 }
 
-// writtenStatus is the part of a status whose changes cause a write. Connection counts of drains
-// alone do not.
+// writtenStatus holds the inputs of a status. If they are unchanged and no endpoint drains, the
+// status is not published again.
 type writtenStatus struct {
 	state    *model.State
 	engine   *dataplane.Status

@@ -22,13 +22,13 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// Checks is a node's part in the fleet's checks. It has no connection, lease or key while no
-// service needs the fleet's checks. A nil *Checks represents a node without a fleet, and all
-// methods except Verdicts accept it. Its methods are safe for concurrent use.
+// Checks is a node's part in the fleet's checks. While no service needs the fleet's checks, it has
+// no connection to etcd, and no lease or key there. A nil *Checks represents a node without a
+// fleet, and all methods except Verdicts accept it. Its methods are safe for concurrent use.
 type Checks struct {
 	o           Options
 	coordinator *quorum.Coordinator
-	wake        wake.Signal // sent when there may be something to follow
+	wake        wake.Signal // sent when needed changes
 	needed      atomic.Bool // reports whether a service needs the fleet's checks
 
 	mu sync.Mutex // guards the fields below, and the coordinator
@@ -93,7 +93,7 @@ const (
 )
 
 // New returns a node's part in the fleet's checks. It does nothing before Verdicts and Run are
-// called. New returns an error if a node can't have this name.
+// called. New returns an error if o.Node is not a valid name.
 func New(o Options) (*Checks, error) {
 	if err := schema.CheckNode(o.Node); err != nil {
 		return nil, err
@@ -120,7 +120,7 @@ func (f *Checks) forget() {
 }
 
 // Awaits reports whether a service needs the fleet's checks and the board has not been read yet. It
-// returns false if services can't be read either, or if f is nil.
+// returns false if the store is not connected, or if f is nil.
 func (f *Checks) Awaits(s *store.Snapshot) bool {
 	if f == nil {
 		return false
@@ -140,7 +140,7 @@ func (f *Checks) Awaits(s *store.Snapshot) bool {
 	return false
 }
 
-// need sets whether a service needs the fleet's checks.
+// need sets whether a service needs the fleet's checks, and wakes Run if that has changed.
 func (f *Checks) need(needed bool) {
 	if f.needed.Swap(needed) == needed {
 		return
@@ -165,8 +165,8 @@ func (f *Checks) Verdicts(wanted snap.Map[balancer.Target, health.Subject], exec
 	return verdicts
 }
 
-// joined returns the verdicts after a change. It keeps the verdicts of targets that no longer
-// belong to the fleet, because this node's own checks start with them.
+// joined returns after with the verdicts in before on targets that after lacks. These targets no
+// longer belong to the fleet, and this node's own checks of them start with these verdicts.
 func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[balancer.Target, balancer.Verdict] {
 	all := after
 	for t, c := range snap.Diff(before, after) {
@@ -177,7 +177,7 @@ func joined(before, after snap.Map[balancer.Target, balancer.Verdict]) snap.Map[
 	return all
 }
 
-// aloneLocked reports whether this node can't rely on the board.
+// aloneLocked reports whether this node decides alone, because it can't rely on the board.
 func (f *Checks) aloneLocked() bool {
 	return f.boardKnown && (!f.board.Connected || time.Now().Before(f.aloneUntil))
 }
@@ -244,8 +244,8 @@ func (f *Checks) follow(ctx context.Context) error {
 	return nil
 }
 
-// examineLoop examines pending targets, checks that can't run, and the end of Settle, until ctx
-// ends or no service needs the fleet's checks.
+// examineLoop repeatedly examines pending targets and checks that can't run, and whether Settle is
+// over. It ends when ctx ends or no service needs the fleet's checks.
 func (f *Checks) examineLoop(ctx context.Context) {
 	look, runnable := time.NewTicker(votePause), time.NewTicker(runnablePause)
 	defer look.Stop()
@@ -309,7 +309,7 @@ func begin(ctx context.Context, run func(context.Context)) (end func()) {
 	return func() { cancel(); running.Wait() }
 }
 
-// reads reports whether the board can be read, or could be read until recently.
+// reads reports whether the board can be read, or was last read less than a lease ago.
 func (f *Checks) reads(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

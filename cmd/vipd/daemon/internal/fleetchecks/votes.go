@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// Vote publishes new verdicts of this node's own checks to the fleet. It returns the targets that
-// do not belong to the fleet. A nil Checks does not belong to a fleet.
+// Vote publishes this node's new verdicts on targets to the fleet. It returns the targets that do
+// not belong to the fleet. If f is nil, these are all targets.
 func (f *Checks) Vote(targets []balancer.Target) (others []balancer.Target) {
 	if f == nil {
 		return targets
@@ -65,8 +65,9 @@ func (f *Checks) voteLocked() {
 	}
 }
 
-// retractVotesLocked finds checks that stop running or that run again. If a check could not run for
-// Settle, it withdraws the vote. Otherwise this vote would forever block the only other checker.
+// retractVotesLocked finds checks that can no longer run, and checks that can run again. If a check
+// could not run for Settle, it withdraws the vote. Otherwise this old vote would block a second
+// checker forever.
 func (f *Checks) retractVotesLocked(now time.Time) {
 	for t := range f.assignments.Keys() {
 		status, _ := f.o.Runner.Status(t)
@@ -172,7 +173,7 @@ func (f *Checks) recordLocked(before snap.Map[balancer.Target, balancer.Verdict]
 	for t, c := range snap.Diff(before, f.coordinator.Verdicts()) {
 		s, ours := f.coordinator.Tally(t)
 		if !ours || !c.HadOld && time.Since(s.Since) > f.o.Settle {
-			continue // the service was removed, perhaps before this node received it
+			continue // the target was removed, or its verdict is older than this node's knowledge of it
 		}
 		e := events.Event{
 			At: s.Since, Kind: events.Health, Service: t.Service, Endpoint: t.Address(), Text: "is " + string(c.New), Cause: f.cause(t, s),

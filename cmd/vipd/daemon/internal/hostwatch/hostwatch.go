@@ -28,7 +28,7 @@ func New(interval time.Duration) *Watch {
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
 // Run examines the host that host returns, and adds the problems that files returns, until ctx
-// ends. The first check runs after an interval, because vipd's rules may be missing before.
+// ends. The first check runs after an interval, because vipd's own rules may not exist before that.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()
@@ -42,7 +42,8 @@ func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() [
 	}
 }
 
-// lookTime is the timeout of a check, whose programs may wait for locks of other programs.
+// lookTime is the timeout of a check. A check runs programs, which may wait for locks of other
+// programs.
 const lookTime = 30 * time.Second
 
 // look examines the host once, adds its findings to found, and stores the result. It discards the

@@ -48,9 +48,10 @@ func withCaller(ctx context.Context, c net.Conn) context.Context {
 // because it is the kernel's "no user" (uid_t -1).
 const unknownUser = -1
 
-// MayChange reports whether the caller of r may change the running vipd. Root, the user that runs
-// vipd, and the members of group may, unless group is "". If MayChange returns false, name is the
-// caller's name. On systems that can't report callers, only the mode of the socket restricts them.
+// MayChange reports whether the caller of r may change the running vipd. Root and the user that
+// runs vipd always may. The members of group may if group is not "". If MayChange returns false,
+// name is the caller's name. On systems that can't report callers, only the mode of the socket
+// restricts them.
 func MayChange(r *http.Request, group string) (name string, ok bool) {
 	who, known := r.Context().Value(callerKey{}).(caller)
 	if !known || who.mayChange(group) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Bounds limits the resources that clients of a listener can use. Anyone on the host can connect to
-// api.http, and each connection needs a descriptor that a client of a service could have.
+// api.http, and each connection uses a descriptor that a service's client might need.
 type Bounds struct {
 	// Connections is the maximum number of open connections. Further connections wait in the
 	// kernel's queue.

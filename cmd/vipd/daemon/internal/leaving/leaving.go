@@ -158,7 +158,7 @@ func (w *watch) releaseUnused(ctx context.Context) (others bool) {
 }
 
 // isLive reports whether a connection still needs the address, because it was answered and has not
-// ended. UDP flows end with their frontend, so they never do.
+// ended. UDP flows end with their frontend, so they never need the address.
 func isLive(c *dataplane.Connection) bool {
 	return c.Frontend.Proto != balancer.UDP && !slices.Contains([]string{"time-wait", "close", "closed", "syn-sent", "none"}, c.State)
 }

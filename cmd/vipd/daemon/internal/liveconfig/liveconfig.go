@@ -133,7 +133,7 @@ func (c *Config) Follow(settings store.Document) (applied bool) {
 }
 
 // keepStart resets the settings that can't change at run time to their values at the start of vipd,
-// and returns a problem for each of them that was changed.
+// and returns a problem for each such setting that has changed.
 func (c *Config) keepStart(next *config.Config) []balancer.Problem {
 	var problems []balancer.Problem
 	before, current := reflect.ValueOf(c.start), reflect.ValueOf(next).Elem()
