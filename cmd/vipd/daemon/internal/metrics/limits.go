@@ -32,7 +32,7 @@ func (m *Metrics) collectLimits(tell teller) {
 	}
 }
 
-// markFull marks the services of the frontends at these places.
+// markFull marks the services of the frontends with these keys.
 func markFull(full map[balancer.Name]bool, d balancer.Desired, places []balancer.Key) {
 	for _, at := range places {
 		if _, f := balancer.FrontendAt(d.Frontends, at); f != nil {

@@ -22,7 +22,7 @@ type Options struct {
 	// PerEndpoint reports whether endpoints have their own series.
 	PerEndpoint bool
 	Events      *events.History
-	// AccessLogLost returns the number of connections that are missing in the access log.
+	// AccessLogLost returns the number of connections that are missing from the access log.
 	AccessLogLost func() uint64
 	// Owner returns the state of vipd owner on this host, or nil if it does not run.
 	Owner func() *api.OwnerStatus
@@ -42,7 +42,7 @@ type Metrics struct {
 	storeEvents    prometheus.Counter
 	reloadFailures prometheus.Counter
 	checks         *prometheus.HistogramVec
-	// These count starts of ejections, drains and panics for each service.
+	// These fields count the starts of ejections, drains and panics of each service.
 	ejections, drained, panicked serviceCount
 }
 
@@ -81,7 +81,7 @@ func New(o Options) *Metrics {
 	return m
 }
 
-// Synced records a sync of the engine, which calls it.
+// Synced implements [dataplane.Metrics]. It records a sync of the engine.
 func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool) {
 	kind := "partial"
 	if full {
@@ -96,11 +96,12 @@ func (m *Metrics) Synced(full bool, took time.Duration, changes int, failed bool
 	m.lastSuccess.SetToCurrentTime()
 }
 
-// Programmed records the time from a change in the store until the engine, which calls it, has
-// applied the change.
+// Programmed implements [dataplane.Metrics]. It records the time from a change in the store until
+// the engine has applied the change.
 func (m *Metrics) Programmed(latency time.Duration) { m.programming.Observe(latency.Seconds()) }
 
-// Repaired records repairs by the engine, which calls it.
+// Repaired implements [dataplane.Metrics]. It counts repairs by the engine, and records them in the
+// history.
 func (m *Metrics) Repaired(n int, what string) {
 	m.repairs.Add(float64(n))
 	transitions.Repaired(m.Events, n, what)

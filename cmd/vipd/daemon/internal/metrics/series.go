@@ -87,9 +87,9 @@ type serviceSeries struct {
 	// known reports whether the service is still defined. A removed service may still have counts.
 	known     bool
 	ports     []dataplane.FrontendCount
-	udp       map[string]bool // ports by name
+	udp       map[string]bool // the names of UDP ports
 	states    map[balancer.BackendState]int
-	endpoints []endpointSeries // if endpoints have series
+	endpoints []endpointSeries // empty unless endpoints have their own series
 }
 
 // endpointSeries holds the values of an endpoint of a service, summed over all its ports.
@@ -122,7 +122,7 @@ func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 			x = &serviceSeries{name: name}
 			series[name] = x
 		}
-		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // a state without backends is 0, for alerts
+		x.known, x.states = true, map[balancer.BackendState]int{balancer.Active: 0} // alerts need a 0 if no backend is active
 		for _, p := range s.Ports {
 			if p.Protocol == balancer.UDP {
 				if x.udp == nil {
@@ -149,8 +149,8 @@ func (m *Metrics) seriesOfServices(v *status.View) []*serviceSeries {
 	return all
 }
 
-// endpoint returns the series of the endpoint with an address. If it is missing, endpoint adds it.
-// index maps addresses to indexes of endpoints.
+// endpoint returns the series of the endpoint with the address a, and adds it if it is missing.
+// index maps addresses to indexes of x.endpoints.
 func (x *serviceSeries) endpoint(a netip.AddrPort, index map[netip.AddrPort]int) *endpointSeries {
 	i, exists := index[a]
 	if !exists {

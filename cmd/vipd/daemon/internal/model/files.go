@@ -76,7 +76,7 @@ func (f files) load(now time.Time) (balancer.Memory, Overrides) {
 	var o Overrides
 	if kept := (memoryFile{}); f.memory.Read(&kept) {
 		m = kept.memory()
-		if kept.Saved.After(now) { // the clock is behind at this start, and all times are adjusted again when it is set
+		if kept.Saved.After(now) { // the clock is behind; all times are adjusted again when it is set
 			m = m.AdjustClock(now.Sub(kept.Saved))
 		}
 	}

@@ -47,12 +47,12 @@ type Model struct {
 	proposed  *proposal // a pending change of the local overrides, or nil
 	files     files
 	clock     clock        // the steps of the wall clock
-	started   time.Time    // after the files of an earlier run were read, which may wait for the disk
+	started   time.Time    // time when New had read the files of an earlier run; reading may wait for the disk
 	everRead  bool         // reports whether the store was ever readable
 	addresses []netip.Addr // the host's own addresses
-	networked []netip.Addr // addresses with a network
-	// nodes holds the nodes that the fleet has published. of maps the addresses of all other nodes
-	// to these nodes.
+	networked []netip.Addr // addresses with a network on their device
+	// nodes holds the nodes of the fleet, as they have published themselves. of maps the addresses
+	// of all other nodes to the nodes' names.
 	nodes snap.Map[balancer.NodeName, *balancer.Node]
 	of    snap.Map[netip.Addr, balancer.NodeName]
 }
@@ -100,7 +100,7 @@ type Options struct {
 	Reserved func() []balancer.Reserved
 	// Patient makes the model wait without limit for a store that was never readable.
 	Patient bool
-	// Awaiting receives each state whose only content is the reason why the store was never
+	// Awaiting receives each state that contains only the reason why the store has never been
 	// readable. The model's loop calls it.
 	Awaiting func(s *State, now time.Time)
 	// Traced receives each compiled state and the time when its compilation started. It may be nil.
@@ -162,7 +162,7 @@ func (m *Model) Run(ctx context.Context) error {
 	}
 }
 
-// working records the time at which the loop started its work.
+// working records the start of the loop's current work. Zero means that the loop waits.
 func (m *Model) working(since time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,8 +293,9 @@ func (m *Model) compile() {
 // readable. Until then, it is not ready.
 const namesPatience = 5 * time.Second
 
-// namesUntil returns the time from which s counts as ready without the first answers of names, or
-// zero if no answer is missing. A node that was ready stays ready.
+// namesUntil returns the time until which s is not ready because a host name has no first answer
+// yet. It returns zero if no such name exists or the wait is over. A node that was ready stays
+// ready.
 func (m *Model) namesUntil(s *State, now time.Time) time.Time {
 	until := m.State().NamesUntil
 	if s.EverRead && !m.State().EverRead {
@@ -350,8 +351,8 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 	}
 }
 
-// nodesAddresses returns the addresses of the other nodes. If the nodes have not changed, it
-// returns the same map.
+// nodesAddresses maps the addresses of the other nodes to the nodes' names. If the nodes have not
+// changed, it returns the same map.
 func (m *Model) nodesAddresses(nodes snap.Map[balancer.NodeName, *balancer.Node], self string) snap.Map[netip.Addr, balancer.NodeName] {
 	if nodes != m.nodes {
 		m.nodes, m.of = nodes, balancer.UpdateNodeAddresses(m.of, m.nodes, nodes, balancer.NodeName(self))
@@ -382,7 +383,8 @@ func (m *Model) Update(ctx context.Context, change Edit) error {
 	}
 }
 
-// Release releases VIPs early. It ignores VIPs that have a frontend again or another drain.
+// Release releases VIPs early. It ignores a VIP that has a frontend again, or whose current drain
+// differs from the drain in vips.
 func (m *Model) Release(vips map[netip.Addr]balancer.Drain) {
 	m.mu.Lock()
 	m.freed = vips

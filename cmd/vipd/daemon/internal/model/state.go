@@ -35,7 +35,7 @@ type State struct {
 	// have no first answer. It is zero if no answer is missing.
 	NamesUntil time.Time
 	// Lacking lists problems about checks that this node can't run, and about silent agents. Unable
-	// is the number of endpoints with such checks.
+	// is the number of endpoints whose checks can't run.
 	Lacking []balancer.Problem
 	Unable  int
 	// Fell holds the targets that changed from up to down.
@@ -59,8 +59,8 @@ func (s *State) Reported() []balancer.Problem {
 	return all
 }
 
-// Place returns the place in which names are looked up: all services, with this node's manual
-// overrides.
+// Place returns the objects that requests can name: all services with their endpoints, and this
+// node's manual overrides.
 func (s *State) Place() lookup.Place {
 	in := s.Inputs
 	in.Overrides = s.Local

@@ -69,7 +69,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 		c.o.Log.Error("removing objects of another mode; vipd retries, and vipctl cleanup removes them while vipd is stopped", "dataplane", m.Name, "err", err)
 		return false
 	}
-	c.o.Engine.Resync() // the same as after a retired mode
+	c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps
 	for _, what := range removed {
 		c.o.Log.Info("removed objects of another mode", "dataplane", m.Name, "what", what)
 	}

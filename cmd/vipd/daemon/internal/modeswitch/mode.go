@@ -114,7 +114,8 @@ func (r refusals) join(between string) string {
 	return strings.Join(all, between)
 }
 
-// try returns the mode with a name and its dataplane, or the reason why the mode does not work.
+// try returns the mode that is called name, with its dataplane. If the mode does not work, the
+// error is the reason.
 func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Config) (modes.Mode, dataplane.Dataplane, error) {
 	if err := c.unfit[name]; err != nil {
 		return modes.Mode{}, nil, err

@@ -150,7 +150,8 @@ func (c *Switch) again(ctx context.Context) {
 // first load of tens of thousands of services takes several seconds.
 const moveTime = 2 * time.Minute
 
-// failLooks is the number of seconds after which the next mode is abandoned if nothing succeeds.
+// failLooks is the number of consecutive failed checks after which the next mode is abandoned.
+// There is one check per second.
 const failLooks = 10
 
 // move makes the next mode take over. If it returns an error, that is the reason why the mode in

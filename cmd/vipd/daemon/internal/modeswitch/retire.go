@@ -65,7 +65,7 @@ func (c *Switch) retire(old *Chosen) {
 		close(old.ended)
 		c.ended.Send()
 		c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps from this mode
-		if failed != nil {  // leftovers are not removed while it retires
+		if failed != nil {  // RemoveLeftovers has skipped this mode while it retired
 			c.left.Send()
 		}
 	}()
@@ -149,10 +149,10 @@ func (c *Switch) isRetiring(name config.ModeName) bool {
 	return slices.ContainsFunc(c.retiring, func(r *retirement) bool { return r.Name == name && !r.isDone() })
 }
 
-// endRetiring ends the drain of a kernel mode that is about to be tried again, because two
-// dataplanes of the same kernel mode would conflict. A mode that does not drain soon ends by
-// itself, with all its counts. Two dataplanes that terminate connections in this process don't
-// conflict, but they need the same ports.
+// endRetiring prepares for the trial of a mode that may still be retiring. Two dataplanes of the
+// same kernel mode would conflict, so it ends the mode's drain, or waits for the end of a mode that
+// does not drain. Of a mode that terminates connections in this process, it only waits for the
+// release of the ports.
 func (c *Switch) endRetiring(name config.ModeName) {
 	for _, r := range c.retiring {
 		switch {

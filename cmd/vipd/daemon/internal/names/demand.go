@@ -48,8 +48,8 @@ func (n *Names) replace(name balancer.Name, old, in *balancer.Inputs) {
 	}
 }
 
-// join adds a service to the users of a lookup. It refuses the lookup if etcd's services already
-// have too many.
+// join adds a service to the users of a lookup. It refuses a new lookup if the services from etcd
+// already have too many lookups.
 func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 	if !n.resolved.Has(id) {
 		n.publish(id, &balancer.Resolution{Former: n.replacedMembers(id)})

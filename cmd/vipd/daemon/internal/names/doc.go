@@ -1,7 +1,7 @@
 // Package names keeps the addresses of endpoints that are defined by name up to date.
 //
 //	model: Resolved(inputs) --- services' lookups ---> a goroutine for each distinct lookup
-//	model <--- Inputs.Resolved, and a kick --- answers, with former members until new ones pass checks
+//	model <--- Inputs.Resolved, and a kick --- answers, with former members until new members pass checks
 //
 // The last good answers are saved in state_dir, so the known endpoints are served after a start
 // without DNS. Answers for missing services are kept until the store is readable. In a fleet, each

@@ -12,9 +12,10 @@ import (
 // lookup is a lookup that at least one service uses.
 type lookup struct {
 	balancer.Lookup
-	again wake.Signal // holds a token: the interval has changed
+	again wake.Signal // sent when the interval has changed
 
-	// The caller of Resolved owns users and own. own is the number of users in the node's files.
+	// The caller of Resolved owns users and own. own is the number of users that this node's files
+	// define.
 	users map[balancer.Name]use
 	own   int
 

@@ -16,22 +16,22 @@ import (
 type Names struct {
 	o    Options
 	file *statedir.File
-	wake wake.Signal   // holds a token: lookups were added
+	wake wake.Signal   // sent when lookups were added
 	free chan struct{} // limits simultaneous lookups
 
 	// The caller of Resolved owns the fields below.
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
 	resolved  snap.Map[balancer.LookupID, *balancer.Resolution]
-	held      map[balancer.LookupID]bool // has former members
-	refused   map[balancer.LookupID]use  // exceeds the limit
-	foreign   int                        // lookups of services from etcd alone
+	held      map[balancer.LookupID]bool // lookups with former members
+	refused   map[balancer.LookupID]use  // lookups beyond the limit
+	foreign   int                        // number of lookups that only services from etcd use
 	complete  bool                       // reports whether the store was ever readable
 
 	mu       sync.Mutex // guards the fields below
 	lookups  map[balancer.Lookup]*lookup
-	added    map[*lookup]bool // should start
-	answered map[*lookup]bool // has another answer than in resolved
+	added    map[*lookup]bool // lookups to start
+	answered map[*lookup]bool // lookups whose answer differs from resolved
 }
 
 // Options configures Names.
@@ -65,10 +65,10 @@ func New(o Options) *Names {
 	return n
 }
 
-// Resolved starts the lookups that the services in in need, stops all others, and returns the
-// current answers. Its cost depends on the changes. The verdicts in in are from before these
-// answers. If complete is false, services of an earlier run may be missing in in, so their answers
-// are kept.
+// Resolved starts the lookups for the services in the inputs, stops all other lookups, and returns
+// the current answers. Its cost depends on the changes. The verdicts in the inputs are older than
+// these answers. If complete is false, services of an earlier run may still be missing from the
+// inputs, so their answers are kept.
 func (n *Names) Resolved(in *balancer.Inputs, complete bool) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
 	old := balancer.Inputs{Services: n.services, Endpoints: n.endpoints}
@@ -109,8 +109,8 @@ func changedServices(before, after *balancer.Inputs) map[balancer.Name]bool {
 	return changed
 }
 
-// Checked returns the answers, given the new verdicts in in. It removes former records that new
-// records have replaced.
+// Checked returns the answers after the checks of the endpoints from Resolved have new verdicts,
+// which the inputs contain. It removes former records that new records have replaced.
 func (n *Names) Checked(in *balancer.Inputs) snap.Map[balancer.LookupID, *balancer.Resolution] {
 	before := n.resolved
 	for id := range n.held {

@@ -20,8 +20,7 @@ import (
 	"vipd/dataplane"
 )
 
-// Detector ejects endpoints because of the results of connections. Its methods are safe for
-// concurrent use.
+// Detector ejects endpoints to which connections fail. Its methods are safe for concurrent use.
 type Detector struct {
 	o    Options
 	wake wake.Signal // sent to Run when another dataplane may have to be watched
@@ -130,12 +129,13 @@ func (p *Detector) Ejected(in *balancer.Inputs, env *balancer.Env, carrier datap
 	return p.ejections.Ejected()
 }
 
-// roomLocked returns the number of endpoints that may still be ejected in the last compiled state.
+// roomLocked returns how many more endpoints may be ejected among those that share connections with
+// t, according to the last inputs.
 func (p *Detector) roomLocked(t balancer.Target) int {
 	return p.rooms.Remaining(t, p.ejections.Ejected())
 }
 
-// changedLocked records the start or end of an ejection.
+// changedLocked counts and records the start of an ejection, or records its end.
 func (p *Detector) changedLocked(x health.EjectionChange) {
 	p.some.Store(p.ejections.Ejected().Len() > 0)
 	if x.End == "" {

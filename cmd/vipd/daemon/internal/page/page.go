@@ -24,17 +24,17 @@ import (
 	"vipd/store/etcd/fleet"
 )
 
-// html is the content of the file, and never changes.
+// html is the content of page.html.
 //
 //go:embed page.html
 var html string
 
-// style is the content of the file, and never changes.
+// style is the content of style.css.
 //
 //go:embed style.css
 var style string
 
-// script is the content of the file, and never changes.
+// script is the content of script.js.
 //
 //go:embed script.js
 var script string
@@ -62,7 +62,7 @@ type Page struct {
 	status api.Status
 	at     time.Time                // when window and status were read
 	until  time.Time                // when they expire
-	made   map[balancer.Name][]byte // content for followers by service, where "" is the node
+	made   map[balancer.Name][]byte // content for followers by service; "" means the node
 
 	asking sync.Mutex // held instead of mu while etcd is read, so other pages do not wait for etcd
 	fleet  nodes      // the last result, which mu also guards for readers
@@ -131,7 +131,7 @@ type view struct {
 	Style, Script any
 }
 
-// viewLocked returns the current content of a page, and false if the service does not exist.
+// viewLocked returns the current content of a page, and reports whether the page exists.
 func (p *Page) viewLocked(name balancer.Name) (view, bool) {
 	if began := time.Now(); !began.Before(p.until) {
 		p.window.Add(p.o.Traffic())

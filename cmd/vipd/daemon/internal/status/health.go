@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// checkOf returns the result of a target's check, or nil if it has none.
+// checkOf returns the result of a target's check, or nil if there is no result.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
 	found := v.from.Checks.StateOf(t)
 	switch {
@@ -174,7 +174,7 @@ func (v *View) health(endpoints int) (n api.HealthCount) {
 }
 
 // healthPerPort returns, for each port of a service, the number of checked endpoints that are not
-// down, and of all checked endpoints.
+// down, and the number of all checked endpoints.
 func (v *View) healthPerPort(s *balancer.Service) (ports api.Use) {
 	endpoints := balancer.EndpointsOf(s, &v.State.Inputs)
 	for i := range s.Ports {

@@ -260,8 +260,8 @@ func (v *View) Keys(name balancer.Name) (keys []balancer.Key) {
 	return keys
 }
 
-// Traffic lists the counts of each service. For services for which detailed returns true, it
-// includes the counts of endpoints.
+// Traffic lists the counts of each service. If detailed returns true for a service, the counts of
+// its endpoints are included.
 func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 	t := api.Traffic{At: time.Now(), Node: v.State.Config.Node, Mode: string(v.Mode.Name), Services: []api.ServiceTraffic{}}
 	for name, s := range v.State.Snapshot.Services.All() {

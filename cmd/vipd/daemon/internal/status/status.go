@@ -43,12 +43,11 @@ type Sources struct {
 	Ownership func() (text string, confirmed map[string]float64)
 }
 
-// Fleet is the part of a status that a member of a fleet provides.
+// Fleet provides the part of a status that depends on this node's fleet.
 type Fleet interface {
 	// Problems returns the reasons why the fleet does not see this node while etcd is connected.
 	Problems(connected bool) []balancer.Problem
-	// Reached returns the newest revision of the store whose changes the snapshot at revision
-	// includes.
+	// Reached returns the newest revision of the store that the snapshot at revision represents.
 	Reached(revision int64) int64
 }
 
@@ -203,7 +202,7 @@ func (v *View) Addresses() []api.Address {
 	return all
 }
 
-// resting returns the VIPs that another program manages and has not added, sorted.
+// resting returns the VIPs that another program manages but has not added to this host, sorted.
 func (v *View) resting() []netip.Addr {
 	if !v.State.Env.ExternalVIPs {
 		return nil

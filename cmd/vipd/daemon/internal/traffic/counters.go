@@ -20,8 +20,8 @@ type Counters struct {
 	live []*counting // dataplanes that are in use or draining
 	// gone holds the counts that no dataplane reports any longer. It may be nil.
 	gone *counters.Sums[counters.BackendKey, amount]
-	// left holds the counts that kernel objects held at the last reading, by mode and for
-	// conntrack.
+	// left holds the counts in kernel objects that no dataplane reports at present, as of their
+	// last reading. The key is the mode or conntrack.
 	left    map[config.ModeName]map[counters.BackendKey]amount
 	retries uint64 // retries of closed dataplanes
 	// last is the latest result, which is immutable.
@@ -43,8 +43,8 @@ type counting struct {
 	dp   dataplane.Dataplane
 	mode config.ModeName
 	// again holds the counts of the kernel objects that the dataplane found, as of the last reading
-	// before. The dataplane reports these counts again, so they must be subtracted. again is nil
-	// after the first reading that includes connections.
+	// before it started. The dataplane reports these counts again, so they must be subtracted.
+	// again is nil after the first reading that includes connections.
 	again map[counters.BackendKey]amount
 	// frozen holds the bytes of conntrack's flows from the time at which another dataplane started
 	// to count these flows.
@@ -77,8 +77,9 @@ func (t *Counters) readingEnds() {
 	t.reading = nil
 }
 
-// Begin starts counting in a dataplane of a mode. resumed reports whether the dataplane continues
-// with the kernel objects of its predecessor. Otherwise these objects are removed.
+// Begin adds a dataplane of a mode to the dataplanes that count. resumed reports whether the
+// dataplane continues with the kernel objects of its predecessor. Otherwise these objects are
+// removed.
 func (t *Counters) Begin(mode config.ModeName, dp dataplane.Dataplane, resumed bool) {
 	defer t.alone()()
 	t.mu.Lock()

@@ -188,7 +188,7 @@ const shortest = 1 << 16
 // errWhole means that the file must be rewritten as a whole.
 var errWhole = errors.New("the file is long, or not what was last written")
 
-// append adds lines to the file.
+// append adds lines to the file. It returns errWhole if the file must be rewritten instead.
 func (f *file) append(now reading, keys []counters.BackendKey) error {
 	if f.failed || f.size >= 2*f.whole {
 		return errWhole

@@ -36,7 +36,7 @@ type sums struct {
 	connections bool
 }
 
-// sumsOf splits the counts of a dataplane.
+// sumsOf adds up the counts of a dataplane by backend and by port.
 func sumsOf(counts []dataplane.FrontendCount) sums {
 	size := 0 // allocated at once, because ten thousand services have many backends
 	for _, f := range counts {
@@ -97,7 +97,7 @@ func (s sums) with(more sums) sums {
 	return s
 }
 
-// ports adds the counts of each port.
+// ports returns the counts of each port, summed over its backends.
 func (s sums) ports() map[Port]dataplane.FrontendCount {
 	ports := 0 // each port has one entry without an address
 	for k := range s.all {

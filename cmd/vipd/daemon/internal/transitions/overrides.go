@@ -80,7 +80,7 @@ func lasting(end, now time.Time) string {
 }
 
 // recordOverrides records changed overrides in etcd, and the expiry of this node's own overrides.
-// Requests record all other changes of own overrides themselves.
+// Requests that change own overrides record these changes themselves.
 func (r *Tracker) recordOverrides(before, after snap.Map[balancer.Target, *balancer.Override], local bool, now time.Time) {
 	for t, c := range snap.Diff(before, after) {
 		var out []events.Event

@@ -20,7 +20,7 @@ import (
 // Tracker records compiled and applied changes.
 type Tracker struct {
 	o       Options
-	reloads atomic.Int32 // reloads in progress; a reload records itself that files were read
+	reloads atomic.Int32 // reloads in progress; each records by itself that files were read
 
 	// The fields below are used only by Compiled.
 	open   openProblems // recorded problems that still exist
@@ -45,8 +45,8 @@ type Options struct {
 	Refused func()
 	// Drains and Panics are called with the service of each drain and each panic that starts.
 	Drains, Panics func(balancer.Name)
-	// Engine applies compiled states. Reached returns the newest revision of the store whose
-	// changes a snapshot includes. HostProblems returns the problems of the host.
+	// Engine applies compiled states. Reached returns the newest revision of the store that the
+	// snapshot at revision represents. HostProblems returns the problems of the host.
 	Engine       *dataplane.Engine
 	Reached      func(revision int64) int64
 	HostProblems func() []balancer.Problem
