@@ -6,9 +6,9 @@ import (
 	"log/slog"
 )
 
-// newLog returns the log of the program and of its libraries, such as an http.Server that can't
-// accept connections. Lines for systemd's journal start with a priority. In text format, they
-// contain neither time nor level, because the journal records both.
+// newLog returns the program's logger, and makes libraries such as http.Server log through it.
+// Lines for systemd's journal start with a priority. In text format, they contain neither time nor
+// level, because the journal records both.
 func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, error) {
 	h, err := newHandler(to, journal, level, format)
 	if err != nil {
@@ -16,11 +16,11 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 	}
 	out := slog.New(h)
 	slog.SetDefault(out)
-	slog.SetLogLoggerLevel(slog.LevelWarn) // libraries report errors through package log, such as a handler that panics
+	slog.SetLogLoggerLevel(slog.LevelWarn) // through package log, libraries report errors, such as a panic of an HTTP handler
 	return out, nil
 }
 
-// newHandler returns the handler of the log that newLog returns.
+// newHandler returns the handler for newLog's logger.
 func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {

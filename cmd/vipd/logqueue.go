@@ -41,8 +41,8 @@ func startLogQueue(to io.Writer, patience time.Duration) *logQueue {
 	return q
 }
 
-// log returns a log as newLog does, which writes through the queue. Lines of the queue itself have
-// the same format.
+// log is like newLog, but the returned logger writes through the queue. Lines of the queue itself
+// have the same format.
 func (q *logQueue) log(journal bool, level, format string) (*slog.Logger, error) {
 	own, err := newHandler(q.to, journal, level, format)
 	if err != nil {
@@ -73,7 +73,7 @@ func (q *logQueue) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// write writes a line.
+// write writes a line to the log, which may block. After that, the log no longer counts as stalled.
 func (q *logQueue) write(line []byte) {
 	_, _ = q.to.Write(line) // the error can't be reported anywhere
 	q.stalled.Store(false)

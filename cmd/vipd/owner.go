@@ -30,8 +30,8 @@ import (
 // ownerVerb is the first argument that makes the program the owner of VIPs instead of the daemon.
 const ownerVerb = "owner"
 
-// failedPause is the pause before an owner that could not start exits. Without it, repeated
-// restarts would fill the log.
+// failedPause is how long an owner that could not start waits before it exits. Without this pause,
+// repeated restarts would fill the log.
 const failedPause = 5 * time.Second
 
 // runOwner runs vipd owner until a signal ends it, and returns the exit code.
@@ -80,7 +80,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	began := time.Now()
 	if err := owner.New(o, runDir).Run(ctx); err != nil {
 		complain(err)
-		if time.Since(began) < time.Second { // systemd restarts it at once, like after a crash
+		if time.Since(began) < time.Second { // systemd restarts it at once, as after a crash
 			wake.Sleep(ctx, failedPause)
 		}
 		return exitFailed

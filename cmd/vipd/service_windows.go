@@ -14,8 +14,8 @@ import (
 // serviceName is the name of the service, and of the source of its entries in the Application log.
 const serviceName = "vipd"
 
-// eventID is the number of each entry. EventCreate.exe is the source's message file: its text for
-// the numbers 1 to 1000 is "%1".
+// eventID is the event ID of each entry. EventCreate.exe is the source's message file. Its text for
+// the IDs 1 to 1000 is "%1".
 const eventID = 1
 
 // stopHint is the maximum time between two progress reports of a stopping vipd, which may drain

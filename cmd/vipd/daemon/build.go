@@ -171,7 +171,8 @@ func (d *Daemon) webHandler() http.Handler {
 	return web.Handler(o)
 }
 
-// newEngine creates the engine, which starts with dp, and the tracing of its rounds.
+// newEngine creates the engine with dp as its first dataplane. If tracing is configured, it also
+// creates the tracer of the engine's rounds.
 func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	var rounds func(*dataplane.Round)
 	if to := d.config.Tracing.OTLPEndpoint; to != "" {
@@ -193,16 +194,17 @@ func (d *Daemon) newEngine(dp dataplane.Dataplane) (err error) {
 	return nil
 }
 
-// leaseTime is how long other nodes still see a node after its end. It is long enough for three
-// failed renewals.
+// leaseTime is how long other nodes still see this node after its process has died. It is long
+// enough for three failed renewals.
 const leaseTime = 15 * time.Second
 
-// newChecks creates the health checks, which a fleet may share, and the detection of outliers.
+// newChecks creates the health checks and the agent checks, and the detectors of outliers and of
+// unanswered connections.
 func (d *Daemon) newChecks(published *model.Published) (err error) {
 	o := checks.Options{
 		StateDir: d.stateDir, Node: d.config.Node, Events: d.events, Kick: published.Kick,
-		// These closures resolve a cycle: checks send results, and outliers decides which checks to
-		// repeat early.
+		// A closure breaks the cycle between checks and outliers: checks send their results to
+		// outliers, which in turn requests early checks.
 		OnResult: func(h probe.TargetResult) { d.outliers.Process(h.Target, h.At, h.Rules.Rise, h.Result) },
 		Observe:  d.metrics.Checked, Lease: leaseTime, Log: d.component("health"),
 	}
@@ -226,7 +228,7 @@ func (d *Daemon) newChecks(published *model.Published) (err error) {
 	return nil
 }
 
-// newNames creates the lookups of endpoints with a name.
+// newNames creates the part that looks up endpoints that are defined by name.
 func (d *Daemon) newNames(published *model.Published) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.configuration.Current().Resolver.Servers }})
 	d.names = names.New(names.Options{
@@ -293,15 +295,15 @@ func (d *Daemon) newFailover(published *model.Published) error {
 	return err
 }
 
-// newModel creates the model, which compiles for the first mode.
+// newModel creates the model, which starts with the dataplane of the mode first.
 func (d *Daemon) newModel(published *model.Published, first *modeswitch.Chosen) *model.Model {
 	o := model.Options{
 		Published: published, Configuration: d.configuration, StateDir: d.stateDir, Events: d.events,
 		Carrier: first.Dataplane, Engine: d.engine, Checks: d.checks, Agents: d.agents, Names: d.names, Outliers: d.outliers,
 		LocalAddresses: func() (own, networked []netip.Addr, err error) { return d.host.LocalAddresses(nil) },
 		Reserved:       d.reserved.All,
-		// The kernel may still serve services of the fleet that an earlier vipd left. If so, vipd
-		// waits for the fleet's store without limit.
+		// The rules of an earlier vipd may still serve the fleet's services. If so, vipd waits for
+		// the fleet's store without limit.
 		Patient:  d.fleet != nil && first.Keeps && d.host.Inherited(),
 		Awaiting: d.transitions.Awaiting, Compiled: d.transitions.Compiled,
 	}
@@ -338,7 +340,8 @@ func (d *Daemon) leavingVIPs() leaving.Options {
 	}
 }
 
-// hostProblems returns problems of the host: missing abilities, and conflicts with other programs.
+// hostProblems returns the problems that do not depend on the compiled state, such as missing
+// abilities of the host and conflicts with other programs.
 func (d *Daemon) hostProblems() []balancer.Problem {
 	all := slices.Concat(d.startProblems(), d.host.Problems(), d.watch.Problems(), d.duplicates.Problems(), d.failover.Problems(), d.unanswered.Problems(), d.access.Problems(), d.web.Problems())
 	if why := d.modeSwitch.Serving().Dataplane.Traits().Lacks; why != "" {
@@ -353,8 +356,7 @@ func (d *Daemon) serving() failover.Serving {
 	return failover.Serving{State: v.State, Unready: v.Unready(), Keeps: v.Mode.Keeps}
 }
 
-// examined returns this host in the form that package doctor examines, limited to firewalls and
-// sockets.
+// examined describes this host for package doctor, in enough detail to check firewalls and sockets.
 func (d *Daemon) examined() doctor.Host {
 	v := d.views.Look()
 	h := doctor.ThisHost()

@@ -65,8 +65,8 @@ type Options struct {
 	// Replace makes this vipd replace the running vipd of the same run_dir. It takes over that
 	// vipd's sockets and connections.
 	Replace bool
-	// Hurry makes Run stop waiting for connections when it ends. If nil, Run waits for its time
-	// limits.
+	// Hurry is a context. When it ends, Run stops waiting for connections to finish. If nil, Run
+	// waits until its time limits.
 	Hurry context.Context
 	// Version is the version that status and metrics show.
 	Version string
@@ -91,8 +91,8 @@ type Daemon struct {
 	lock         *os.File
 	opened       []io.Closer // files and locks, which closeFiles closes in reverse order
 	spare        descriptors
-	// filesLost reports whether vipd's files were missing at the last check. Only the watch uses
-	// this field.
+	// filesLost reports whether vipd's files were missing at the last check. Only the goroutine of
+	// watch uses this field.
 	filesLost bool
 	host      *host.Host
 	// namespace is the lock of the network namespace. It is nil if no lock is needed.
@@ -137,9 +137,9 @@ type Daemon struct {
 	replacing *net.UnixListener
 }
 
-// New reads the configuration, tries the modes and opens the sockets. It starts no goroutine, and
-// only changes the kernel to try modes. The caller must call [Daemon.Run], which also releases
-// everything that New acquired.
+// New reads the configuration, tries the modes and opens the sockets. It starts no goroutines. It
+// changes the kernel only while it tries modes. The caller must call [Daemon.Run], which also
+// releases everything that New acquired.
 func New(o Options) (*Daemon, error) {
 	c, mistake, err := StartConfig(o.ConfigFile, o.AllowEmpty)
 	if err != nil {
@@ -229,7 +229,7 @@ func (d *Daemon) closeFiles() {
 	}
 	var late []net.Conn // connections of vipds that want to replace this vipd
 	if d.replacing != nil {
-		_ = os.Remove(d.handoverPath()) // before the lock is released
+		_ = os.Remove(d.handoverPath()) // must happen before the lock is released
 		if d.heir == nil {
 			_ = d.replacing.SetDeadline(time.Now().Add(lateTime)) // fails only if the socket is closed
 			for c, err := d.replacing.Accept(); err == nil; c, err = d.replacing.Accept() {
@@ -239,7 +239,7 @@ func (d *Daemon) closeFiles() {
 		_ = d.replacing.Close()
 	}
 	for _, c := range slices.Backward(d.opened) {
-		_ = c.Close() // a listener was closed by its server
+		_ = c.Close() // the servers may already have closed their listeners
 	}
 	for _, item := range d.inherited { // items remain only if New failed
 		item.Close()

@@ -39,8 +39,9 @@ func (d *Daemon) takeOver() (err error) {
 	return nil
 }
 
-// handOver closes the dataplane. If the mode can't serve without this process, it also removes the
-// addresses, unless another process takes over.
+// handOver hands the sockets and connections to the next process if that process takes over.
+// Otherwise it closes the dataplane, and removes the addresses if the mode can't serve without this
+// process.
 func (d *Daemon) handOver() error {
 	_ = d.spare.Close()
 	d.modeSwitch.Close()
@@ -100,7 +101,8 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 	return hurried
 }
 
-// successor returns the queue to the process that replaces this process, or nil.
+// successor returns the queue to the vipd that asked to take over. If none has asked, it returns
+// the queue that storeQueue stores with systemd, or nil.
 func (d *Daemon) successor(ctx context.Context) (*handover.Queue, error) {
 	if d.heir != nil {
 		return d.heir, nil

@@ -33,7 +33,7 @@ func fromStore() (queue *handover.Queue, err error) {
 		if queue, err = handover.FromFile(f); err != nil {
 			return nil, err
 		}
-		_, _ = systemd.SdNotify(false, "FDSTOREREMOVE=1\nFDNAME="+storeName) // now empty
+		_, _ = systemd.SdNotify(false, "FDSTOREREMOVE=1\nFDNAME="+storeName) // this process has the queue now
 	}
 	return queue, nil
 }

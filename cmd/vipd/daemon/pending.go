@@ -14,8 +14,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// Try starts a pending change of the configuration file. It refuses a text with errors. by is the
-// requester.
+// Try starts a pending change of the configuration file. It refuses a new text that has errors. by
+// is the requester.
 func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
 	if q.Within <= 0 {
 		return api.Reload{}, errors.New("a pending change needs a time above 0 to confirm it")

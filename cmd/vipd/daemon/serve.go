@@ -22,7 +22,8 @@ import (
 // socketGroup is the group whose members may use the API's socket. It need not exist.
 const socketGroup = "vipd"
 
-// fileProblems returns problems with vipd's files, and with its client certificate for etcd.
+// fileProblems returns problems with vipd's files, with its client certificate for etcd, and with
+// the group in api.change_group.
 func (d *Daemon) fileProblems() []balancer.Problem {
 	all := d.lostFiles()
 	if text := client.Config(d.config.Etcd).Expiry(time.Now()); text != "" && d.fleet != nil {
@@ -38,8 +39,9 @@ func (d *Daemon) fileProblems() []balancer.Problem {
 	return all
 }
 
-// lostFiles returns a problem if another program has removed vipd's files. It starts a full resync,
-// which writes the ledger of kernel objects again for the next start.
+// lostFiles returns a problem if another program has removed vipd's files. When it first notices
+// this, it starts a full resync, which writes the ledger of kernel objects again for the next
+// start.
 func (d *Daemon) lostFiles() []balancer.Problem {
 	_, err := os.Stat(d.config.API.Socket)
 	lost := d.socket != nil && errors.Is(err, fs.ErrNotExist) || lockfile.Lost(d.lock)

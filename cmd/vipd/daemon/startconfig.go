@@ -15,8 +15,8 @@ import (
 
 // StartConfig returns the configuration to start with. If the file is invalid, or is empty without
 // allowEmpty, it returns the last valid configuration of an earlier vipd, and mistake is the
-// reason. So services continue after a restart, as after a reload of such a file. If no valid
-// configuration is saved, the error is ErrConfig.
+// reason. As a result, services continue after a restart, just as they do after a reload of such a
+// file. If the file is invalid and no valid configuration is saved, err matches ErrConfig.
 func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err error) {
 	c, problems, err := config.Load(file)
 	if err != nil {
