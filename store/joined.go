@@ -17,8 +17,8 @@ import (
 // overrides of that service are ignored. If both have settings for an address, the node's settings
 // are used.
 type Joined struct {
-	// Local provides the node's own services. Separate endpoints and overrides come only from the
-	// fleet.
+	// Local provides the node's own services. Endpoints and overrides outside a service's
+	// definition are read only from Fleet.
 	Local Source
 	Fleet Source
 }
@@ -26,8 +26,8 @@ type Joined struct {
 var _ Source = (*Joined)(nil)
 
 // Watch publishes the combined state until ctx ends, starting when both sources have published. Its
-// revisions are the fleet's, so the node's own services do not affect them. If one source ends with
-// an error, Watch ends the other.
+// revisions are the fleet's, so the node's own services do not affect them. If one source ends,
+// Watch also ends the other.
 func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -35,7 +35,7 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	var local, fleet *Snapshot // last snapshots, or nil if nothing was published yet
 	var both joined
 	watch := func(s Source, last **Snapshot) error {
-		defer cancel() // a source without the other is incomplete
+		defer cancel() // without its other source, the combined state would be incomplete
 		return s.Watch(ctx, func(s Snapshot) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -53,14 +53,15 @@ func (j *Joined) Watch(ctx context.Context, publish func(Snapshot)) error {
 	return errors.Join(failed, err)
 }
 
-// joined combines two snapshots. The zero value combines two empty snapshots.
+// joined is the combination of two snapshots. The zero value is the combination of two empty
+// snapshots.
 type joined struct {
-	local, fleet Snapshot // the combined snapshots
+	local, fleet Snapshot // the snapshots that out combines
 	out          Snapshot
 }
 
-// next combines the next two snapshots. Its cost depends on the changes of the fleet, and on the
-// size of the node's own snapshot.
+// next combines the next two snapshots. Its cost depends on the number of changes in the fleet's
+// snapshot, and on the size of the node's own snapshot.
 func (j *joined) next(local, fleet Snapshot) Snapshot {
 	own, was := local.Services, j.local.Services
 	j.out.Services = follow(j.out.Services, j.fleet.Services, fleet.Services, own, own == was, func(n balancer.Name) balancer.Name { return n })
@@ -98,7 +99,8 @@ func (j *joined) next(local, fleet Snapshot) Snapshot {
 	return j.out
 }
 
-// contests returns a problem for each name that both sources define.
+// contests returns a problem for each service that both sources define, and for each address for
+// which both sources have settings.
 func contests(local, fleet Snapshot) []balancer.Problem {
 	var problems []balancer.Problem
 	for name, own := range local.Services.All() {
@@ -120,9 +122,9 @@ func contests(local, fleet Snapshot) []balancer.Problem {
 	return problems
 }
 
-// follow applies the difference between two snapshots of the fleet to out, without keys that the
-// node defines. If the node's own definitions have changed (same is false), it returns all of
-// after.
+// follow applies the changes between before and after, two maps of the fleet, to out. It skips keys
+// that the node defines itself. If same is false, the node's own definitions have changed. In this
+// case it returns after, to which the caller must apply these definitions.
 func follow[K snap.Ordered[K], N snap.Ordered[N], V, O any](
 	out, before, after snap.Map[K, *V], own snap.Map[N, *O], same bool, of func(K) N,
 ) snap.Map[K, *V] {

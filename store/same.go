@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Same reports whether two snapshots have the same content. It ignores their revisions. Its cost
-// depends on the differences.
+// Same reports whether two snapshots have the same content. It ignores Revision and Began. Its cost
+// depends on the number of differences.
 func (s Snapshot) Same(other Snapshot) bool {
 	return s.Connected == other.Connected && s.Kept == other.Kept && s.Settings == other.Settings && message(s.Err) == message(other.Err) &&
 		slices.Equal(s.Problems, other.Problems) && slices.Equal(s.Pending, other.Pending) && slices.Equal(s.Retained, other.Retained) && slices.Equal(s.Vanished, other.Vanished) && same(s.Services, other.Services) &&
@@ -29,8 +29,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// Keeping returns s with the pointers of old for all equal values, as required between successive
-// snapshots. Its cost depends on the differences.
+// Keeping returns s, but with old's pointer for each value that is equal in both, because
+// successive snapshots must share equal values. Its cost depends on the number of differences.
 func (s Snapshot) Keeping(old Snapshot) Snapshot {
 	s.Services = keeping(s.Services, old.Services)
 	s.Endpoints = keeping(s.Endpoints, old.Endpoints)

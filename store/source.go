@@ -11,11 +11,11 @@ import (
 
 // Source publishes the state of a place, such as a file.
 type Source interface {
-	// Watch publishes the state after each change until ctx ends, and returns nil then. Each
-	// snapshot is complete, including the first. Changes within a short time are published
-	// together. Calls of publish do not overlap, and must not block. Watch returns an error only if
-	// the source can't continue at all. A temporary failure, such as a missing file, a lost
-	// connection or a syntax error, is a problem in the snapshot.
+	// Watch publishes the current state, and publishes the state again after each change. It
+	// returns nil when ctx ends. Each snapshot is complete, including the first. Changes within a
+	// short time are published together. Calls of publish do not overlap, and must not block. Watch
+	// returns an error only if the source can't continue at all. A temporary failure, such as a
+	// missing file, a lost connection or a syntax error, is a problem in the snapshot.
 	Watch(ctx context.Context, publish func(Snapshot)) error
 }
 
@@ -31,7 +31,7 @@ type Snapshot struct {
 	// Nodes holds the live nodes of the fleet, including this node.
 	Nodes snap.Map[balancer.NodeName, *balancer.Node]
 	// Problems lists the mistakes in the definitions. The objects of such definitions either are
-	// missing in the maps or keep their last good state.
+	// missing from the maps or keep their last good state.
 	Problems []balancer.Problem
 	// Retained lists the names of services that keep their last good state because of an error.
 	// Vanished lists the services among them that have no definition. The error may hide their
@@ -40,20 +40,22 @@ type Snapshot struct {
 	// Revision increases with each change of the state. A store with its own revisions uses them.
 	Revision int64
 	// Connected reports whether the place can be read. If not, Err is the reason, and the snapshot
-	// holds the last good state. It is empty if the place was never read since the source started.
+	// holds the last good state. This state is empty if the place was never read and no state was
+	// saved.
 	Connected bool
 	Err       error
 	// Began is the time when the source noticed the first change since the last snapshot. It is
 	// zero if the time is unknown.
 	Began time.Time
-	// Settings holds the other settings in the source's file, for the program that follows the
-	// source. It is nil if the source has no file. Its pointer is unchanged while the settings and
-	// their lines are equal. A file that can't be read or parsed does not change it.
+	// Settings holds the content of the source's file other than services and settings of
+	// addresses, for the program that follows the source. It is nil if the source has no file. Its
+	// pointer changes only if the settings or their lines change. A file that can't be read or
+	// parsed does not change it.
 	Settings Document
-	// Pending lists the changes in this state that revert unless they are confirmed.
+	// Pending lists the changes in this state that will be reverted unless they are confirmed.
 	Pending []*Pending
-	// Kept reports whether the place could not be read since the source started, but a former state
-	// was saved.
+	// Kept reports whether the snapshot holds a state that an earlier process saved, because the
+	// place could not be read since the source started.
 	Kept bool
 }
 

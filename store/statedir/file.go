@@ -85,7 +85,7 @@ func (f *File) Decode(into any) (read bool, err error) {
 	return read, err
 }
 
-// Refuse records that a part of the file could not be read.
+// Refuse records err, the reason why a part of the file could not be read, as a problem.
 func (f *File) Refuse(err error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -94,7 +94,7 @@ func (f *File) Refuse(err error) {
 
 // Load calls the function decode with the content that an earlier process has saved. If decode
 // fails, Load renames the file to NAME.broken, and reports this in its error. A file that can't be
-// read remains until the next write.
+// read is left unchanged until the next write.
 func (f *File) Load(decode func(text []byte) error) error {
 	if f == nil {
 		return nil
@@ -128,9 +128,9 @@ func (f *File) Keep(write func(*bufio.Writer) error) {
 	}
 }
 
-// Write requests a write like [File.Keep], and sends the result. If the disk does not answer, it
-// sends an error. In this case the file may still be written later, unless a newer job replaces it.
-// Write does not wait again for a disk that hangs already.
+// Write requests a write like [File.Keep], and sends the result on the returned channel. If the
+// disk does not answer, it sends an error. In this case the file may still be written later, unless
+// a newer job replaces it. If the disk already hangs, Write sends the error immediately.
 func (f *File) Write(write func(*bufio.Writer) error) <-chan error {
 	outcome := make(chan error, 1)
 	tell := func(err error) {
@@ -172,7 +172,8 @@ func (f *File) silence() error {
 	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
 
-// put sets j as the next job.
+// put makes j the next job. A job that only confirms the content does not replace another waiting
+// job.
 func (f *File) put(j *job) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -214,8 +215,8 @@ func (f *File) work() {
 	}
 }
 
-// begin returns the job to run now: the newest job, or otherwise the job that failed. It returns
-// nil if there is neither.
+// begin returns the job to run now, or nil if there is none. It returns the failed job, if any,
+// unless a newer job writes the file.
 func (f *File) begin(failed *job) (*job, time.Time) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
@@ -272,8 +273,8 @@ func (f *File) noteLocked(err error) {
 	}
 }
 
-// rest waits for the time least, or until Close. If newer is not nil, it also ends when a newer job
-// arrives.
+// rest waits for the duration least. It returns earlier after Close or, if newer is not nil, when a
+// newer job arrives.
 func (f *File) rest(least time.Duration, newer <-chan struct{}) {
 	timer := time.NewTimer(least)
 	defer timer.Stop()

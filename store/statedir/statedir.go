@@ -19,8 +19,9 @@ const (
 	// starting is the maximum wait for the disk at a start. During this time, vipd serves nothing.
 	starting = 10 * time.Second
 	// pause is the time until a failed write is retried, and the minimum time between two writes of
-	// a Large file. Writing a Large file uses at most 1/share of the time, because the file of
-	// 100,000 checks has 25 MB. After a disk has hung, the pause is at most maxRest.
+	// a Large file. Writes of a Large file use at most 1/share of the time, because such a file may
+	// have 25 MB (100,000 checks). The pause after a write is at most maxRest, even if the disk has
+	// hung.
 	pause   = 5 * time.Second
 	share   = 20
 	maxRest = 5 * time.Minute
@@ -32,9 +33,9 @@ type Dir struct {
 	changed func()
 	closing chan struct{}
 	writing sync.WaitGroup
-	hanging atomic.Int32 // number of abandoned reads
+	hanging atomic.Int32 // number of abandoned reads that still wait for the disk
 
-	mu    sync.Mutex // guards files, and the fields of File that its type lists
+	mu    sync.Mutex // guards files, and some fields of each File (see there)
 	files []*File    // sorted by name
 }
 
@@ -102,8 +103,8 @@ func (s Size) patience() time.Duration {
 	return 5 * time.Second
 }
 
-// File returns the file with a name. The text unkept describes the loss if the file can't be
-// written. Each file must have a single user, who must read it before writing it.
+// File returns the file called name. unkept describes the consequence for users if the file can't
+// be written. Each file must have only one user, which must read the file before writing it.
 func (d *Dir) File(name, unkept string, size Size) *File {
 	if d == nil {
 		return nil

@@ -13,15 +13,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testEnd ends ctx at various moments. Watch must return nil each time. Every record also checks
-// that no goroutine is left.
+// testEnd ends ctx during the first call of publish, while another definition may be being written.
+// Watch must return nil.
 func testEnd(t *testing.T, p Place) {
 	p.Write("web", definition(1))
 	source := p.Source()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends immediately, while definitions are being written
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends ctx while definitions are being written
 	}()
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
@@ -30,7 +30,8 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model holds the definitions that users wrote, with the possible states of a source.
+// model holds the last definition that users wrote of a service, and the states in which a source
+// may have the service.
 type model struct {
 	// now is the last definition, or nil. bad reports whether the definition has an error.
 	now map[string]any
@@ -40,8 +41,8 @@ type model struct {
 	seen []map[string]any
 }
 
-// testHistories writes at random. A source may miss a value that is overwritten immediately, but
-// must reach the final state.
+// testHistories writes and deletes random definitions. A source may miss a value that is
+// overwritten immediately, but must reach the final state.
 func testHistories(t *testing.T, f Factory) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -129,8 +130,9 @@ func (h *history) waitForModel(r *record) {
 	}
 }
 
-// possible returns the possible states of the service. If paused is set, the service may have been
-// missing for a moment.
+// possible returns the states in which the source may have the service. If paused is set, the
+// service may be missing while its definition has an error, because the source may have read
+// partial data.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {
 		return append(slices.Clip(m.seen), nil)

@@ -26,10 +26,11 @@ type record struct {
 	broken    string // the first broken guarantee
 
 	gate    sync.Mutex  // publish waits until gate is unlocked
-	waiting atomic.Bool // reports whether publish waits
+	waiting atomic.Bool // set while a call of publish runs or waits
 }
 
-// watch records snapshots until the test ends, and then checks that the source ends properly.
+// watch records snapshots until the test ends. It then checks that Watch returns nil, that no
+// goroutine is left, and that the snapshots kept all guarantees.
 func watch(t testing.TB, source store.Source) *record {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -89,13 +90,14 @@ func (r *record) breaks(format string, args ...any) {
 	}
 }
 
-// compare checks two successive snapshots.
+// compare checks two successive snapshots: the revision must increase, the content must differ, and
+// equal values must keep their pointers.
 func (r *record) compare(before, after store.Snapshot) {
 	if after.Revision <= before.Revision {
-		r.breaks("revision %d came after %d", after.Revision, before.Revision)
+		r.breaks("revision %d was published after revision %d", after.Revision, before.Revision)
 	}
 	if after.Same(before) {
-		r.breaks("revision %d says the same as %d", after.Revision, before.Revision)
+		r.breaks("revision %d has the same content as revision %d", after.Revision, before.Revision)
 	}
 	identity(r, before.Services, after.Services)
 	identity(r, before.Endpoints, after.Endpoints)

@@ -217,7 +217,7 @@ func testBad(t *testing.T, p Place) {
 	p.Write("web", definition(4))
 	p.Delete("new")
 	want := service(t, "web", definition(4))
-	r.wait("the mended definition, without problems", func(s store.Snapshot) bool {
+	r.wait("the fixed definition, without problems", func(s store.Snapshot) bool {
 		return len(s.Problems) == 0 && equalServices(s.Services.At("web"), want)
 	})
 }

@@ -14,9 +14,9 @@ func (s spot) path() string { return filepath.Join(s.folder, s.name) }
 // maxLinks is the maximum number of links on a path. Kernels have the same limit.
 const maxLinks = 40
 
-// chain returns the spots at which a change can make path lead to another file. They are each
-// symbolic link on the way, the last part itself, and the first missing part. The result real is
-// the target of path, or "" if the target does not exist.
+// chain returns the places at which a change can make path refer to another file: each symbolic
+// link in path, the last part of path, and its first missing part. real is the path of the target
+// without links, or "" if the target does not exist.
 func chain(path string) (spots []spot, real string) {
 	if !filepath.IsAbs(path) {
 		here, err := os.Getwd()

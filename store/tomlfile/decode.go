@@ -71,7 +71,7 @@ func decodeVIPs(doc *Document, lines map[string]balancer.FieldLines) (map[netip.
 	return vips, problems
 }
 
-// Sections returns problems of services, and of settings of addresses, that are not tables.
+// Sections returns a problem for each of the sections services and vips that is not a table.
 func Sections(d store.Document) (problems []balancer.Problem) {
 	for _, needs := range [][2]string{
 		{"services", "needs a table for each service, such as [services.web]"},
@@ -96,9 +96,8 @@ func (d *Document) noTable(path string, raw any) balancer.Problem {
 	return p
 }
 
-// strangers returns problems for all other content of a file that may contain only services and
-// settings of addresses. The parameter main is the file that should contain the daemon's sections,
-// or "" if it is unknown.
+// strangers returns a problem for each section of doc other than services and vips. main is the
+// path of the file that should contain the daemon's sections, or "" if it is unknown.
 func strangers(doc *Document, main string) []balancer.Problem {
 	var problems []balancer.Problem
 	for _, key := range slices.Sorted(maps.Keys(doc.tree)) {

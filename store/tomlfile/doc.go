@@ -22,21 +22,21 @@
 //     from there stay.
 //   - If two files define the same service, the file that defined it first keeps it.
 //
-// The same applies after a restart, because the last good state of services, settings of addresses,
-// defaults and settings is saved in Options.StateDir.
+// The same applies after a restart, because the last good state of services, addresses, defaults
+// and other settings is saved in Options.StateDir.
 //
 // Only regular files of at most 64 MiB are read. Anything else, including the target of a link,
 // counts as a file that can't be read.
 //
-// If a file is removed from the folder, its services are removed. If [store].path is empty, the
-// services of that place are removed.
+// If a file is removed from the folder, its services are removed. If [store].path becomes empty,
+// the services of the former place are removed.
 //
 // A file that is being written is read when its writer has closed it, or has paused for two
 // seconds, because a partial file may be valid. On Linux, the kernel reports whether a file has a
 // writer, if vipd is root or owns the file. If tables, keys, endpoints or ports have disappeared,
-// the file must be unchanged for two seconds, unless another file has replaced it: a script may
-// write it line by line. The same applies to a file that has become empty, because many programs
-// truncate a file before they write it. Reload waits only for a writer.
+// the file must be unchanged for two seconds, unless another file has replaced it. This protects a
+// file that a script writes line by line. The same applies to a file that has become empty, because
+// many programs truncate a file before they write it. Reload waits only for a writer.
 //
 // A main file that has become empty is never accepted automatically. It is a problem, and its
 // previous content stays in use until a Reload with AllowEmpty.
@@ -46,9 +46,9 @@
 //
 // In the folder, files whose names end in .toml and do not start with a dot are read. Subfolders
 // are ignored. Symbolic links are followed: links on the way to the main file and to the folder,
-// and links in the folder. A change of any of these links is noticed. Polling detects a change
-// further up, such as a renamed parent directory of a parent.
+// and links in the folder. A change to any of these links is noticed immediately. Only polling
+// detects a change further up the path, such as a renamed grandparent directory.
 //
-// Document is the underlying parser, for other sections of the same files. It provides a tree and
-// the lines of its parts.
+// [Document] is a parsed file, which also serves the readers of other sections. It provides the
+// content as a tree, and the line of each part.
 package tomlfile

@@ -88,7 +88,8 @@ func syntaxProblem(file, text string, err error) balancer.Problem {
 	return p
 }
 
-// unquoted returns the address, network or time at a position in text that needs quotes, or "".
+// unquoted returns the value at an offset in text if it has no quotes but needs them: an address,
+// with or without a port, a network, or a duration. Otherwise it returns "".
 func unquoted(text string, at int) string {
 	isValue := func(b byte) bool {
 		return b >= 'a' && b <= 'z' || b >= 'A' && b <= 'Z' || b >= '0' && b <= '9' || b == '.' || b == ':' || b == '/'
@@ -169,8 +170,8 @@ func (d *Document) Under(base string) balancer.Locator {
 	}
 }
 
-// lines scans text for the lines of all paths with at most depth parts. If depth is 0, it includes
-// all paths. It skips paths inside the tables in without.
+// lines returns the line of each path in text that has at most depth parts. If depth is 0, it
+// includes all paths. It skips paths inside the tables in without.
 func lines(text string, depth int, without ...string) map[string]mark {
 	marks := map[string]mark{}
 	s := scanner{text: text, depth: depth, counts: map[string]int{}}
@@ -196,7 +197,7 @@ func isBareByte(c byte) bool {
 }
 
 // These are the limits of a text. The parser keeps all parents of each key, so nested tables in 48
-// kB of text need 8 GB of memory, and a million keys 2 to 4 GB. A text that exceeds a limit is
+// kB of text need 8 GB of memory, and a million keys need 2 to 4 GB. A text that exceeds a limit is
 // rejected before it is parsed.
 const (
 	// maxNested is the maximum depth of arrays and inline tables. maxParts is the maximum number of
@@ -255,8 +256,8 @@ func Decode(file string, text []byte, into any) error {
 	return fmt.Errorf("%s: %w", file, err)
 }
 
-// DecodeLines decodes each line of a TOML text that contains a key into a struct, together with the
-// heading above it. The text need not be valid as a whole. Unreadable lines are skipped.
+// DecodeLines decodes the lines of a TOML text that contain key into a struct, each line together
+// with the heading above it. The text need not be valid as a whole. Unreadable lines are skipped.
 func DecodeLines(text []byte, key string, into any) {
 	heading := ""
 	for line := range strings.Lines(strings.TrimPrefix(string(text), "\ufeff")) {

@@ -40,8 +40,8 @@ type fieldScan struct {
 	line   int
 	// at holds the lines of the table's fields so far. It omits fields on the line of their parent.
 	at map[string]int
-	// text holds the lines that the current piece of the table adds. A table may consist of
-	// thousands of pieces.
+	// text holds the lines of the fields that were found since enter, in the form of FieldLines.
+	// leave appends it to tables. A table may consist of thousands of such pieces.
 	text  []byte
 	paths interner
 }
@@ -59,7 +59,7 @@ func (f *fieldScan) enter(path []byte) {
 	f.prefix, f.line = table+".", f.doc.Where(table).Line
 }
 
-// leave stores the lines of the table.
+// leave ends the current table, if any, and appends its new lines to tables.
 func (f *fieldScan) leave() {
 	if f.prefix != "" && len(f.text) > 0 {
 		table := f.prefix[:len(f.prefix)-1]
@@ -69,8 +69,8 @@ func (f *fieldScan) leave() {
 	f.prefix, f.text = "", f.text[:0]
 }
 
-// field records the line of a field. If a field repeats, its first line counts. So an array of
-// tables has the line of its first element.
+// field records the line of a field, unless its parent is on the same line. If a field repeats, its
+// first line counts, so an array of tables has the line of its first element.
 func (f *fieldScan) field(path []byte, line int) {
 	if _, known := f.at[string(path)]; known || line == f.around(path) {
 		return
@@ -80,7 +80,7 @@ func (f *fieldScan) field(path []byte, line int) {
 	f.text = balancer.AppendFieldLine(f.text, field, line-f.line)
 }
 
-// around returns the line of the nearest known parent of path.
+// around returns the line of the nearest known parent of path, which may be the table itself.
 func (f *fieldScan) around(path []byte) int {
 	for i := len(path) - 1; i > 0; i-- {
 		if path[i] != '.' && path[i] != '[' {

@@ -21,7 +21,7 @@ func ReadFile(path string) ([]byte, error) {
 	return t.bytes, err
 }
 
-// writers reports whether a process has a file open for writing, or that this is unknown.
+// writers represents whether a process has a file open for writing. This may be unknown.
 type writers int
 
 const (
@@ -30,7 +30,7 @@ const (
 	someWriters
 )
 
-// text is the text of a file, with the circumstances of the read.
+// text is the text of a file, with details of the read.
 type text struct {
 	path  string
 	id    identity
@@ -41,10 +41,10 @@ type text struct {
 	writers writers
 }
 
-// blank reports whether the text is empty.
+// blank reports whether the text is empty or only white space.
 func (t *text) blank() bool { return len(bytes.TrimSpace(t.bytes)) == 0 }
 
-// readText reads a file. It does not compute the sum.
+// readText reads a file. It does not set sum.
 func readText(path string) (text, error) {
 	began := time.Now()
 	file, info, err := openRegular(path)
@@ -67,8 +67,8 @@ func readText(path string) (text, error) {
 }
 
 // openRegular opens a file without blocking. Opening a pipe waits for a writer, and opening a
-// device may have effects. So neither is opened, unless it replaces the file just before the call
-// of open.
+// device may have effects. So neither is opened, unless it replaces a regular file between the
+// check and the call of open.
 func openRegular(path string) (*os.File, fs.FileInfo, error) {
 	info, err := os.Stat(path)
 	if err == nil {

@@ -26,7 +26,8 @@ type follower struct {
 	deaf bool
 	// folders maps the real paths of watched directories to their state.
 	folders map[string]*watched
-	// files is the real path of the directory in which every file name matters.
+	// files is the real path of the directory in which every file name matters, or "" if there is
+	// none.
 	files string
 	round int
 }
@@ -39,7 +40,7 @@ type watched struct {
 }
 
 // newFollower starts to watch. If the system does not support notifications, the follower watches
-// nothing and is deaf.
+// nothing, and deaf is set.
 func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *follower {
 	f := &follower{log: log, folders: map[string]*watched{}}
 	watcher, err := open()
@@ -152,7 +153,8 @@ func (f *follower) add(folder string, w *watched) (*watched, bool) {
 	return w, true
 }
 
-// note adds the files that e concerns to what, and reports whether e concerns any file.
+// note adds the files that the event concerns to the selection in what. It reports whether the
+// event concerns any file.
 func (f *follower) note(what *look, e fsnotify.Event) bool {
 	if _, self := f.folders[e.Name]; self && e.Has(fsnotify.Remove|fsnotify.Rename) {
 		_ = f.watcher.Remove(e.Name) // a new directory of that name needs another watch

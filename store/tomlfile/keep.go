@@ -19,8 +19,8 @@ const (
 	keepVersion = 1
 )
 
-// goodState is the last good state of all files. It is written from a snapshot, and converted to
-// the contents of files when it is read.
+// goodState is the last good state of all files. Services and addresses are saved from snapshot,
+// and are restored into files.
 type goodState struct {
 	snapshot store.Snapshot
 	files    map[string]*contents
@@ -133,8 +133,9 @@ func decodeKept(text []byte) (*goodState, error) {
 	return kept, nil
 }
 
-// KeptSettings returns the last good settings of the main file that a Source saved in dir. It
-// returns nil if neither settings nor services were saved. It allows a start with an unusable file.
+// KeptSettings returns the last good settings of the file main that a Source saved in dir. It
+// returns nil if no settings and services of that file were saved. The settings allow a start with
+// an unusable file.
 func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	var kept *Document
 	file := dir.File(keepName, "", statedir.Large)
@@ -151,15 +152,16 @@ func KeptSettings(dir *statedir.Dir, main string) store.Document {
 	return kept
 }
 
-// samePath reports whether two names, relative to the working folder of this process, lead to the
-// same place.
+// samePath reports whether two file names, which may be relative to the working directory, are the
+// same path.
 func samePath(a, b string) bool {
 	x, err := filepath.Abs(a)
 	y, err2 := filepath.Abs(b)
 	return err == nil && err2 == nil && x == y
 }
 
-// define adds the table to its file. It omits a table that this version rejects.
+// define adds the table to the contents of its file in files, unless this version rejects the
+// table.
 func (t *keptTable) define(files map[string]*contents) {
 	c := files[t.File]
 	if c == nil {

@@ -28,7 +28,8 @@ type loader struct {
 	main mainFile
 	// check is [Options.Check].
 	check func(store.Document) []balancer.Problem
-	// readText is the function readText, unless the text of the main file is given.
+	// readText reads a file. It is the function readText, unless the text of the main file is
+	// replaced.
 	readText func(path string) (text, error)
 	// place is the file or directory of [store].path, or "". placeErr is the reason why it can't be
 	// read.
@@ -108,7 +109,7 @@ func (l *loader) renew() bool {
 	return true
 }
 
-// problems returns all problems, sorted by file and line. Those of the main file are first.
+// problems returns all problems, sorted by file and line. The problems of the main file are first.
 func (l *loader) problems() []balancer.Problem {
 	problems := l.merge.problems()
 	if l.placeErr != nil {
@@ -124,8 +125,8 @@ func (l *loader) compareProblems(a, b balancer.Problem) int {
 	return cmp.Or(l.merge.compare(a.Origin.File, b.Origin.File), cmp.Compare(a.Origin.Line, b.Origin.Line), a.Service.Compare(b.Service))
 }
 
-// fileErr returns the reason why the main file, or a place that is a file, can't be read. The files
-// of a directory have their own problems.
+// fileErr returns the reason why the main file, or a place that is a file, can't be read. If it is
+// a file in a directory, only a problem reports the reason.
 func (l *loader) fileErr(path string) error {
 	if c := l.merge.files[path]; c != nil {
 		return c.err
@@ -142,7 +143,8 @@ func (l *loader) placeProblem() balancer.Problem {
 	return p
 }
 
-// loadPlace lists the files, and reads those that have changed.
+// loadPlace lists the files of the place. It reads the files that have changed, and drops the
+// contents of files that no longer exist.
 func (l *loader) loadPlace(what look) {
 	l.placeErr = nil
 	found := map[string]os.FileInfo{}
@@ -160,7 +162,7 @@ func (l *loader) loadPlace(what look) {
 	l.readAll(found, what)
 }
 
-// loadFiles checks files in the directory by their names.
+// loadFiles checks only the files of the directory whose names are in what.
 func (l *loader) loadFiles(what look) {
 	found := map[string]os.FileInfo{}
 	for name := range what.files {
@@ -176,7 +178,8 @@ func (l *loader) loadFiles(what look) {
 	l.readAll(found, what)
 }
 
-// list returns the files at place. The value is nil for an existing file that can't be examined.
+// list returns the files of the place by path. The value is nil for an existing file that can't be
+// examined.
 func (l *loader) list() (map[string]os.FileInfo, error) {
 	info, err := os.Stat(l.place)
 	if err != nil {
@@ -273,9 +276,9 @@ func (l *loader) read(path string, old *contents, what look) *contents {
 	return fresh
 }
 
-// parse reads the file at path. The document has the tables that fresh still needs. It is nil if
-// the tables of old stay, because nothing has changed, the file can't be read, or it is being
-// written.
+// parse reads the file at path. doc contains the tables that the caller must decode into fresh. It
+// is nil if fresh already has the tables of old, because nothing has changed, the file can't be
+// read, or it is being written.
 func (l *loader) parse(path string, old *contents, what look) (fresh *contents, doc *Document) {
 	t, err := l.readText(path)
 	if err != nil {
@@ -312,14 +315,14 @@ func (c *contents) define(doc *Document, defaults map[string]any) {
 type Result struct {
 	// Snapshot holds the services, and all problems of services and their defaults.
 	Snapshot store.Snapshot
-	// Main is the daemon's configuration file, so callers can check its other sections. It is nil
+	// Main is the daemon's configuration file, for callers that check its other sections. It is nil
 	// if a directory was read, or if the file can't be read or is not valid TOML. In the latter
 	// cases, the snapshot's problems contain the reason.
 	Main *Document
 }
 
-// Load reads once the files that a Source would follow. The path leads to a daemon's configuration
-// file, a directory of services files, or a services file, which is read like a configuration file.
+// Load reads the files that a Source would follow, once. path is a daemon's configuration file, a
+// directory of services files, or a services file, which is read like a configuration file.
 func Load(path string) Result {
 	main, place := path, ""
 	if info, err := os.Stat(path); err == nil && info.IsDir() {

@@ -90,7 +90,8 @@ func Emptied(main *Document, dir *statedir.Dir) []balancer.Problem {
 
 // readPlace reads [store].path, relative to the main file's directory. If the value is not a
 // string, the reader of the section reports the error, and the place is unchanged. If the path is
-// missing and an error may hide it, the place is also unchanged, and readPlace returns true.
+// missing, and hidden reports that an error may hide it, the place is also unchanged, and readPlace
+// returns true.
 func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	section, _ := doc.tree["store"].(map[string]any)
 	path, ok := section["path"].(string)
@@ -109,8 +110,8 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 	return false
 }
 
-// staying returns the problem of a setting that stays in use although it, or a part of it, is
-// missing. An error in the file may hide the setting.
+// staying returns the problem of a setting that is missing, at least in part, but stays in use
+// because an error in the file may hide it.
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,

@@ -14,7 +14,7 @@ import (
 )
 
 // merge combines the definitions of all files into one set of services and one set of settings of
-// addresses. Its cost depends on the changes.
+// addresses. Its cost depends on the number of changed tables.
 type merge struct {
 	// main is the main file, which sorts before all other files.
 	main string
@@ -66,8 +66,7 @@ func (m *merge) put(path string, fresh *contents) {
 	m.vips.put(path, old.vips, fresh.vips)
 }
 
-// settle sets each changed table to the definition of its holder. If hold is set, tables that no
-// file defines stay.
+// settle applies the changes that put recorded. If hold is set, tables that no file defines stay.
 func (m *merge) settle(hold bool) {
 	m.services.settle(hold)
 	m.vips.settle(hold)
@@ -127,10 +126,10 @@ func (m *merged[K, V]) put(path string, old, fresh map[K]definition[V]) {
 	}
 }
 
-// settle sets each changed table to the definition of its holder. A table that moves between files
-// is not removed in between. An unchanged table keeps its pointer, also in the contents of its
-// file, so it is in memory only once. If hold is set, tables that no file defines stay until a call
-// without hold.
+// settle sets each changed table to the definition in its holder, the file that provides it. A
+// table that moves between files is not removed in between. An unchanged table keeps its pointer,
+// also in the contents of its file, so it is in memory only once. If hold is set, tables that no
+// file defines stay until a call without hold.
 func (m *merged[K, V]) settle(hold bool) {
 	if !hold {
 		maps.Copy(m.changed, m.held)

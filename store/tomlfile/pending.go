@@ -33,11 +33,12 @@ type trial struct {
 	*store.Pending
 	// before is the last good state without the change.
 	before *goodState
-	// overtaken reports whether the file has changed since the start.
+	// overtaken reports whether the file has changed since the pending change started.
 	overtaken bool
 }
 
-// pend starts or ends a pending change, before the files are read.
+// pend starts or ends a pending change if this was requested, if the file has the change's text, or
+// if the deadline has passed. It must be called before the files are read.
 func (w *watchRun) pend(what *look) error {
 	path, p := w.options.Main, w.loader.main.trial
 	if p == nil {
@@ -108,7 +109,7 @@ func (w *watchRun) start(what *look) error {
 		err = <-w.record.Write(statedir.Text(pendingFile{statedir.Version, p}))
 	}
 	if err != nil {
-		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version})) // a late write must not start it later
+		w.record.Keep(statedir.Text(pendingFile{Version: statedir.Version})) // a late write must not start the change after a restart
 		return fmt.Errorf("the change is not applied, because it can't be recorded: %w", err)
 	}
 	w.loader.try(p, before)
@@ -117,10 +118,9 @@ func (w *watchRun) start(what *look) error {
 	return nil
 }
 
-// resume uses the pending change of an earlier process, unless its time is over. If the file has
-// neither the former nor the pending text, the change is dropped, because the file was saved after
-// its end, which was not recorded. The parameter kept is the last good state of that process, or
-// nil.
+// resume continues the pending change of an earlier process. If its deadline has passed, pend ends
+// it afterwards. If the file has neither the former nor the pending text, it was saved after the
+// change, so the change is dropped. kept is the last good state of that process, or nil.
 func (w *watchRun) resume(what *look, kept *goodState) {
 	var r pendingFile
 	if w.record == nil || !w.record.Read(&r) || r.Pending == nil || !samePath(r.Pending.Place, w.options.Main) {
@@ -144,8 +144,8 @@ func (w *watchRun) resume(what *look, kept *goodState) {
 	}
 }
 
-// end ends the pending change. A change that is not confirmed is reverted. The error of an abort
-// warns that a restart may use the change again.
+// end ends the pending change. A change that is not confirmed is reverted. If the end of an aborted
+// change can't be recorded, end returns an error, because a restart would serve the change again.
 func (w *watchRun) end(what *look, how store.Outcome) error {
 	p, by := w.loader.main.trial, what.By
 	if how == store.Expired {

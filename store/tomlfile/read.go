@@ -35,7 +35,7 @@ func (id identity) sameFile(other identity) bool {
 	return id.device == other.device && id.inode == other.inode
 }
 
-// contents is the content of a file. If the file changes, it gets a new contents.
+// contents is the content of a file. Another version of the file gets other contents.
 type contents struct {
 	path string
 	// id identifies the version of the file. read is the time when reading the file started.
@@ -156,8 +156,8 @@ func (c *contents) unchanged(report bool) *contents {
 	return &kept
 }
 
-// isCut reports whether doc, which was parsed from t, may miss tables, keys, endpoints or ports of
-// c only because the file is being written. A script that appends line by line closes the file
+// isCut reports whether doc, which was parsed from t, may lack tables, keys, endpoints or ports of
+// c because the file is still being written. A script that appends line by line closes the file
 // after each line, and does not replace the file.
 func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	if c == nil || c.kept || what.forced || !l.recent(t) || t.writers == noWriters && !c.id.sameFile(t.id) {
@@ -185,7 +185,7 @@ func (l *loader) isCut(c *contents, doc *Document, t *text, what look) bool {
 	return false
 }
 
-// lacks reports whether a key of former is missing in tree, at any depth.
+// lacks reports whether a key of former is missing from tree, at any depth.
 func lacks(tree, former map[string]any) bool {
 	for key, value := range former {
 		now, exists := tree[key]

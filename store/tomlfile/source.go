@@ -21,16 +21,17 @@ type Options struct {
 	// Main is the daemon's configuration file. The source reads its [services.*], [vips.*],
 	// [defaults] and [store].path. It publishes the other sections as Settings.
 	Main string
-	// StateDir is used to save the last good state, for a start with a mistake in a file. If nil,
-	// the state is not saved.
+	// StateDir is used to save the last good state, so vipd can start although a file has a
+	// mistake. If nil, the state is not saved.
 	StateDir *statedir.Dir
 	// Check returns the mistakes in the other sections of Main. While there is a mistake,
-	// definitions that have vanished from the files are not removed. If nil, these sections have no
-	// mistakes.
+	// definitions that have vanished from the files are not removed. If nil, these sections are not
+	// checked.
 	Check func(store.Document) []balancer.Problem
 	// AllowEmpty makes the first read accept an empty Main, as [Reload] does for later reads.
 	AllowEmpty bool
-	// Pended receives each step of a pending change, and its author. If nil, nothing receives them.
+	// Pended receives each step of a pending change, and its author. If nil, steps are not
+	// reported.
 	Pended func(p *store.Pending, how store.Outcome, by string)
 	// Log receives each change (debug), and failures to watch files (warning). If nil, nothing is
 	// logged.
@@ -48,7 +49,7 @@ const (
 	deafPoll    = time.Second
 	// unsettledPoll is the interval at which files are checked while one of them is being written.
 	unsettledPoll = 200 * time.Millisecond
-	// pollShare limits the time of polling to one part in pollShare.
+	// pollShare limits polling to 1/pollShare of the time.
 	pollShare = 20
 )
 
@@ -56,7 +57,7 @@ const (
 type Source struct {
 	options Options
 	file    *statedir.File
-	// record has the pending change.
+	// record is the file with the pending change.
 	record *statedir.File
 	// open starts notifications. Tests make it fail. poll is defaultPoll except in tests.
 	open func() (*fsnotify.Watcher, error)
@@ -69,7 +70,7 @@ type Source struct {
 	loader *loader
 }
 
-// Reload configures how a reload treats definitions that have vanished.
+// Reload holds the options of a reload. The zero value only reads the files again.
 type Reload struct {
 	// AllowEmpty accepts an empty main file. Otherwise such a file is a problem, and its previous
 	// content stays in use.
@@ -77,8 +78,8 @@ type Reload struct {
 	// Prune removes definitions that have vanished from the files and that an error would otherwise
 	// keep.
 	Prune bool
-	// Try starts a pending change of Main with its Text, until its Until. Abort ends the pending
-	// change. By is the author of the request.
+	// Try, if not nil, starts a pending change: Main is served with the text Try.Text until the
+	// time Try.Until. Abort ends the pending change. By is the author of the request.
 	Try   *store.Pending
 	Abort bool
 	By    string
@@ -112,7 +113,7 @@ func New(o Options) *Source {
 }
 
 // Watch publishes the content of the files, and publishes it again after each change. It returns
-// nil when ctx ends. It returns an error only if it already runs.
+// nil when ctx ends. It returns an error only if Watch is already running.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.mu.TryLock() {
 		return errors.New("watching files: Watch runs already")
@@ -167,7 +168,7 @@ func (s *Source) ReloadAs(ctx context.Context, r Reload) ([]balancer.Problem, er
 	}
 }
 
-// begin loads the state that an earlier process has saved as the previous state.
+// begin restores the state that an earlier process has saved, and resumes its pending change.
 func (w *watchRun) begin(what *look) {
 	var kept *goodState
 	err := w.file.Load(func(text []byte) (err error) {
@@ -215,8 +216,9 @@ func (w *watchRun) load(what look) bool {
 	return changed
 }
 
-// next waits until files must be checked, and selects them. After a request to reload, the channel
-// must receive the answer; otherwise it is nil. The bool is false if ctx has ended.
+// next waits until files must be checked, and selects them. After a request to reload, it also
+// returns the channel for the answer; otherwise the channel is nil. The bool is false if ctx has
+// ended.
 func (w *watchRun) next(ctx context.Context) (look, chan<- answer, bool) {
 	what := look{files: map[string]bool{}}
 	var quiet <-chan time.Time

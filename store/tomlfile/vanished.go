@@ -46,8 +46,9 @@ func (l *loader) mayHide(p *balancer.Problem) bool {
 	return isError(*p) && (p.Service == "" || p.Field == "" || p.Misplaced || !l.merge.services.values.Has(p.Service))
 }
 
-// blame adds the tables that no file defines to the problem that may hide them. If that problem is
-// not in problems, it appends the problem, because other readers report mistakes in the settings.
+// blame adds the names of tables that no file defines to the problem that may hide them. Mistakes
+// in the settings are reported elsewhere, so that problem may be missing from problems. If it is,
+// blame appends it.
 func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(l.merge.services.held)) {
