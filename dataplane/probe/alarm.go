@@ -9,7 +9,7 @@ import (
 )
 
 // circle is a set of entries that may fail for the same reason. Alarms select its entries in turn.
-// A circle with only the kinship set is empty.
+// The field of is also set in an empty circle.
 type circle struct {
 	of      kinship
 	entries []*entry // entries in no particular order
@@ -48,7 +48,7 @@ const (
 	maxVisits     = 128 // entries that are examined to find such targets
 )
 
-// alarmLocked moves forward the checks of entries that may change together with e, if e has just
+// alarmLocked brings forward the checks of entries that may change together with e, if e has just
 // started to change. before is the former state of e.
 func (r *Runner) alarmLocked(e *entry, before health.State) {
 	v := before.Verdict
@@ -62,7 +62,7 @@ func (r *Runner) alarmLocked(e *entry, before health.State) {
 	r.startLocked(&r.programs)
 }
 
-// hurryLocked moves forward the checks of up to limit entries of a circle. They become due now, or
+// hurryLocked brings forward the checks of up to limit entries of a circle. They become due now, or
 // after the fast interval since their latest check. It selects entries with verdict v that are not
 // changing yet, and each entry at most once per interval, so alarms at most double the number of
 // checks. Early checks use at most half of a lane, so other checks do not wait for them.

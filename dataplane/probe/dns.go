@@ -17,7 +17,8 @@ import (
 )
 
 // dns sends the definition's query, over UDP unless the port is a TCP port. If the definition
-// expects no particular answer, any NOERROR answer passes, even one without records.
+// expects no particular answer, any NOERROR answer passes, even without records. If a UDP answer is
+// truncated and an answer is expected, dns asks again over TCP.
 func (a *attempt) dns(ctx context.Context) (string, error) {
 	question, err := questionOf(a.health.Query)
 	if err != nil {

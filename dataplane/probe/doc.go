@@ -18,8 +18,8 @@
 //	Options.Report(Report{Verdicts, Changes})  <- batch <- health.State.After <- result ----+
 //
 // A target that starts to change raises an alarm: some other targets at its address, and some with
-// the same check, are checked early. If they also change, they do the same. So a failed host or
-// rack is found quickly, and a single flapping target costs little.
+// the same check, are checked early. If their state also starts to change, they raise further
+// alarms. So a failed host or rack is found quickly, and a single flapping target costs little.
 //
 // One mutex guards the entries, the heap and the verdicts. Each check runs in its own goroutine, so
 // a check that hangs delays no other check. Checks with programs have their own queue. Targets that

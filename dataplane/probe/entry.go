@@ -73,8 +73,8 @@ type leaving struct {
 	entry  *entry
 }
 
-// leave records that t no longer uses the entries of its old watch w, except those in kept. w may
-// be nil.
+// leave records that t no longer uses the entries of its old watch w, except the entries in kept. w
+// may be nil.
 func (b *batch) leave(t balancer.Target, w *watch, kept []*entry) {
 	if w == nil {
 		return
@@ -100,8 +100,8 @@ type definitionOf struct {
 	header balancer.ProxyProtocol
 }
 
-// startRate is the maximum number of first checks per second, unless their intervals are too short.
-// A single new target is checked immediately, and thousands are spread over their interval.
+// startRate is the maximum number of first checks per second. More checks start in a second if
+// their interval is too short for this rate. A single new target is checked immediately.
 const startRate = 1000
 
 // within returns the time over which first checks with a given interval are spread.
@@ -134,7 +134,7 @@ func (b *batch) definition(s health.Subject) string {
 	return b.definitions[k]
 }
 
-// addLocked adds an entry for a target. Its initial state is the first one that exists: the
+// addLocked adds an entry for a target. Its initial state is the first of these that exists: the
 // target's old state, the verdict of other nodes, or the saved state of an earlier run.
 func (r *Runner) addLocked(b *batch, key entryKey, t balancer.Target, s health.Subject, old *watch) *entry {
 	shared := r.probes[key.definition]

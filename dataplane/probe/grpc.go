@@ -128,7 +128,7 @@ func (w *watchedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// seen returns the number of bytes that were read, and up to 100 of the first.
+// seen returns the number of bytes that were read, and the first of them, up to 100.
 func (w *watchedConn) seen() (int, []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

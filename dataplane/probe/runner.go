@@ -27,11 +27,11 @@ type Options struct {
 	// OnResult, if not nil, receives each result that affects a state, once for each target. It
 	// must neither block nor call the Runner.
 	OnResult func(TargetResult)
-	// InFlight is the maximum number of concurrent checks, without exec checks and checks of
-	// Exchange. The default of 8192 allows as many checks per second with the default timeout of 1
-	// s, even if all of them hang.
+	// InFlight is the maximum number of concurrent checks, not counting exec checks and requested
+	// checks. The default of 8192 allows as many checks per second with the default timeout of 1 s,
+	// even if all of them hang.
 	InFlight int
-	// Programs is the maximum number of concurrent exec checks, without checks of Exchange. The
+	// Programs is the maximum number of concurrent exec checks, not counting requested checks. The
 	// default is 16.
 	Programs int
 	// Gather is the time for which a changed verdict waits for others, to be reported with them.
@@ -97,13 +97,13 @@ type Status struct {
 // Runner checks targets periodically. Set defines the targets, and Run checks them. All methods are
 // safe for concurrent use.
 //
-// Goals, and how each is reached:
+// Its goals, and how it reaches each:
 //  1. One probe for each distinct pair of address and check: targets with the same pair share an entry, even if their services
 //     differ. An entry keeps its state as long as any target uses it.
 //  2. A check that hangs delays no other check: each runs in its own goroutine, and programs have their own queue.
 //  3. Low cost at 10,000 targets: all share one heap and one timer, checks due within a tick start together, and a result costs one
-//     push. A result wakes the loop only if the loop must act earlier.
-//  4. Targets that fail together are detected together: a failure moves forward the checks of targets that may share its cause (see
+//     push onto the heap. A result wakes the loop only if the loop must act earlier.
+//  4. Targets that fail together are detected together: a failure brings forward the checks of targets that may share its cause (see
 //     alarmLocked).
 //  5. Changes at about the same time share a report: see Options.Gather.
 type Runner struct {
@@ -280,7 +280,7 @@ func (r *Runner) changeLocked(e *entry, before health.State) {
 
 // Set replaces the targets with wanted, and returns their verdicts. A target whose check does not
 // change keeps its state, even during a change of its verdict. A target whose check changes keeps
-// its verdict. The cost grows with the difference.
+// its verdict. The cost grows with the number of changed targets.
 func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[balancer.Target, balancer.Verdict] {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -361,8 +361,8 @@ type Kept struct {
 	health.Saved
 }
 
-// keptOf returns the saved state of the check with a key. If there is none, it returns the saved
-// state of another check with the same address and service.
+// keptOf returns the saved state of the check that key identifies. If there is none, it returns the
+// saved state of another check with the same address and service.
 func (r *Runner) keptOf(key entryKey, service balancer.Name) (health.Saved, bool) {
 	all, check := r.kept[key.at], digest(key.definition)
 	i := slices.IndexFunc(all, func(k Kept) bool { return k.Check == check })

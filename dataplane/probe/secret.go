@@ -35,7 +35,7 @@ func WithoutSecrets(definition map[string]any) map[string]any {
 	return definition
 }
 
-// redact returns a copy of value in which Hidden replaces the fields that secret selects.
+// redact returns a copy of value in which Hidden replaces the values of fields that secret selects.
 func redact(value any, secret func(field string) bool) any {
 	switch value := value.(type) {
 	case []any:

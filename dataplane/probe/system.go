@@ -22,15 +22,15 @@ type systemStore struct {
 	pool   *x509.CertPool
 }
 
-// storePause is the minimum time between two checks whether the store has changed.
+// storePause is the minimum time between two checks of whether the store has changed.
 const storePause = time.Second
 
 // maxStoreFile is the maximum size of a file of the store, in bytes. The bundles of large
 // organizations have several MiB.
 const maxStoreFile = 64 << 20
 
-// storePlaces returns the files and folders that crypto/x509 reads on Linux. Of the files, only the
-// first readable one is used.
+// storePlaces returns the files and folders that crypto/x509 reads on Linux. It uses only the first
+// readable file, but all folders.
 func storePlaces() (files, folders []string) {
 	if file := os.Getenv("SSL_CERT_FILE"); file != "" {
 		files = []string{file}
@@ -44,7 +44,7 @@ func storePlaces() (files, folders []string) {
 }
 
 // authorities returns the authorities that the system currently trusts. It returns nil on systems
-// other than Linux, or if no store is found. Then crypto/x509 uses its own.
+// other than Linux, or if no store is found. In these cases crypto/x509 uses its own authorities.
 func (s *systemStore) authorities() *x509.CertPool {
 	if runtime.GOOS != "linux" {
 		return nil

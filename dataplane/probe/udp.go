@@ -11,7 +11,8 @@ import (
 )
 
 // udp sends a datagram. If the definition expects a text, an answer must contain it. Otherwise the
-// check passes with any answer or none, and only a closed port is a failure.
+// check passes with any answer or none, and fails only if an error is reported, such as a closed
+// port.
 func (a *attempt) udp(ctx context.Context) (string, error) {
 	conn, err := a.connect(ctx, "udp")
 	if err != nil {
@@ -49,8 +50,8 @@ func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 	}
 }
 
-// deliveryError explains why a datagram was not delivered. EACCES means that a router rejected it:
-// if this host's own routes forbid the target, opening the socket fails earlier.
+// deliveryError explains why a datagram was not delivered. EACCES means that a router rejected it.
+// If this host's own routes forbid the target, opening the socket already fails.
 func (a *attempt) deliveryError(err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EACCES):

@@ -15,8 +15,8 @@ type watch struct {
 	need   balancer.HealthNeed
 }
 
-// state returns the combined state of all checks. If instead is not nil, it is used as the state of
-// e.
+// state returns the combined state of all checks. If the parameter instead is not nil, it replaces
+// the state of e.
 func (w *watch) state(e *entry, instead *health.State) health.Combined {
 	states := make([]health.State, len(w.checks))
 	for i, c := range w.checks {

@@ -11,8 +11,8 @@ import (
 	"vipd/store/etcd/watch"
 )
 
-// Store is a connection for all requests of commands to etcd. Its methods are safe for concurrent
-// use.
+// Store is the connection that commands use for all their requests to etcd. Its methods are safe
+// for concurrent use.
 type Store struct {
 	*definitions.Writer
 	*fleet.Registry

@@ -20,8 +20,8 @@ import (
 	"vipd/balancer"
 )
 
-// defaultOutput is the default of Command.Output. Everything is read, so that the program never
-// waits for a reader.
+// defaultOutput is the default of Command.Output. Run reads the whole output, so that the program
+// never waits for a reader.
 const defaultOutput = 4 << 10
 
 // Run runs the program until it or ctx ends. The error is the reason why it could not be started.
@@ -72,8 +72,8 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 }
 
 // await waits until the process or ctx ends, kills its whole group, and reports whether the process
-// ended by itself. It does not reap the process before its group is killed: until then no other
-// process can have its number.
+// ended by itself. It kills the group before it reaps the process, because after that another
+// process may have its number.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once

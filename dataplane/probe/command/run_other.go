@@ -10,7 +10,7 @@ import (
 // Trusted returns nil, because vipd runs no programs on this system.
 func Trusted(string) error { return nil }
 
-// Run returns an error, because only on Linux it could kill a program with its children.
+// Run returns an error, because vipd can kill a program with its children only on Linux.
 func (c Command) Run(context.Context) (Result, error) {
 	return Result{}, errors.New("vipd runs programs on Linux only")
 }

@@ -40,7 +40,7 @@ func (c *Client) Close() error {
 // requestTimeout is the timeout of a request to etcd.
 const requestTimeout = 10 * time.Second
 
-// attempts runs an operation, and may repeat it: Members.Do or Members.write.
+// attempts is a method that runs an operation and may repeat it, such as Members.Do.
 type attempts func(context.Context, func(context.Context, *Member) error) error
 
 // Do runs an operation with requestTimeout. what is the key or folder of the operation, for errors.
@@ -79,8 +79,8 @@ func (c *Client) Get(ctx context.Context, request *etcdserverpb.RangeRequest) (a
 	return answer, err
 }
 
-// Commit runs a transaction. It returns the revision of the transaction, and whether all of ifs
-// held.
+// Commit runs a transaction. It returns the revision of the transaction, and whether all conditions
+// in ifs held.
 func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) (revision int64, ok bool, err error) {
 	answer, err := c.Transact(ctx, what, &etcdserverpb.TxnRequest{Compare: ifs, Success: then})
 	if err != nil {
@@ -90,8 +90,8 @@ func (c *Client) Commit(ctx context.Context, what string, ifs []*etcdserverpb.Co
 }
 
 // Transact runs a transaction. If the answer is lost, it runs the transaction again. If the
-// conditions then no longer hold, it compares the values of the transaction with the values in
-// etcd.
+// conditions then no longer hold, it finds out whether the first attempt succeeded, by comparing
+// the values of the transaction with the values in etcd.
 func (c *Client) Transact(ctx context.Context, what string, request *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
 	answer, _, err := c.TransactRepeated(ctx, what, request)
 	return answer, err
@@ -116,9 +116,9 @@ func (c *Client) TransactRepeated(ctx context.Context, what string, request *etc
 	return answer, tries > 1, err
 }
 
-// readBack returns the answer of a refused transaction if an earlier attempt has succeeded. In this
-// case etcd has all keys that the transaction puts, and none of the keys that it deletes. A
-// transaction that puts no key stays refused, because its revision is unknown.
+// readBack corrects the answer to a repeated transaction that was refused, if an earlier attempt
+// has succeeded. In this case etcd has all keys that the transaction puts, and none of the keys
+// that it deletes. A transaction that puts no key stays refused, because its revision is unknown.
 func readBack(
 	ctx context.Context, kv etcdserverpb.KVClient, request *etcdserverpb.TxnRequest, refused *etcdserverpb.TxnResponse,
 ) (*etcdserverpb.TxnResponse, error) {
@@ -138,8 +138,8 @@ func readBack(
 	return answer, nil
 }
 
-// effectsOf returns conditions that hold after operations, and a request for the first key that the
-// operations put. It ignores deletions in nested transactions.
+// effectsOf returns conditions that hold after the operations ops, and a request for the first key
+// that they put. It ignores nested transactions.
 func effectsOf(ops []*etcdserverpb.RequestOp) (effects []*etcdserverpb.Compare, first []*etcdserverpb.RequestOp) {
 	for _, op := range ops {
 		if p := op.GetRequestPut(); p != nil {

@@ -85,8 +85,8 @@ func isPort(text string) bool {
 	return err == nil && n > 0
 }
 
-// handshakes runs TLS handshakes, and reads the files each time. A client lives as long as the
-// daemon, but certificates are renewed.
+// handshakes are TLS credentials that read the files for each handshake, because certificates may
+// be renewed while the daemon runs.
 type handshakes struct {
 	credentials.TransportCredentials
 	config Config
@@ -139,8 +139,8 @@ func (c Config) Unusable() string {
 	return ""
 }
 
-// unfit returns the reason why a member would refuse the client's certificate. The member would
-// close the connection after the handshake, usually before the client can read the reason.
+// unfit returns the reason why a member would refuse the client's certificate, or nil. The member
+// would close the connection after the handshake, usually before the client can read the reason.
 func (c Config) unfit(pair *tls.Certificate, asked *tls.CertificateRequestInfo) error {
 	if until := pair.Leaf.NotAfter; time.Now().After(until) {
 		return fmt.Errorf("cert_file %s expired on %s", c.CertFile, until.Format(time.RFC3339))

@@ -16,7 +16,8 @@
 //
 // A wiped, restored or different etcd has another [History]: another cluster ID, a lower revision,
 // or another value of the last written key. Each connection starts with a linearizable read that
-// proves the history. If that fails, the error is [ErrAnother], and everything is read again.
+// verifies the history. If the history differs, the error is [ErrAnother], and everything is read
+// again.
 //
 // # Members
 //

@@ -24,7 +24,8 @@ type Result struct {
 // event.
 const noteTTL = time.Minute
 
-// Edited is the new value of a key. A nil text removes the key. A note is attached to a lease.
+// Edited is the new value of a key. A nil text removes the key. Note reports whether the value is a
+// note, which is attached to a lease.
 type Edited struct {
 	Text []byte
 	Note bool

@@ -105,8 +105,8 @@ func Advised(err error) error {
 	return fmt.Errorf("%w; %s", err, FullRemedy)
 }
 
-// ended reports whether a token has expired, or the user needs a token because authentication was
-// enabled.
+// ended reports whether err means that the token has expired, or that the user needs a token
+// because authentication was enabled.
 func (c Config) ended(err error) bool {
 	return Is(err, rpctypes.ErrInvalidAuthToken) || Is(err, rpctypes.ErrAuthOldRevision) || c.Username != "" && Is(err, rpctypes.ErrUserEmpty)
 }

@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// expiryNotice is the maximum remaining lifetime of a client certificate that is reported.
-// Certificates with a total lifetime of less than several weeks are usually renewed by a program.
-// They are reported in the last quarter of their lifetime.
+// A client certificate is reported when its remaining lifetime is at most expiryNotice.
+// Certificates with a short total lifetime are usually renewed by a program, so they are reported
+// only in the last quarter of it.
 const expiryNotice = 14 * 24 * time.Hour
 
-// Expiry reports that the client's certificate expires soon or has expired. Otherwise it returns
-// "". It also returns "" if the file can't be read, because connecting reports that error.
+// Expiry returns a message if the client's certificate expires soon or has expired, and ""
+// otherwise. It also returns "" if the file can't be read, because connecting reports that error.
 func (c Config) Expiry(now time.Time) string {
 	if c.CertFile == "" {
 		return ""

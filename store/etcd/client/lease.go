@@ -60,8 +60,8 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 var ErrPatience = errors.New("that may pass")
 
 // Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
-// times in the time to live of the lease, and after each signal on wake, but with a pause of at
-// least minPause. It calls report with each new error, and with nil after a success.
+// times in the time to live of the lease, and after each signal on wake, but with pauses of at
+// least minPause in between. It calls report with each new error, and with nil after a success.
 func (l *Lease) Keep(ctx context.Context, write func(context.Context) error, wake <-chan struct{}, minPause func() time.Duration, report func(error)) {
 	for failures := 0; ctx.Err() == nil; {
 		err := l.once(ctx, write)
@@ -91,9 +91,9 @@ func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wak
 	_ = l.Revoke(ctx) // if etcd is unavailable, the lease expires
 }
 
-// HeldBy returns the error of a node whose key is held by another daemon, such as a daemon with the
-// same node name. The key of an earlier run expires with its lease, so the error is reported only
-// if the key still exists after that time.
+// HeldBy returns the error of a node whose key is held by other, which may be a daemon with the
+// same node name. The key of an earlier run expires with its lease, so HeldBy returns [ErrPatience]
+// until the key has existed for longer than that.
 func (l *Lease) HeldBy(other Foreign) error {
 	if other.Lease == 0 {
 		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.Key)
@@ -107,7 +107,7 @@ func (l *Lease) HeldBy(other Foreign) error {
 	return fmt.Errorf("%s is held by another vipd: give each host its own node name", l.Key)
 }
 
-// once renews the lease and writes the keys.
+// once renews the lease and writes the keys. If the lease has expired, it returns [ErrPatience].
 func (l *Lease) once(ctx context.Context, write func(context.Context) error) error {
 	err := l.Renew(ctx)
 	if err == nil {
@@ -140,7 +140,8 @@ func (l *Lease) pause(ctx context.Context, pause time.Duration, well bool, woken
 	}
 }
 
-// reportChange calls report with an error or nil, unless the last report was the same.
+// reportChange calls report with an error or nil, unless the last report was the same or the error
+// is [ErrPatience].
 func (l *Lease) reportChange(err error, report func(error)) {
 	if errors.Is(err, ErrPatience) {
 		return
@@ -248,8 +249,8 @@ func Under(key string, id int64) *etcdserverpb.Compare {
 	return c.GetCompare()
 }
 
-// Write runs the operations in change if the first key and the keys in also are attached to the
-// lease. If the first key does not exist, it runs the operations in first. Otherwise it writes
+// Write runs the operations in change if the first key and the further keys (also) are attached to
+// the lease. If the first key does not exist, it runs the operations in first. Otherwise it writes
 // nothing and returns the holder of the first key, which is the lease itself if other keys are
 // missing.
 func (l *Lease) Write(ctx context.Context, first, change []*etcdserverpb.RequestOp, also ...string) (other *Foreign, err error) {

@@ -114,14 +114,15 @@ func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Log
 
 // Message is a message of the link. Only one of its parts is set.
 type Message struct {
-	// Page is a page of a full reading, which is between Begin and End. Revision is the revision of
-	// the reading or of the events.
+	// Begin and End enclose the pages of a full reading. Page is one of these pages. Revision is
+	// the revision of the reading or of the events.
 	Begin, End bool
 	Page       []*mvccpb.KeyValue
 	Events     []*mvccpb.Event
 	Revision   int64
-	// An End lists the scopes that may not be read. It also has the cluster, and whether etcd has
-	// another history than before.
+	// The message with End also has these fields: Denied lists the scopes that the user may not
+	// read. Cluster is the ID of etcd's cluster. Another reports whether etcd has another history
+	// than before.
 	Denied  []Scope
 	Cluster uint64
 	Another bool
@@ -270,7 +271,7 @@ func (l *Link) readAll(ctx context.Context) error {
 	return nil
 }
 
-// reading is a full reading.
+// reading is a full reading in progress.
 type reading struct {
 	*Link
 	limit int64
@@ -278,7 +279,7 @@ type reading struct {
 	seen  History // if the revision is 0, the first page determines it
 }
 
-// scope reads a scope.
+// scope reads a scope, and sends its keys in pages.
 func (r *reading) scope(ctx context.Context, s Scope) error {
 	first := true
 	ask := func(ctx context.Context, request *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {

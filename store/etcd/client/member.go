@@ -40,8 +40,8 @@ type Member struct {
 	token    token
 }
 
-// open returns a member that connects when it is first used. The member outlives ctx. Certificates
-// are read for each connection.
+// open returns a member that connects when it is first used. Certificates are read for each
+// connection.
 func (c Config) open(endpoint string) (*Member, error) {
 	if err := c.Check(); err != nil {
 		return nil, err
@@ -128,9 +128,9 @@ func (m *Member) prove(ctx context.Context, key string) (int64, error) {
 	return answer.GetHeader().GetRevision(), err
 }
 
-// token is a user's token, which is sent with each request. The client's own token can't be renewed
-// on a connection, because the client would authenticate this request with the old token, which
-// servers before 3.5 refuse.
+// token is a user's token, which is sent with each request. The token of clientv3 itself can't be
+// renewed on a connection, because clientv3 would send the old token with this request, and servers
+// before 3.5 refuse that.
 type token struct{ text atomic.Value }
 
 // GetRequestMetadata returns the header with the token. A request for a token has no such header.

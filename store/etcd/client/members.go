@@ -113,7 +113,7 @@ const (
 	headStart  = 300 * time.Millisecond
 )
 
-// share returns a part of the remaining time of ctx, but at most d.
+// share returns d, or 1/part of the remaining time of ctx if that is shorter.
 func share(ctx context.Context, d time.Duration, part time.Duration) time.Duration {
 	if end, ok := ctx.Deadline(); ok {
 		d = min(d, time.Until(end)/part)
@@ -181,7 +181,8 @@ func answered(err error) error {
 	return err
 }
 
-// guard runs an operation on a member, and ends the operation when another member is chosen.
+// guard runs an operation on a member. If there is no answer for a while, guard tests the members,
+// and ends the operation if another member is chosen.
 func (s *Members) guard(ctx context.Context, m *Member, operation func(context.Context, *Member) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var doubting sync.WaitGroup
@@ -308,7 +309,7 @@ func (r *race) result() (*Member, error) {
 	return r.best.Member, nil
 }
 
-// end closes the connections to the other members.
+// end stops the tests, and closes the connections to all members that were not chosen.
 func (r *race) end(cancel context.CancelFunc) {
 	cancel()
 	r.proving.Wait()

@@ -27,8 +27,8 @@ type Scope struct {
 // Folder returns the scope of all keys that begin with key, which ends in /.
 func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRangeEnd(key)} }
 
-// Scopes returns the scopes of a Source. The required scopes precede those that some roles may not
-// read. node is the node whose configuration is read; it may be "".
+// Scopes returns the scopes of a Source. Required scopes are first, followed by optional scopes,
+// which some roles may not read. node is the node whose configuration is read; it may be "".
 func Scopes(k schema.Keys, node string) []Scope {
 	vips := Folder(k.Prefix + schema.VIPFolder)
 	vips.Without = `services whose vips say "auto" keep the addresses that were read before`
@@ -59,8 +59,9 @@ func (s Scope) Holds(key string) bool {
 // Asker reads keys.
 type Asker func(context.Context, *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error)
 
-// ReadScope reads a scope in pages of at most limit keys, all at one revision. If the revision is
-// 0, the first page determines it.
+// ReadScope reads a scope in pages of at most limit keys, all at one revision. It calls the
+// function each with each page. If the revision is 0, the first page determines it. If a page is
+// too large for an answer, ReadScope reduces the limit.
 func ReadScope(
 	ctx context.Context, ask Asker, s Scope, limit, revision *int64, each func(*etcdserverpb.RangeResponse) error,
 ) error {

@@ -24,9 +24,9 @@ import (
 type stream struct {
 	*Link
 	watch etcdserverpb.Watch_WatchClient
-	// wanted is the last revision that etcd has reported. proven is the time when the stream had
-	// reached that revision, in nanoseconds since began. It is handing while an answer is
-	// processed.
+	// wanted is the last revision that etcd has reported. proven is the last time at which the
+	// stream had reached that revision, in nanoseconds since began. While an answer is processed,
+	// proven is handing.
 	began          time.Time
 	wanted, proven atomic.Int64
 	created        int
@@ -178,8 +178,8 @@ func (s *stream) prove(ctx context.Context) error {
 
 // checkRights checks whether the user's rights have changed since the full reading. The watches do
 // not show this, because a watch continues after its right is removed, and a denied watch is not
-// granted later. If it returns an error, the stream must end. It reads the key of the folder
-// itself, which is cheap because this key can't exist.
+// granted later. If checkRights returns an error, the stream must end. It reads the key of the
+// folder itself, which is cheap because this key can't exist.
 func (s *stream) checkRights(ctx context.Context) error {
 	for i := range s.scopes {
 		f := &s.scopes[i] // f.next must not be read here, because another goroutine writes it
@@ -258,7 +258,7 @@ func (s *stream) holding(key string) *followed {
 	return nil
 }
 
-// processEvents sends changes.
+// processEvents sends changes, and records the progress of their scope and of the history.
 func (s *stream) processEvents(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	last := answer.Events[len(answer.Events)-1].Kv.ModRevision
 	f := s.holding(string(answer.Events[0].Kv.Key))

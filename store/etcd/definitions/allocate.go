@@ -16,12 +16,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// allocation is a change of the addresses of a service: the addresses that it keeps, gets and
-// releases.
+// allocation is a change to the addresses of a service: the addresses that it keeps, releases and
+// gets.
 type allocation struct {
 	keep, free []heldVIP
 	take       []netip.Addr
-	// pools lists the pools of the new addresses.
+	// pools lists the requested pools, without duplicates.
 	pools []*pool
 }
 
@@ -33,7 +33,7 @@ type heldVIP struct {
 
 func (a allocation) changes() bool { return len(a.take)+len(a.free) > 0 }
 
-// sort sorts the addresses of a service by their creation.
+// sort orders the addresses of a service by age, the oldest first.
 func (b *book) sort(name balancer.Name) {
 	slices.SortFunc(b.byService[name], func(x, y netip.Addr) int {
 		return cmp.Or(cmp.Compare(b.held[x].created, b.held[y].created), x.Compare(y))
@@ -46,8 +46,9 @@ func (b *book) taken(a netip.Addr) bool {
 	return held || b.claimed[a] > 0
 }
 
-// choose allocates an address from each pool that a service requests. It keeps addresses of these
-// pools that the service already holds. A service must not hold an address that its own text names.
+// choose allocates the addresses that a service requests from pools. It keeps addresses of these
+// pools that the service already holds. It neither keeps nor allocates an address that the
+// service's own text names.
 func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	wanted, err := b.wanted(s)
 	if err != nil {
@@ -84,8 +85,8 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 	return out, nil
 }
 
-// wanted returns the pools that a service requests, sorted by name, one for each requested address.
-// Overlapping pools are an error, because an address could belong to either.
+// wanted returns the pool of each address that a service requests, sorted by name. Overlapping
+// pools are an error, because an address could belong to either.
 func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	var wanted []*pool
 	for _, name := range s.Pools {
@@ -132,7 +133,7 @@ type allocator struct {
 	book *book      // nil if it must be read
 }
 
-// plan returns the allocation for a change of a service. The change replaces the service at the
+// plan returns the allocation for a change to a service. The change replaces the service at the
 // given revision with wanted, or removes it if wanted is nil.
 func (l *allocator) plan(ctx context.Context, c *client.Client, name balancer.Name, wanted *balancer.Service, revision int64, attempt int) (allocation, error) {
 	l.mu.Lock()
@@ -200,7 +201,7 @@ func (l *allocator) refused() {
 	l.book = nil
 }
 
-// ops returns the operations and conditions of a transaction that concern the addresses of a
+// ops returns the conditions and operations with which a transaction changes the addresses of a
 // service.
 func (a allocation) ops(keys schema.Keys, name balancer.Name) (ifs []*etcdserverpb.Compare, then []*etcdserverpb.RequestOp) {
 	for _, p := range a.pools {

@@ -46,7 +46,7 @@ func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool 
 	return false
 }
 
-// withAllocated returns a copy of a service with addresses of pools.
+// withAllocated returns a copy of a service that holds the addresses held and more from pools.
 func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *balancer.Service {
 	if s == nil {
 		return nil
@@ -60,7 +60,8 @@ func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *bal
 }
 
 // claimOps returns the operation of a transaction that adds claims, the condition of the
-// transaction, and the read in case the condition fails. If checked is nil, there is no condition.
+// transaction, and the read that runs if the condition fails. If checked is nil, there is no
+// condition.
 func claimOps(keys schema.Keys, name balancer.Name, checked *int64) (ifs []*etcdserverpb.Compare, then, otherwise []*etcdserverpb.RequestOp) {
 	all := client.Folder(keys.Prefix + schema.ClaimFolder)
 	then = []*etcdserverpb.RequestOp{client.Put(all.Key+"all", []byte(name), 0)}

@@ -107,7 +107,7 @@ func hasUnknownFields(name balancer.Name, fields map[string]any) bool {
 	return service == nil
 }
 
-// normal returns fields in the form that they have after they were written and read.
+// normal returns fields in the form that they have after being written and read back.
 func normal(fields map[string]any) map[string]any {
 	text, err := json.Marshal(fields)
 	if err != nil {

@@ -74,7 +74,7 @@ func (w *Writer) History(ctx context.Context, name balancer.Name) ([]HistoryEntr
 	return out, err
 }
 
-// Traces returns the traces of the changes of these services in the revisions from after
+// Traces returns the traces of the changes to these services in the revisions from after
 // (exclusive) to until (inclusive), the newest first.
 func (w *Writer) Traces(ctx context.Context, services []string, after, until int64) (traces []string, err error) {
 	at := map[string]int64{}
@@ -119,9 +119,10 @@ func (w *Writer) Check(ctx context.Context, c Change, stored *Stored) error {
 	return err
 }
 
-// record returns the operations that add a change to the history, and the condition that no other
-// writer has added the same number. It also adds a text that another program wrote. It returns an
-// error if the transaction is too large.
+// record returns the operations that add a change to the history and remove the oldest entries, and
+// the condition that no other writer has added the same number. If another program wrote the
+// service's current text, record also adds that text. It returns an error if the transaction is too
+// large.
 func record(keys schema.Keys, c Change, text []byte, before *Stored, past []HistoryEntry) (then []*etcdserverpb.RequestOp, ifs []*etcdserverpb.Compare, err error) {
 	n, size := 1, len(text)
 	if len(past) > 0 {

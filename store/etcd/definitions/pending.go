@@ -57,8 +57,8 @@ func anotherPending(p *schema.Pending) error {
 	return fmt.Errorf("another change by %s is pending until %s: vipctl confirm keeps it, vipctl abort reverts it", p.By, p.Until.Local().Format(time.RFC3339))
 }
 
-// EndPending ends the pending change of a revision. The parameter confirmed reports whether its
-// services were written.
+// EndPending ends the pending change p, unless another change was written since the given revision.
+// confirmed reports whether the services of p were written for all nodes.
 func (w *Writer) EndPending(ctx context.Context, p *schema.Pending, revision int64, by string, confirmed bool) error {
 	ended := *p
 	ended.Ended, ended.Confirmed = by, confirmed
@@ -69,8 +69,8 @@ func (w *Writer) EndPending(ctx context.Context, p *schema.Pending, revision int
 	return err
 }
 
-// putPending writes the key under a lease, unless it has another revision. etcd removes the key
-// when the lease ends.
+// putPending writes the key under a lease, unless the key has another revision than the given one.
+// etcd removes the key when the lease ends.
 func (w *Writer) putPending(ctx context.Context, p *schema.Pending, revision int64, ttl time.Duration) (int64, error) {
 	key := w.keys.Pending()
 	text, err := schema.Encode(p)

@@ -124,7 +124,7 @@ func (s *Step) place(field string) balancer.Origin {
 	return s.Where(field)
 }
 
-// changes reports whether a step changes the claims of a service.
+// changes reports whether a step adds or changes a service that has no errors.
 func (s *Step) changes() bool { return s.Outcome != Unchanged && s.Fields != nil && s.Service != nil }
 
 // read reads all services. If all steps are removals, it reads only the services that they remove.

@@ -114,7 +114,8 @@ func (e *ContestedError) Error() string {
 	return strings.Join(all, "; ")
 }
 
-// agrees reports whether the faster writer wrote the same definition.
+// agrees reports whether the faster writer wrote the same definition. If so, it changes the outcome
+// of the step to Unchanged.
 func (p *Plan) agrees(ctx context.Context, s *Step) bool {
 	now, err := p.w.Service(ctx, s.Name)
 	switch {

@@ -104,7 +104,8 @@ func (p *pool) overlaps(other *pool) bool {
 }
 
 // usable returns the number of addresses of a network that can be allocated, and the index of the
-// first of them. It omits the network's own address and the broadcast address.
+// first of them. It omits the network's own address and, with IPv4, the broadcast address, unless
+// the network has at most two addresses.
 func usable(c netip.Prefix) (n, first uint64) {
 	bits := c.Addr().BitLen() - c.Bits()
 	switch {

@@ -20,9 +20,9 @@ type Pool struct {
 	Name string `json:"name"`
 	// CIDRs lists the networks of the pool. It is never nil.
 	CIDRs []netip.Prefix `json:"cidrs"`
-	// Size is the number of addresses that the pool can allocate, at most about 2^48 of an IPv6
-	// network. Held is the number of addresses that services hold. Free is the number of addresses
-	// that are neither held nor named in the text of a service.
+	// Size is the number of addresses that the pool can allocate. It counts at most about 2^48
+	// addresses of each IPv6 network. Held is the number of addresses that services hold. Free is
+	// the number of addresses that are neither held nor named in the text of a service.
 	Size uint64 `json:"size"`
 	Held uint64 `json:"held"`
 	Free uint64 `json:"free"`
@@ -138,7 +138,8 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 // maxNamed is the maximum number of addresses that an error names.
 const maxNamed = 10
 
-// orphans returns an error if services hold addresses of the pool old that are missing in next.
+// orphans returns an error if services hold addresses of the pool old that the pool next does not
+// contain.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	var lost []netip.Addr
 	for a := range b.held {

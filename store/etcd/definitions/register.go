@@ -50,7 +50,7 @@ func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, t
 	return &Registrar{lease: lease, endpoint: endpoint}, nil
 }
 
-// checkEndpoint refuses an endpoint that its readers would refuse.
+// checkEndpoint returns an error if readers would refuse the endpoint.
 func checkEndpoint(keys schema.Keys, id balancer.EndpointID, endpoint balancer.Endpoint) error {
 	endpoint.Draining = true // Drain sets it later, which makes the text longer
 	text, err := schema.Encode(balancer.EncodeEndpoint(&endpoint))
@@ -130,14 +130,14 @@ func (r *Registrar) rewrite(ctx context.Context) error {
 }
 
 // Revision returns the revision of the last write of the key, or 0 before the first write. It may
-// be called in Report, and while Run does not run.
+// be called from Report, or while Run is not running.
 func (r *Registrar) Revision() int64 { return r.lease.Revision }
 
-// Placed reports whether the endpoint was written. It must not be called while Run runs.
+// Placed reports whether the endpoint was written. It must not be called while Run is running.
 func (r *Registrar) Placed() bool { return r.written }
 
 // Drain marks the endpoint as draining and keeps it registered. If this fails, Run retries it.
-// Drain does not change the key of another registrar. It must not be called while Run runs.
+// Drain does not change the key of another registrar. It must not be called while Run is running.
 func (r *Registrar) Drain(ctx context.Context) error {
 	r.endpoint.Draining, r.stale = true, r.stale || !r.endpoint.Draining
 	if err := r.lease.Renew(ctx); err != nil {
@@ -148,7 +148,7 @@ func (r *Registrar) Drain(ctx context.Context) error {
 
 // Leave removes the endpoint. It does not revoke the lease, because readers treat an endpoint whose
 // key is deleted before its lease ends as removed on purpose. Leave does not change the key of
-// another registrar. It must not be called while Run runs.
+// another registrar. It must not be called while Run is running.
 func (r *Registrar) Leave(ctx context.Context) error {
 	if r.lease.ID == 0 {
 		return nil // the endpoint was never written

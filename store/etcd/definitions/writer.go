@@ -30,7 +30,7 @@ type Writer struct {
 // NewWriter returns a writer.
 func NewWriter(c *client.Client) *Writer { return &Writer{client: c, keys: c.Keys} }
 
-// Change is a change of a service.
+// Change is a change to a service.
 type Change struct {
 	Name balancer.Name
 	// Fields holds the fields of the service's table. If nil, the service is removed.
@@ -39,7 +39,8 @@ type Change struct {
 	// file.
 	Where balancer.Locator
 	// Base is the revision of the definition on which the change is based, or 0 if the service did
-	// not exist. If etcd has another revision, nothing is written. Any overwrites every definition.
+	// not exist. If etcd has another revision, nothing is written. If Base is [Any], every
+	// definition is overwritten.
 	Base int64
 	// By is the author of the change, for the history.
 	By string
@@ -114,8 +115,8 @@ const maxTries = 1000
 // Apply makes a change in a single transaction that also adds an entry to the history and updates
 // the service's addresses from pools. It keeps addresses that the service still requests, allocates
 // missing addresses, and releases the others. Removing a service also removes its overrides, and
-// its endpoints without a lease. If there are many of these, they are removed before the service.
-// Other endpoints belong to their registrars. An equal definition is not written again.
+// its endpoints without a lease. If there are many such endpoints, they are removed before the
+// service. Other endpoints belong to their registrars. An equal definition is not written again.
 func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 	text, wanted, err := c.encode()
 	if err != nil {
@@ -213,7 +214,7 @@ func sameService(a, b *balancer.Service) bool {
 	return reflect.DeepEqual(&moved, b)
 }
 
-// write commits a change of a service, unless the service has changed since it was read.
+// write commits a change to a service, unless the service has changed since it was read.
 func (w *Writer) write(
 	ctx context.Context, c Change, text []byte, before *Stored, past []HistoryEntry, vips allocation, claims bool,
 ) (int64, bool, error) {

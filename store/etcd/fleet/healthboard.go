@@ -55,10 +55,10 @@ func NewHealthBoard(o BoardOptions) (*HealthBoard, error) {
 	return &HealthBoard{o, keys, *o.Timing}, err
 }
 
-// Watch publishes the current board, and the board after each change, until ctx ends, with the
-// error of the connection. While etcd is unavailable, it publishes the last board with Connected
-// set to false. If etcd can't be reached at the start, this is published after Patience. publish
-// must not block.
+// Watch publishes the current board, and publishes it again after each change, until ctx ends. Each
+// board comes with the error of the connection, or nil. While etcd is unavailable, Watch publishes
+// the last board with Connected set to false. If etcd can't be reached at the start, Watch
+// publishes an empty board after Patience. publish must not block.
 func (h *HealthBoard) Watch(ctx context.Context, publish func(quorum.Board, error)) {
 	messages := make(chan client.Message, 16)
 	scopes := []client.Scope{client.Folder(h.keys.Prefix + schema.HealthFolder)}
@@ -79,8 +79,8 @@ type boardWatch struct {
 	// next is the board that a full reading builds.
 	next quorum.Board
 	err  error
-	// lost is the time when the connection was lost. changed is the time of the first change.
-	// Either is zero if there is no such event, or if it was published.
+	// lost is the time when the connection was lost. changed is the time of the first unpublished
+	// change. Either time is zero if there is nothing to publish.
 	lost, changed time.Time
 }
 
@@ -189,7 +189,7 @@ func (w *boardWatch) put(b *quorum.Board, kv *mvccpb.KeyValue) {
 	}
 }
 
-// erase removes from b the vote or the node of a key.
+// erase removes the vote or the node that a key describes from b.
 func (w *boardWatch) erase(b *quorum.Board, key string) {
 	switch voteKey, err := healthKey(w.keys, key); {
 	case err != nil:

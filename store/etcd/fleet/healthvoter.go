@@ -70,7 +70,7 @@ func (r *Registry) HealthVoter(node string, live quorum.Checker, ttl time.Durati
 	return &HealthVoter{lease: lease, node: node, live: live, wake: wake.New()}, nil
 }
 
-// Set replaces the node's announcement, and all its votes by target. It never blocks.
+// Set replaces the node's presence and all its votes. It never blocks.
 func (v *HealthVoter) Set(live quorum.Checker, votes snap.Map[balancer.Target, *quorum.Vote]) {
 	v.mu.Lock()
 	news := v.live != live || v.votes != votes
@@ -97,7 +97,8 @@ func (v *HealthVoter) Run(ctx context.Context) {
 	v.lease.Hold(ctx, v.write, v.wake, func() time.Duration { return 0 }, v.Report)
 }
 
-// write writes the node's own key if it is missing in etcd, and then the votes.
+// write writes the node's own key if it is missing or different, and then the votes that are not in
+// etcd.
 func (v *HealthVoter) write(ctx context.Context) error {
 	v.mu.Lock()
 	live, votes := v.live, v.votes
@@ -134,7 +135,7 @@ func (v *HealthVoter) write(ctx context.Context) error {
 }
 
 // writeChecker writes the node's own key if it is missing or different. If the key was missing, the
-// votes are also missing.
+// votes are also missing, and are marked as unwritten.
 func (v *HealthVoter) writeChecker(ctx context.Context, live quorum.Checker) error {
 	text, err := encodeChecker(live)
 	if err != nil {

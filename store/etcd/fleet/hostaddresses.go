@@ -15,8 +15,9 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// hostAddresses publishes the addresses of a node (hosts/NODE). It uses a separate write, because a
-// role of an earlier version has no right to this key, and the node must be visible nevertheless.
+// hostAddresses publishes the addresses of a node (hosts/NODE). They are written separately,
+// because a role from an earlier version of vipd has no right to this key, and its node must still
+// be visible.
 type hostAddresses struct {
 	key  string
 	wake wake.Signal // sent if there is a text to write

@@ -63,8 +63,8 @@ func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
 // Nodes returns all nodes that exist or are configured, sorted by name. The result revision is the
 // revision of the last change of the keys that all nodes follow. It is 0 if the user may not read
-// all of these keys. Removals of endpoints and overrides count with the next change, because they
-// leave no key.
+// all of these keys. A removed endpoint or override leaves no key, so its removal counts only after
+// the next change.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
 	if nodes, err = r.Statuses(ctx); err != nil {
 		return nil, 0, err
@@ -75,7 +75,7 @@ func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err
 	return nodes, revision, err
 }
 
-// newest returns the revision of the last change of the keys that all nodes follow. It also reads
+// newest returns the revision of the last change to the keys that all nodes follow. It also reads
 // the history, because the history contains removed services.
 func (r *Registry) newest(ctx context.Context) (revision int64, err error) {
 	for _, s := range append(client.Scopes(r.keys, ""), client.Folder(r.keys.Prefix+schema.HistoryFolder)) {

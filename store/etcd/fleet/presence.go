@@ -89,7 +89,7 @@ func (p *Presence) minPause() time.Duration {
 	return min(max(statusPause, statusShare*p.took), statusSlowest)
 }
 
-// write writes both keys if they are missing in etcd.
+// write writes the keys of the node that are missing from etcd or have changed.
 func (p *Presence) write(ctx context.Context) error {
 	p.mu.Lock()
 	status := p.status

@@ -40,15 +40,15 @@ type OwnedVIP struct {
 	Live  bool
 	// Jury lists the nodes that confirm the owner's session. The owner is one of them.
 	Jury []string
-	// Ready lists the nodes that could own the VIP, as far as etcd shows. Not maps the other nodes
-	// to their reasons.
+	// Ready lists the nodes that could own the VIP, as far as etcd shows. Not maps each of the
+	// other nodes to the reason why it could not.
 	Ready []string
 	Not   map[string]string
 	// Move is the requested move, or nil.
 	Move *failover.Move
 }
 
-// records are the records of failover.
+// records holds etcd's records for failover, by node or by address.
 type records struct {
 	revisions map[failover.Key]int64
 	members   map[string]failover.Member
@@ -213,9 +213,8 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 }
 
-// requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until. If the
-// requester is killed, the VIP therefore does not move later. The function withdraw removes the
-// request.
+// requestMove writes a request to the owner of a VIP, with a lease that expires at m.Until, so a
+// killed requester does not cause a move later. withdraw removes the request.
 func (o *Admin) requestMove(ctx context.Context, a netip.Addr, m failover.Move) (withdraw func(), err error) {
 	text, err := json.Marshal(m)
 	if err != nil {
@@ -262,7 +261,8 @@ func (o *Admin) LastOwners(ctx context.Context, a netip.Addr, limit int) (all []
 	return all, nil
 }
 
-// Unregistered returns the hosts that have a session but do not follow etcd.
+// Unregistered returns the hosts that have a session but are not registered, because they do not
+// follow etcd.
 func (o *Admin) Unregistered(ctx context.Context) (nodes []string, err error) {
 	r, err := o.readOwnership(ctx)
 	if err != nil {
@@ -295,8 +295,8 @@ func (o *Admin) Members(ctx context.Context) (all [][]string, err error) {
 const movePause = 20 * time.Millisecond
 
 // FenceNode records that a node is off, so others can own its VIPs without waiting for confirmed
-// silence. It refuses if the node is registered. It also refuses if the node has no records,
-// because the name may be mistyped.
+// silence. It refuses if the node is registered. It also refuses if the node has neither a session
+// nor a fence, because the name may be mistyped.
 func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) error {
 	if err := schema.CheckNode(node); err != nil {
 		return err

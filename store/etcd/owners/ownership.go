@@ -22,8 +22,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// These are the times of Ownership. A request must have a short timeout: etcd drops requests
-// without a leader, and they must be repeated.
+// These are the times of Ownership. Requests have a short timeout, because etcd drops them while it
+// has no leader, and they must be repeated.
 const (
 	ownershipCall    = 400 * time.Millisecond
 	ownershipLoad    = 5 * time.Second
@@ -137,7 +137,7 @@ func (o *Ownership) attempt(run context.Context) error {
 		o.Report(nil)
 	}
 	err = o.follow(ctx, m, lease, revision)
-	return cmp.Or(context.Cause(ctx), err) // the cause is set only now
+	return cmp.Or(context.Cause(ctx), err) // read after follow, because the cause is set while follow runs
 }
 
 // reach returns a member that has not lost the others.
@@ -247,7 +247,8 @@ func (o *Ownership) configured(kv *mvccpb.KeyValue) {
 	o.Standby(len(config.Standby) > 0 && string(config.Standby) != "null" && string(config.Standby) != "false", config.Request)
 }
 
-// change converts a key to a change of the protocol's records. It returns false for other keys.
+// change converts a key to a change to the failover protocol's records. It returns false for other
+// keys. It passes the keys of heartbeats to Secrets.
 func (o *Ownership) change(kv *mvccpb.KeyValue, gone bool) (c failover.RecordChange, ok bool) {
 	rest, ok := strings.CutPrefix(string(kv.Key), o.keys.Prefix+schema.OwnershipFolder)
 	if !ok {
@@ -373,7 +374,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 	return errors.New("etcd is silent")
 }
 
-// keep renews the lease, and writes changes of the member's record.
+// keep renews the lease, and writes the member's record when it has changed.
 func (o *Ownership) keep(ctx context.Context, l *client.Lease) error {
 	renew := time.NewTicker(ownershipTTL / 5)
 	defer renew.Stop()

@@ -28,17 +28,17 @@ type Pending struct {
 	Confirmed bool `json:"confirmed,omitempty"`
 	// On selects the nodes of the change, as in [Pending.Covers].
 	On []string `json:"on,omitempty"`
-	// Services are the changed services.
+	// Services holds the changed services by name.
 	Services map[balancer.Name]*PendingService `json:"services"`
 	// Unread holds the problems of services that this version can't decode. These services are
-	// missing in Services.
+	// missing from Services.
 	Unread []balancer.Problem `json:"-"`
 }
 
 // PendingService is the pending text of a service.
 type PendingService struct {
 	Fields map[string]any `json:"fields"`
-	// Base is the revision of the text that this text replaces; 0 means that there is none.
+	// Base is the revision of the text that this text replaces. It is 0 for a new service.
 	Base int64 `json:"base,omitempty"`
 	// Service is the service that the fields define.
 	Service *balancer.Service `json:"-"`
@@ -102,8 +102,8 @@ func ParseScope(text string) (on []string, err error) {
 	return on, nil
 }
 
-// DecodePending decodes the value of the key. Services with an error are missing in Services. The
-// problems include warnings about the others.
+// DecodePending decodes the value of the key. Services with an error are missing from Services. The
+// problems include warnings about the other services.
 func DecodePending(text []byte, origin balancer.Origin, defaults map[string]any) (*Pending, []balancer.Problem) {
 	var raw struct {
 		Pending

@@ -11,8 +11,8 @@ import (
 // maxDepth is the maximum nesting of a value. A service needs four levels.
 const maxDepth = 16
 
-// ParseObject parses a JSON object as balancer decodes it: numbers remain text, so they are not
-// rounded. Unlike encoding/json, it refuses duplicate names and excessive nesting.
+// ParseObject parses a JSON object for the decoders of package balancer. Numbers remain text, so
+// they are not rounded. Unlike encoding/json, it refuses duplicate names and excessive nesting.
 func ParseObject(text []byte) (map[string]any, error) {
 	// The parser needs no error handling, because the JSON is valid.
 	if !json.Valid(text) {

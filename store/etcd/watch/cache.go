@@ -68,7 +68,7 @@ func (w *watchRun) restore(head cacheHead, keys []cachedKey) client.History {
 	for _, k := range keys {
 		i := slices.IndexFunc(w.scopes, func(s client.Scope) bool { return s.Holds(k.Key) })
 		if i < 0 {
-			continue // the configuration of another name of this node
+			continue // the configuration of a former name of this node
 		}
 		exact := !strings.ContainsRune(k.Text, utf8.RuneError) // JSON replaces bytes that are not valid UTF-8
 		if exact && !k.Kept && !w.scopes[i].Optional() {

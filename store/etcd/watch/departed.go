@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// together is the maximum time between the disappearance of endpoints that vanish together. If
-	// leases are no longer renewed, they expire in the order of their last renewal.
+	// together is the maximum time from the first to the last of the endpoints that count as
+	// vanished together. Leases that are no longer renewed expire at different times, in the order
+	// of their last renewal.
 	together = 30 * time.Second
 	// comeback is the time for which kept endpoints stay in use after the first endpoint of their
 	// service has been registered again.
@@ -65,8 +66,8 @@ func (s *state) restoreDeparted(r *record, now time.Time) {
 	s.absences = s.absences.Set(r.Of, a)
 }
 
-// keepDeparted keeps the endpoints of a service that vanished together in use, as long as no other
-// endpoint is registered.
+// If the last endpoints of a service have vanished together, keepDeparted keeps them in use as long
+// as no other endpoint is registered. It also sets the problem that reports this.
 func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 	folder := s.keys.EndpointsOf(name)
 	a, ok := s.absences.Get(name)
@@ -154,7 +155,8 @@ func (s *state) returned(key rawKey) *departure {
 // not wait for all others.
 const maxAsked = 500
 
-// ask returns the leases of some kept endpoints, and records that their state is being requested.
+// ask returns the leases of up to maxAsked kept endpoints whose state is unknown. It removes these
+// endpoints from unsure until their leases are answered.
 func (s *state) ask() (leases []leaseNews) {
 	for key := range s.unsure.Keys() {
 		if len(leases) == maxAsked {

@@ -17,16 +17,17 @@
 // registrars have probably lost etcd. It is less likely that all servers have failed. So all
 // endpoints that vanished within the last half minute stay in use, with a warning. They stay until
 // the service is deleted, gets its own endpoints, or an endpoint is registered again. In the last
-// case, the others have half a minute to return. An intended removal is immediate: the key was
-// deleted while its lease lived, had no lease, or contained draining or weight 0.
+// case, the others have half a minute to return. An intended removal is immediate. A removal is
+// intended if the key was deleted while its lease was live, had no lease, or contained draining or
+// weight 0.
 //
 // # An etcd that was wiped
 //
 // [client.Link] detects that etcd has another history, even after a restart, because the file
-// contains the former history. If services are missing in the new history, the former state stays
+// contains the former history. If services are missing from the new history, the former state stays
 // in use and in the file, with a problem. The new history is followed. It replaces the former state
-// once it has services and none was added for half a minute. A service that is removed in the
-// followed history is removed immediately.
+// once it has services and none was added for half a minute. While the history continues, a removed
+// service is removed immediately.
 //
 // The package does not decide whether a service may have the requested addresses.
 package watch

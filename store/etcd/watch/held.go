@@ -27,7 +27,8 @@ func (s *state) holdings(name balancer.Name) iter.Seq2[holding, bool] {
 	return s.held.While(holding{service: name}, func(h holding) bool { return h.service == name })
 }
 
-// hold records whether the address of a record is held by its holder.
+// hold adds the address of a record to the addresses of its holder. If held is false, it removes
+// the address instead.
 func (s *state) hold(r *record, held bool) {
 	holder, _ := r.decoded.(balancer.Name)
 	h := holding{holder, r.last.created, r.VIP}

@@ -11,12 +11,12 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// overlay is the pending change that this node has served.
+// overlay is the pending change that this node serves or has served last.
 type overlay struct {
 	of *schema.Pending
 	// form is its form in snapshots; nil means that the change has ended.
 	form *store.Pending
-	// changed are its services that were written since its start.
+	// changed holds the services of the change that were written after it started.
 	changed map[balancer.Name]bool
 }
 

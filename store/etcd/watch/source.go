@@ -33,8 +33,8 @@ type Options struct {
 	// Configured receives the configuration of this node: once before the first snapshot, and after
 	// each change. The goroutine of Watch calls it. It must not block.
 	Configured func(schema.NodeConfig)
-	// Connection is called when etcd is followed, with its revision, and when it is lost, with the
-	// reason. The goroutine of Watch calls it. It must not block.
+	// Connection is called with the followed revision when the source starts to follow etcd, and
+	// with the reason when it loses etcd. The goroutine of Watch calls it. It must not block.
 	Connection func(revision int64, err error)
 	// Zone returns the zone of this node, and Pended receives each step of a pending change on this
 	// node, with its author. Both are called by the goroutine of Watch, and must not block.
@@ -136,7 +136,7 @@ func (s *Source) Position() Position {
 // Watch publishes the state of etcd, and publishes it again after each change. It returns nil when
 // ctx ends. While etcd is unavailable, it publishes the last state, which may be from before a
 // restart, with Connected set to false. If etcd was never read, the first snapshot has revision 0.
-// It returns an error only if it already runs.
+// It returns an error only if Watch is already running.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.running.TryLock() {
 		return errors.New("following etcd: Watch runs already")
@@ -295,8 +295,8 @@ func (w *watchRun) processPage(m client.Message) {
 	}
 }
 
-// processEnd ends a full reading. It removes keys that were not read, except for keys that may not
-// be read.
+// processEnd ends a full reading. It removes keys that were not read, except for keys in scopes
+// that the user may not read.
 func (w *watchRun) processEnd(m client.Message) {
 	now := w.timing.Now()
 	services := map[balancer.Name]bool{}
@@ -388,7 +388,7 @@ func (w *watchRun) settleDue() {
 	}
 }
 
-// decodeAgain decodes all services again.
+// decodeAgain decodes all services and the pending change again, with other defaults.
 func (w *watchRun) decodeAgain(defaults map[string]any) {
 	w.reader.defaults = defaults
 	now := w.timing.Now()

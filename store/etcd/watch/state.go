@@ -41,8 +41,8 @@ type state struct {
 	pending *schema.Pending
 	// cluster is the ID of etcd's cluster, or 0 if it is unknown.
 	cluster uint64
-	// expiry is a lower bound of the expiry of the first override and of the pending change, or
-	// zero if none of them expires.
+	// expiry is a time before which no override and no pending change expires. It is zero if none
+	// of them expires.
 	expiry time.Time
 }
 
@@ -111,7 +111,8 @@ func (s *state) use(r *record, now time.Time) {
 	}
 }
 
-// useOverride adds the part of an override that has not expired to the snapshot.
+// useOverride adds the unexpired part of an override to the snapshot. If the whole override has
+// expired, it removes the override.
 func (s *state) useOverride(target balancer.Target, o *balancer.Override, now time.Time) {
 	if o = o.Unexpired(now); o == nil {
 		s.Overrides = s.Overrides.Delete(target)
@@ -153,7 +154,7 @@ func (s *state) disuse(r *record) {
 	}
 }
 
-// expire removes overrides that have expired.
+// expire removes the expired parts of overrides from the snapshot, and sets the next expiry.
 func (s *state) expire(now time.Time) {
 	if s.expiry.IsZero() || s.expiry.After(now) {
 		return
@@ -198,7 +199,7 @@ func (s *state) settle(name balancer.Name, now time.Time) {
 	s.surplus(name)
 }
 
-// limit keeps the oldest MaxEndpoints keys of a folder in use.
+// limit keeps only the oldest MaxEndpoints keys of a folder in use.
 func (s *state) limit(folder string, name balancer.Name, what string, now time.Time) {
 	made := rawKey(folder + "\x00limit")
 	n := s.counts.At(rawKey(folder))

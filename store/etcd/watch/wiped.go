@@ -15,7 +15,7 @@ import (
 // services count as complete, and missing services are removed.
 type wiped struct {
 	state state
-	// refill records the added services.
+	// refill records the changes to the services of the new history.
 	refill burst
 }
 
@@ -46,7 +46,8 @@ func (w *watchRun) keepServices(before *state) {
 	}
 }
 
-// refilled records that services were added to a wiped etcd.
+// refilled records that the services of a wiped etcd have changed. It ignores changes that leave no
+// services.
 func (w *watchRun) refilled() {
 	if w.wiped != nil && w.state.Services.Len() > 0 {
 		w.wiped.refill.add(w.timing.Now())
