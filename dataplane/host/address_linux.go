@@ -22,11 +22,14 @@ type address struct {
 	held Held
 	// dirty reports whether vipd must decide about the address again.
 	dirty bool
-	// failed reports whether the last change of the address failed. The engine schedules retries.
+	// failed reports whether the last attempt to add, move or remove the address failed. The engine
+	// schedules retries.
 	failed bool
-	// silent reports whether the guard keeps the address silent until a frontend is applied on it.
+	// silent reports whether the guard keeps the address silent, because no frontend on it is
+	// applied.
 	silent bool
-	// source is the node's address in the VIP's route. It is invalid if the VIP has no route.
+	// source is the node's address that the VIP's route selects as the source. It is invalid if the
+	// VIP has no route.
 	source netip.Addr
 	// unrouted is the reason why the route is missing or wrong, or "".
 	unrouted string
@@ -41,7 +44,8 @@ type address struct {
 // needed reports whether the address is wanted or a frontend still uses it.
 func (r *address) needed() bool { return r.wanted || r.applied > 0 }
 
-// lateFor reports whether the address waits for a usable frontend and that frontend is now applied.
+// lateFor reports whether the address was waiting for a frontend with an endpoint, and applied has
+// such a frontend.
 func (r *address) lateFor(applied snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	return r.wanted && r.held.Standing == balancer.Serving && balancer.Served(r.addr, applied)
 }
@@ -101,7 +105,8 @@ func (s *addresses) markAll() {
 	}
 }
 
-// tryAgain records that the last change of an address failed.
+// tryAgain records that an address could not be added, moved or removed, so the next round tries
+// again.
 func (s *addresses) tryAgain(r *address) {
 	r.failed = true
 	s.open[r.addr] = r
@@ -133,8 +138,8 @@ func (s *addresses) set(a netip.Addr, now shown) {
 	}
 }
 
-// leftover returns the open records that satisfy condition, sorted by address. It removes settled
-// records from the open records.
+// leftover returns the open records for which condition is true, sorted by address. It also removes
+// settled records from open.
 func (s *addresses) leftover(condition func(*address) bool) []*address {
 	if len(s.open) == 0 {
 		return nil

@@ -136,8 +136,8 @@ func TestDummyDevice(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOwnAddressesComeAndGo adds VIPs to another device of the host, and removes them. vipd must
-// remove its own address, and add it again later.
+// TestOwnAddressesComeAndGo adds a VIP to another device of the host, and removes it. vipd must
+// remove the address that it added, and add it again afterwards.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -447,8 +447,8 @@ func TestProblemOfLeavingVIP(t *testing.T) {
 	}
 }
 
-// TestMissingDeviceIsNoDrift changes addresses.interface to a missing device after an earlier
-// process has left VIPs. No change may be attributed to another program.
+// TestMissingDeviceIsNoDrift changes addresses.interface to a missing device, and starts another
+// Host. Intact must not report a change by another program.
 func TestMissingDeviceIsNoDrift(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)

@@ -25,8 +25,8 @@ const alertBuffer = 32 << 10
 // kernel sends no events about ipsets and the rules of iptables-legacy.
 type alerts []*nlsock.Socket
 
-// openAlerts opens a socket for each kind of alert. It skips a kind that the kernel or the
-// process's privileges do not permit, because the engine checks once a second anyway.
+// openAlerts opens a socket for each kind of alert. If the kernel does not support a kind or the
+// process may not receive it, it is skipped, because the engine checks once a second anyway.
 func openAlerts() (all alerts, err error) {
 	rules := func() (*nlsock.Socket, error) {
 		s, err := nlsock.Subscribe(unix.NETLINK_NETFILTER, alertBuffer, nftGroup)

@@ -12,7 +12,7 @@ import (
 // announcer announces addresses to the neighbors by ARP and NDP.
 type announcer struct {
 	*state
-	// failure is the reason why some addresses are not announced.
+	// failure is the reason why some addresses are not announced, or "".
 	failure string
 }
 

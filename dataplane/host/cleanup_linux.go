@@ -49,7 +49,7 @@ func Cleanup(ctx context.Context, o Options, dryRun bool) ([]string, error) {
 	return c.done, errors.Join(c.errs...)
 }
 
-// cleanup is a run of Cleanup.
+// cleanup holds the state of a run of Cleanup.
 type cleanup struct {
 	host *Host
 	dry  bool

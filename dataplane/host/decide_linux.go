@@ -34,7 +34,7 @@ type place struct {
 	elsewhere bool
 }
 
-// site is the input of a decision that all addresses share.
+// site is the part of a decision's input that is the same for all addresses.
 type site struct {
 	bind bool
 	// gateways are the host's next hops to the rest of the network.
@@ -115,7 +115,7 @@ func (st *state) place(a netip.Addr) place {
 	return p
 }
 
-// site returns the state that decisions about addresses depend on.
+// site returns the current input of decisions that is the same for all addresses.
 func (st *state) site() *site {
 	d, _ := st.holder() // d.err is the same error
 	return &site{bind: st.opts.Bind, gateways: st.gateways, broadcasts: st.broadcasts, device: d, applied: st.applied}

@@ -23,7 +23,8 @@ const (
 // by it after it has lost its ledger.
 const deviceAlias = "made by vipd"
 
-// holder is the device that holds VIPs. The zero value means that the device was not looked up yet.
+// holder is the device that holds VIPs. The zero value means that the device has not been looked
+// up.
 type holder struct {
 	name  string
 	index int

@@ -22,13 +22,13 @@ type realServer struct {
 	*state
 	*tuning
 	directProblems []balancer.Problem
-	// obstacles maps each VIP that must not be held to the reason: a device has the address, or
-	// another service uses it. It maps the other VIPs to "".
+	// obstacles maps each VIP to the reason why it must not be held, or to "". Either another
+	// device has the address, or another service uses it.
 	obstacles map[netip.Addr]string
 }
 
-// holdDirect adds the wanted VIPs to lo, and describes its steps. The view of the kernel must be
-// current.
+// holdDirect removes unwanted VIPs from lo, adds the wanted VIPs, and describes each addition. The
+// view of the kernel must be current.
 func (rs *realServer) holdDirect() (done []string, err error) {
 	if _, err := rs.releaseDirect(); err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (rs *realServer) showDirect(a netip.Addr) {
 	rs.set(a, shown{held: held, ours: rs.ledger.Direct[a]})
 }
 
-// directIntact describes a change of a VIP since the last check, or returns "".
+// directIntact describes a change to a VIP of direct routing since the last check, or returns "".
 func (rs *realServer) directIntact() string {
 	if !rs.directChanged {
 		return ""

@@ -213,8 +213,8 @@ func TestDirectRefused(t *testing.T) {
 }
 
 // TestDirectHost runs rounds of the engine with a VIP of direct routing. The VIP must be on lo
-// exactly while it is wanted and this host is not its gateway, also after a restart, and the guard
-// must not close the host's ports on it.
+// exactly while it is wanted and this host is not its gateway, even after a restart. The guard must
+// not close the host's ports on it.
 func TestDirectHost(t *testing.T) {
 	l, client := network(t)
 	answerARP(l)

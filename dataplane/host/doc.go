@@ -15,13 +15,13 @@
 //
 // Guard. Package guard maintains the netfilter rules that all modes share. An address is added
 // after the guard is complete, and the guard is removed after the last address, so the host's own
-// ports are never reachable on a VIP. While the guard is busy, addresses wait. If it is
-// unavailable, vipd reports a problem and adds them anyway.
+// ports are never reachable on a VIP. While nf_tables is busy, vipd adds no addresses. If the guard
+// is unavailable, vipd reports a problem and adds the addresses anyway.
 //
-// Ledger. Before each first change, vipd records its future objects in a file of the run folder.
-// After kill -9, the next process or Cleanup removes exactly these objects, because all others are
-// foreign. An address stays in the ledger until it is removed, with every device that may have it.
-// The ledger is valid for one boot.
+// Ledger. Before vipd first creates or changes an object, it records the object in a file in the
+// run folder. After kill -9, the next process or Cleanup removes exactly these objects, because all
+// others are foreign. An address stays in the ledger until it is removed, with every device that
+// may have it. The ledger is valid for one boot.
 //
 // A Host consists of these parts, which share a state: a record for each address, the observed
 // kernel state, and the ledger.

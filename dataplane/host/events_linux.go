@@ -12,7 +12,7 @@ import (
 )
 
 // events is a socket that receives the kernel's events about addresses, links and vipd's routes. No
-// goroutine blocks on it: Intact drains it, so a check without events costs one system call.
+// goroutine blocks on it. Intact drains it, so a check without events costs one system call.
 type events struct{ *nlsock.Socket }
 
 // eventBuffer is the size of the receive buffer. It is large because adding thousands of addresses
@@ -25,9 +25,9 @@ func eventGroups() []int {
 	return []int{unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR}
 }
 
-// subscribe opens a socket that also receives the removal of vipd's routes, and all events about
-// routes with metrics. A filter in the kernel drops events about other routes, because a host may
-// have a million of them.
+// subscribe opens a socket for events about links and addresses. The socket also receives removals
+// of vipd's routes, and all events about routes with metrics. A filter in the kernel drops events
+// about other routes, because a host may have a million of them.
 func subscribe(room int) (*nlsock.Socket, error) {
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, append(eventGroups(), unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)...)
 	if err != nil {

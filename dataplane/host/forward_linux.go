@@ -19,12 +19,13 @@ type tuning struct {
 	// These are the problems with the sysctls of ARP, forwarding, the fast path and virtual
 	// servers.
 	arpProblems, forwardingProblems, countProblems, serverProblems []balancer.Problem
-	// foreignDue is the time of the next search for foreign virtual servers. It is set if the last
-	// search found foreign virtual servers.
+	// foreignDue is the time of the next search for foreign virtual servers. It is zero if the last
+	// search found none.
 	foreignDue time.Time
 	// release is the kernel's version.
 	release string
-	// repaired lists the changes of other programs that vipd has reverted, for Repaired.
+	// repaired describes the changes by other programs that vipd has reverted since the last
+	// Repaired.
 	repaired []string
 }
 
@@ -55,7 +56,7 @@ func (tn *tuning) forwarding() (err error) {
 }
 
 // countPackets makes conntrack count packets for the fast path. The guard's rule has the same
-// effect, also without ManageSysctls, so the old value must be in the ledger before the rule
+// effect, even without ManageSysctls, so the old value must be in the ledger before the rule
 // exists.
 func (tn *tuning) countPackets() (err error) {
 	tn.countProblems = nil
@@ -95,9 +96,9 @@ func (tn *tuning) unmanaged() string {
 }
 
 // virtualServers sets the sysctls of virtual servers. It changes nothing if foreign virtual servers
-// exist, because the sysctls also affect them. roams reports whether connections arrive from other
-// hosts. The settings remain until Cleanup. Missing sysctls are skipped, because some exist only
-// after the module was loaded.
+// exist, because the sysctls also affect them. roams reports whether connections may move here from
+// other hosts. The settings remain until Cleanup. Missing sysctls are skipped, because some exist
+// only after the module was loaded.
 func (tn *tuning) virtualServers(roams bool) (err error) {
 	tn.serverProblems = nil
 	if !tn.mode.Load().LocalIn {
@@ -124,7 +125,7 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 // of servers, a search takes a tenth of a second.
 const foreignShare = 100
 
-// foreignServers reports whether virtual servers exist that are not vipd's.
+// foreignServers reports whether the kernel has virtual servers of other programs.
 func (tn *tuning) foreignServers() bool {
 	if tn.opts.ForeignServers == nil {
 		return false
@@ -187,7 +188,7 @@ func (tn *tuning) sysctlProblems() []balancer.Problem {
 	return slices.Concat(tn.arpProblems, tn.forwardingProblems, tn.countProblems, tn.serverProblems)
 }
 
-// noteRepair records that vipd reverted a change of another program.
+// noteRepair records that vipd reverted a change by another program.
 func (tn *tuning) noteRepair(what string) { tn.repaired = append(tn.repaired, what) }
 
 // Repaired implements dataplane.Host.

@@ -71,8 +71,8 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	}
 }
 
-// TestRestrictedBeforeApplied restricts a frontend. Prepare must exclude clients, even if the
-// frontend can't be applied.
+// TestRestrictedBeforeApplied adds source ranges to a frontend. Prepare must exclude other clients,
+// even if the frontend can't be applied.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)

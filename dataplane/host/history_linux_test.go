@@ -20,9 +20,9 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestHistoryLaw makes random changes of the requests and of other programs' addresses, routes and
-// links, and injects failures. After each history, the VIPs must be where the last request puts
-// them, and the kernel's state must equal the state that a new Host creates.
+// TestHistoryLaw makes random changes to the requests, and to addresses, routes and links as other
+// programs do. It also injects failures. After each history, the VIPs must be where the last
+// request puts them, and the kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -308,7 +308,7 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("line after the history = %s, want none", line)
+			y.t.Errorf("line only after the history = %s, want none", line)
 		}
 	}
 	for _, line := range want {

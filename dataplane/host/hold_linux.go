@@ -24,7 +24,8 @@ func (h *Host) plan() map[step][]*address {
 	return todo
 }
 
-// holdWanted sets up the guard, and then moves every dirty address to its place.
+// holdWanted prepares the guard. It then adds, moves and releases the addresses that are dirty or
+// whose last change failed.
 func (h *Host) holdWanted(ctx context.Context) error {
 	todo := h.plan()
 	if unseen, err := h.recheckOwn(todo[add]); unseen || err != nil {
@@ -57,8 +58,8 @@ func (h *Host) holdWanted(ctx context.Context) error {
 	return errors.Join(append(all, h.runRest(len(fresh), func() error { return h.move(ctx, fresh, todo[release]) }))...)
 }
 
-// deviceFailed returns the error of a device that may become available. It schedules a retry of the
-// device and of the addresses that wait for it.
+// deviceFailed returns the device's error if it may be temporary. It then schedules another lookup
+// of the device, and a retry of the addresses that wait for it.
 func (h *Host) deviceFailed(waiting []*address) error {
 	if !h.device.passes {
 		return nil
@@ -71,7 +72,7 @@ func (h *Host) deviceFailed(waiting []*address) error {
 	return err
 }
 
-// move adds and removes addresses, and updates their routes and announcements.
+// move adds and removes addresses. It also updates their routes and announcements, and the sysctls.
 func (h *Host) move(ctx context.Context, fresh, gone []*address) error {
 	all := []error{h.addAll(ctx, fresh)}
 	for _, r := range gone {

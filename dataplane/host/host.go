@@ -32,20 +32,21 @@ type Options struct {
 	RunDir string
 	// ForeignServers reports whether the kernel has virtual servers that are not vipd's. If so,
 	// vipd does not change the sysctls that affect them. It is called only while such a sysctl
-	// needs a change. If nil, no foreign servers exist.
+	// needs a change. If nil, vipd assumes that there are none.
 	ForeignServers func() bool
-	// Mode holds the mode's requirements for the guard and the sysctls. SetMode changes it.
+	// Mode holds the mode's requirements for the guard and the sysctls. [Host.SetMode] replaces
+	// them.
 	Mode dataplane.Needs
 	// MasqueradeBit is the bit of connection marks, 0 to 31, that requests masquerading. The next
 	// bit marks connections through vipd, and the bit after it marks connections that keep their
 	// source. Bit 0 follows bit 31.
 	MasqueradeBit int
-	// ClampMSS limits the segment size of all connections to the MTU of their path. If false, it is
-	// limited only while links or routes have different MTUs.
+	// ClampMSS reports whether the segment size of connections is always limited to the MTU of
+	// their path. If false, it is limited only while links or routes have different MTUs.
 	ClampMSS bool
 	// FastPath holds the names of the devices between which established connections skip netfilter
-	// and routing, or only [guard.FastPathAuto]. FastPathHardware passes these connections to the
-	// hardware of the devices.
+	// and routing, or only [guard.FastPathAuto]. FastPathHardware reports whether the hardware of
+	// the devices forwards these connections.
 	FastPath         []string
 	FastPathHardware bool
 	// Variant is the iptables variant whose filters must accept vipd's connections.
@@ -87,8 +88,8 @@ type Held struct {
 	Where string `json:"where"`
 	// Note explains the state, such as the reason why the address is not held. It may be empty.
 	Note string `json:"note,omitempty"`
-	// Standing is the state of a VIP with an owner: either this host owns it, or the reason why
-	// this host does not hold it. It is "" for other VIPs.
+	// Standing is "owned" for a VIP that one owner among the hosts adds. For any other VIP, it is
+	// the state because of which this host does not hold it yet, or "".
 	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 
@@ -98,8 +99,8 @@ const (
 	nowhere = "none"
 )
 
-// leaves reports whether a VIP only waits for its last connections. A VIP that this host does not
-// hold can't have connections, so its problem has ended.
+// leaves reports whether a VIP has no wanted frontend and this host does not hold it. Such a VIP
+// has no connections to wait for, so it is no longer listed or reported.
 func leaves(held Held, wanted snap.Map[balancer.Key, *balancer.Frontend]) bool {
 	for range balancer.FrontendsOn(wanted, held.Addr) {
 		return false

@@ -27,7 +27,7 @@ type Host struct {
 	*realServer
 
 	// busy receives the result of adding addresses in the background. It is nil if no addresses are
-	// being added.
+	// being added in the background.
 	busy chan error
 	// inherited reports whether the ledger of an earlier process had addresses when this process
 	// started.
@@ -97,20 +97,20 @@ func (h *Host) Close() error {
 // Release follows.
 func (h *Host) Refuse(ctx context.Context) error { return h.Prepare(ctx, balancer.Desired{}) }
 
-// Release removes everything that this Host holds and made. It removes the addresses first, which
-// refuse new connections at that time, and then the guard.
+// Release removes everything that this Host holds and has made. The guard is removed last, so the
+// addresses refuse new connections until they are removed.
 func (h *Host) Release(ctx context.Context) error {
 	h.Resync(true)
 	none := balancer.Desired{}
 	return errors.Join(h.Prepare(ctx, none), h.Finish(ctx, none.Frontends))
 }
 
-// SetMode sets the requirements of the running mode, for the next Prepare. It is safe for
+// SetMode sets the requirements of the running mode. The next Prepare applies them. It is safe for
 // concurrent use.
 func (h *Host) SetMode(m dataplane.Needs) { h.mode.Store(&m) }
 
-// applyMode passes the mode to the guard. If the interfaces between which packets are forwarded
-// have changed, it also passes the interfaces.
+// applyMode passes the mode to the guard. If the mode or the host's interfaces have changed, it
+// also passes the interfaces.
 func (h *Host) applyMode() {
 	mode := *h.mode.Load()
 	if h.guard.SetMode(mode) {
@@ -152,8 +152,9 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	return errors.Join(failed, h.holdWanted(ctx), ctx.Err())
 }
 
-// guardOwned makes the guard drop packets to an address that vipd owner manages while another node
-// owns it. It also makes the guard close the host's own ports on the address.
+// guardOwned updates whether the guard treats an address as owned, because vipd owner manages it.
+// The guard drops packets to an owned address while another node has it, and closes the host's own
+// ports on it.
 func (h *Host) guardOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {
 	if c.Old == balancer.Owned {
 		h.guard.Own(a, -1)
@@ -198,7 +199,8 @@ func (h *Host) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balan
 	return errors.Join(all...)
 }
 
-// countApplied updates the number of applied frontends on a VIP. It returns the VIP's record.
+// countApplied updates the number of applied frontends on a VIP. It returns the VIP's record, or
+// nil for a node port.
 func (h *Host) countApplied(f *balancer.Frontend, by int) *address {
 	if f == nil || f.NodePort {
 		return nil
@@ -217,7 +219,7 @@ func (h *Host) countApplied(f *balancer.Frontend, by int) *address {
 // guard of its family is complete and contains the frontend. Addresses that vipd adds wait for the
 // guard anyway. Node addresses, other addresses of the host and routed addresses exist already. If
 // the guard is unavailable, only a dataplane that enforces source ranges itself may serve the
-// frontend. A frontend that was served within the same source ranges continues.
+// frontend. A frontend that is already served with the same source ranges does not wait.
 func (h *Host) Ready(c dataplane.Change, enforced bool) error {
 	return h.guard.Ready(c, enforced)
 }

@@ -92,7 +92,7 @@ func (h *Host) Ready(dataplane.Change, bool) error { return nil }
 // SetMode does nothing.
 func (h *Host) SetMode(dataplane.Needs) {}
 
-// Problems returns the VIPs that are not local.
+// Problems returns a problem for each VIP that is not local.
 func (h *Host) Problems() []balancer.Problem {
 	p := h.seen.Load()
 	var out []balancer.Problem
@@ -126,7 +126,7 @@ func (h *Host) Tracked(context.Context, map[netip.Addr]bool) (map[netip.Addr]boo
 	return nil, nil
 }
 
-// FollowAddresses calls changed after each change of the host's addresses. It returns ctx's error
+// FollowAddresses calls changed after each change to the host's addresses. It returns ctx's error
 // when ctx ends.
 func (h *Host) FollowAddresses(ctx context.Context, changed func()) error {
 	return poll(ctx, pollInterval, interfaceAddrs, changed)

@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// Intact checks the addresses for changes since the last check, and the guard. It also announces
-// addresses whose announcement failed, retries failed updates of the guard, and updates the guard's
-// interfaces.
+// Intact describes a change to the addresses or the guard by another program, or returns "". It
+// also retries failed announcements and refused rules of the guard, updates the guard's interfaces,
+// and restores sysctls.
 func (h *Host) Intact(ctx context.Context) (string, error) {
 	if h.full {
 		return "", ctx.Err() // nothing was prepared yet, or Resync was called: Prepare follows anyway
@@ -46,8 +46,8 @@ func (h *Host) Intact(ctx context.Context) (string, error) {
 	return "", errors.Join(arrived, err, failed)
 }
 
-// addressesIntact describes changes of addresses, or of the device that holds them, since the last
-// check. Its cost depends on the changes, not on the number of addresses.
+// addressesIntact describes a change to the addresses or to their device since the last check, or
+// returns "". Its cost depends on the changes, not on the number of addresses.
 func (h *Host) addressesIntact() (reason string) {
 	if h.deviceWentDown {
 		h.full, h.deviceWentDown = true, false
@@ -96,7 +96,6 @@ func (h *Host) updateInterfaces(ctx context.Context) (reason string) {
 	return reason
 }
 
-// describeChange describes the change of an address.
 func (h *Host) describeChange(a netip.Addr, was Held) string {
 	switch {
 	case was.Where == nowhere:

@@ -180,7 +180,7 @@ func checkUnchanged(t *testing.T, before string) {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
 		if !slices.Contains(now, line) {
-			t.Errorf("line missing in the host's state = %s, want it", line)
+			t.Errorf("line missing from the host's state = %s, want it", line)
 		}
 	}
 	for _, line := range now {
@@ -191,8 +191,8 @@ func checkUnchanged(t *testing.T, before string) {
 	t.Fatalf("the host's state changed, want no change")
 }
 
-// primeTools creates the objects that listing tools create themselves. Otherwise two dumps could
-// differ.
+// primeTools makes the listing tools create the objects that they create at their first use.
+// Otherwise two dumps could differ.
 func primeTools(t *testing.T) {
 	t.Helper()
 	dumpHost(t)
@@ -294,7 +294,7 @@ func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	client := l.Add("client")
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
-	// The kernel answers for a new IPv6 address late, so make neighbors ask again soon.
+	// The kernel may answer late for a new IPv6 address, so make neighbors ask again soon.
 	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
 		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
 		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy host answers late

@@ -18,8 +18,9 @@ import (
 // ledgerFile is the name of the ledger in the run folder.
 const ledgerFile = "host.json"
 
-// ledger records the objects that vipd made or changed on this host. Because it is written before
-// each first change, it may name objects that do not exist, but it never omits an object.
+// ledger records the objects that vipd made or changed on this host. An object is recorded before
+// it is first changed, so the ledger may name objects that do not exist, but it never omits an
+// object.
 type ledger struct {
 	// Boot and Namespace identify the boot and the network namespace for which the ledger is valid.
 	Boot      string `json:"boot"`

@@ -332,7 +332,7 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.1.0.1", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 
-	// The host has an address that is missing in the view. vipd must query the kernel before it
+	// The host has an address that is missing from the view. vipd must query the kernel before it
 	// adds the address.
 	l.Host().AddAddr("client", "10.1.0.8/24")
 	must(t, h.updateView())

@@ -39,8 +39,8 @@ func (mv *mover) postpone(some []*address, err error) error {
 }
 
 // postponeUnguarded postpones the addresses of a family whose guard is incomplete, because all
-// ports of the addresses would be reachable. err is the guard's error. It returns the other
-// addresses.
+// ports of the addresses would be reachable. err is the guard's error. postponeUnguarded returns
+// the other addresses.
 func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*address {
 	return slices.DeleteFunc(some, func(r *address) bool {
 		if familyOf(r.addr) == family {
@@ -53,7 +53,7 @@ func (mv *mover) postponeUnguarded(some []*address, family int, err error) []*ad
 // addAll removes addresses from other devices, and then adds them to the device.
 func (mv *mover) addAll(ctx context.Context, some []*address) error {
 	var all []error
-	const between = 1000 / rtnl.BatchSize // the kernel's buffer has room for the events of so many batches
+	const between = 1000 / rtnl.BatchSize // the socket's buffer has room for the events of this many batches
 	for i := 0; len(some) > 0; i++ {
 		if ctx.Err() != nil {
 			for _, rest := range some {
@@ -112,8 +112,8 @@ func (mv *mover) noteFailed(r *address, err error) {
 	mv.tryAgain(r)
 }
 
-// noteNotAdded records that an address was not added. Only a resync retries it. If the address was
-// being moved, it remains on its old device.
+// noteNotAdded records that an address was not added. It schedules no retry before the next resync.
+// If the address was being moved, it remains on its old device.
 func (mv *mover) noteNotAdded(r *address, note string) {
 	where := nowhere
 	for _, device := range mv.ledger.Leaving[r.addr] {
@@ -138,7 +138,7 @@ func (mv *mover) noteAdded(r *address, isNew bool) {
 	mv.reopen(r)
 }
 
-// removeOurs removes an address that vipd added from all devices and from the ledger.
+// removeOurs removes one of vipd's addresses from all its devices and from the ledger.
 func (mv *mover) removeOurs(r *address) error {
 	for _, device := range mv.ledger.devices(r.addr) {
 		if err := mv.remove(r, device); err != nil {

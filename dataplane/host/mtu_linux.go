@@ -25,8 +25,9 @@ func (r *routeMTUs) note(gone bool) {
 	r.some = true
 }
 
-// passInterfaces passes the devices between which packets are forwarded to the guard, and whether a
-// route has its own MTU. If the routes can't be read, it assumes that such a route exists.
+// passInterfaces updates the guard's list of devices between which packets are forwarded, and
+// whether a route has its own MTU. If the routes can't be read, it assumes that such a route
+// exists.
 func (h *Host) passInterfaces() {
 	if h.routeMTUs.unread && h.mode.Load().Forward && !h.opts.ClampMSS {
 		some, err := anyRouteMTU(h.batches.Socket)

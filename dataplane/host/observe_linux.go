@@ -150,9 +150,9 @@ func (ob *observer) retryAfterIPv6Enabled() {
 	}
 }
 
-// recheckOwn queries the kernel before vipd adds addresses that are missing in the view. Without
-// this check, the guard might close ports on the host's own addresses. It returns true if it found
-// such an address and replaced the view.
+// recheckOwn queries the kernel before vipd adds addresses that are missing from the view. Without
+// this check, the guard might close ports on the host's own addresses. It returns true if it has
+// read the view again because the host may have such an address.
 func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	for _, r := range some {
 		if len(some) < backgroundThreshold { // for more addresses, reading the whole view is faster than one request each
@@ -173,8 +173,8 @@ func (ob *observer) recheckOwn(some []*address) (bool, error) {
 	return false, nil
 }
 
-// decideOnDevice decides about an address. If the address needs the device, it makes the device
-// first.
+// decideOnDevice decides about an address. If the address needs a device that vipd makes, it makes
+// the device first.
 func (ob *observer) decideOnDevice(r *address) (Held, step) {
 	held, next := r.decide(ob.place(r.addr), ob.site())
 	if next != release && next != wait && held.Where != onHost && ob.device.kind == madeDevice && !ob.device.ready {
@@ -209,7 +209,8 @@ func (ob *observer) makeDevice() {
 	*d = ob.upDevice(d.name)
 }
 
-// withoutDevice selects an alternative if err prevented making the device.
+// withoutDevice handles err, which prevented making the device. If the kernel has no dummy devices,
+// it selects lo. Otherwise it records the error.
 func (ob *observer) withoutDevice(err error) {
 	name := ob.device.name
 	ob.ledger.dropLink(name)

@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// settleTime is the time for which address events are collected into one call.
+// settleTime is the time for which FollowAddresses collects events into one call of changed.
 const settleTime = 100 * time.Millisecond
 
 // LocalAddresses returns the node's own addresses that can serve node ports, sorted. It omits

@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNoEndpoints removes endpoints with reject and with drop, while programs of the host listen.
-// Clients must be refused or get no answer, and must never reach these programs.
+// TestNoEndpoints removes the endpoints of services while programs of the host listen. Depending on
+// no_endpoints, clients must be refused or get no answer, and must never reach these programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -79,8 +79,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both frontends failed. Only marks remain. Their addresses must stay, although
-	// nothing else about them is known.
+	// Applying both frontends has failed, so only their keys are known. Their addresses must stay.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -94,7 +93,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress removes an address of the node that only marks use. vipd must not add it.
+// TestMarksAddNoAddress removes an address of the node. Only an applied frontend of which nothing
+// but the key is known uses it. vipd must not add the address.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)

@@ -18,8 +18,9 @@ func RouteTo(a netip.Addr) (Route, error) {
 	return Route{Local: found[0].Type == unix.RTN_LOCAL, Index: found[0].LinkIndex}, nil
 }
 
-// Unforwarded returns the sysctl that prevents the kernel from forwarding packets of sender that
-// arrive by the given route. It returns "" if the kernel forwards them.
+// Unforwarded returns the sysctl that prevents the kernel from forwarding packets from sender. by
+// is the host's route to sender, so the packets arrive on its interface. It returns "" if the
+// kernel forwards them or the interface is unknown.
 func Unforwarded(sender netip.Addr, by Route) string {
 	isSet := func(name, value string) bool {
 		has, err := procSysctls{}.Read(name)

@@ -112,8 +112,7 @@ func (rs *routes) routesIntact() string {
 	return ""
 }
 
-// sourceChanged describes a required change of the source of connections to held VIPs, or returns
-// "".
+// sourceChanged describes why connections to held VIPs need another source, or returns "".
 func (rs *routes) sourceChanged() string {
 	if len(rs.ledger.Addresses) == 0 {
 		return ""
@@ -136,7 +135,7 @@ func (rs *routes) sourceChanged() string {
 	return ""
 }
 
-// dropRoute removes a useless route if it exists.
+// dropRoute removes a useless route. A missing route or privilege is not an error.
 func (k *handles) dropRoute(r netlink.Route) error {
 	if err := k.nl.RouteDel(&r); err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("removing the route to %s: %w", r.Dst.IP, err)
@@ -144,7 +143,7 @@ func (k *handles) dropRoute(r netlink.Route) error {
 	return nil
 }
 
-// ourRoutes returns the local routes with the given mark.
+// ourRoutes returns the local routes whose protocol is mark.
 func (k *handles) ourRoutes(mark netlink.RouteProtocol) []netlink.Route {
 	return slices.DeleteFunc(k.localRoutes(), func(r netlink.Route) bool { return r.Protocol != mark })
 }

@@ -15,10 +15,10 @@ import (
 	"vipd/dataplane/internal/rtnl"
 )
 
-// unshadow removes the kernel's own routes to IPv6 addresses that have a route of vipd. The kernel
-// completes a new address asynchronously and then adds its own route, so unshadow waits for the
-// event of the address. If the event is late, as on a busy host, the route remains until the event
-// arrives (see Intact).
+// unshadow removes the kernel's own routes to IPv6 addresses for which vipd has added a route. The
+// kernel completes a new address asynchronously and then adds its own route, so unshadow waits for
+// the event of the address. If the event is late, as on a busy host, the route remains until the
+// event arrives (see Intact).
 func (rs *routes) unshadow(ctx context.Context, fresh []*address, catchUp func()) error {
 	shadowed := func(r *address) bool { return r.shadowed }
 	if len(rs.leftover(shadowed)) == 0 {

@@ -69,8 +69,8 @@ func (rs *routes) anySource(family int) netip.Addr {
 	return slices.MinFunc(own, func(a, b netip.Addr) int { return rs.rank(a) - rs.rank(b) })
 }
 
-// rank orders addresses as sources. Addresses that the kernel avoids are last. The others are
-// ordered by the age of their device.
+// rank returns a number that orders addresses as sources, the best address first. Addresses that
+// the kernel avoids are last. The others are ordered by the age of their device.
 func (rs *routes) rank(a netip.Addr) int {
 	const last = 1 << 30
 	best := 2 * last
@@ -84,13 +84,13 @@ func (rs *routes) rank(a netip.Addr) int {
 	return best
 }
 
-// route makes connections from this host to held addresses of a family use the node's own address
-// as their source. It returns an error or nil for each address.
+// route adds a local route for each held address in some, so this host's connections to it use the
+// node's own address as their source. It returns an error or nil for each address.
 //
 // For IPv4, the route precedes a route without a source, so the VIP stays local when the node's
 // address is removed. The route without a source replaces the kernel's own route, which selects the
-// VIP as the source. The kernel scans all its own routes for each new address: with 10,000
-// addresses, this took half of the time.
+// VIP as the source. The kernel scans all its own routes for each new address. With 10,000
+// addresses, these scans took half of the time.
 //
 // For IPv6, the kernel's own route has a metric that no other route can have. So it is removed when
 // vipd's route exists (see unshadow). If the node's address is removed, the kernel keeps vipd's
@@ -207,8 +207,8 @@ func (rs *routes) rerouteAll() error {
 	return errors.Join(all...)
 }
 
-// sourceLost reports whether the node has lost the source of a family, or has new addresses after a
-// search found no source.
+// sourceLost reports whether a family needs another search for a source, because the node has lost
+// the source, or has new addresses after a search found none.
 func (rs *routes) sourceLost(family int) bool {
 	s := rs.source[family]
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]

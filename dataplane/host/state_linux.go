@@ -71,7 +71,8 @@ type observed struct {
 	broadcasts map[netip.Addr]netip.Prefix
 }
 
-// demand is the engine's request: want is from the last Prepare, applied from the last Finish.
+// demand is the engine's request. want is from the last Prepare, and applied is from the last
+// Finish.
 type demand struct {
 	want    balancer.Desired
 	applied snap.Map[balancer.Key, *balancer.Frontend]
@@ -97,7 +98,6 @@ func readLedger(dir string) (*ledger, error) {
 	return l, errors.Join(err, untold)
 }
 
-// openSockets opens the sockets.
 func (k *handles) openSockets() (err error) {
 	k.sys, k.readView = procSysctls{}, readView
 	k.newLink = func(name string) netlink.Link {
@@ -137,14 +137,15 @@ func familyOf(a netip.Addr) int {
 // holds reports whether any address of the family is held.
 func (st *state) holds(family int) bool { return st.guard.Holds(probeDestinations()[family]) }
 
-// wantsStrictARP reports whether VIPs are held on a device without neighbors. Neighbors on other
-// links might ask for such VIPs.
+// wantsStrictARP reports whether the host must not answer ARP requests for its VIPs. They are on a
+// device without neighbors, but hosts on other links might ask for them.
 func (st *state) wantsStrictARP() bool {
 	d, err := st.holder()
 	return st.direct4 || st.opts.StrictARP && err == nil && d.kind != realDevice && st.holds(0)
 }
 
-// record records that vipd added an address to a device.
+// record records that vipd is adding or has added an address to a device. The guard then holds the
+// address.
 func (st *state) record(a netip.Addr, device string) {
 	if _, ok := st.ledger.Addresses[a]; !ok {
 		st.guard.Hold(a, 1)
@@ -164,7 +165,7 @@ func (st *state) unrecord(r *address) {
 	st.showOurs(r.addr, false)
 }
 
-// setSilent starts or ends the silence of an address.
+// setSilent makes the guard keep an address silent, or ends this.
 func (st *state) setSilent(r *address, silent bool) {
 	if r.silent == silent {
 		return

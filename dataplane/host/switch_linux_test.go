@@ -43,7 +43,7 @@ func TestModeChanges(t *testing.T) {
 			t.Errorf("%+v: problems = %v, want none", m, p)
 		}
 		if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
-			t.Errorf("%+v: notrack rules = %t, want LocalIn", m, got)
+			t.Errorf("%+v: notrack rules exist = %t, want the value of LocalIn", m, got)
 		}
 	}
 	finishNothing(t, h)

@@ -20,8 +20,8 @@ type sysctls interface {
 // procSysctls accesses the sysctls of the calling thread's network namespace.
 type procSysctls struct{}
 
-// path returns the file of a sysctl. As in sysctl(8), a dot within a component, such as the name of
-// a VLAN device, is written as a slash. A name of a file outside /proc/sys is an error.
+// path returns the file of a sysctl. As in sysctl(8), a dot within a component, such as in the name
+// of a VLAN device, is written as a slash. A name that leads out of /proc/sys is an error.
 func (procSysctls) path(name string) (string, error) {
 	path := strings.NewReplacer(".", "/", "/", ".").Replace(name)
 	if path != filepath.Clean(path) || !filepath.IsLocal(path) {
@@ -104,7 +104,7 @@ const (
 )
 
 // virtualServers returns the sysctls of the kernel's virtual servers. All of these sysctls also
-// affect foreign virtual servers. roams reports whether connections arrive from other hosts.
+// affect foreign virtual servers. roams reports whether connections may move here from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
 		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source miss it, and a policy DROP stops them"},
@@ -125,7 +125,8 @@ func virtualServers(release string, roams bool) []minimum {
 
 // raise raises the sysctls to their minima, and records their old values first. It returns failures
 // as problems. If leave is not empty, it is the reason why raise changes nothing and only reports
-// lower values as problems. raise calls again for each sysctl that vipd had already raised before.
+// wrong values as problems. The function again is called for each sysctl that vipd had to raise a
+// second time.
 func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what string)) ([]balancer.Problem, error) {
 	var problems []balancer.Problem
 	for _, m := range wanted {
@@ -143,8 +144,8 @@ func raise(s sysctls, l *ledger, leave string, wanted []minimum, again func(what
 			continue
 		}
 		_, before := l.Sysctls[m.name]
-		if err = s.Write(m.name, text); err == nil { // written before the ledger, because a read-only sysctl would change the ledger at each check
-			// Cleanup must restore the value that another program has set since.
+		if err = s.Write(m.name, text); err == nil { // shows whether the sysctl is writable; otherwise, the ledger would change at each check
+			// If another program has changed the sysctl, Cleanup must restore that program's value.
 			l.setSysctl(m.name, sysctlRecord{Old: text, Set: strconv.Itoa(m.value)})
 			if err := l.save(); err != nil {
 				l.dropSysctl(m.name)

@@ -28,7 +28,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 		name, release  string
 		before, during map[string]string
 		mode           dataplane.Needs
-		// roams reports whether connections arrive from other hosts.
+		// roams reports whether connections may move here from other hosts.
 		left, foreign, roams bool
 		problems             int
 	}{
@@ -86,8 +86,9 @@ func TestVirtualServerSysctls(t *testing.T) {
 	}
 }
 
-// TestForeignServersAreLookedForRarely runs while foreign virtual servers exist. Searches for
-// foreign servers must use little time, and their removal must be detected soon.
+// TestForeignServersAreLookedForRarely checks the sysctls repeatedly while foreign virtual servers
+// exist. Searches for foreign servers must use little time, and their removal must be detected
+// soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()

@@ -139,7 +139,8 @@ func (v *view) broadcasts() map[netip.Addr]netip.Prefix {
 	return all
 }
 
-// own returns the node's own usable addresses without foreign addresses, sorted.
+// own returns the host's usable addresses for which foreign is false, sorted. It omits addresses
+// that are not yet or not uniquely assigned.
 func (v *view) own(foreign func(netip.Addr) bool) []netip.Addr {
 	var out []netip.Addr
 	for a, places := range v.addrs {
@@ -179,8 +180,8 @@ func (v *view) interfaces() []guard.Interface {
 	return all
 }
 
-// fastPathDevices returns the names of the devices that fast_path names and that exist, sorted.
-// With "auto", these are all devices that are up and send packets.
+// fastPathDevices returns the existing devices that fast_path selects, sorted by name. "auto"
+// selects all devices that are up and send packets.
 func (v *view) fastPathDevices(names []string) (all []string) {
 	auto := slices.Contains(names, guard.FastPathAuto)
 	for _, d := range v.devices {
