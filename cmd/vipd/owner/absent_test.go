@@ -45,8 +45,8 @@ func TestLastingBindError(t *testing.T) {
 	})
 }
 
-// TestUnplacedVIP configures a VIP that is in no interface's network. The host must not be healthy
-// for the VIP's group, so the group does not return after each failed attempt.
+// TestUnplacedVIP configures a VIP that is outside the networks of all interfaces. The host must
+// not be healthy for the VIP's group, so the group does not return after each failed attempt.
 func TestUnplacedVIP(t *testing.T) {
 	d := &byVRRP{report: &api.OwnerReport{}, layout: onhost.Layout{Places: onhost.Places{Devices: map[netip.Addr]string{vip: "lan"}}}}
 	if why := d.lacks([]netip.Addr{vip}); why != "" {

@@ -80,7 +80,7 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 			p := alone(t, c.group)
 			c.before(p)
 			p.a.begin()
-			if c.name == "link" { // its VIP has an interface only once it was up
+			if c.name == "link" { // the VIP gets an interface only after the link has been up
 				wait.For(t, wait.Patience, "the VIP", func() bool { return len(p.a.bound()) == 1 })
 				p.a.ns.Exec("ip", "link", "set", "lan", "down")
 			}
@@ -91,9 +91,9 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 	}
 }
 
-// TestVRRPCarrier uses separate networks for adverts and the VIP. When the owner's port of the VIP
-// loses its carrier, the other host must take over. When its port of the adverts also loses its
-// carrier, the owner must be silent.
+// TestVRRPCarrier uses separate networks for adverts and the VIP. When the owner's interface for
+// the VIP loses its carrier, the other host must take over. When its interface for adverts also
+// loses its carrier, the owner must be silent.
 func TestVRRPCarrier(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, sync: true})

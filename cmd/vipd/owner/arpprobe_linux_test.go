@@ -136,8 +136,8 @@ func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	return 0
 }
 
-// gap returns the time from the last answer of a host to the first answer of the next, after a
-// moment.
+// gap returns the time from the last answer of the host from to the first answer of the host to. It
+// ignores requests before the time after.
 func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	last := after
 	for _, r := range p.since(after) {

@@ -26,7 +26,7 @@ import (
 func TestMain(m *testing.M) { lab.Main(m) }
 
 // vip and vip6 form a group. taken is the address of another machine, and aside is the only VIP on
-// its device. Each host has routed while it is not on standby.
+// its device. Each host holds the VIP routed while it is not on standby.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")

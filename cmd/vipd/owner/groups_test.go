@@ -12,7 +12,7 @@ import (
 )
 
 // TestReportedGroups reports VIPs of a newer configuration to a vipd owner that was started
-// earlier. Changes of [vips] must not remove a group that still has a VIP, and each error must be a
+// earlier. Changes to [vips] must not remove a group that still has a VIP, and each error must be a
 // problem.
 func TestReportedGroups(t *testing.T) {
 	const a, b, peer = "10.9.0.1", "10.9.0.2", "10.9.0.12"
@@ -25,7 +25,7 @@ func TestReportedGroups(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		vips    []string // "ADDRESS GROUP"
-		groups  string   // "NAME NUMBER-OF-VIPS ADVERTISED", with all that are advertised
+		groups  string   // "NAME NUMBER-OF-VIPS ADVERTISED", where ADVERTISED lists all advertised VIPs
 		problem string
 		other   bool
 	}{

@@ -268,7 +268,7 @@ func (p *prober) question(id uint32, straight bool) []byte {
 	return b
 }
 
-// packet returns a frame to the VIP with this payload, except the MAC addresses.
+// packet returns a frame to the VIP with this payload, but without the MAC addresses.
 func (p *prober) packet(payload []byte) []byte {
 	n := byte(len(payload))
 	kind, ip := []byte{8, 0}, []byte{0x45, 0, 0, 20 + n, 0, 0, 0x40, 0, 64, p.protocol, 0, 0}
@@ -337,7 +337,7 @@ func (p *prober) receive(frame []byte) {
 // probers holds probers of several VIPs and protocols.
 type probers []*prober
 
-// gap stops the probers. It returns the longest time without an answer by each protocol, and the
+// gap stops the probers. It returns the longest time without an answer for each protocol, and the
 // hosts of each query that two hosts answered.
 func (all probers) gap() (udp, tcp time.Duration, dual [][]string) {
 	for _, p := range all {

@@ -227,7 +227,7 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 	r.t.Cleanup(func() { cancel(); <-ended; c.Close() })
 }
 
-// down returns the time from the last advert of the other router to the takeover of this router.
+// down returns the time from the other router's last advert to the takeover by this router.
 func (r *vrrpRouter) down(interval time.Duration) time.Duration {
 	return 3*interval + time.Duration(256-r.priority)*interval/256
 }

@@ -111,8 +111,9 @@ func TestVRRPDiffers(t *testing.T) {
 	}
 }
 
-// TestVRRPSameRouterID gives a host two groups with the same router ID on the same interface, which
-// only one of them names. The second must not be on the host, and have a reason.
+// TestVRRPSameRouterID gives a host two groups with the same router ID on the same interface, but
+// only one of the groups names the interface. The second group must not be on the host, and a
+// problem must give the reason.
 func TestVRRPSameRouterID(t *testing.T) {
 	const group = `
 [ownership.vrrp.other]
