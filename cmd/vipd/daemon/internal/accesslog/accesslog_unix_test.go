@@ -66,8 +66,8 @@ func TestDiskTakesNothing(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problem", func() bool { return len(l.Problems()) == 0 })
 }
 
-// TestHangsThenFails makes a write hang and then fail, as for a pipe whose reader ends. The problem
-// must change to the failure, and vipd's log must contain it.
+// TestHangsThenFails makes a write hang and then fail, like a write to a pipe whose reader exits.
+// The problem must change to the failure, and vipd's log must contain it.
 func TestHangsThenFails(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -106,7 +106,7 @@ func TestHangsThenFails(t *testing.T) {
 	}
 }
 
-// lines receives lines.
+// lines is a writer that sends each write to a channel.
 type lines chan string
 
 func (l lines) Write(line []byte) (int, error) {

@@ -53,8 +53,8 @@ func TestIdleFileIsClosed(t *testing.T) {
 	})
 }
 
-// TestTornLineRests closes an idle file after a write that ended within a line. The next entry must
-// nevertheless start on a new line.
+// TestTornLineRests lets a file be idle after a write that ended within a line. The next entry must
+// still start on a new line.
 func TestTornLineRests(t *testing.T) {
 	f := &file{path: filepath.Join(t.TempDir(), "log")}
 	defer f.close()

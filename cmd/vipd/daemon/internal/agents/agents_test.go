@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// script is an agent that answers each connection with the present line. It closes connections
-// without an answer while the line is empty.
+// script is an agent that answers each connection with its current line. While the line is empty,
+// it closes connections without an answer.
 type script struct {
 	at   netip.AddrPort
 	line atomic.Value
@@ -42,9 +42,9 @@ func newScript(t *testing.T) *script {
 	return s
 }
 
-// TestAgents changes the answers of a real server. Each change must be an answer with an event for
-// a changed state, lines without a known word must be ignored, and an agent that no longer answers
-// must be forgotten.
+// TestAgents changes the answers of a real server. Each change must result in an answer, and a
+// changed state also in an event. If the agent no longer answers, or only answers with unknown
+// words, its last answer must be forgotten.
 func TestAgents(t *testing.T) {
 	s := newScript(t)
 	recorded, kicks := make(chan events.Event, 100), make(chan struct{}, 100)
@@ -78,7 +78,7 @@ func TestAgents(t *testing.T) {
 	}
 	s.line.Store("down\n")
 	until("down", func(a balancer.AgentAnswer, _ bool) bool { return a.State == balancer.AgentDown })
-	s.line.Store("what?\n") // forgotten like no answer
+	s.line.Store("what?\n") // counts as no answer
 	until("no answer", func(_ balancer.AgentAnswer, known bool) bool { return !known })
 	s.line.Store("up 10%\n")
 	until("10 %", func(a balancer.AgentAnswer, known bool) bool { return known && a.Percent == 10 })

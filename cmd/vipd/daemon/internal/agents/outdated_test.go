@@ -49,7 +49,8 @@ func served() (in balancer.Inputs, target balancer.Target) {
 }
 
 // TestAnswersOutliveRestart restarts after an agent has drained its endpoint. The drain must count
-// at once, until the third question without an answer. An answer of a removed service must not.
+// at once, until the third question without an answer. An answer for a removed service must not
+// count.
 func TestAnswersOutliveRestart(t *testing.T) {
 	in, target := served()
 	start := restarts(t)
@@ -73,8 +74,8 @@ func TestAnswersOutliveRestart(t *testing.T) {
 	}
 }
 
-// restarts returns a function that starts with the answers of the run before, and returns a
-// function that saves them.
+// restarts returns a function that starts a run with the answers of the previous run. That function
+// returns the run's Agents, and a function that saves the answers.
 func restarts(t *testing.T) func() (*Agents, func()) {
 	path := t.TempDir()
 	return func() (*Agents, func()) {
@@ -88,8 +89,8 @@ func restarts(t *testing.T) func() (*Agents, func()) {
 }
 
 // TestOldAnswersAfterRestart restarts after answers of different ages, once after a stop and once
-// after further answers without a change. An answer must count only if it is at most three
-// questions and the interval of saves old.
+// after further answers without a change. An answer must count only if its age is at most three
+// intervals of questions plus the interval of saves.
 func TestOldAnswersAfterRestart(t *testing.T) {
 	in, target := served()
 	for _, c := range []struct {
@@ -122,9 +123,9 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 	}
 }
 
-// TestQuestionsCountFromRestart restarts after an answer of 30 s before, and after an answer
-// without a time, as in files of earlier versions. The first question without an answer must not
-// end either.
+// TestQuestionsCountFromRestart restarts 30 s after an answer, and with an answer without a time,
+// as in files of earlier versions. Only the third question without an answer must end either
+// answer.
 func TestQuestionsCountFromRestart(t *testing.T) {
 	in, target := served()
 	rules := health.Rules{Interval: time.Second}

@@ -10,8 +10,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestReloadIsSigned reloads as vipctl reload and vipctl confirm. The author must reach the source,
-// which records it as the end of a pending change, and the history.
+// TestReloadIsSigned requests reloads like vipctl reload and vipctl confirm. The author must be
+// passed to the source, and must be part of the cause for the history.
 func TestReloadIsSigned(t *testing.T) {
 	for query, want := range map[string]string{"by=ana": "vipctl reload by ana", "by=ana&confirm=true": "vipctl confirm by ana"} {
 		var cause, author string

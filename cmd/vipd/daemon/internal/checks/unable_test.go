@@ -28,12 +28,12 @@ func TestUnableForgets(t *testing.T) {
 		u.add(lacking(at))
 	}
 	if problems, n := u.problems(services, is); n != 1 || len(problems) != 1 {
-		t.Errorf("%d targets, problems %v; want 1 and 1", n, problems)
+		t.Errorf("targets = %d, problems = %v; want 1 and 1", n, problems)
 	}
 	u.add(lacking(two))
 	const want = "192.0.2.1:80 and 1 more endpoint can't be checked from here: no such program"
 	if problems, n := u.problems(services, is); n != 2 || len(problems) != 1 || problems[0].Text != want {
-		t.Errorf("two endpoints: %d targets, problems %v; want 2, %q", n, problems, want)
+		t.Errorf("two endpoints: targets = %d, problems = %v; want 2 and %q", n, problems, want)
 	}
 	clear(checked)
 	if problems, n := u.problems(none, is); n != 0 || len(problems) != 0 || len(u.rows) != 0 {
@@ -45,9 +45,9 @@ func TestUnableForgets(t *testing.T) {
 	}
 }
 
-// TestUncheckable runs the two checks of a target, and the second can't run. The target must be
-// uncheckable after Fall results and until a result. Of other targets, only those of a service
-// without any check must be uncheckable.
+// TestUncheckable makes the second of a target's two checks unable to run. The target must be
+// uncheckable after Fall such results, until the check runs again. Another target must be
+// uncheckable only if its service has no checks.
 func TestUncheckable(t *testing.T) {
 	at := func(service balancer.Name, address string) balancer.Target {
 		return balancer.Target{Service: service, Addr: netip.MustParseAddr(address), Port: 80}

@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestUnseenEvents reads the owner's events. Each must be new once, even if the clock steps back or
-// another owner counts from 1.
+// TestUnseenEvents reads the owner's events. Each must be returned once, even if the clock steps
+// back or another owner counts from 1.
 func TestUnseenEvents(t *testing.T) {
 	reporter := New(Options{})
 	began := time.Now()

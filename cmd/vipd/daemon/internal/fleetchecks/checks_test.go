@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// everywhere waits until hosts use a verdict for a target.
+// everywhere waits until all of the hosts use the verdict want for a target.
 func everywhere(t *testing.T, hosts []*simulated, of balancer.Target, want balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
@@ -284,7 +284,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	wait.For(t, 60*time.Second, "both hosts that may to be the checkers", func() bool { // a host decides alone while the other one starts
+	wait.For(t, 60*time.Second, "the two hosts that may run programs to be the checkers", func() bool { // a host decides alone while the other one starts
 		s, _ := w.hosts[1].checks.Standing(w.targets[1])
 		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []balancer.NodeName{"may1", "may2"})
 	})

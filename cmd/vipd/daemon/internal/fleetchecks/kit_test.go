@@ -68,7 +68,8 @@ type simulated struct {
 	history []snap.Map[balancer.Target, balancer.Verdict]
 }
 
-// newWorld creates targets with an interval, and an etcd. No goroutine of its hosts outlives it.
+// newWorld creates targets with the check h, and starts etcd. No goroutine of its hosts may outlive
+// the test.
 func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() { goleak.VerifyNone(t, before) })
@@ -92,7 +93,7 @@ func newWorld(t *testing.T, targets int, h balancer.Health) *world {
 	return w
 }
 
-// usual is the duration of nodes' leases.
+// usual is the lease of nodes outside tests.
 const usual = 15 * time.Second
 
 // unhurried gives hosts on a busy machine more time to renew their leases. It is for tests that do

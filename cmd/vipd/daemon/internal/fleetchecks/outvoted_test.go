@@ -57,6 +57,6 @@ func TestOtherwise(t *testing.T) {
 	}
 	s.Alone = true
 	if got := Otherwise("b", &s); got != "" {
-		t.Errorf("report of a lone node = %q, want none", got)
+		t.Errorf("report of a node that decides alone = %q, want none", got)
 	}
 }

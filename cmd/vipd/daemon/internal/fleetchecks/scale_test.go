@@ -26,7 +26,7 @@ func TestFleetSharesChecks(t *testing.T) {
 		w.waitUntilStable(w.hosts, balancer.HealthUp)
 		settled := time.Since(began)
 		rate := 0.0
-		wait.For(t, time.Minute, "an end of writes, and three probes of each target an interval", func() bool { // votes may still move between hosts
+		wait.For(t, time.Minute, "an end of writes, and three probes of each target per interval", func() bool { // votes may still move between hosts
 			before := w.revision()
 			began = time.Now()
 			w.probes.Store(0)
@@ -34,7 +34,7 @@ func TestFleetSharesChecks(t *testing.T) {
 			rate = float64(w.probes.Load()) / targets / (float64(time.Since(began)) / float64(w.health.Interval))
 			// Intervals are randomly shortened by up to a tenth. On a busy machine they are much
 			// longer, and later intervals compensate for this.
-			t.Logf("%d hosts: %.2f probes of each target an interval, want 3", n, rate)
+			t.Logf("%d hosts: %.2f probes of each target per interval, want 3", n, rate)
 			return w.revision() == before && rate > 0 && rate < 3.7
 		})
 		mean, most := float64(3*targets)/float64(n), 0
@@ -68,7 +68,7 @@ func (w *world) flips(t *testing.T) {
 	time.Sleep(2 * w.health.Interval) // wait for unexpected writes
 	writes := w.revision() - before
 	if writes < 2 || writes > 3 {
-		t.Errorf("a failing target causes %d writes, want one of each checker", writes)
+		t.Errorf("writes for a failing target = %d, want one from each checker", writes)
 	}
 	size := 0
 	standing, _ := w.hosts[0].checks.Standing(w.targets[0])

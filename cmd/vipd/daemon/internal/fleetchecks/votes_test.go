@@ -153,8 +153,8 @@ func TestFleetGivesUp(t *testing.T) {
 	})
 }
 
-// TestFleetPassesOverTheSilent uses a host that never votes, because it defines a service of that
-// name itself. The other host must decide alone. Both must share the remaining checks.
+// TestFleetPassesOverTheSilent uses a host that never votes, because it defines a service with the
+// same name itself. The other host must decide alone. Both must share the remaining checks.
 func TestFleetPassesOverTheSilent(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -227,13 +227,13 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 		s = s.After(rules, r.Result)
 		vote, _ := voteOf(s, health.Result{}, false)
 		if vote == nil && r.vote != "" || vote != nil && (string(vote.Verdict) != r.vote || vote.Cause != r.cause) {
-			t.Errorf("after result %d: %+v, want %q: %q", i, vote, r.vote, r.cause)
+			t.Errorf("vote after result %d = %+v, want %q with the cause %q", i, vote, r.vote, r.cause)
 		}
 	}
 }
 
-// TestVoteOfSeveralChecks makes one of two checks unable to run. It must matter unless the other
-// check decides alone.
+// TestVoteOfSeveralChecks makes one of two checks unable to run. The vote must depend on it unless
+// the other check decides alone.
 func TestVoteOfSeveralChecks(t *testing.T) {
 	state := func(v balancer.Verdict, o health.Outcome) probe.Status {
 		return probe.Status{State: health.State{Verdict: v, Last: health.Result{Outcome: o, Text: string(o)}}}

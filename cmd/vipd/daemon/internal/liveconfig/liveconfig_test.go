@@ -9,8 +9,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestNode changes the name of the node. Services in files must follow it. A node of a fleet must
-// keep its first name, and report that a new name needs a restart.
+// TestNode changes the name of the node. If services come from files, the new name must apply. A
+// node of a fleet must keep its first name, and report that a new name needs a restart.
 func TestNode(t *testing.T) {
 	for _, test := range []struct {
 		kind     config.StoreKind

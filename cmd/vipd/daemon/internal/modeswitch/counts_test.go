@@ -14,9 +14,9 @@ import (
 	"vipd/dataplane"
 )
 
-// TestCountsAreReadByNobody runs a switch without requests for counts. The dataplane's counters
-// must be read at intervals, so the dataplane drops removed endpoints, but not before the first
-// apply.
+// TestCountsAreReadByNobody runs a Switch while nothing requests counts. The dataplane's counters
+// must still be read at intervals, so the dataplane drops removed endpoints. They must not be read
+// before the first apply.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}

@@ -19,7 +19,7 @@ import (
 	"vipd/test/fake"
 )
 
-// refusing is a dataplane, with its host, that refuses writes until it works.
+// refusing is a dataplane and its host. It refuses writes until works is true.
 type refusing struct {
 	fake.NoHost
 	works atomic.Bool
@@ -66,8 +66,9 @@ func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]strin
 	return []string{"delete rules"}, nil
 }
 
-// TestLeftoversGoOnceTheModeServes starts next to the remains of another mode. They must serve
-// until the mode in use serves, and must then be removed, regardless of the number of attempts.
+// TestLeftoversGoOnceTheModeServes starts next to the remains of another mode. The remains must
+// stay until the mode in use serves. Then they must be removed, regardless of the number of
+// attempts.
 func TestLeftoversGoOnceTheModeServes(t *testing.T) {
 	for name, others := range map[string]*remains{
 		"at once":                  {attempts: 1},

@@ -26,7 +26,7 @@ type node struct {
 	in    balancer.Inputs
 	limit int
 	end   func()
-	// silent makes every lookup wait for its end.
+	// silent makes every lookup wait until it is canceled.
 	silent bool
 
 	mu      sync.Mutex
@@ -97,7 +97,7 @@ func (n *node) times(name string) string {
 	return fmt.Sprint(n.asked[name])
 }
 
-// service adds a service with an endpoint of that name, and returns it.
+// service adds a service whose endpoint has the DNS name host, and returns it.
 func (n *node) service(name balancer.Name, host string, vips ...string) *balancer.Service {
 	s := &balancer.Service{Name: name, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
 	if host != "" {
@@ -115,8 +115,8 @@ func (n *node) discovers(name balancer.Name, dns string, interval time.Duration,
 	n.service(name, "", vips...).Discover = &balancer.Discover{DNS: dns, Interval: interval}
 }
 
-// found returns the addresses of all lookups of a service, the former ones in parentheses, and
-// the failures.
+// found returns the addresses and failures of all lookups of a service. Former addresses are in
+// parentheses.
 func (n *node) found(name balancer.Name, complete bool) string {
 	var words []string
 	n.in.Resolved = n.Resolved(&n.in, complete)

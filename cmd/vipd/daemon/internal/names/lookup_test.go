@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestSchedule changes the TTL and the outcome of a lookup. It must be repeated by TTL, at least
-// once an interval, and after failures with growing pauses.
+// TestSchedule changes the TTL and the outcome of a lookup. It must be repeated after its TTL, but
+// at least once per interval, and with growing pauses after failures.
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -72,8 +72,8 @@ func TestSchedule(t *testing.T) {
 	})
 }
 
-// TestAddedAgain removes a lookup and adds it again at the same moment. It must be made again at
-// once.
+// TestAddedAgain removes a lookup and adds it again at the same moment. The new lookup must be made
+// at once.
 func TestAddedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -92,7 +92,7 @@ func TestAddedAgain(t *testing.T) {
 	})
 }
 
-// TestManyNames looks many names up, and then none. No goroutine may remain.
+// TestManyNames looks up many names, and then none. No goroutine may remain.
 func TestManyNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())

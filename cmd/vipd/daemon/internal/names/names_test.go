@@ -10,11 +10,11 @@ import (
 	"vipd/balancer"
 )
 
-// both is the VIPs of services of both families.
+// both holds VIPs of both address families.
 var both = []string{"10.96.0.10", "fd00::10"}
 
 // TestChangedDefinition changes the VIPs of a service, then the name of its SRV records, while DNS
-// fails. The endpoints in the families of the VIPs must stay, also over a restart.
+// fails. Endpoints whose address family the VIPs have must stay, even after a restart.
 func TestChangedDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -66,7 +66,7 @@ func TestChangedDefinition(t *testing.T) {
 }
 
 // TestStoreIsReadLate starts twice while DNS fails, with a store that is incomplete at first. The
-// answers of the missing service must be kept until the store was readable.
+// answers of the missing service must be kept until the store is readable.
 func TestStoreIsReadLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -110,7 +110,7 @@ func TestStoreIsReadLate(t *testing.T) {
 }
 
 // TestFormerEndpoints replaces all addresses of a name. The former address must stay until a check
-// of a new address passes, also over a restart, but no longer.
+// of a new address passes, even after a restart, but no longer.
 func TestFormerEndpoints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -158,7 +158,7 @@ func TestFormerEndpoints(t *testing.T) {
 }
 
 // TestEtcdLimit defines services in etcd beyond the limit of names. They must not be looked up
-// until there is room. Names that a file also uses don't count.
+// until there is room. Names that a file also uses must not count.
 func TestEtcdLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -208,7 +208,7 @@ func TestEtcdLimit(t *testing.T) {
 	})
 }
 
-// TestAwaitsOwnNames requests a lookup that never ends. Only services of the node's own files must
+// TestAwaitsOwnNames requests a lookup that never ends. Only services in the node's own files may
 // make the node wait for it.
 func TestAwaitsOwnNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestRefusedServices lists services that are missing in the snapshot. Such a service may be listed
-// as refused only if its definition has an error.
+// TestRefusedServices lists problems of services that are missing from the snapshot. A service must
+// be listed as refused only if its definition has an error.
 func TestRefusedServices(t *testing.T) {
 	v := &View{State: &model.State{}}
 	for _, test := range []struct {

@@ -20,7 +20,7 @@ type tracker struct {
 	grow  func() // adds bytes just before a reading
 	ended uint64
 	shut  bool // after its end it reports the same counts
-	fresh bool // whether it reads again instead of repeating the last reading
+	fresh bool // reports whether it repeats the last reading
 	last  []dataplane.FrontendCount
 }
 
@@ -40,10 +40,10 @@ func (c *tracker) Counters() []dataplane.FrontendCount {
 // world has flows, and the dataplanes of a process that count them.
 type world struct {
 	r    *rand.Rand
-	slow bool // readings are reported for a while
+	slow bool // dataplanes may repeat a reading
 	all  *Counters
 	live []*tracker // the last tracker serves
-	// flows has the bytes of each open flow, and sent the bytes of all flows.
+	// flows holds the bytes of each open flow, and sent is the sum of bytes of all flows.
 	flows map[int]uint64
 	sent  uint64
 	shown uint64
@@ -58,7 +58,7 @@ func (w *world) send(n int) {
 	w.flows[n], w.sent = w.flows[n]+more, w.sent+more
 }
 
-// end ends a flow. Each dataplane that reads conntrack receives the end.
+// end ends a flow. Each dataplane in live or more adds the flow's bytes to its ended flows.
 func (w *world) end(n int, more ...*tracker) {
 	for _, c := range slices.Concat(w.live, more) {
 		c.ended += w.flows[n]
@@ -73,7 +73,7 @@ func (w *world) serve() {
 	if mode == config.UserspaceMode {
 		c.shut = true
 	} else if w.reads() && w.r.IntN(2) == 0 {
-		w.end(w.r.IntN(5), c) // it receives ends before it counts
+		w.end(w.r.IntN(5), c) // flows may end before it is asked for counts
 	}
 	w.live = append(w.live, c)
 	w.all.Begin(mode, c, w.r.IntN(2) == 0)
@@ -103,8 +103,9 @@ func (w *world) countedBytes() uint64 {
 }
 
 // TestFlowsAreCountedOnce runs random histories of flows. Modes that read conntrack replace each
-// other, at once or after another mode, and processes end or are killed. Counted bytes must equal
-// sent bytes. If readings are reported for a while, counts must never be higher, or decrease.
+// other, directly or with another mode in between, and processes end or are killed. Counted bytes
+// must equal sent bytes. If dataplanes repeat readings, counted bytes may be lower, but must never
+// decrease.
 func TestFlowsAreCountedOnce(t *testing.T) {
 	for seed := range uint64(wait.Soak(120, 6000)) {
 		w := &world{r: rand.New(rand.NewPCG(seed, 8)), slow: seed%2 == 1, flows: map[int]uint64{}}

@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainBegins describes drains with several ends. The text must have the maximum duration,
+// TestDrainBegins describes drains with different ends. The text must have the maximum duration,
 // which must never be negative. A drain may outlive its end if vipd was stopped.
 func TestDrainBegins(t *testing.T) {
 	now := time.Unix(1e9, 0)

@@ -66,8 +66,8 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds makes connections within a minute fail. A problem must start if 3 % of at
-// least ten connections fail, and not below.
+// TestProblemThresholds makes connections within a minute fail. A problem must start if at least 3
+// % of at least ten connections fail, but not with fewer.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
@@ -100,7 +100,7 @@ func TestProblemThresholds(t *testing.T) {
 					t.Errorf("problems = %q, want %q", text, c.want)
 				}
 				if _, found := n.StatsOf(target()); found != (c.want != "") {
-					t.Errorf("Of(target) found = %t, want the opposite", found)
+					t.Errorf("StatsOf(target) found = %t, want the opposite", found)
 				}
 			})
 		})
