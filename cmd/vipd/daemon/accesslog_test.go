@@ -53,7 +53,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	}
 	ask("127.58.0.2:8080")
 	ask("127.58.0.1:8080")
-	ask("127.58.0.1:8080") // one of the two was first tried on the dead endpoint
+	ask("127.58.0.1:8080") // one of the two connections was first tried at the dead endpoint
 	wait.For(t, 0, "three lines", func() bool { return len(lines()) == 3 })
 	retried := slices.ContainsFunc(lines(), func(e entry) bool { return e.Service == "web" && e.Retries == 1 })
 	for _, e := range lines() {
@@ -95,8 +95,9 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 	})
 }
 
-// TestAccessLogOfServices sets and changes access_log of services. Their lines must then be written
-// to the new destination, and lines of other services to the destination in [userspace].
+// TestAccessLogOfServices sets and changes access_log of services. Lines of these services must
+// then be written to the new destination, and lines of other services to the destination in
+// [userspace].
 func TestAccessLogOfServices(t *testing.T) {
 	server(t, "127.58.2.1:9001", "one")
 	log := &journaled{}

@@ -23,12 +23,12 @@ type browser struct {
 	from    *bufio.Reader
 	session string
 	last    int
-	// complaints has the errors and warnings on the console, including violations of the content
+	// complaints holds the errors and warnings on the console, including violations of the content
 	// policy.
 	complaints []string
 }
 
-// message is a message of the protocol.
+// message is a message of the DevTools protocol.
 type message struct {
 	ID     int             `json:"id"`
 	Method string          `json:"method"`
@@ -90,7 +90,8 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask sends a request to the page's session, and decodes the result. An error is the page's answer.
+// ask sends a request to the page's session, and decodes the result. It returns the error that the
+// page answers, if any.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -137,7 +138,7 @@ func (b *browser) read() (m message) {
 	return m
 }
 
-// open loads a page in a window of a size and a colour scheme.
+// open loads a page in a window with the given size and colour scheme.
 func (b *browser) open(url string, width, height int, scheme string) {
 	b.t.Helper()
 	b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}, nil)
@@ -147,8 +148,8 @@ func (b *browser) open(url string, width, height int, scheme string) {
 	}
 }
 
-// eval returns the value of an expression in the page, or the text of its error. While the browser
-// leaves a page, the expression fails.
+// eval returns the value of an expression in the page, or the text of its error. The expression
+// fails while the browser switches to another page.
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
 	var r struct {

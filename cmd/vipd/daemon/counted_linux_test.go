@@ -21,8 +21,8 @@ import (
 )
 
 // TestCountsClientConnections runs random histories of connections, changes, reloads, mode switches
-// and restarts. The count must survive restarts, never exceed the number of connections that
-// clients opened, and reach it.
+// and restarts. The count must survive restarts. It must never exceed the number of connections
+// that clients opened, and must reach that number in the end.
 func TestCountsClientConnections(t *testing.T) {
 	for seed := range uint64(wait.Soak(2, 50)) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { countsWhatClientsSent(t, rand.New(rand.NewPCG(seed, 15))) })
@@ -95,8 +95,8 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	}
 }
 
-// newWeightedNode returns a node in a mode, with a service of two silent endpoints. weigh writes
-// other weights for each i.
+// newWeightedNode returns a node in a mode, with a service of two silent endpoints. weigh sets
+// weights that differ between even and odd i.
 func newWeightedNode(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")

@@ -105,8 +105,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	})
 }
 
-// crowds sends a datagram from each of several consecutive loopback addresses, starting at number
-// first.
+// crowds sends a datagram from each of several consecutive loopback addresses, starting with the
+// address that has the number first.
 func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

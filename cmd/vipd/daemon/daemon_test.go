@@ -167,7 +167,7 @@ func (n *node) status() (s api.Status) {
 	return s
 }
 
-// problems returns the status' problems, one per line.
+// problems returns the problems in the status, one per line.
 func (n *node) problems() string {
 	var lines []string
 	for _, p := range n.status().Problems {
@@ -543,7 +543,7 @@ func TestProfiles(t *testing.T) {
 }
 
 // TestStoreAppearsLate starts a daemon before the directory of its services exists, as with a late
-// mount. The status must have the reason until the directory exists, and then the services must be
+// mount. The status must show the reason until the directory exists. Then the services must be
 // served.
 func TestStoreAppearsLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}

@@ -191,8 +191,8 @@ func (n *node) showsFailure() {
 	})
 }
 
-// TestDownIsCut makes an endpoint fail that was up, and another that was never up. Only the event
-// of the first must report cut connections.
+// TestDownIsCut starts with an endpoint that is down and was never up. Later the endpoint is up and
+// then fails. Its connections must be reported as cut only after this failure.
 func TestDownIsCut(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, strings.Replace(watched, "panic_threshold = 60, ", "", 1))

@@ -75,7 +75,7 @@ func (m *fleetNode) apply(name balancer.Name, vip, endpoint string) client.Resul
 		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
 	}}
-	wait.For(m.t, wait.Patience, "etcd to take a service", func() bool { // it may still be starting
+	wait.For(m.t, wait.Patience, "etcd to accept a service", func() bool { // it may still be starting
 		r, err = m.writer.Apply(m.t.Context(), change)
 		return err == nil
 	})
@@ -93,7 +93,7 @@ func (m *fleetNode) answers(vip, want string) {
 }
 
 // TestFleet defines services in etcd and in the node's file, two of them with the same name. All
-// must be served, and for the common name the node's own.
+// must be served. Of the two with the same name, the node's own must be served.
 func TestFleet(t *testing.T) {
 	server(t, "127.41.1.1:9001", "shared")
 	server(t, "127.41.1.1:9002", "own")
@@ -153,8 +153,8 @@ func (m *fleetNode) waitForNoProblems() {
 	wait.For(m.t, 0, "an end of problems", func() bool { return m.problems() == "" })
 }
 
-// wantStoreEvents requires these events of etcd. It ignores events about late answers, which occur
-// on a busy machine.
+// wantStoreEvents requires these events about etcd. It ignores events about late answers, which
+// occur on a busy machine.
 func (m *fleetNode) wantStoreEvents(want ...string) {
 	m.t.Helper()
 	var got []string
@@ -178,7 +178,7 @@ func (m *fleetNode) wantStoreEvents(want ...string) {
 }
 
 // TestFleetNeverRead starts a node while etcd does not run. The node's own services must be served,
-// and the status must have the reason why etcd's are not.
+// and the status must show why the services in etcd are not.
 func TestFleetNeverRead(t *testing.T) {
 	server(t, "127.41.1.3:9001", "own")
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -29,7 +29,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	client := m.etcd.Client()
 	put := func(key, text string) {
 		t.Helper()
-		wait.For(t, wait.Patience, "etcd to take "+key, func() bool { // it may still be starting
+		wait.For(t, wait.Patience, "etcd to accept "+key, func() bool { // it may still be starting
 			_, err := client.Put(t.Context(), "/vipd"+key, text)
 			return err == nil
 		})
@@ -168,7 +168,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	}
 	state("127.44.1.3:9001:down/0")
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
-		t.Errorf("problems = %s, want only that all endpoints fail", p) // it is normal that others run it
+		t.Errorf("problems = %s, want only that all endpoints fail", p) // that only other nodes run the check is not a problem
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and services from etcd may run no programs on this host: health.allow_exec of its config allows that") {
 		t.Errorf("CheckNow of an exec check = %+v, %v, want an error", r, err)

@@ -123,7 +123,7 @@ func TestTwoReplace(t *testing.T) {
 }
 
 // TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. It must wait
-// for the end of the other, and then start.
+// until the other vipd has ended, and then start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})

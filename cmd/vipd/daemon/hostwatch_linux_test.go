@@ -59,7 +59,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 }
 
 // TestReportsUsedPorts serves on a port at which a program of the host listens. vipd must report
-// that it receives the clients of that program.
+// that it now receives that program's clients.
 func TestReportsUsedPorts(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "ip", "nc")
@@ -103,8 +103,8 @@ func TestUnownedWithoutOwnership(t *testing.T) {
 	}
 }
 
-// TestReportsLostFiles removes run_dir of a running daemon. Monitoring must report that, because
-// vipctl can't reach the daemon, and the advised command must fix it.
+// TestReportsLostFiles removes run_dir of a running daemon. Because vipctl can't reach the daemon,
+// /readyz, a metric and the log must report that. The advised command must fix it.
 func TestReportsLostFiles(t *testing.T) {
 	log := &journaled{}
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}

@@ -36,7 +36,7 @@ func TestAnswersWithTenThousandServices(t *testing.T) {
 		"scrape":  n.scrape,
 		"health":  n.requestPage("/healthz"),
 	} {
-		wait.For(t, 0, fmt.Sprintf("%s to take %s of a core at most", what, most), func() bool { // includes everything else that the process does
+		wait.For(t, 0, fmt.Sprintf("%s to use %s of a core at most", what, most), func() bool { // includes everything else that the process does
 			used := processTime(t)
 			n.retry(what, ask)
 			used = processTime(t) - used

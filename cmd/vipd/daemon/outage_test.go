@@ -113,8 +113,8 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	}
 }
 
-// TestAllowExecIsFollowed changes the programs that checks may run. The change must apply at once,
-// and must not require a restart.
+// TestAllowExecIsFollowed sets health.allow_exec while vipd runs. The reload must not report that
+// this requires a restart.
 func TestAllowExecIsFollowed(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	server(t, "127.42.1.1:9002", "two")

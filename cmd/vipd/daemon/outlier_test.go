@@ -75,8 +75,8 @@ func (n *node) askUntil(vip, want string) {
 }
 
 // TestRefusingEndpointIsEjected makes one of two endpoints refuse connections. It must be ejected,
-// then be tried again, and be ejected for longer each time. After it accepts connections it must
-// stay in use, and connections of the other endpoint must survive. On a busy machine the test may
+// then be tried again, and be ejected for longer each time. After it accepts connections again, it
+// must stay in use. Connections to the other endpoint must survive. On a busy machine the test may
 // miss the first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second

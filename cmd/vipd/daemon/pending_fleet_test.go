@@ -14,7 +14,7 @@ import (
 
 // TestPendingFleet starts a pending change for another node, and then for this node. Only the
 // second may be served here, even after a restart without etcd. At the deadline, the node must
-// revert it without etcd.
+// revert this change without etcd.
 func TestPendingFleet(t *testing.T) {
 	a := joinFleet(t, "")
 	first := a.apply("web", "127.41.0.9", "127.41.1.9:9001")

@@ -14,8 +14,8 @@ import (
 )
 
 // TestPendingChange starts pending changes of the file, and kills vipd with SIGKILL during them.
-// The pending text must be served until an abort or the deadline, even after the kill, and then the
-// file. A confirmed text must stay.
+// The pending text must be served until an abort or the deadline, even after the kill. Then the
+// file must be served again. A confirmed text must stay.
 func TestPendingChange(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	bin := program.Bin(t)
