@@ -53,7 +53,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	g.write(mode(to, wait.Scaled(2*time.Second)), 1)
 	lab.Eventually(t, time.Minute, "the end of the connection to an endpoint that is gone", func() error {
 		if err := echoes(c); err == nil {
-			return fmt.Errorf("it lives")
+			return fmt.Errorf("the connection still exists")
 		}
 		return nil
 	})

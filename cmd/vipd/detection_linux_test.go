@@ -71,14 +71,14 @@ func (a *audience) since(begin time.Time) []asked {
 	return all
 }
 
-// hasAnswerOf reports whether a server answers requests that started after a time.
+// hasAnswerOf reports whether the server has answered a request that started at or after begin.
 func (a *audience) hasAnswerOf(server string, begin time.Time) bool {
 	return slices.ContainsFunc(a.since(begin), func(q asked) bool { return q.server == server })
 }
 
-// maxAsked is the maximum number of concurrent requests of an audience, which is more than are late
-// by a client's timeout. Otherwise a slow machine would have less and less time for everything
-// else.
+// maxAsked is the maximum number of concurrent requests of an audience. It is twice the number of
+// requests that start within a client's timeout. Without a limit, requests would pile up on a slow
+// machine.
 const maxAsked = 2 * int(patience/pace)
 
 // send sends requests from a namespace until stop is closed.
@@ -168,8 +168,8 @@ var (
 	panickyVIP = netip.MustParseAddrPort("10.96.0.51:80")
 )
 
-// found waits until every endpoint of the second server, and of the two services without a healthy
-// endpoint, is up or down.
+// found waits until all endpoints that fail on request have the verdict want: the endpoints of the
+// second server, and of the services quiet and panicky.
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()
 	lab.Eventually(g.t, within, "endpoints to be found "+string(want), func() error {

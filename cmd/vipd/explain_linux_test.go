@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// explains checks that the mode in use explains a connection correctly, and the result of a
+// explains checks the explanation of the open connection in the mode in use, and the result of a
 // connection from this node.
 func (g *gateway) explains(open net.Conn) {
 	g.t.Helper()
@@ -31,9 +31,9 @@ func (g *gateway) explains(open net.Conn) {
 	var e api.Explanation
 	lab.Eventually(g.t, time.Minute, "an explanation", func() (err error) { // vipd may be short of CPU time
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
-			err = errors.New(e.Live.Error) // also for its own connection
+			err = errors.New(e.Live.Error) // this node's connection may also be late
 		}
-		for _, s := range e.Steps { // and for the host's connections, which include connections of other tests
+		for _, s := range e.Steps { // the list of the host's connections may also be late: it includes those of other tests
 			if strings.Contains(s.Text, "was not complete in time") {
 				err = errors.New(s.Text)
 			}
@@ -93,7 +93,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !told[event+" "+c.LocalAddr().String()] {
-			return fmt.Errorf("no %s of %s is told", event, c.LocalAddr())
+			return fmt.Errorf("no event %s of %s", event, c.LocalAddr())
 		}
 		return nil
 	}
@@ -103,12 +103,12 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 			_ = c.Close()
 		}
 	}()
-	lab.Eventually(g.t, 30*time.Second, "being told of connections that begin", func() error {
+	lab.Eventually(g.t, 30*time.Second, "events of connections that start", func() error {
 		_, another := g.ask(g.client)
 		opened = append(opened, another)
 		begun = slices.DeleteFunc(slices.Clone(opened), func(c net.Conn) bool { return seen(api.Began, c) != nil })
 		if len(begun) < 4 { // with two endpoints, every second client reaches the same endpoint again
-			return fmt.Errorf("%d of %d are told", len(begun), len(opened))
+			return fmt.Errorf("events of %d connections, want %d", len(begun), len(opened))
 		}
 		return nil
 	})
@@ -141,7 +141,7 @@ func (g *gateway) logged(client netip.AddrPort) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it says of %s nothing: %v\n%s", client, err, text)
+	return fmt.Errorf("the access log has no line of %s: %v\n%s", client, err, text)
 }
 
 // reuses checks that a client is served at the port of an earlier connection that was ended.

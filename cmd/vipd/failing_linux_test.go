@@ -74,7 +74,7 @@ func failures() []failure {
 	}
 }
 
-// certificates has a valid certificate of a server's name, an expired certificate, and another
+// certificates holds a valid certificate of a server's name, an expired certificate, and another
 // server's certificate.
 type certificates struct {
 	of    map[string]*tls.Certificate
@@ -233,8 +233,8 @@ const ready = "ready "
 // patience is a client's timeout, which is longer than a check's timeout.
 const patience = time.Second
 
-// request sends a request to a VIP over a new connection, in the way of the site's clients. It
-// returns the name of the server that answers.
+// request sends a request to a VIP over a new connection, as the site's clients do. It returns the
+// name of the server that answers.
 func (s *site) request(from *lab.NS, at netip.AddrPort) (string, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), scaled(patience))
 	defer cancel()

@@ -43,7 +43,7 @@ type gateway struct {
 	daemon *daemon.Daemon
 	api    *api.Client
 	stop   func() // ends the daemon and waits
-	// replaced waits for the end of the vipd that replaces has replaced.
+	// replaced waits for the end of the old vipd after a call of replaces.
 	replaced func()
 }
 
@@ -365,7 +365,7 @@ func sameRules(before, after string) bool {
 }
 
 // TestRestartInAnotherMode starts vipd in one mode after another mode. Each must serve, and remove
-// the rules that the mode before left.
+// the rules that the previous mode left.
 func TestRestartInAnotherMode(t *testing.T) {
 	g := newGateway(t)
 	for _, mode := range []string{"iptables", "userspace", "iptables"} {

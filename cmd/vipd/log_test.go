@@ -11,7 +11,7 @@ import (
 )
 
 // TestJournalLines logs to the journal. Each line must start with its priority, regardless of its
-// logger. Text lines must have no additional time and level, and JSON lines must keep them.
+// logger. Text lines must have neither time nor level, and JSON lines must keep both.
 func TestJournalLines(t *testing.T) {
 	write := func(format string, journal bool) []string {
 		var out strings.Builder
@@ -46,8 +46,8 @@ func TestJournalLines(t *testing.T) {
 	}
 }
 
-// TestLibrariesAreHeard makes an HTTP handler panic. The log must have the panic. The log must have
-// a warning, even if its level is warning.
+// TestLibrariesAreHeard makes an HTTP handler panic. The panic must be in the log as a warning,
+// even if the log's level is warning.
 func TestLibrariesAreHeard(t *testing.T) {
 	out, in := io.Pipe()
 	if _, err := newLog(in, true, "warn", "text"); err != nil {

@@ -21,14 +21,14 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 	return s.Builder.Write(line)
 }
 
-// TestLogTakesNoLines writes to a log that blocks. Writers must not wait. The log must later have
-// the first lines, and the number of dropped lines in its own format. The end must wait for some
-// seconds only.
+// TestLogTakesNoLines writes to a log that blocks. Writers must wait only once, for stalledAfter.
+// The log must later have the first lines, and the number of dropped lines in its own format. The
+// end must wait only for lastLines.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &stalledLog{answers: make(chan struct{})}
 		q := startLogQueue(to, stalledAfter)
-		own, err := newHandler(to, true, "info", "json") // log would make it the log of libraries for good, beyond this bubble
+		own, err := newHandler(to, true, "info", "json") // q.log would permanently make it the log of libraries, even after this bubble
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +43,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "dropped")
 		fmt.Fprintln(q, "dropped")
 		if waited := time.Since(began); waited != stalledAfter {
-			t.Errorf("the queue waited for two lines for %s", waited)
+			t.Errorf("writing two lines took %s, want stalledAfter", waited)
 		}
 		close(to.answers)
 		synctest.Wait()
@@ -64,7 +64,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "never")
 		began = time.Now()
 		if q.end(); time.Since(began) != lastLines {
-			t.Errorf("the end took %s", time.Since(began))
+			t.Errorf("the end took %s, want lastLines", time.Since(began))
 		}
 		close(to.answers)
 	})

@@ -8,7 +8,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSRestart restarts vipd in ipvs mode while clients, on other hosts and on this one, connect
+// TestIPVSRestart restarts vipd in ipvs mode while clients on other hosts and on this host connect
 // in sequence. The kernel must serve all of them, and each must be counted once.
 func TestIPVSRestart(t *testing.T) {
 	lab.NeedIPVS(t)
@@ -30,7 +30,7 @@ func TestIPVSRestart(t *testing.T) {
 			return fmt.Errorf("%v, %w", services, err)
 		}
 		if got, want := services[0].Ports[0].Connections, uint64(clients.done.Load()); got != want {
-			return fmt.Errorf("counted %d connections of %d", got, want)
+			return fmt.Errorf("counted connections = %d, want %d", got, want)
 		}
 		return nil
 	})

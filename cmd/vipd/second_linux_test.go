@@ -60,8 +60,8 @@ func (g *gateway) kernel() string {
 	}, "\n")
 }
 
-// TestSecondVipd starts vipd in a network namespace with a running vipd. It is refused, whatever
-// its run_dir and mode.
+// TestSecondVipd starts vipd in a network namespace with a running vipd. It must be refused,
+// regardless of its run_dir and mode.
 func TestSecondVipd(t *testing.T) {
 	g := newGateway(t)
 	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // if iptables has filters, the guard has a chain in them

@@ -149,7 +149,7 @@ func switching(t *testing.T, names ...string) {
 		// machine has more of them. The total of a mode, which must not be lost, is far higher.
 		got, want := services[0].Ports[0].Connections, uint64(l.done.Load())+uint64(len(open))
 		if got+want/20 < want {
-			return fmt.Errorf("counted %d connections of %d: what a mode counted that was left is lost", got, want)
+			return fmt.Errorf("counted connections = %d, want %d: the counts of a former mode are lost", got, want)
 		}
 		return nil
 	})
@@ -291,7 +291,7 @@ func TestSwitchByFile(t *testing.T) {
 	g.write(settings("userspace", "auto"), 0, 1)
 	g.start()
 	if got := g.Host().ReadSysctl(liberal); got != "1" {
-		t.Errorf("%s = %s while redirects lead here, want 1", liberal, got)
+		t.Errorf("%s = %s in userspace mode, want 1", liberal, got)
 	}
 	g.write(settings("iptables", "auto"), 0, 1)
 	wait.For(t, 20*time.Second, "the mode to change", func() bool {
@@ -346,7 +346,7 @@ func TestBytesOverSwitches(t *testing.T) {
 				return err
 			}
 			if p := services[0].Ports[0]; p.In != conns[0].In || p.Out != conns[0].Out || p.In == 0 {
-				return fmt.Errorf("%d and %d bytes are counted of a connection with %d and %d", p.In, p.Out, conns[0].In, conns[0].Out)
+				return fmt.Errorf("counted bytes = %d and %d, want the connection's %d and %d", p.In, p.Out, conns[0].In, conns[0].Out)
 			}
 			return nil
 		})

@@ -17,8 +17,8 @@ import (
 )
 
 // These are the remains of an earlier version in iptables mode on a host without nf_tables. Its
-// guard in iptables and ipsets accepts only translated connections, and a rule leads the VIP to an
-// endpoint that no longer exists.
+// guard in iptables and ipsets accepts only translated connections, and a rule sends the VIP's
+// connections to an endpoint that no longer exists.
 const (
 	formerSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -131,8 +131,8 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	}
 }
 
-// TestStrictModeWithoutTables starts vipd with strict_mode on such a host. It must refuse, and the
-// earlier version's rules must stay.
+// TestStrictModeWithoutTables starts vipd with strict_mode on a host whose nf_tables can't hold the
+// guard. It must refuse to start, and the earlier version's rules must stay.
 func TestStrictModeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")

@@ -17,7 +17,8 @@ import (
 
 // TestUnansweredEndpointIsAProblem serves two endpoints, one without a route back to the client.
 // The problem must name it, its likely cause and the commands that fix it. explain must report it
-// in its first line. All views must count it, and none the other endpoint.
+// in its first line. All views must count its unanswered connections, and none for the other
+// endpoint.
 func TestUnansweredEndpointIsAProblem(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")
