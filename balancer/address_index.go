@@ -17,8 +17,8 @@ type AddressIndex struct {
 // At returns the services that use a.
 func (x *AddressIndex) At(a netip.Addr) []Name { return x.services[a] }
 
-// Update indexes the addresses that a service uses in the given inputs. If the service does not
-// exist there, its entry is deleted.
+// Update sets the entry of a service to the addresses of its VIPs and endpoints in the given
+// inputs. If the inputs do not contain the service, Update deletes the entry.
 func (x *AddressIndex) Update(name Name, in *Inputs) {
 	if x.services == nil {
 		x.services, x.named = map[netip.Addr][]Name{}, map[Name][]netip.Addr{}
@@ -51,8 +51,9 @@ func (x *AddressIndex) Update(name Name, in *Inputs) {
 }
 
 // ChangedAddresses returns the addresses that belong to different nodes in two Envs, or that only
-// one Env reserves. The changes affect only services that use these addresses. The cost grows with
-// the changes and with this node's addresses, but not with the number of other nodes.
+// one of the Envs reserves. The differences affect only services that use these addresses. The cost
+// depends on the number of differences and of this node's addresses, but not on the number of other
+// nodes.
 func ChangedAddresses(before, after *Env) (changed []netip.Addr) {
 	for a := range snap.Diff(before.Nodes, after.Nodes) {
 		changed = append(changed, a)
@@ -85,14 +86,14 @@ func changedReserved(before, after *Env) (changed []Reserved) {
 	return changed
 }
 
-// SameTrust reports whether two Envs trust the same endpoints, except for endpoints at
-// [ChangedAddresses].
+// SameTrust reports whether two Envs trust the same endpoints. It ignores endpoints at the
+// addresses that [ChangedAddresses] returns.
 func SameTrust(a, b *Env) bool {
 	return slices.Equal(a.Allowed, b.Allowed) && slices.Equal(a.AllowedEndpoints, b.AllowedEndpoints) &&
 		!slices.ContainsFunc(changedReserved(a, b), func(r Reserved) bool { return r.Etcd && r.Port != 0 })
 }
 
-// difference yields the addresses of the sorted list a that are missing in the sorted list b.
+// difference yields the addresses of the sorted list a that are missing from the sorted list b.
 func difference(a, b []netip.Addr) func(yield func(netip.Addr) bool) {
 	return func(yield func(netip.Addr) bool) {
 		for _, x := range a {

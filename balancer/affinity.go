@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// AffinityScope determines which ports lead a client to the same endpoint.
+// AffinityScope is the set of ports on which a client gets the same endpoint.
 type AffinityScope string
 
 // The scopes are a single port, all ports of a service, and all services on a VIP that have
@@ -22,8 +22,8 @@ func (AffinityScope) Values() []string {
 	return []string{string(PortScope), string(ServiceScope), string(VIPScope)}
 }
 
-// AffinityMemory identifies a memory of clients and their endpoints. Frontends with an equal
-// AffinityMemory share it.
+// AffinityMemory identifies a memory: a table of clients and the endpoint of each. Frontends with
+// an equal AffinityMemory share the table.
 type AffinityMemory struct {
 	// Key is the frontend's key. Its port and protocol are zero if all ports share the memory.
 	Key
@@ -54,14 +54,16 @@ func (f *Frontend) AffinityMemories() []AffinityMemory {
 	return []AffinityMemory{vip, service}
 }
 
-// IsForeign reports whether an endpoint in the memory of a VIP belongs only to other services.
+// IsForeign reports whether an endpoint from the memory of a VIP belongs to other services, but not
+// to the service of f.
 func (f *Frontend) IsForeign(endpoint netip.AddrPort) bool {
 	_, found := slices.BinarySearchFunc(f.Foreign, endpoint.Addr(), netip.Addr.Compare)
 	return found && endpoint.Port() == 0
 }
 
-// withForeign returns a copy of f with its foreign endpoints, which services with the same memory
-// have but own, the service of f, does not have. If there are none, it returns f.
+// withForeign returns a copy of f with its field Foreign set. A foreign endpoint belongs to another
+// service with the same memory, and not to own, the service of f. If there is no foreign endpoint,
+// withForeign returns f.
 func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledService]) *Frontend {
 	if f.AffinityScope != VIPScope {
 		return f
@@ -86,7 +88,7 @@ func withForeign(f *Frontend, own *compiledService, services iter.Seq[*compiledS
 	return &g
 }
 
-// sharesMemory reports whether the service has a frontend that shares the memory of a VIP with f.
+// sharesMemory reports whether a frontend of the service uses the same memory of a VIP as f.
 func (u *compiledService) sharesMemory(f *Frontend) bool {
 	return slices.ContainsFunc(u.claims, func(g *Frontend) bool {
 		return g.AffinityScope == VIPScope && g.Addr == f.Addr && g.AffinityPrefix == f.AffinityPrefix
@@ -98,7 +100,7 @@ func (u *compiledService) has(a netip.Addr) bool {
 	return slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return e.Address == a })
 }
 
-// neighbours yields the compiled services that use an address.
+// neighbours yields the compiled services that have a VIP or an endpoint at an address.
 func (c *Compiler) neighbours(a netip.Addr) iter.Seq[*compiledService] {
 	return func(yield func(*compiledService) bool) {
 		for _, name := range c.index.At(a) {
@@ -109,8 +111,8 @@ func (c *Compiler) neighbours(a netip.Addr) iter.Seq[*compiledService] {
 	}
 }
 
-// markSharers marks the frontends that share the memory of a VIP with a claim of u, because their
-// foreign endpoints may have changed.
+// markSharers marks each frontend with VIPScope on a VIP where u also claims a frontend with
+// VIPScope. The foreign endpoints of these frontends may have changed.
 func (c *Compiler) markSharers(w *work, u *compiledService) {
 	for _, f := range u.claims {
 		if f.AffinityScope != VIPScope {
@@ -126,7 +128,8 @@ func (c *Compiler) markSharers(w *work, u *compiledService) {
 	}
 }
 
-// AffinityClient returns the address under which the memories of f hold a client.
+// AffinityClient returns the key of a client in the memories of f: the client's address, or the
+// first address of its network if AffinityPrefix groups clients.
 func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	client = client.Unmap().WithZone("")
 	isForeign := client.Is6() && f.Addr.Is4() // only a PROXY header names such a client
@@ -136,10 +139,10 @@ func (f *Frontend) AffinityClient(client netip.Addr) netip.Addr {
 	return netip.PrefixFrom(client, f.AffinityPrefix).Masked().Addr()
 }
 
-// AffinityEndpoint returns the form in which the memories of f hold the backend at an address. With
-// PortScope, it is the backend's address and port. With a wider scope, it is the address and the
-// backend's rank among the backends with that address. The port would not be sufficient, because it
-// can differ between frontends.
+// AffinityEndpoint returns the value that the memories of f store for the backend at an address and
+// port. With PortScope, the value is the address and port. With a wider scope, the backend's rank
+// among the backends with that address replaces the port, because ports can differ between
+// frontends.
 func (f *Frontend) AffinityEndpoint(at netip.AddrPort) netip.AddrPort {
 	if !f.AffinityScope.beyondPort() {
 		return at
@@ -210,7 +213,7 @@ func (c *Capabilities) nearestScope(s AffinityScope) AffinityScope {
 	return ""
 }
 
-// reportAffinity reports the scope and the prefix if c does not support them.
+// reportAffinity reports affinity_scope and affinity_prefix if c does not support their values.
 func (u *compiledService) reportAffinity(c *Capabilities) {
 	s := u.service
 	if s.Affinity != ClientIPAffinity {

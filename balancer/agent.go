@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Agent defines the agents on the hosts of a service's endpoints. An agent answers each connection
-// with a line about its endpoint.
+// Agent configures the agents of a service's endpoints. An agent is a program on an endpoint's
+// host. It answers each connection with a line about the state of the endpoint.
 type Agent struct {
 	// Port is the agent's port at the endpoint's address.
 	Port uint16 `toml:"port" range:"1,65535"`
-	// Interval is the time between two questions. Default 5s.
+	// Interval is the time between two queries. Default 5s.
 	Interval time.Duration `toml:"interval" range:"1s,1h"`
 }
 
@@ -23,10 +23,10 @@ func (a *Agent) SetDefaults() { a.Interval = 5 * time.Second }
 // Example returns a valid agent, for messages.
 func (a *Agent) Example() string { return "{ port = 9707 }" }
 
-// maxAgentTimeout limits the time for an answer.
+// maxAgentTimeout is the maximum time that vipd waits for an agent's answer.
 const maxAgentTimeout = 2 * time.Second
 
-// Question returns the check that asks the agent.
+// Question returns the check that queries the agent.
 func (a *Agent) Question() *Health {
 	return &Health{
 		Type: agentHealth, Port: a.Port, Interval: a.Interval, FastInterval: a.Interval,
@@ -34,29 +34,29 @@ func (a *Agent) Question() *Health {
 	}
 }
 
-// agentHealth is the type of the check that asks an agent. No definition can have it.
+// agentHealth is the type of the check that queries an agent. Users can't set this type.
 const agentHealth HealthType = "agent"
 
-// IsAgent reports whether h asks an agent.
+// IsAgent reports whether h queries an agent.
 func (h *Health) IsAgent() bool { return h.Type == agentHealth }
 
 // AgentState is the state that an agent requests for its endpoint.
 type AgentState string
 
-// The states. The zero value is up.
+// The states of an agent. The zero value means up.
 const (
 	AgentUp      AgentState = ""
 	AgentDrained AgentState = "drain"
 	AgentDown    AgentState = "down"
 )
 
-// AgentAnswer is the answer of an agent.
+// AgentAnswer is the state of an agent after its latest answer.
 type AgentAnswer struct {
 	State AgentState `json:"state,omitempty"`
 	// Drained reports whether the agent has requested a drain that lasts until it answers "ready",
 	// even while State is down.
 	Drained bool `json:"drained,omitempty"`
-	// Percent is the share of the configured weight, 0 to 100.
+	// Percent is the share of the configured weight that the agent requests, 0 to 100.
 	Percent int `json:"percent"`
 	// Text is the line that the agent sent.
 	Text string `json:"text"`
@@ -65,8 +65,8 @@ type AgentAnswer struct {
 // NextAnswer returns the answer after the agent has sent another line. Lines have the format of
 // HAProxy's agent checks: a percentage of the weight, and states such as "up", "ready", "drain",
 // "maint", "down" or "stopped". Text after "#" is ignored. Only "ready" ends a drain, and only "up"
-// ends down. If a line lacks a state or a percentage, the previous value remains. The bool is false
-// if the line has no known word.
+// ends the state down. If a line lacks a state or a percentage, the previous value remains. The
+// bool is false if the line has no known word.
 func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 	words, _, _ := strings.Cut(line, "#")
 	known, down := false, a.State == AgentDown
@@ -101,7 +101,8 @@ func (a AgentAnswer) NextAnswer(line string) (AgentAnswer, bool) {
 // weight.
 func FirstAnswer() AgentAnswer { return AgentAnswer{Percent: 100} }
 
-// answered applies the answer of the agent to c. A weight in override o has priority.
+// answered applies the answer of the agent to c. A weight in the override o has priority over the
+// agent's percentage.
 func (c *candidate) answered(a AgentAnswer, o *Override) {
 	if o == nil || o.Weight == nil {
 		c.percent = a.Percent
@@ -111,23 +112,23 @@ func (c *candidate) answered(a AgentAnswer, o *Override) {
 	}
 }
 
-// drains reports whether the answer drains the endpoint. A draining setting in override o has
+// drains reports whether the answer drains the endpoint. A draining setting in the override o has
 // priority.
 func (a AgentAnswer) drains(o *Override) bool {
 	return a.State == AgentDrained && (o == nil || o.Draining == nil)
 }
 
-// Refuses reports whether the endpoint gets no new connections because of the answer. The settings
-// in override o have priority.
+// Refuses reports whether the endpoint gets no new connections because of the answer. A weight or a
+// draining setting in the override o has priority, except over the state down.
 func (a AgentAnswer) Refuses(o *Override) bool {
 	return a.State == AgentDown || a.drains(o) || a.Percent == 0 && (o == nil || o.Weight == nil)
 }
 
-// agentSteps is the number of steps into which an agent divides a weight.
+// agentSteps is the value of Percent that means the full weight.
 const agentSteps = 100
 
-// scaleByAgents reduces weights to the percentages of agents. A percent of weight 1 must be a whole
-// number, so all weights are multiplied by 100, or by less if the maximum weight requires it.
+// scaleByAgents reduces weights to the percentages of agents. One percent of weight 1 must be a
+// whole number, so all weights are multiplied by 100, or by less if the maximum weight requires it.
 func scaleByAgents(candidates []candidate) {
 	heaviest, scaled := 1, false
 	for i := range candidates {

@@ -7,7 +7,7 @@ import (
 )
 
 // Capabilities describes the features that a mode supports on this host. The compiler reports each
-// setting beyond them as a problem, and the mode serves the nearest alternative.
+// unsupported setting as a problem, and uses the nearest supported alternative if there is one.
 type Capabilities struct {
 	// Mode is the name of the mode, for messages.
 	Mode string
@@ -15,7 +15,7 @@ type Capabilities struct {
 	Protocols []Protocol
 	// MaxPorts is the maximum number of ports of a range. 0 means that ranges are not served.
 	MaxPorts int
-	// RangeAffinity reports whether a client can stay on its endpoint of a range.
+	// RangeAffinity reports whether affinity works on ranges of ports.
 	RangeAffinity bool
 	// MovesRanges reports whether a range of ports can be mapped to another range at the endpoints.
 	MovesRanges bool
@@ -47,8 +47,8 @@ type Capabilities struct {
 	AffinityScopes []AffinityScope
 	// AffinityPrefix reports whether affinity can group clients by a prefix of their address.
 	AffinityPrefix bool
-	// Slots limits the precision of weights: a frontend divides new connections into this many
-	// parts, or SlotsEach for each endpoint, if that is more. Zero means that weights are exact.
+	// Slots limits the precision of weights. A frontend divides new connections into Slots parts,
+	// or into SlotsEach parts per endpoint if that is more. If Slots is zero, weights are exact.
 	Slots, SlotsEach int
 	// EnforcesSources reports whether the mode itself enforces source_ranges, even if the host's
 	// guard can't.
@@ -126,7 +126,8 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 }
 
-// serves reports whether the mode serves port i of the service, and the reason if it does not.
+// serves reports whether the mode serves port i of the service. If not, it adds a problem that
+// explains the reason.
 func (u *compiledService) serves(c *Capabilities, i int) bool {
 	p := &u.service.Ports[i]
 	switch {
@@ -169,10 +170,10 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 	}
 }
 
-// reportEach calls report for each matching endpoint of the service's definition, with the path of
-// its field. It calls report once for all matching endpoints that were registered separately, and
-// once for the endpoints of each lookup. Such endpoints have no field, so the text in whose
-// describes them.
+// reportEach calls the function report for the endpoints that has selects. For each selected
+// endpoint in the service's definition, it passes the path of the endpoint's field. It calls report
+// once for all endpoints that were registered separately, and once for the endpoints of each
+// lookup. These endpoints have no field of their own, so the argument whose describes them.
 func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has func(*Endpoint) bool, report func(field, whose string)) {
 	var own map[*Endpoint]int
 	var registered []*Endpoint
@@ -205,8 +206,8 @@ func (u *compiledService) reportEach(endpoints []*Endpoint, field string, has fu
 	}
 }
 
-// lookupField returns the field that requests lookup l. It is "endpoints" for a registered
-// endpoint.
+// lookupField returns the path of the field that requests lookup l. It returns "endpoints" if the
+// endpoint was registered separately.
 func (u *compiledService) lookupField(l Lookup) string {
 	if l.Kind != HostLookup {
 		return "discover"
@@ -218,7 +219,7 @@ func (u *compiledService) lookupField(l Lookup) string {
 	return element("endpoints", i, "address")
 }
 
-// firstAndCount names the first endpoint and counts the others.
+// firstAndCount names the first endpoint and counts the others, for messages.
 func firstAndCount(endpoints []*Endpoint) string {
 	first := endpoints[0].Address.String()
 	if len(endpoints) > 1 {
@@ -227,7 +228,8 @@ func firstAndCount(endpoints []*Endpoint) string {
 	return first
 }
 
-// reportUntranslated reports the ports and settings that require translated packets.
+// reportUntranslated reports the ports and settings that a forwarding method without address
+// translation can't serve.
 func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpoint, nearest func(field, what, instead string)) {
 	s := u.service
 	for i := range s.Ports {
@@ -261,8 +263,8 @@ func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpo
 	}
 }
 
-// nearestScheduler returns the replacement of a scheduler. The bool is false if the mode supports
-// the scheduler itself.
+// nearestScheduler returns the scheduler that replaces s. The replacement depends on the forwarding
+// method. The bool is false if the mode supports s itself.
 func (c *Capabilities) nearestScheduler(s Scheduler, by Forward) (Scheduler, bool) {
 	n, ok := c.Nearest[s]
 	if ok && c.Stateless && slices.Contains(c.Untranslated, by) {
@@ -297,7 +299,7 @@ func (c *Capabilities) fit(f *Frontend) {
 	if f.Key.Port.IsRange() {
 		f.MSS = 0
 	}
-	if !c.ProxyProtocol || f.Proto != TCP && f.ProxyProtocol != ProxyProtocolV2 { // only version 2 knows datagrams
+	if !c.ProxyProtocol || f.Proto != TCP && f.ProxyProtocol != ProxyProtocolV2 { // only version 2 supports datagrams
 		f.ProxyProtocol = NoProxyProtocol
 	}
 	if f.Proto != TCP {

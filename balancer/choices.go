@@ -42,7 +42,7 @@ func ModeNames() []string { return []string{"auto", "ipvs", "nftables", "iptable
 // Affinity is the rule that keeps a client on its endpoint.
 type Affinity string
 
-// The affinities.
+// The values of Affinity.
 const (
 	NoAffinity       Affinity = "none"
 	ClientIPAffinity Affinity = "client_ip"
@@ -54,7 +54,8 @@ func (Affinity) Values() []string { return []string{"none", "client_ip"} }
 // SNAT determines when the node's address replaces the client's in packets to the endpoint.
 type SNAT string
 
-// The values. Auto replaces the address only if replies would otherwise bypass the node.
+// The values of SNAT. AutoSNAT replaces the address only if replies would otherwise bypass the
+// node.
 const (
 	AutoSNAT   SNAT = "auto"
 	AlwaysSNAT SNAT = "always"
@@ -90,7 +91,7 @@ const NoEndpointHealth EndpointHealth = "none"
 // Values lists the possible values.
 func (EndpointHealth) Values() []string { return []string{string(NoEndpointHealth)} }
 
-// Locality prefers or requires endpoints nearby.
+// Locality determines whether nearby endpoints are preferred or required.
 type Locality string
 
 // These are the localities. With NodeOnly, a service without an endpoint on this node is treated as
@@ -105,10 +106,10 @@ const (
 // Values lists the possible values.
 func (Locality) Values() []string { return []string{"any", "prefer_zone", "prefer_node", "node_only"} }
 
-// NoEndpoints is the treatment of clients while no endpoint is up.
+// NoEndpoints determines how clients are treated while no endpoint is usable.
 type NoEndpoints string
 
-// These are the values: send a TCP reset or an ICMP port unreachable, or send nothing.
+// RejectClients sends a TCP reset or an ICMP port unreachable. DropClients sends nothing.
 const (
 	RejectClients NoEndpoints = "reject"
 	DropClients   NoEndpoints = "drop"
@@ -120,7 +121,7 @@ func (NoEndpoints) Values() []string { return []string{"reject", "drop"} }
 // ProxyProtocol is the version of the PROXY header that endpoints receive.
 type ProxyProtocol string
 
-// The versions.
+// The versions of the PROXY header.
 const (
 	NoProxyProtocol ProxyProtocol = "none"
 	ProxyProtocolV1 ProxyProtocol = "v1"
@@ -149,11 +150,11 @@ func (HealthType) Values() []string {
 	return []string{"tcp", "http", "https", "grpc", "dns", "udp", "exec"}
 }
 
-// OnFailure determines whether connections to an endpoint survive when its checks fail. By default
-// they do for TCP and SCTP, and UDP flows are cut.
+// OnFailure determines whether connections to an endpoint survive when its checks fail. By default,
+// TCP and SCTP connections survive, and UDP flows are cut.
 type OnFailure string
 
-// The values. The zero value is the default.
+// The values of OnFailure. The zero value means the default.
 const (
 	KeepOnFailure OnFailure = "keep"
 	CutOnFailure  OnFailure = "cut"

@@ -19,7 +19,7 @@ type candidate struct {
 	ejected    bool
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
-	agentDrain bool // only its agent drains it
+	agentDrain bool // its agent drains it, and nothing else does
 	agentDown  bool // its agent reports it as down
 	from       Lookup
 	former     bool // see Endpoint.Former
@@ -29,23 +29,24 @@ type candidate struct {
 // eligible reports whether the candidate's own state allows new connections.
 func (c *candidate) eligible() bool { return c.State == Active }
 
-// endpointCounts counts the endpoints of a port for one address family. Endpoints that may serve
-// here count in all, and in healthy unless their checks fail. Healthy endpoints that are not
-// backups count in usable, and endpoints that their agents report as down count in stopped. The
-// other fields count endpoints that may not serve: drained by an override, by agents or by
-// definition, of weight 0, or on another node.
+// endpointCounts counts the endpoints of a port in one address family. The field all counts the
+// endpoints that may serve here. Of these, healthy counts the endpoints whose checks do not fail,
+// usable counts the healthy endpoints that are not backups, and stopped counts the endpoints that
+// their agents report as down. The other fields count endpoints that may not serve here, by reason:
+// drained by an override, by an agent or by definition, of weight 0, or on another node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int
 }
 
-// panics reports whether the healthy share is below the panic threshold. Endpoints that their
-// agents report as down do not count, because they do not depend on a check.
+// panics reports whether the healthy share is below the panic threshold. It ignores endpoints that
+// their agents report as down, because that state does not come from a check.
 func (n endpointCounts) panics(h *Health) bool {
 	return h != nil && 100*n.healthy < h.PanicThreshold*(n.all-n.stopped)
 }
 
-// tooFew reports whether some endpoints are usable, but fewer than the service needs.
+// tooFew reports whether fewer endpoints are usable than MinUsable requires. It returns false if no
+// endpoint is usable, or if the panic threshold applies.
 func (n endpointCounts) tooFew(s *Service) bool {
 	return n.usable > 0 && n.usable < s.MinUsable && !n.panics(s.Health)
 }
@@ -72,9 +73,10 @@ func (n endpointCounts) idleReason() string {
 	return strings.Join(why, ", ")
 }
 
-// backends returns the backends of port p for a frontend at own: every endpoint of its family with
-// its state, sorted by address. They are built once per family. An endpoint at own itself is
-// omitted, because its connections would loop. The bool reports whether there was such an endpoint.
+// backends returns the backends of port p for a frontend whose own address and port are own. They
+// are the endpoints of the frontend's address family with their states, sorted by address. The
+// result is cached for each port and family. An endpoint at own is omitted because its connections
+// would loop. The bool reports whether there is such an endpoint.
 func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built portBackends, loops bool) {
 	key := portFamily{p, own.Addr().Is4()}
 	built, cached := c.ports[key]
@@ -89,7 +91,7 @@ func (c *serviceInputs) backends(env *Env, p *Port, own netip.AddrPort) (built p
 	return c.buildBackends(env, slices.Delete(c.candidates(p, own.Addr()), at, at+1)), true
 }
 
-// buildBackends builds backends from candidates, and counts them.
+// buildBackends decides the state of each candidate, and returns the backends with their counts.
 func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBackends {
 	markUnproven(candidates)
 	n := c.countEndpoints(env, candidates)
@@ -110,7 +112,8 @@ func (c *serviceInputs) buildBackends(env *Env, candidates []candidate) portBack
 	return portBackends{backends, n}
 }
 
-// candidates returns the endpoints at port p in the family of a, sorted by address.
+// candidates returns the candidates of port p in the address family of a, sorted by address and
+// port. If several endpoints have the same address and port, the first is used.
 func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	var candidates []candidate
 	for _, e := range c.joined.used {
@@ -122,8 +125,9 @@ func (c *serviceInputs) candidates(p *Port, a netip.Addr) []candidate {
 	return slices.CompactFunc(candidates, func(a, b candidate) bool { return a.Addr == b.Addr })
 }
 
-// markUnproven marks the candidates of a lookup that are not up while former endpoints of the same
-// lookup serve instead. They get no connections, and don't count.
+// markUnproven marks the new candidates of a lookup that are not known to be up while former
+// endpoints of the same lookup still serve. Marked candidates get no new connections and are not
+// counted.
 func markUnproven(candidates []candidate) {
 	var serving []Lookup
 	for i := range candidates {
@@ -180,10 +184,10 @@ func (c *serviceInputs) countEndpoints(env *Env, candidates []candidate) (n endp
 	return n
 }
 
-// activateAll makes all candidates that may serve here active, even if their checks fail. With so
-// few healthy endpoints, either the checks are probably wrong, or the healthy endpoints would be
-// overloaded. An endpoint that its agent reports as down stays down, because it does not depend on
-// a check.
+// activateAll makes all candidates that may serve here active, even if their checks fail. It is
+// called when the panic threshold applies: either the checks are probably wrong, or the few healthy
+// endpoints would be overloaded. An endpoint that its agent reports as down stays down, because
+// that state does not come from a check.
 func activateAll(env *Env, locality Locality, candidates []candidate) {
 	for i := range candidates {
 		k := &candidates[i]
@@ -256,10 +260,10 @@ func OverrideOf(in *Inputs, t Target) *Override {
 	return narrow.Inherit(wide)
 }
 
-// markUnselected marks eligible candidates that get no new connections because of other candidates:
-// remote, ejected and backup endpoints, and untested endpoints while enough others are up. NodeOnly
-// applies before the other rules, and preferences apply after them, so a backup nearby remains a
-// backup. Backups serve if too few others are usable.
+// markUnselected sets the state of eligible candidates that get no new connections because of
+// locality, of MinUsable, or of other candidates. NodeOnly is applied before the other rules.
+// PreferNode and PreferZone are applied after them, so a nearby backup remains a backup. If fewer
+// endpoints are usable than MinUsable requires, backups serve instead of them.
 func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candidate) {
 	locality := s.Locality
 	if locality == NodeOnly {
@@ -283,9 +287,9 @@ func markUnselected(env *Env, s *Service, n endpointCounts, candidates []candida
 	}
 }
 
-// enoughTested reports whether at least as many eligible candidates are known to be up as are
-// untested. Otherwise, when a service starts, the first endpoint that passes its check would get
-// all connections.
+// enoughTested reports whether at least half of the eligible candidates, and at least one, are
+// known to be up. Without this rule, the first endpoint that passes its check after the start of a
+// service would get all connections.
 func enoughTested(candidates []candidate) bool {
 	up, unknown := 0, 0
 	for i := range candidates {
@@ -324,7 +328,7 @@ func setAside(candidates []candidate, state BackendState, match func(*candidate)
 	}
 }
 
-// withMemory returns f with the ramps and drains of its backends.
+// withMemory returns f with the ramps and drains in the inputs applied to its backends.
 func withMemory(f *Frontend, in *Inputs) *Frontend { return addDrains(applyRamps(f, in), in) }
 
 // addDrains returns a copy of f with the removed backends that are still draining. If there are
@@ -354,8 +358,8 @@ func EndpointsOf(s *Service, in *Inputs) []*Endpoint {
 	return all
 }
 
-// listEndpoints returns the endpoints of EndpointsOf. The first registered of them were registered
-// separately from the service.
+// listEndpoints returns the endpoints of EndpointsOf. The result registered is the number of
+// endpoints at the start of the list that were registered separately from the service.
 func listEndpoints(s *Service, in *Inputs) (all []*Endpoint, registered int) {
 	defined := definedEndpoints(s, in)
 	all = make([]*Endpoint, 0, len(defined))

@@ -13,8 +13,8 @@ import (
 // its problems.
 type compiledService struct {
 	service   *Service
-	endpoints []*Endpoint  // that count on this node
-	claims    []*Frontend  // sorted by key, each key once
+	endpoints []*Endpoint  // used on this node
+	claims    []*Frontend  // sorted by key, without duplicates
 	direct    []netip.Addr // VIPs that this host holds silently, because it is their real server
 	problems  []Problem
 }
@@ -90,8 +90,8 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 	return u
 }
 
-// reportFamiliesWithoutEndpoints reports the VIPs of a family in which the service has no endpoint,
-// if it has endpoints in the other family.
+// reportFamiliesWithoutEndpoints adds a warning for an address family in which the service has VIPs
+// but no endpoint, if it has endpoints in the other family.
 func (u *compiledService) reportFamiliesWithoutEndpoints(used []*Endpoint) {
 	reported := map[bool]bool{}
 	for _, f := range u.claims {
@@ -112,7 +112,8 @@ func boolToInt(b bool) int {
 	return 0
 }
 
-// claim adds the frontend of port p at key.
+// claim adds a frontend for port p at key to the claims of the service, and reports problems with
+// its backends.
 func (u *compiledService) claim(env *Env, c *serviceInputs, p *Port, key Key, nodePort bool) {
 	s := u.service
 	backends, back := c.backends(env, p, key.AddrPort())
@@ -145,7 +146,8 @@ func (f *Frontend) choosesConsistently() bool {
 	return f.Proto == TCP && !f.Key.Port.IsRange() && f.Forward == NATForward && f.SNAT != AlwaysSNAT && (f.Scheduler == Maglev || f.Scheduler == SourceHash)
 }
 
-// reportLoop reports an endpoint of port p at key, which is the service's own frontend.
+// reportLoop reports that an endpoint of port p has the address and port of key, the service's own
+// frontend.
 func (u *compiledService) reportLoop(p *Port, key Key) {
 	field := "endpoints"
 	for i := range u.service.Endpoints {
@@ -162,7 +164,7 @@ func (u *compiledService) reportLoop(p *Port, key Key) {
 const firstNodePort = 1024
 
 // nodePortAddresses returns the local addresses on which port i of the service opens its node port.
-// It reports refused addresses.
+// If addresses are refused, it adds a problem.
 func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr) {
 	p := &u.service.Ports[i]
 	if p.NodePort == 0 {
@@ -198,8 +200,8 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 	return open
 }
 
-// sshPort is the port of SSH. On a node's own address, a range that contains it would lock
-// operators out.
+// sshPort is the port of SSH. A range on a node's own address must not contain this port, because
+// it would lock operators out.
 const sshPort = 22
 
 // unreservedVIPs returns the VIPs on which the service may claim its port i. It reports all other
@@ -237,12 +239,13 @@ func isOwn(env *Env, in *Inputs, a netip.Addr) bool {
 	return in.PolicyOf(a).Hold != HoldOne || slices.Contains(env.LocalInSubnets, a)
 }
 
-// allowedVIPs returns the VIPs that the service may claim now. It reports all other VIPs.
+// allowedVIPs returns the VIPs that the service may claim now. It reports the VIPs that the node
+// refuses, and omits VIPs that another program manages but has not added.
 func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 	var allowed []netip.Addr
 	for i, vip := range u.service.Addresses() {
 		policy := in.PolicyOf(vip)
-		owned := policy.Hold == HoldOne // it may be held by another host now
+		owned := policy.Hold == HoldOne // another host may hold it now
 		if why := u.vipRefusal(env, vip, owned); why != "" {
 			u.refuse(Refused, u.service.vipField(i), "%s"+notServed+"%s", vip, why)
 			continue
@@ -268,8 +271,8 @@ func (s *Service) vipField(i int) string {
 	return "vips"
 }
 
-// vipRefusal explains why the service may not claim vip. It returns "" if it may. owned reports
-// whether only one host has the address at a time.
+// vipRefusal explains why the service may not claim vip. It returns "" if the service may claim
+// vip. The parameter owned reports whether only one host has the address at a time.
 func (u *compiledService) vipRefusal(env *Env, vip netip.Addr, owned bool) string {
 	if fromEtcd(u.service) {
 		if why := env.refusesVIP(vip, owned); why != "" {
@@ -295,7 +298,7 @@ func (u *compiledService) problem(severity Severity, field, format string, args 
 	return &u.problems[len(u.problems)-1]
 }
 
-// refuse reports a request that the node does not allow.
+// refuse adds an error about a setting that the node does not allow.
 func (u *compiledService) refuse(kind ProblemKind, field, format string, args ...any) {
 	u.problem(SeverityError, field, format, args...).Kind = kind
 }
@@ -336,8 +339,8 @@ func (u *compiledService) reportIneffective() {
 	}
 }
 
-// reportTooFewHealthy reports that too few endpoints of a port are healthy, once per port and
-// family.
+// reportTooFewHealthy adds a warning if too few endpoints of a port are healthy, or if none may
+// serve. Equal warnings for several VIPs are added only once.
 func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpointCounts) {
 	s := u.service
 	problem := Problem{Port: s.PortWords(p, vip)}
@@ -377,7 +380,7 @@ func (u *compiledService) reportTooFewHealthy(p *Port, vip netip.Addr, n endpoin
 	u.problems = append(u.problems, problem)
 }
 
-// clientOutcome describes the clients' experience, for messages.
+// clientOutcome returns a clause for messages: clients are refused, or get no answer.
 func (n NoEndpoints) clientOutcome() string {
 	if n == DropClients {
 		return "clients get no answer"
@@ -398,7 +401,8 @@ func (s *Service) PortWords(p *Port, vip netip.Addr) string {
 	return words
 }
 
-// reportUnallocated reports requests for a pool's address that have no address yet.
+// reportUnallocated adds an error if the service has requested more addresses from pools than it
+// has received.
 func (u *compiledService) reportUnallocated() {
 	s := u.service
 	switch {

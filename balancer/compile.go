@@ -8,9 +8,10 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Env describes this node and its mode: the inputs of compiling that don't define services.
+// Env describes this node and its mode. It holds the inputs of compiling that do not define
+// services.
 type Env struct {
-	// Node and Zone are this node's names, for locality.
+	// Node is the name of this node, and Zone is the name of its zone. Locality depends on them.
 	Node, Zone string
 	// Standby reports whether the node gives up the VIPs that it can withdraw.
 	Standby bool
@@ -23,14 +24,14 @@ type Env struct {
 	// ExternalVIPs reports whether another program adds and removes VIPs. Then vipd serves only
 	// VIPs in Local and loopback VIPs.
 	ExternalVIPs bool
-	// NodePortAddresses are the local addresses that can open node ports. [Compiler.Next] sets
-	// them.
+	// NodePortAddresses are the local addresses on which services can open node ports.
+	// [Compiler.Next] sets them.
 	NodePortAddresses []netip.Addr
 	// NodePorts restricts NodePortAddresses to these networks. If empty, there is no restriction.
 	NodePorts []netip.Prefix
 	// Allowed are the networks in which services may claim VIPs. If empty, services from files may
-	// claim any address. Services from etcd may then claim all but loopback, link-local, multicast
-	// and the node's own addresses.
+	// claim any address. Services from etcd may then claim any address except loopback, link-local
+	// and multicast addresses, and the node's own.
 	Allowed []netip.Prefix
 	// AllowedEndpoints are networks of node addresses that endpoints from etcd may use.
 	AllowedEndpoints []netip.Prefix
@@ -73,15 +74,15 @@ type Reserved struct {
 }
 
 // Inputs are the tables that services are compiled from. Each table has one writer, which keeps the
-// pointer of an unchanged value.
+// pointers of unchanged values.
 type Inputs struct {
 	// Services are the valid definitions.
 	Services snap.Map[Name, *Service]
 	// Endpoints are the endpoints registered separately from their services. They join the defined
 	// endpoints.
 	Endpoints snap.Map[EndpointID, *Endpoint]
-	// Resolved are the answers of lookups. This node does not make a lookup that has no entry.
-	// Before the first answer, the entry is empty.
+	// Resolved holds the answers of the lookups that this node makes. Before the first answer, the
+	// entry of a lookup is empty.
 	Resolved snap.Map[LookupID, *Resolution]
 	// Overrides are operators' changes to endpoints.
 	Overrides snap.Map[Target, *Override]
@@ -100,7 +101,8 @@ type Inputs struct {
 	DrainingVIPs snap.Map[netip.Addr, Drain]
 	// Holders maps each key to the service that last held it (see [Memory]).
 	Holders snap.Map[Key, Name]
-	// VIPs are the settings of addresses. Pools have defaults for the addresses in their networks.
+	// VIPs are the settings of addresses. Pools provide defaults for the addresses in their
+	// networks.
 	VIPs  snap.Map[netip.Addr, *VIP]
 	Pools snap.Map[Name, *Pool]
 	// Withdrawals holds VIPs that were withdrawn (see [Memory]).
@@ -134,7 +136,7 @@ type Drain struct {
 
 // Desired is the result of compiling: the state that a dataplane applies.
 type Desired struct {
-	// Frontends is complete: all other frontends must be removed.
+	// Frontends holds all frontends that must exist. The dataplane must remove any other frontend.
 	Frontends snap.Map[Key, *Frontend]
 	// Addresses counts the frontends on each VIP, without node ports. It is 0 for a VIP that is
 	// only kept for its last connections.

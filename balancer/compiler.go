@@ -16,11 +16,11 @@ import (
 // one goroutine may use it.
 //
 // Goals, and how each is met:
-//  1. The result equals the specification's with the same memory: a law test compares Compiler with
-//     Compile (specification_test.go).
-//  2. The cost follows the change. Diff of each input names the changed services, and an index adds the
-//     services that use a changed address. Their old and new claims name the changed keys, and only
-//     claimants of those keys get new problems.
+//  1. The result equals the result of Compile, the specification, with the same memory. A test
+//     compares the two (specification_test.go).
+//  2. The cost depends on the size of the change. Diff of each input finds the changed services, and
+//     an index adds the services that use a changed address. The keys of their old and new claims
+//     are resolved again, and only services that claim these keys get new problems.
 //  3. Equal results keep their pointers, so later comparisons find no difference.
 type Compiler struct {
 	// Memory is the state that each Next passes to the next call.
@@ -46,11 +46,11 @@ type work struct {
 // maxRounds limits the rounds of one Next, in case two results alternate forever.
 const maxRounds = 8
 
-// Next compiles env and in at the time now. It replaces their memory and node port addresses,
-// because both follow from the compiled state. Equal values keep their pointers.
+// Next compiles env and in at the time now. It sets the memory in in and the node port addresses in
+// env itself, because both follow from the compiled state. Equal values keep their pointers.
 //
 // The result affects its own inputs: it starts and ends drains, and a VIP prevents node ports at
-// its address. So Next repeats until nothing changes, usually after the second round.
+// its address. Next therefore compiles again until nothing changes, which usually takes two rounds.
 func (c *Compiler) Next(env Env, in Inputs, now time.Time) Desired {
 	before := c.out
 	c.Memory = c.Memory.Expire(now)
@@ -106,8 +106,9 @@ func (c *Compiler) compile(env Env, in Inputs) Desired {
 	return c.out
 }
 
-// markEnvChanges marks the services that a changed environment affects. Addresses of hosts change
-// often, with containers and leases, so only services that name a changed address are marked.
+// markEnvChanges marks the services that a change to the environment affects. Containers and DHCP
+// leases change the addresses of hosts often, so a changed address marks only the services that use
+// it.
 func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 	if env.Standby != c.env.Standby {
 		for a := range c.out.VIPStates.Keys() {
@@ -168,7 +169,7 @@ func mark[K snap.Ordered[K], V comparable, M comparable](marks map[M]bool, befor
 	}
 }
 
-// recompile compiles one service again, and marks its former and present keys.
+// recompile compiles one service again, and marks the keys of its old and new claims.
 func (c *Compiler) recompile(name Name, w *work) {
 	old := c.compiled[name]
 	if old != nil {
@@ -222,7 +223,7 @@ func (c *Compiler) resolveAll(w *work) {
 	}
 }
 
-// markOverlapping marks the claimed ranges that have a port of key.
+// markOverlapping adds the claimed ranges that share a port with key to ranges.
 func (c *Compiler) markOverlapping(ranges map[Key]bool, key Key) {
 	for _, r := range c.claimants.ranges[key.Addr] {
 		if r.Proto == key.Proto && r.Port.Overlaps(key.Port) {
@@ -266,8 +267,8 @@ func (c *Compiler) resolve(key Key, w *work) {
 	}
 }
 
-// publish replaces the frontend of key, which is old, with next, and updates the frontend count of
-// the VIP. Either frontend may be nil.
+// publish replaces old, the frontend at key, with next, and updates the VIP's number of frontends.
+// Either frontend may be nil.
 func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
 	if next == nil {
 		c.out.Frontends = c.out.Frontends.Delete(key)
@@ -291,7 +292,8 @@ func (c *Compiler) publish(key Key, old, next *Frontend, w *work) {
 	}
 }
 
-// addFrontends changes the number of frontends on a VIP.
+// addFrontends adds delta to the number of frontends on a VIP. It deletes a VIP without frontends,
+// unless the VIP is draining.
 func (c *Compiler) addFrontends(a netip.Addr, delta int) {
 	n := c.out.Addresses.At(a) + delta
 	if n == 0 && !c.in.DrainingVIPs.Has(a) {

@@ -25,7 +25,8 @@ type ClaimConflict struct {
 	New bool
 }
 
-// Problem returns an error if the change causes the conflict, and a warning if it existed before.
+// Problem describes the conflict. It is an error if the change causes the conflict, and a warning
+// if the conflict existed before.
 func (c ClaimConflict) Problem() Problem {
 	p := Problem{Severity: SeverityError, Origin: c.Service.Origin.At(c.Field), Service: c.Service.Name, Field: c.Field, Kind: Held}
 	claim := c.Key.String()
@@ -50,8 +51,8 @@ func (c ClaimConflict) Problem() Problem {
 	return p
 }
 
-// claimHolders lists the services with a claim after a change: the earlier holders, and the
-// services that the change adds.
+// claimHolders lists the services that have a claim after a change. The services in old had it
+// before, and the services in added get it by the change.
 type claimHolders struct{ old, added []Name }
 
 // ClaimConflicts returns the claims that several services would have after a change, sorted by

@@ -18,9 +18,9 @@ import (
 type Locator func(path string) Origin
 
 // DecodeService decodes the table of a service. Fields that it does not set have the value in
-// defaults (the table [defaults]), or otherwise the program's default. The severity of unknown
-// fields is SeverityError for files, and SeverityWarning for etcd, because a newer version may have
-// written them.
+// defaults (the table [defaults]), or otherwise the program's default. The parameter unknown is the
+// severity of unknown fields: SeverityError for files, and SeverityWarning for etcd, because a
+// newer version may have written them.
 //
 // It returns all problems, sorted by line. If any of them is an error, the service is nil.
 func DecodeService(name Name, fields, defaults map[string]any, where Locator, unknown Severity) (*Service, []Problem) {
@@ -86,8 +86,8 @@ func DecodeEndpoint(service Name, fields map[string]any, where Locator, unknown 
 	return &e, problems
 }
 
-// ownFields are the fields that [defaults] can't set, because they are unique to a service or have
-// their default elsewhere.
+// ownFields are the fields that [defaults] can't set, because each service has its own value, or
+// because the default is set in another table.
 func ownFields() []string { return []string{"vips", "ports", "endpoints", "discover", "access_log"} }
 
 // inheritedFields returns the defaults that apply to a service with these fields. A field that is
@@ -105,7 +105,7 @@ func inheritedFields(fields, defaults map[string]any) map[string]any {
 	return out
 }
 
-// serviceTable is a service with the fields that have another type in its table.
+// serviceTable is a service as users write it in a table, where some fields have another type.
 type serviceTable struct {
 	VIPs      []vipEntry      `toml:"vips"`
 	Endpoints []endpointTable `toml:"endpoints"`
@@ -116,10 +116,10 @@ type serviceTable struct {
 // healthTables are the checks of a service. A single check may be written without a list.
 type healthTables []Health
 
-// Lone marks the list for package decode.
+// Lone marks a list that package decode also accepts as a single element.
 func (healthTables) Lone() {}
 
-// endpointTable is an endpoint with the field that has another type in its table.
+// endpointTable is an endpoint as users write it in a table, where the address has another type.
 type endpointTable struct {
 	Host hostEntry `toml:"address"`
 	Endpoint
@@ -159,7 +159,7 @@ func (v *vipEntry) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText formats the entry as UnmarshalText parses it.
+// MarshalText formats the entry in the form that UnmarshalText parses.
 func (v vipEntry) MarshalText() ([]byte, error) {
 	switch {
 	case v.addr.IsValid():
@@ -255,7 +255,7 @@ func defaultFastInterval(interval time.Duration) time.Duration {
 	return min(interval, max(interval/4, minFastInterval))
 }
 
-// defaultTimeout returns a second, or half of interval if that is shorter.
+// defaultTimeout returns one second, or half of interval if that is shorter.
 func defaultTimeout(interval time.Duration) time.Duration {
 	return min(time.Second, interval/2)
 }

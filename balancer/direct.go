@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// isRealServer reports whether this host is a real server of the service. Then one of the addresses
-// in env.Local is an endpoint.
+// isRealServer reports whether this host is a real server of the service: the service uses direct
+// routing, and one of its endpoints is at an address in env.Local.
 func (u *compiledService) isRealServer(env *Env) bool {
 	return env.RealServer && u.service.Forward == DRForward &&
 		slices.ContainsFunc(u.endpoints, func(e *Endpoint) bool { return slices.Contains(env.Local, e.Address) })
 }
 
-// holdDirect adds the VIPs that this host holds as a real server to u.direct. It returns the other
-// VIPs.
+// holdDirect adds to u.direct the VIPs that this host holds as a real server. It reports and
+// returns the other VIPs, which this host may own as their gateway.
 func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (others []netip.Addr) {
 	for _, vip := range vips {
 		if env.MayOwn && in.PolicyOf(vip).Hold == HoldOne {
@@ -27,8 +27,8 @@ func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (o
 	return others
 }
 
-// updateDirect updates the entry of a VIP in Direct. It names the first service by name for which
-// this host holds the VIP as a real server.
+// updateDirect updates the entry of a VIP in Desired.Direct. If this host holds the VIP as a real
+// server of several services, the entry names the alphabetically first of them.
 func (c *Compiler) updateDirect(a netip.Addr) {
 	var names []Name
 	for _, name := range c.index.At(a) {

@@ -34,7 +34,7 @@ func markEjected(candidates []candidate) {
 // valid for one set of inputs, and only one goroutine at a time may use it.
 type EjectionBudget struct {
 	env      Env
-	in       Inputs // its Ejected is counted in the shares
+	in       Inputs // the shares include its ejections
 	services map[Name]endpointShares
 }
 
@@ -45,11 +45,11 @@ type endpointShares map[netip.AddrPort][]endpointShare
 // endpointShare is an endpoint's share of the connections to one port.
 type endpointShare struct {
 	*portShare
-	down bool // its checks fail, so it is out anyway
+	down bool // its checks fail, so an ejection changes nothing
 }
 
-// portShare counts the endpoints of one port and family: those that could serve, and the ejected or
-// failed endpoints among them.
+// portShare counts the endpoints of one port and family. The field usable counts the endpoints that
+// could serve, and out counts the ejected or failed endpoints among them.
 type portShare struct{ usable, out int }
 
 // NewEjectionBudget returns the budget for services compiled from env and in.
@@ -63,10 +63,10 @@ func (r *EjectionBudget) Has(t Target) bool {
 	return ok
 }
 
-// Remaining returns the number of endpoints that may still be ejected among those that share
-// connections with t, whose port must be set. Up to half of them may be ejected or down. Only
-// endpoints of the same family that could serve here count. They are not draining, have a weight,
-// and are on this node if locality requires this.
+// Remaining returns how many more of the endpoints that share connections with t may be ejected.
+// The port of t must be set. Up to half of these endpoints may be ejected or down. Only endpoints
+// of the same family that could serve here count: they are not draining, have a weight, and are on
+// this node if locality requires this.
 //
 // The result is negative if too many endpoints are ejected, because others have failed or were
 // removed. If t serves several ports, the result is the smallest of all ports. If t could not
@@ -91,7 +91,8 @@ func (r *EjectionBudget) Remaining(t Target, ejected snap.Map[Target, Ejection])
 	return room
 }
 
-// setEjected counts the endpoint as ejected, or as no longer ejected.
+// setEjected counts the endpoint as ejected, or as no longer ejected. An endpoint that is down is
+// already counted.
 func (s endpointShare) setEjected(ejected bool) {
 	switch {
 	case s.down:

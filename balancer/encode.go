@@ -44,7 +44,7 @@ func newEndpointTable(e *Endpoint) endpointTable {
 	return endpointTable{Host: hostEntry{addr: e.Address, name: e.Name}, Endpoint: *e}
 }
 
-// withoutDerived returns h without the defaults that fillDerived sets.
+// withoutDerived returns a copy of h without the defaults that fillDerived sets.
 func (h *Health) withoutDerived() *Health {
 	out := *h
 	if out.Timeout == defaultTimeout(out.Interval) {
