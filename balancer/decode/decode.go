@@ -20,7 +20,7 @@ type Problem struct {
 	// Unknown reports whether the struct has no such field. All other problems are about values.
 	Unknown bool
 	// Misplaced reports whether the value may belong to another table whose heading is missing. The
-	// field is then unknown, or has an unexpected table or list.
+	// field is then unknown, or its value is an unexpected table or list.
 	Misplaced bool
 	// Text explains the problem, and lists the possible values.
 	Text string
@@ -34,7 +34,7 @@ type defaulter interface{ SetDefaults() }
 // Example returns a short valid table.
 type exampler interface{ Example() string }
 
-// lone is implemented by list types that users may write as a single element without the list.
+// lone is implemented by list types whose only element may be written without the list.
 type lone interface{ Lone() }
 
 // renamer is implemented by pointers to structs whose fields have other names in other programs.
@@ -146,14 +146,14 @@ func AppendName(path []byte, name string) []byte {
 	return strconv.AppendQuote(path, name)
 }
 
-// enter appends a field to the path, and returns the length to restore.
+// enter appends a field to the path, and returns the previous length for leave.
 func (d *decoder) enter(name string) int {
 	back := len(d.path)
 	d.path = AppendName(d.path, name)
 	return back
 }
 
-// enterIndex appends an index to the path, and returns the length to restore.
+// enterIndex appends an index to the path, and returns the previous length for leave.
 func (d *decoder) enterIndex(i int) int {
 	back := len(d.path)
 	d.path = append(d.path, '[')
@@ -225,7 +225,8 @@ func topLevel(key string) bool {
 	return slices.Contains([]string{"mode", "strict_mode", "node", "zone", "clamp_mss", "fast_path", "fast_path_hardware", "state_dir", "run_dir"}, key)
 }
 
-// tableWith returns the first field of t that is a table, or a list of tables, with the key.
+// tableWith returns the name of the first field of t that is a table, or a list of tables, and has
+// a field named key.
 func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	for i := range plan {
 		table := t.FieldByIndex(plan[i].index).Type
@@ -239,7 +240,8 @@ func (d *decoder) tableWith(t reflect.Type, plan []field, key string) string {
 	return ""
 }
 
-// value decodes raw into v. Types with their own format are checked before kinds.
+// value decodes raw into v. If the type of v has its own format, that format has priority over the
+// format of its kind.
 func (d *decoder) value(v reflect.Value, raw any, allowed string) {
 	switch t := v.Addr().Interface().(type) {
 	case *time.Duration:
@@ -302,7 +304,8 @@ func (d *decoder) asTable(raw any) (map[string]any, bool) {
 	return table, ok
 }
 
-// asStruct is like asTable, but the message has an example if the struct type has one.
+// asStruct is like asTable, but its error message includes an example if the struct type provides
+// one.
 func (d *decoder) asStruct(t reflect.Type, raw any) (map[string]any, bool) {
 	table, ok := raw.(map[string]any)
 	if ok {
@@ -399,8 +402,7 @@ func isList(raw any) bool {
 	return false
 }
 
-// loneElement decodes raw into the only element of v. A table with problems is kept, but any other
-// value with problems is not.
+// loneElement decodes raw into the only element of v. If raw is not a table, v does not change.
 func (d *decoder) loneElement(v reflect.Value, raw any, allowed string) {
 	p := newWithDefaults(v.Type().Elem())
 	d.value(p.Elem(), raw, allowed)

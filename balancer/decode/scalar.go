@@ -38,7 +38,8 @@ func (d *decoder) str(v reflect.Value, raw any) {
 	v.SetString(s)
 }
 
-// meantValue returns a suggestion for a text that is not a possible value, or "".
+// meantValue returns the end of a message that suggests the value that the user probably meant, or
+// "".
 func meantValue(choice Values, text string) string {
 	if s, ok := choice.(Synonyms); ok {
 		if value := s.Synonyms()[strings.ToLower(strings.NewReplacer("_", "", "-", "").Replace(text))]; value != "" {
@@ -56,7 +57,7 @@ func (d *decoder) asText(raw any) (string, bool) {
 	return s, ok
 }
 
-// text decodes raw into target with the function parse. Its error becomes a problem.
+// text decodes raw into target with the function parse. An error of parse becomes a problem.
 func text[T any](d *decoder, target *T, raw any, parse func(string) (T, error)) {
 	s, ok := d.asText(raw)
 	if !ok {
@@ -137,8 +138,8 @@ func (d *decoder) unsigned(v reflect.Value, raw any, allowed string) {
 	}
 }
 
-// integer returns the whole number in raw, if it is between minimum and maximum. The range tag in
-// allowed narrows these limits. The bool is false if it has added a problem.
+// integer returns the whole number in raw. The number must be between minimum and maximum, or
+// between the limits in the range tag allowed. Otherwise integer adds a problem and returns false.
 func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int64, bool) {
 	var n int64
 	var err error
@@ -252,7 +253,7 @@ func asNumber(raw any) (string, bool) {
 	return "", false
 }
 
-// describe describes a value in the terms of TOML and JSON.
+// describe describes a value in terms of TOML and JSON, for messages.
 func describe(raw any) string {
 	if n, ok := asNumber(raw); ok {
 		return "the number " + n
