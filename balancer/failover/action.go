@@ -32,13 +32,13 @@ type Put struct {
 // count.
 type Register struct{ Boot ID }
 
-// Action marks an Action.
+// Action marks Send as an action.
 func (Send) Action() {}
 
-// Action marks an Action.
+// Action marks Write as an action.
 func (Write) Action() {}
 
-// Action marks an Action.
+// Action marks Register as an action.
 func (Register) Action() {}
 
 // Outcome is the result of a Write.
@@ -46,7 +46,7 @@ type Outcome int
 
 // The outcomes.
 const (
-	// Unknown means that etcd has made the write, or may still make it.
+	// Unknown means that etcd may have made the write, or may still make it.
 	Unknown Outcome = iota
 	// Refused means that a condition of the write did not hold.
 	Refused

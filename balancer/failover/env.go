@@ -13,7 +13,8 @@ type Options struct {
 	Name   string
 	Member Member
 	Timing Timing
-	// Started is the start of this run. An earlier run may have confirmed heartbeats until then.
+	// Started is the start of this run. An earlier run may have confirmed heartbeats until that
+	// time.
 	Started local.Time
 	// Doubt is the time after Started in which hosts may hold VIPs that etcd's records give to
 	// others, because etcd was restored from a backup. During this time, hosts are probed before a
@@ -44,8 +45,8 @@ func (e *env) flush() []local.Action {
 	return actions
 }
 
-// recent is the number of heartbeats that may be lost before the choice among hosts treats a peer
-// as silent.
+// recent is the number of heartbeat intervals without a heartbeat after which a peer counts as
+// silent when a node is chosen.
 const recent = 6
 
 // recently reports whether a heartbeat at the given time is recent enough for the peer to count as

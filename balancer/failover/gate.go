@@ -14,14 +14,14 @@ const (
 
 func (s gateState) String() string { return [...]string{"closed", "closing", "opening", "open"}[s] }
 
-// gate is the gate of this node, and the shutdown of the node. A stopped node closes the gate for
-// good and then ends its session.
+// gate is the state of this node's gate, and of the node's shutdown. A stopped node closes the gate
+// permanently and then ends its session.
 type gate struct {
 	*env
 	session *session
 	state   gateState
-	// stopping reports whether the node was stopped. leaving reports whether it has released its
-	// VIPs and closed the gate for good, and left reports whether its session has ended.
+	// stopping reports whether the node was stopped. leaving reports whether the node has released
+	// its VIPs and is closing the gate permanently, and left reports whether its session has ended.
 	stopping, leaving, left bool
 }
 
@@ -40,8 +40,8 @@ func (g *gate) openIfConfirmed() {
 	}
 }
 
-// leave ends the session of a stopped node after its gate has closed, so other nodes need not wait
-// until the session is silent.
+// leave ends the session of a stopped node after its gate has closed. Other nodes then need not
+// wait until the session counts as silent.
 func (g *gate) leave() {
 	s := g.session
 	if !g.leaving || g.left {

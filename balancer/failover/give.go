@@ -10,8 +10,8 @@ import (
 // handover is a VIP that is moving to another node.
 type handover struct {
 	vip *vip
-	// giving is the ID of the handover. It equals the VIP's giving until the handover ends or
-	// another starts.
+	// giving is the ID of the handover. It equals vip.giving until the handover ends or another
+	// starts.
 	giving int
 }
 
@@ -25,7 +25,7 @@ func (g handover) end() {
 	}
 }
 
-// route is the destination of VIPs, and the reason.
+// route is the node to which VIPs move, and the reason for the move.
 type route struct{ to, why string }
 
 // giveAway starts to move the VIPs that belong on other nodes.
@@ -40,7 +40,7 @@ func (h *holding) giveAway() {
 	}
 }
 
-// routes returns the handovers that are due, by route. The VIPs of a group share a route.
+// routes returns the handovers that are due, by route. The VIPs of a group have the same route.
 func (h *holding) routes() map[route][]handover {
 	routes, groups := map[route][]handover{}, map[string]route{}
 	add := func(v *vip, r route) {
@@ -69,7 +69,8 @@ func (h *holding) routes() map[route][]handover {
 	return routes
 }
 
-// held returns the VIPs that this node owns, has bound and keeps.
+// held returns the VIPs that this node owns and has bound, except VIPs that it is already
+// releasing.
 func (h *holding) held() (all []*vip) {
 	for _, v := range h.vips.order {
 		if v.bound && v.giving == 0 && h.session.owns(v) {
@@ -80,6 +81,7 @@ func (h *holding) held() (all []*vip) {
 }
 
 // routeOf returns the route of a VIP of this node. The route has no destination if the VIP stays.
+// If an operator has requested a move that is not possible, routeOf refuses the request.
 func (h *holding) routeOf(v *vip) (r route) {
 	m := h.etcd.moves[v.name]
 	if m == nil {
@@ -93,7 +95,7 @@ func (h *holding) routeOf(v *vip) (r route) {
 	return route{to, why}
 }
 
-// refuse deletes a request to move a VIP.
+// refuse deletes an operator's request to move a VIP, and reports the reason.
 func (h *holding) refuse(v *vip, why string) {
 	k := Key{Moves, v.name}
 	h.writer.claiming = true
@@ -107,8 +109,8 @@ func (h *holding) refuse(v *vip, why string) {
 	})
 }
 
-// unbindFor unbinds VIPs. When they are unbound, it calls the function then, unless the session has
-// ended.
+// unbindFor unbinds VIPs. It also registers the function then, which is called after the VIPs are
+// unbound, unless the session has ended by that time.
 func (h *holding) unbindFor(all []handover, then func()) {
 	id, session := h.writer.nextID(), h.session.id
 	var addrs []netip.Addr
@@ -126,7 +128,7 @@ func (h *holding) unbindFor(all []handover, then func()) {
 	h.do(local.Unbind{ID: id, Addrs: addrs})
 }
 
-// unbound calls the function that waits for the Unbind with this ID.
+// unbound calls the function that unbindFor registered for the Unbind with this ID.
 func (h *holding) unbound(id int) {
 	then := h.unbinds[id]
 	delete(h.unbinds, id)
@@ -141,7 +143,7 @@ func (h *holding) handOver(all []handover, r route) {
 	h.unbindFor(all, func() { h.writeOwner(all, r) })
 }
 
-// release unbinds a removed VIP, and then deletes its owner in etcd.
+// release unbinds a removed VIP. If this node owns the VIP, it then also deletes the owner in etcd.
 func (h *holding) release(v *vip) {
 	switch {
 	case !h.session.owns(v):
@@ -218,7 +220,7 @@ func (h *holding) writeOwner(all []handover, r route) {
 	})
 }
 
-// assign adds a new owner for a VIP of this node to a write.
+// assign adds a new owner for a VIP of this node to the write w.
 func (h *holding) assign(w *Write, v *vip, owner Owner) {
 	old := h.etcd.owners[v.name]
 	owner.Generation, owner.Since = old.value.Generation+1, h.o.Wall()

@@ -16,8 +16,8 @@ type holding struct {
 	// unbinds holds the functions to call after Unbind actions, by the ID of the action.
 	unbinds map[int]func()
 	// pause is the backoff after etcd has refused a handover with an error. No handover starts
-	// before until. A handover silences its VIPs for a short time, which would be useless while
-	// etcd accepts no writes.
+	// before the time until. A handover silences its VIPs for a short time, and this would be
+	// useless while etcd accepts no writes.
 	pause time.Duration
 	until local.Time
 	// unsure holds handovers that etcd may have written, and retry is the time at which to reclaim
@@ -26,8 +26,8 @@ type holding struct {
 	retry  local.Time
 }
 
-// adopt binds the VIPs that this session owns if the gate permits that, and releases VIPs that
-// users have removed.
+// adopt binds the VIPs that this session owns, and releases VIPs that users have removed. It does
+// nothing while the gate does not permit binding.
 func (h *holding) adopt() {
 	if h.gate.state != open {
 		return // Node.Opened calls it again
@@ -60,15 +60,16 @@ func (h *holding) unbind(v *vip) {
 	}
 }
 
-// forgetGone deletes removed VIPs once this node no longer owns them.
+// forgetGone deletes VIPs from the list of removed VIPs when this node no longer owns them, or when
+// users have added them again.
 func (h *holding) forgetGone() {
 	maps.DeleteFunc(h.vips.removed, func(name string, v *vip) bool {
 		return h.vips.byName[name] != nil || v.giving == 0 && !v.bound && !h.session.owns(v)
 	})
 }
 
-// ownerChanged processes a change of a VIP's owner in etcd. The parameter moved reports whether the
-// owning session has also changed.
+// ownerChanged processes a change to the record of a VIP's owner. The parameter moved reports
+// whether another session now owns the VIP, or none.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {
@@ -77,7 +78,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if moved {
 		v.moved(h.now)
 	}
-	// A write that compares an older revision can no longer succeed.
+	// A pending write for this VIP compares an older revision, so it can no longer succeed.
 	v.giving = 0
 	v.clear = false
 	v.stranger = ""
@@ -90,7 +91,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	}
 }
 
-// lose ends the session and releases all its VIPs. A new session follows.
+// lose gives up the session and all its VIPs, and prepares a new session.
 func (h *holding) lose(why string) {
 	h.do(local.Note{Kind: local.NoteLost, Text: why, VIPs: h.vips.bound})
 	h.session.reset(h.etcd.revision)
@@ -98,8 +99,8 @@ func (h *holding) lose(why string) {
 	h.closeGate()
 }
 
-// closeGate closes the gate, so no earlier refresh opens it, and unbinds all VIPs. A VIP whose
-// handover may have been written is not bound until the outcome is known, even if the gate opens
+// closeGate closes the gate, so no earlier refresh can open it, and unbinds all VIPs. A VIP whose
+// handover etcd may have written stays unbound until the outcome is known, even if the gate opens
 // again.
 func (h *holding) closeGate() {
 	h.gate.state = closing
@@ -146,7 +147,8 @@ func restText(names []string) string {
 	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
 }
 
-// depart closes the gate of a stopped node once it has released all VIPs that other nodes can hold.
+// depart closes the gate of a stopped node after the node has released all VIPs that other nodes
+// can hold.
 func (h *holding) depart() {
 	if !h.gate.stopping || h.gate.leaving {
 		return

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// jurors is this node's role as a juror of other nodes' sessions, and the votes that it has
+// jurors holds this node's knowledge as a juror of other nodes' sessions, and the votes that it has
 // collected.
 type jurors struct {
 	*env
@@ -25,9 +25,10 @@ func newJurors(e *env, etcd *view) *jurors {
 	return &jurors{env: e, etcd: etcd, byNode: map[string]*Juror{}, votes: map[ID]map[string]ID{}}
 }
 
-// juror returns this node as a juror of a peer's session. If nil, this node must neither confirm
-// the session nor vote on it. Otherwise this run of the node is registered in etcd, and the record
-// of the session is no older than the registration. Votes of an earlier run therefore remain valid.
+// juror returns this node's memory as a juror of a peer's session. If it returns nil, this node
+// must neither confirm the session nor vote on it. Otherwise this run of the node is registered in
+// etcd, and was registered before the node read the record of the session. Votes of an earlier run
+// therefore remain valid.
 func (j *jurors) juror(node string, session ID) *Juror {
 	s := j.etcd.sessions[node]
 	if session == 0 || s == nil || s.value.ID != session || !j.etcd.registered() {
@@ -40,20 +41,21 @@ func (j *jurors) juror(node string, session ID) *Juror {
 	return j.byNode[node]
 }
 
-// silent reports whether a session is silent as far as this node knows. It also returns this node
-// as the session's juror, or nil.
+// silent reports whether a session is silent as far as this node knows. It also returns the result
+// of juror for the session.
 func (j *jurors) silent(node string, s *record[Session]) (*Juror, bool) {
 	own := j.juror(node, s.value.ID)
 	t := s.value.Timing
 	return own, own != nil && own.Silent(j.now, j.o.Started, t) && j.now.Since(s.known) >= t.Silence
 }
 
-// retractAfter is the time after which this node retracts its vote that a session is dead, if the
-// session continues. Usually this node was cut off. Until then, only etcd can confirm the session.
+// retractAfter is the time after which this node retracts its vote that a session is dead, if
+// heartbeats show that the session continues. Such a vote usually means that this node was cut off.
 const retractAfter = 3 * time.Second
 
-// answer confirms the session of a peer whose heartbeat counts, if etcd's records have the session
-// and the peer's address.
+// answer confirms the session of a peer that has sent a valid heartbeat, if etcd's records contain
+// the session and the peer's address. If this node has voted the session dead, answer retracts the
+// vote after retractAfter by registering a new run.
 func (j *jurors) answer(from *peer, on int, m Message) {
 	own := j.juror(m.From, m.Session)
 	switch {
@@ -69,9 +71,9 @@ func (j *jurors) answer(from *peer, on int, m Message) {
 	}
 }
 
-// registered processes this node's record in etcd. If it registers a new run, votes of the earlier
-// run no longer count, so sessions that the earlier run voted dead may be confirmed again. The
-// times of its confirmations remain.
+// registered processes a change to this node's record in etcd. If the record contains the requested
+// new run, votes of the earlier run no longer count. This node may then confirm sessions again that
+// it voted dead; each of them counts as confirmed now.
 func (j *jurors) registered() {
 	m := j.etcd.members[j.o.Name]
 	if m == nil || j.nextBoot == 0 || m.value.Boot != j.nextBoot {
@@ -85,15 +87,15 @@ func (j *jurors) registered() {
 	}
 }
 
-// forget deletes the votes of a node, because a delayed write can restore a run whose votes are no
-// longer valid.
+// forget deletes the collected votes of a node whose record has changed. Otherwise a delayed write
+// that restores an earlier run would make that run's votes count again.
 func (j *jurors) forget(node string) {
 	for _, votes := range j.votes {
 		delete(votes, node)
 	}
 }
 
-// ask requests votes on a session from its jurors, once per heartbeat.
+// ask requests votes on a session from the other jurors, at most twice per heartbeat interval.
 func (j *jurors) ask(node string, s *record[Session]) {
 	if j.now.Since(j.asked) < j.o.Timing.Beat/2 {
 		return
@@ -106,7 +108,7 @@ func (j *jurors) ask(node string, s *record[Session]) {
 	}
 }
 
-// vote answers a request for a vote, if this node finds the session dead.
+// vote answers a request for a vote on a session, if this node votes the session dead.
 func (j *jurors) vote(m Message) {
 	own := j.juror(m.Subject, m.Session)
 	if own == nil || m.Subject == j.o.Name || !own.Vote(j.now, j.o.Started, j.etcd.sessions[m.Subject].value.Timing) {
@@ -125,8 +127,8 @@ func (j *jurors) collect(m Message) (requested bool) {
 	return votes != nil
 }
 
-// castOwn adds this node's vote on a silent session to the collected votes, and returns all of
-// them.
+// castOwn adds this node's own vote on a silent session to the collected votes, and returns all
+// votes.
 func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
 	votes := j.votes[s.value.ID]
 	if votes == nil {
@@ -139,8 +141,8 @@ func (j *jurors) castOwn(own *Juror, s *record[Session]) map[string]ID {
 	return votes
 }
 
-// voterConditions returns a write that succeeds only if the voters' runs are still registered, and
-// the voters.
+// voterConditions returns the jurors whose votes count (voters), and a write that succeeds only if
+// their runs are still registered.
 func (j *jurors) voterConditions(node string, s *record[Session], votes map[string]ID) (w Write, voters []string) {
 	for _, name := range s.value.Jury {
 		m := j.etcd.members[name]
@@ -153,8 +155,8 @@ func (j *jurors) voterConditions(node string, s *record[Session], votes map[stri
 	return w, voters
 }
 
-// lastSign returns the last time at which a node with a session was known to be alive, because a
-// juror or etcd confirmed it.
+// lastSign returns the last time at which this node knew that another node was alive, because this
+// node confirmed the session as a juror, or because the session changed in etcd.
 func (j *jurors) lastSign(node string) local.Time {
 	known := j.etcd.sessions[node].known
 	if own := j.byNode[node]; own != nil {

@@ -13,9 +13,9 @@ const MaxJurors = 5
 // holder.
 func Confirming(n int) int { return n/2 + 1 }
 
-// Revoking is the number of members, except the holder, whose votes revoke a session, because too
-// few are left to confirm it. Only etcd confirms a holder without other jurors, and its session
-// needs no vote.
+// Revoking is the number of votes that revoke a session, without the holder's. After these votes,
+// too few members are left to confirm the session. If the holder has no other jurors, only etcd
+// confirms its session, and no votes are needed.
 func Revoking(n int) int {
 	if n <= 1 {
 		return 0
@@ -73,8 +73,8 @@ func (j *Juror) Confirm(now local.Time, session ID, sent local.Time) bool {
 }
 
 // Silent reports whether the juror has run for the time Silence without confirming a heartbeat of
-// its session. It is also true after the juror has voted the session dead. A juror that has just
-// started may have confirmed heartbeats in an earlier run.
+// its session, or has voted the session dead. The time counts from the start of the run at the
+// earliest, because an earlier run may have confirmed heartbeats.
 func (j *Juror) Silent(now, started local.Time, silence Timing) bool {
 	return j.Dead || now.Since(max(j.Answered, started)) >= silence.Silence
 }
@@ -86,9 +86,9 @@ func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	return j.Dead
 }
 
-// MayRevoke reports whether a session may be revoked if its jury has n members and other members
-// have cast this number of votes. The revoking node has known the session's current revision since
-// the time known. A renewal in etcd would have changed the revision.
+// MayRevoke reports whether a session may be revoked if its jury has n members and votes of them,
+// without the holder, have voted it dead. The revoking node has known the session's current
+// revision since the time known. A renewal in etcd would have changed the revision.
 func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -13,13 +13,14 @@ type Message struct {
 	Subject string
 	// Sent is the time of a Beat on the sender's clock. The Answer returns it.
 	Sent local.Time
-	// Echo is the receiver's newest Beat that the sender of a Beat has received. It proves that
-	// this Beat is newer. Echoless reports whether the sender's version has no echoes.
+	// Echo is the stamp of the newest Beat that the sender of a Beat has received from the
+	// receiver. It proves that this Beat was sent later. Echoless reports whether the sender runs a
+	// version that sends no echoes.
 	Echo     Stamp
 	Echoless bool
 	// Ready reports whether the sender of a Beat can hold VIPs. Away reports whether the sender is
-	// not connected to etcd, so it would not receive a VIP that is given to it. Well has a bit for
-	// each of the sender's addresses, which is set if the network of the address works.
+	// not connected to etcd, so it would not learn that it owns a VIP. Well has a bit for each of
+	// the sender's addresses, which is set if the network of the address works.
 	Ready, Away bool
 	Well        uint16
 }
@@ -41,6 +42,6 @@ const (
 	Answer
 	// Ask asks a juror whether a session is dead.
 	Ask
-	// Vote is the positive answer to an Ask.
+	// Vote answers an Ask, and means that the session is dead.
 	Vote
 )

@@ -24,7 +24,7 @@ func New(o Options) *Node {
 }
 
 // Deadline returns the time until which the session is confirmed, or 0 if it is not confirmed or
-// the gate is closed. The gate is refreshed as long as Timing.Passes permits this.
+// the gate is closed. The caller refreshes the gate as long as Timing.Passes permits this.
 func (n *Node) Deadline() local.Time {
 	if !n.session.live || n.gate.state != opening && n.gate.state != open {
 		return 0
@@ -32,7 +32,7 @@ func (n *Node) Deadline() local.Time {
 	return n.session.deadline
 }
 
-// Tick must be called several times per heartbeat interval.
+// Tick performs the steps that are due. It must be called several times per heartbeat interval.
 func (n *Node) Tick(now local.Time) []local.Action {
 	n.now = now
 	return n.step()
@@ -70,9 +70,9 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Stored processes changes of etcd, in the order of their revisions. The parameter all reports
-// whether the changes are all records at the revision, read after nodes/NODE of this run was
-// written.
+// Stored processes changes to etcd's records, in the order of their revisions. The parameter all
+// reports whether changes contains every record at the revision. These records must have been read
+// after this run wrote its record nodes/NODE.
 func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, all bool) []local.Action {
 	n.now = now
 	if all {
@@ -86,7 +86,7 @@ func (n *Node) Stored(now local.Time, changes []RecordChange, revision int64, al
 	return n.step()
 }
 
-// learn processes a change of a record.
+// learn processes a change to a record.
 func (n *Node) learn(c RecordChange) {
 	if !n.etcd.isNews(c) {
 		return
@@ -120,7 +120,7 @@ func (n *Node) learn(c RecordChange) {
 		n.etcd.moves.set(n.now, c)
 	case Fences:
 		n.etcd.fences.set(n.now, c)
-		if own && c.Text != nil && n.session.live { // a person reports that this node is off
+		if own && c.Text != nil && n.session.live { // an operator has reported that this node is off
 			n.holding.lose("this node is fenced: " + n.etcd.fences[c.Name].value.Reason)
 		}
 	}
@@ -153,7 +153,7 @@ func (n *Node) SetPolicies(now local.Time, policies map[netip.Addr]Policy) []loc
 // SetMember sets this node's record; the caller has written it to etcd, or is about to.
 func (n *Node) SetMember(now local.Time, m Member) []local.Action {
 	n.now = now
-	m.Boot = n.o.Member.Boot // until etcd has another
+	m.Boot = n.o.Member.Boot // until etcd has the new boot
 	n.o.Member, n.review = m, true
 	return n.step()
 }
@@ -169,8 +169,8 @@ func (n *Node) Stop(now local.Time) []local.Action {
 // Left reports whether a stopped node no longer has a session.
 func (n *Node) Left() bool { return n.gate.left }
 
-// Opened processes that the gate was opened, or could not be. Before addresses are bound, the
-// deadline is checked again, because the opening may have been slow.
+// Opened processes the result of an OpenGate. The deadline is checked again before addresses are
+// bound, because opening the gate may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.now = now
 	if n.gate.state == opening {
@@ -204,14 +204,15 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Unbound processes that addresses are removed from their devices.
+// Unbound processes the completion of an Unbind.
 func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	n.now = now
 	n.holding.unbound(id)
 	return n.step()
 }
 
-// Probed processes the answers to a Probe: the MACs of the hosts that have addresses.
+// Probed processes the answers to a Probe. The map found contains the MAC of the host for each
+// address that a host has.
 func (n *Node) Probed(now local.Time, addrs []netip.Addr, found map[netip.Addr]string) []local.Action {
 	n.now = now
 	n.takeover.probed(addrs, found)
@@ -245,17 +246,16 @@ func (n *Node) Received(now local.Time, on int, m Message) []local.Action {
 	return n.flush()
 }
 
-// Reached processes an answer of a host that must be within reach of one of this node's addresses
-// (an index of Member.At). From then on the address counts as working only while such hosts answer.
-// Heartbeats of peers on this address are no longer sufficient.
+// Reached processes an answer from a host that must be within reach of the address Member.At[on].
+// From then on, the address counts as working only while such hosts answer. Heartbeats of peers on
+// the address are no longer sufficient.
 func (n *Node) Reached(now local.Time, on int) []local.Action {
 	n.peers.reach(on, now)
 	return nil
 }
 
-// Reaching processes a change of the hosts that must be within reach of one of this node's
-// addresses. Until one of these hosts has answered, a peer's heartbeat on the address is
-// sufficient.
+// Reaching processes a change to the hosts that must be within reach of the address Member.At[on].
+// Until one of these hosts has answered, a peer's heartbeat on the address is sufficient.
 func (n *Node) Reaching(now local.Time, on int) []local.Action {
 	n.now = now
 	n.peers.reach(on, 0)

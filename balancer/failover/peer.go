@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// peer is the state of another node, from its heartbeats.
+// peer is the state of another node, as its heartbeats show it.
 type peer struct {
 	boot ID
 	// lastHeartbeat is the time of the last valid heartbeat, and on holds that time for each
@@ -32,18 +32,19 @@ type peer struct {
 // each.
 const reported = 16
 
-// peers is the state of the other nodes, from their heartbeats, and of the networks of this node's
-// addresses.
+// peers holds the state of the other nodes, as their heartbeats show it, and the state of the
+// networks of this node's addresses.
 type peers struct {
 	*env
 	etcd *view
 	all  map[string]*peer
-	// reached holds the time of the last answer of a host that an address must reach. It is zero if
-	// there was no answer, or if the address need not reach a host.
+	// reached holds, for each address of this node, the time of the last answer from a host that
+	// the address must reach. The time is zero if there was no answer, or if the address need not
+	// reach a host.
 	reached [reported]local.Time
-	// next is when the next heartbeats are due, and wasWell is the state of the networks in the
-	// last heartbeats. reviewAt is the time at which to review the VIPs that are bound here even if
-	// nothing has changed.
+	// next is the time when the next heartbeats are due, and wasWell is the state of the networks
+	// in the last heartbeats. reviewAt is the time at which to review the VIPs that are bound here
+	// even if nothing has changed.
 	next     local.Time
 	wasWell  uint16
 	reviewAt local.Time
@@ -78,19 +79,22 @@ func (p *peers) beat(ready bool, session ID) {
 	}
 }
 
-// reachTime is the permitted silence of the host that an address must reach, if heartbeats still
-// arrive on the address.
+// reachTime is the time for which the hosts that an address must reach may be silent while
+// heartbeats still arrive on the address.
 const reachTime = 2 * time.Second
 
-// reach records the time of the last answer of a host that an address must reach, or 0.
+// reach sets the time of the last answer from a host that an address must reach. Zero means no
+// answer.
 func (p *peers) reach(on int, at local.Time) {
 	if on < reported {
 		p.reached[on] = at
 	}
 }
 
-// well returns a bit for each address of this node whose network works: a heartbeat arrived there
-// recently, or the host that it must reach answered. If no network works, all bits are set.
+// well returns a bit for each address of this node, which is set if the network of the address
+// works. A recent answer from a host that the address must reach proves this. A recent heartbeat
+// also proves it, unless such hosts answered earlier and then stopped for reachTime. If no network
+// works, all bits are set.
 func (p *peers) well() (bits uint16) {
 	for i := range min(len(p.o.Member.At), reported) {
 		if p.recently(p.reached[i]) || p.hasHeartbeatOn(i) && (p.reached[i] == 0 || p.now.Since(p.reached[i]) < reachTime) {
@@ -139,8 +143,8 @@ func (p *peers) peer(name string) *peer {
 
 // receive stores the content of a heartbeat, and returns its sender. It returns nil if the
 // heartbeat does not count or is not the sender's newest. A heartbeat counts if it is fresh and
-// newer than the last at the same address. The content of a replayed or late heartbeat is never
-// used.
+// newer than the last heartbeat at the same address. The content of a replayed or late heartbeat is
+// never used.
 func (p *peers) receive(on int, m Message) *peer {
 	from := p.peer(m.From)
 	if !p.accept(from, on, m) || m.Sent < from.sent { // a newer heartbeat has arrived at another address
@@ -154,7 +158,8 @@ func (p *peers) receive(on int, m Message) *peer {
 	return from
 }
 
-// accept reports whether a heartbeat is valid, and records the address on which it arrived.
+// accept reports whether a heartbeat counts, and if so, records the time and the address at which
+// it arrived.
 func (p *peers) accept(from *peer, on int, m Message) bool {
 	counts := p.fresh(from, m)
 	if counts || p.isRun(from, m) {
@@ -188,8 +193,8 @@ func (p *peers) accept(from *peer, on int, m Message) bool {
 }
 
 // fresh reports whether a heartbeat was sent recently. It must echo a recent heartbeat of this run,
-// so the clocks of two hosts are never compared. A node without echoes is trusted if its run is
-// recorded in etcd.
+// so the clocks of two hosts are never compared. A node whose version sends no echoes is trusted if
+// its run is registered in etcd.
 func (p *peers) fresh(from *peer, m Message) bool {
 	if m.Echoless {
 		return p.isRun(from, m) || p.etcd.members[m.From] == nil && from.boot == m.Boot
@@ -201,8 +206,9 @@ func (p *peers) fresh(from *peer, m Message) bool {
 	return m.Echo.Boot == p.o.Member.Boot && m.Echo.Sent <= p.now && p.now.Since(m.Echo.Sent) < limit
 }
 
-// isRun reports whether a message is from the registered run of its sender. If etcd's records can't
-// answer this, any run is accepted unless another run of the sender sent a heartbeat recently.
+// isRun reports whether a message is from the registered run of its sender. If etcd's records do
+// not show the registered run, any run is accepted unless another run of the sender sent a
+// heartbeat recently.
 func (p *peers) isRun(from *peer, m Message) bool {
 	if r := p.etcd.members[m.From]; r != nil && !p.etcd.etcdLost {
 		return r.value.Boot == m.Boot

@@ -78,8 +78,8 @@ func (p placement) preempt(v *vip) string {
 	return best
 }
 
-// requestedBy returns the operator who requested a move of a VIP, and the reason. It returns "" if
-// no operator requested it.
+// requestedBy returns a text that names the operator who requested a move of a VIP, and the
+// operator's reason. It returns "" if no operator requested the move.
 func (p placement) requestedBy(v *vip, why string) string {
 	switch why {
 	case "standby":

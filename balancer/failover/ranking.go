@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// rankDelay is the time for which each candidate waits for the next better candidate.
+// rankDelay is the time that a candidate waits for each better candidate to act first.
 const rankDelay = 150 * time.Millisecond
 
 // score ranks nodes for a VIP, or jurors for a node. All hosts compute the same score.
@@ -21,7 +21,8 @@ func score(subject, node string) uint32 {
 	return x ^ x>>16
 }
 
-// compare returns number unless it is 0, and otherwise orders by score, then by name.
+// compare orders two nodes by number, the result of an earlier comparison, then by score, then by
+// name.
 func compare(number int, scoreA, scoreB uint32, nameA, nameB string) int {
 	return cmp.Or(number, cmp.Compare(scoreA, scoreB), cmp.Compare(nameA, nameB))
 }
@@ -38,7 +39,7 @@ type ranking struct {
 }
 
 // whyNot returns the reason why a node can't hold a VIP and the other VIPs of its group now, or "".
-// If force is set, it ignores that the node can't serve a VIP that it can hold.
+// If force is set, a node that can hold the VIP need not be able to serve it.
 func (r *ranking) whyNot(name string, v *vip, force bool) string {
 	for _, each := range r.vips.together(v) {
 		if why := r.whyNotAlone(name, each, force); why != "" {
@@ -85,8 +86,9 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	return m.value.Lacks(v.addr, force)
 }
 
-// despiteWeight reports whether a node may hold a VIP although its weight is 0. The policy must
-// prefer the node, or a VIP of the group must be there or have a request to move there.
+// despiteWeight reports whether a node may hold a VIP although its weight is 0. This requires that
+// the policy prefers the node, that the node is the group's leader, or that an operator has
+// requested to move a VIP of the group to the node.
 func (r *ranking) despiteWeight(name string, v *vip) bool {
 	together := r.vips.together(v)
 	movesThere := func(each *vip) bool { m := r.etcd.moves[each.name]; return m != nil && m.value.To == name }
@@ -161,12 +163,12 @@ func (r *ranking) best(v *vip) string {
 	return ""
 }
 
-// ranks maps groups to this node's rank, so later changes of the counts can't separate the VIPs of
-// a group.
+// ranks maps each group to this node's rank for its VIPs. All VIPs of a group get the stored rank,
+// so later changes to the counts can't separate them.
 type ranks map[string]int
 
 // rank returns this node's index among the candidates for a VIP; -1 means that this node can't hold
-// the VIP. The VIP and its group are then counted for the best candidate.
+// the VIP. It also counts the VIP and its group as VIPs of the best candidate.
 func (r *ranking) rank(v *vip, seen ranks) int {
 	if rank, ok := seen[v.policy.Group]; ok {
 		return rank

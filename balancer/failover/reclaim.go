@@ -2,13 +2,14 @@ package failover
 
 import "time"
 
-// The limits of the pause between two handovers that etcd refuses with an error.
+// The minimum and maximum pause after a handover that etcd refuses with an error.
 const (
 	minPause = 2 * time.Second
 	maxPause = 30 * time.Second
 )
 
-// slowDown delays the next handover if etcd has refused this handover with an error.
+// slowDown delays the next handover if etcd has refused this handover with an error. After a
+// success, it ends the backoff.
 func (h *holding) slowDown(o Outcome) {
 	switch o {
 	case Done:

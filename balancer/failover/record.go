@@ -45,7 +45,7 @@ type Key struct {
 	Name string
 }
 
-// Member is a node's record nodes/NODE, under its lease.
+// Member is the record nodes/NODE, which a node writes under its lease.
 type Member struct {
 	Boot    ID        `json:"boot"`
 	Machine string    `json:"machine"`
@@ -55,10 +55,10 @@ type Member struct {
 	Version string    `json:"version,omitempty"`
 	// Standby reports whether the node releases its VIPs and accepts none.
 	Standby bool `json:"standby,omitempty"`
-	// StandbyBy is the request for standby, for this node's own events.
+	// StandbyBy is the operator's request for standby. It appears only in this node's own events.
 	StandbyBy Request `json:"-"`
-	// Cannot maps each address that this node can't own or serve to the reason. Absent lists those
-	// of these addresses that the node can't even add to a device.
+	// Cannot maps each address that this node can't own or serve to the reason. Absent lists the
+	// addresses in Cannot that the node can't even add to a device.
 	Cannot map[netip.Addr]string `json:"cannot,omitempty"`
 	Absent []netip.Addr          `json:"absent,omitempty"`
 }
@@ -81,8 +81,8 @@ func (a Address) holds(vip netip.Addr) bool {
 // Reaches reports whether a network of the node's devices contains a VIP.
 func (m *Member) Reaches(vip netip.Addr) bool { return m.place(vip) >= 0 }
 
-// Lacks returns the reason why the node can't hold a VIP, or "". If force is set, it can also hold
-// a VIP that it can't serve.
+// Lacks returns the reason why the node can't hold a VIP, or "". If force is set, the node need
+// only be able to add the VIP to a device, and not to serve it.
 func (m *Member) Lacks(vip netip.Addr, force bool) string {
 	if force && !slices.Contains(m.Absent, vip) {
 		return ""
@@ -124,13 +124,13 @@ type Owner struct {
 	Why        string    `json:"why"`
 }
 
-// Request contains the operator who requested a change, and the reason.
+// Request names the operator who requested a change, and the reason.
 type Request struct {
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 }
 
-// String formats the request to follow its subject, for example ` by ann: "kernel"`.
+// String formats the request as the end of a phrase, for example ` by ann: "kernel"`.
 func (r Request) String() (text string) {
 	if r.By != "" {
 		text = " by " + r.By

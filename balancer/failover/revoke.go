@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// revoke revokes a session that is silent, or whose node an operator has reported to be off, and
-// claims its VIPs.
+// revoke revokes one session that is silent, or whose node an operator has reported to be off. It
+// also claims the VIPs of that session.
 func (t *takeover) revoke() {
 	if t.writer.claiming || t.gate.stopping {
 		return
@@ -31,7 +31,8 @@ func (t *takeover) revoke() {
 	}
 }
 
-// revokeSilent reports whether it has started to revoke a session.
+// revokeSilent starts to revoke a session if it is silent, enough jurors have voted it dead, and it
+// is this node's turn. If votes are missing, it requests them. It reports whether it has started.
 func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	own, silent := t.jurors.silent(node, s)
 	if !silent {

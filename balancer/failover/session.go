@@ -21,8 +21,9 @@ type session struct {
 	// jury lists the nodes that confirm the session. next is the jury in a write with an unknown
 	// outcome. Until the outcome is known, both juries must confirm the session.
 	jury, next []string
-	// confirmed is the sending time of the newest heartbeat that a juror has confirmed. renewed is
-	// the sending time of the newest renewal in etcd. deadline is computed from these times.
+	// confirmed maps each juror to the sending time of the newest heartbeat that the juror has
+	// confirmed. renewed is the sending time of the newest renewal in etcd. deadline is computed
+	// from these times.
 	confirmed map[string]local.Time
 	renewed   local.Time
 	deadline  local.Time
@@ -38,7 +39,8 @@ func newSession(e *env, etcd *view, w *writer) *session {
 	return s
 }
 
-// reset replaces the session with a new session that etcd does not have.
+// reset replaces the session with a new session that is not in etcd yet. Changes to the session
+// record up to the given revision are ignored.
 func (s *session) reset(revision int64) {
 	*s = session{env: s.env, etcd: s.etcd, writer: s.writer, id: s.o.NewID(), confirmed: map[string]local.Time{}, revision: revision}
 }
@@ -61,23 +63,23 @@ func (s *session) begin() {
 }
 
 // replaces reports whether this node may replace a session with its name. The session must belong
-// to this machine with the same gate, to an earlier boot of it, or to a machine that an operator
-// has reported to be off. The session of an earlier boot must also be silent. Otherwise this
-// machine may be a copy of a running machine with the same ID and name.
+// to the same boot and namespace of this machine, to an earlier boot of this machine, or to a
+// machine that an operator has reported to be off. The session of an earlier boot must also be
+// silent. Otherwise this machine may be a copy of a running machine with the same ID and name.
 func (s *session) replaces(old *record[Session]) bool {
 	before := old.value.Machine
 	silent := s.now.Since(old.known) >= max(old.value.Silence, s.o.Timing.Silence)
 	return !old.unreadable && (before == s.o.Member.Machine || silent && rebooted(before, s.o.Member.Machine) || s.etcd.fences[s.o.Name] != nil)
 }
 
-// obstructed reports whether etcd has had a session of this node's name for a long time that this
-// node can't replace.
+// obstructed reports whether etcd has long had a session under this node's name that this node
+// can't replace.
 func (s *session) obstructed() bool {
 	old := s.etcd.sessions[s.o.Name]
 	return !s.live && old != nil && s.now.Since(old.known) > 2*s.o.Timing.Silence && !s.replaces(old)
 }
 
-// put writes the session with a jury.
+// put adds the session with the given jury to the transaction w, and writes it.
 func (s *session) put(w Write, jury []string) {
 	value := Session{ID: s.id, Machine: s.o.Member.Machine, Jury: jury, Timing: s.o.Timing}
 	w.Put = append(w.Put, Put{Key{Sessions, s.o.Name}, encode(value)})
@@ -110,7 +112,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	if r == nil || r.value.ID != s.id {
 		return s.live
 	}
-	// A write that compares an older revision can no longer succeed.
+	// A pending write of the session compares an older revision, so it can no longer succeed.
 	if !s.live {
 		s.do(local.Note{Kind: local.NoteSession, Text: "began session " + s.id.String()})
 	}
@@ -123,7 +125,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 }
 
 // answered processes a juror's confirmation of a heartbeat that this node sent, and reports whether
-// the confirmation is newer than the juror's last.
+// the confirmation is newer than the juror's last confirmation.
 func (s *session) answered(m Message) bool {
 	if !s.live || m.Session != s.id || m.Sent <= s.confirmed[m.From] || m.Sent > s.now {
 		return false
@@ -133,7 +135,7 @@ func (s *session) answered(m Message) bool {
 	return true
 }
 
-// confirm computes the deadline.
+// confirm computes the deadline of the session from the confirmations that its juries have sent.
 func (s *session) confirm() {
 	d := s.deadlineBy(s.jury)
 	if s.next != nil {
@@ -167,7 +169,8 @@ func (s *session) ifMine() Write {
 	return Write{If: []Condition{{Key{Sessions, s.o.Name}, s.revision}}}
 }
 
-// renew writes the session to etcd again, which confirms it, if too few peers do.
+// renew writes the session to etcd again if the confirmations of peers do not last long enough. The
+// write confirms the session.
 func (s *session) renew() {
 	if s.live && !s.writing && s.now >= s.again && !s.lasts(s.deadline) {
 		s.put(s.ifMine(), s.jury)
@@ -195,8 +198,8 @@ func (s *session) changeJury() {
 	s.put(s.ifMine(), jury)
 }
 
-// chooseJury returns this node and up to four other nodes: first the current jurors, and then nodes
-// in other zones.
+// chooseJury returns this node and up to four other nodes. It prefers current jurors, and then
+// nodes in other zones.
 func (s *session) chooseJury() []string {
 	var others []string
 	for name, m := range s.etcd.members {
@@ -234,8 +237,8 @@ func (s *session) confirmations() map[string]time.Duration {
 	return ages
 }
 
-// silentJurors names the jurors that no longer confirm the session. Etcd is included, because it
-// confirms when jurors do not.
+// silentJurors names the jurors that no longer confirm the session. It always includes etcd, which
+// also could have confirmed the session.
 func (s *session) silentJurors() string {
 	var names []string
 	for _, j := range s.jury {

@@ -22,11 +22,12 @@ type Status struct {
 	// Free lists the VIPs that no live session owns, and the VIPs whose owner is silent but may not
 	// be revoked.
 	Free []netip.Addr
-	// Waiting has the nodes whose silent sessions may not be revoked, because too few of their
-	// jurors are live. It maps each to the silent members of its jury, including the node itself.
+	// Waiting contains the nodes whose silent sessions may not be revoked, because too few of their
+	// jurors are live. It maps each node to the silent members of its jury, including the node
+	// itself.
 	Waiting map[string][]string
-	// Heard maps each other node to the addresses of this node (Member.At) on which a heartbeat of
-	// that node arrived recently.
+	// Heard reports, for each other node and each address of this node (Member.At), whether a
+	// heartbeat of the other node arrived there recently.
 	Heard map[string][]bool
 	// Strangers maps VIPs that this node would otherwise claim to the MACs of hosts outside the
 	// fleet that have them.

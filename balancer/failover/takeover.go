@@ -59,7 +59,7 @@ func (t *takeover) claimFree() {
 // due returns the free VIPs that this node may claim now.
 func (t *takeover) due() claims {
 	before := maps.Clone(t.ranking.counted)
-	defer func() { t.ranking.counted = before }() // ranking counts
+	defer func() { t.ranking.counted = before }() // because rank changes the counts
 	var best, late claims
 	seen, ranked := ranks{}, 0
 	for _, v := range t.free {
@@ -127,7 +127,8 @@ func (c *claims) empty() bool { return len(c.vips)+len(c.unknown) == 0 }
 // for it.
 const strangerRest = 10 * time.Second
 
-// probed processes the answers to a Probe: the MACs of the hosts that have addresses.
+// probed processes the answers to a Probe. The map found contains the MAC of the host for each
+// address that a host has.
 func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 	t.probing = false
 	for _, a := range addrs {
@@ -153,8 +154,8 @@ func (t *takeover) probed(addrs []netip.Addr, found map[netip.Addr]string) {
 }
 
 // claim writes this session to etcd as the owner of VIPs. The write fails if an owner has changed
-// or the session is not live. The parameter from describes the last owner. The time of its last
-// sign of life is since, or 0 if the VIPs never had an owner.
+// or the session is not live. The parameter from describes the last owner. The parameter since is
+// the time of the owner's last sign of life, or 0 if the VIPs never had an owner.
 func (t *takeover) claim(w Write, all []*vip, from, why string, since local.Time) {
 	t.writer.claiming = true
 	if len(all) > 0 {
@@ -219,8 +220,8 @@ func (t *takeover) strangers() map[netip.Addr]string {
 }
 
 // waiting returns the nodes whose VIPs have no usable owner until an operator reports that the
-// nodes are off. It maps each to the silent members of its jury. resting lists the VIPs. A node
-// whose own session is not confirmed returns nothing, because it may be cut off.
+// nodes are off. It maps each node to the silent members of its jury. The result resting lists the
+// VIPs. A node whose own session is not confirmed returns nothing, because it may be cut off.
 func (t *takeover) waiting() (nodes map[string][]string, resting []netip.Addr) {
 	nodes = map[string][]string{}
 	if !t.session.passes() {

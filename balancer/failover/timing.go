@@ -11,8 +11,8 @@ import (
 type Timing struct {
 	// Beat is the time between two heartbeats.
 	Beat time.Duration `json:"beat"`
-	// Confirm is the time for which a confirmed heartbeat keeps a session confirmed, from its
-	// sending.
+	// Confirm is the time for which a confirmed heartbeat keeps a session confirmed. It starts when
+	// the heartbeat is sent.
 	Confirm time.Duration `json:"confirm"`
 	// Gate is the time for which the kernel's gate stays open after a refresh.
 	Gate time.Duration `json:"gate"`

@@ -18,9 +18,9 @@ type view struct {
 	// at holds the addresses of each node that is registered or has a session. A node that is only
 	// cut off from etcd loses its registration but may keep its session.
 	at map[string][]Address
-	// newest holds the revisions of the last received changes, including changes of deleted
-	// records. The answer to a transaction and etcd's watch report the same change, and either may
-	// be late.
+	// newest holds the revision of the last change that was received for each record, including
+	// deletions. The answer to a transaction and etcd's watch report the same change, and either
+	// may be late.
 	newest map[Key]int64
 	// loaded reports whether all records were read after this run was registered. revision is the
 	// newest known revision.
@@ -37,7 +37,7 @@ func newView(e *env) *view {
 	}
 }
 
-// missing returns deletions of the known records that are not in all.
+// missing returns a deletion for each known record that the list all lacks.
 func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChange) {
 	listed := map[Key]bool{}
 	for _, c := range all {
@@ -51,8 +51,8 @@ func (v *view) missing(all []RecordChange, revision int64) (deleted []RecordChan
 	return deleted
 }
 
-// isNews reports whether a change is newer than the received changes of its record, and records the
-// change.
+// isNews reports whether a change is newer than all changes that were received for the same record,
+// and if so, stores its revision.
 func (v *view) isNews(c RecordChange) bool {
 	if c.Revision <= v.newest[c.Key] {
 		return false
@@ -61,7 +61,7 @@ func (v *view) isNews(c RecordChange) bool {
 	return true
 }
 
-// locate updates the addresses on which a node receives heartbeats.
+// locate updates this node's list of the addresses on which a node receives heartbeats.
 func (v *view) locate(name string) {
 	if m := v.members[name]; m != nil {
 		v.at[name] = m.value.At
@@ -107,7 +107,7 @@ type record[T any] struct {
 // table holds the records of a kind, by name.
 type table[T any] map[string]*record[T]
 
-// set applies a change.
+// set applies a change that was received at the time now.
 func (t table[T]) set(now local.Time, c RecordChange) {
 	if c.Text == nil {
 		delete(t, c.Key.Name)

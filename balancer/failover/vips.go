@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Policy is the users' choice for a VIP with hold = "one".
+// Policy holds the users' settings for a VIP with hold = "one".
 type Policy struct {
 	// Prefer lists nodes, best first. All other nodes follow.
 	Prefer []string
@@ -35,9 +35,9 @@ type vip struct {
 	// since is the time when this node noticed that the VIP is free, or 0 if it is not free. better
 	// is the time since which a preferred node could own the VIP, or 0.
 	since, better local.Time
-	// clear reports whether a probe before the first owner found no host outside the fleet with the
-	// address. stranger is the MAC of such a host. A VIP that this node could not claim is ignored
-	// until askAgain.
+	// clear reports whether a probe found no host with the address, so this node may claim the VIP.
+	// stranger is the MAC of a host outside the fleet that has the address. This node ignores a VIP
+	// that it could not claim until the time askAgain.
 	clear    bool
 	stranger string
 	askAgain local.Time
@@ -56,7 +56,7 @@ func (v *vip) flapping(now local.Time) bool {
 	return len(v.changed) == maxMoves && now.Since(v.changed[0]) < movesTime
 }
 
-// moved records a change of the VIP's owner.
+// moved records the time at which the VIP's owner changed.
 func (v *vip) moved(now local.Time) {
 	v.changed = append(v.changed, now)
 	v.changed = v.changed[max(0, len(v.changed)-maxMoves):]
@@ -115,7 +115,7 @@ func (x *vips) together(v *vip) []*vip {
 	return []*vip{v}
 }
 
-// unbind counts a VIP as no longer bound.
+// unbind marks a VIP as no longer bound.
 func (x *vips) unbind(v *vip) {
 	if v.bound {
 		v.bound = false

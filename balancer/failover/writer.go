@@ -13,8 +13,8 @@ type writer struct {
 	// claiming reports whether a transaction that claims VIPs is pending.
 	claiming bool
 	// refused is the newest revision that this node knew when it sent a transaction that failed,
-	// usually because of a newer change. Until it receives a newer revision, or until the time
-	// patient, it claims and hands over no VIPs.
+	// usually because of a newer change. Until this node receives a newer revision, or until the
+	// time patient, it neither claims nor hands over VIPs.
 	refused int64
 	patient local.Time
 }
@@ -52,7 +52,7 @@ func (w *writer) answered(id int, o Outcome, revision int64) {
 	}
 }
 
-// apply updates this node's view without waiting for etcd's watch.
+// apply applies a successful transaction to this node's view without waiting for etcd's watch.
 func (w *writer) apply(a *Write, revision int64) {
 	for _, k := range a.Delete {
 		w.learn(RecordChange{Key: k, Revision: revision})
@@ -62,5 +62,6 @@ func (w *writer) apply(a *Write, revision int64) {
 	}
 }
 
-// behind reports whether etcd would probably refuse another transaction.
+// behind reports whether etcd would probably refuse another transaction, because this node's view
+// is out of date.
 func (w *writer) behind() bool { return w.etcd.revision == w.refused && w.now < w.patient }

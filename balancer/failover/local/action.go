@@ -10,8 +10,7 @@ import (
 type Action interface{ Action() }
 
 // CloseGate closes the gate, so earlier refreshes no longer open it, and then removes all addresses
-// of VIPs. The protocol's Closed is called when both are complete; until then the process tries
-// again.
+// of VIPs. The protocol's Closed is called when both are complete; until then the process retries.
 type CloseGate struct{}
 
 // OpenGate opens the gate. The protocol's Opened receives the result.
@@ -63,20 +62,20 @@ const (
 	NoteFlapping NoteKind = "flapping"
 )
 
-// Action marks an Action.
+// Action marks CloseGate as an action.
 func (CloseGate) Action() {}
 
-// Action marks an Action.
+// Action marks OpenGate as an action.
 func (OpenGate) Action() {}
 
-// Action marks an Action.
+// Action marks Bind as an action.
 func (Bind) Action() {}
 
-// Action marks an Action.
+// Action marks Unbind as an action.
 func (Unbind) Action() {}
 
-// Action marks an Action.
+// Action marks Probe as an action.
 func (Probe) Action() {}
 
-// Action marks an Action.
+// Action marks Note as an action.
 func (Note) Action() {}

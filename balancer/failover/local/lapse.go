@@ -5,8 +5,8 @@ type Lapse string
 
 // The lapses.
 const (
-	// NotRefreshed is replaced by NotConfirmed if the gate was not refreshed because the session
-	// was not confirmed.
+	// NotRefreshed means that the gate was not refreshed in time. If the reason was that the
+	// session was not confirmed, NotConfirmed replaces it.
 	NotRefreshed Lapse = "not refreshed"
 	NotConfirmed Lapse = "not confirmed"
 	Changed      Lapse = "changed by another program"

@@ -6,7 +6,7 @@ import "time"
 // is suspended, and is never set. Times of different hosts are never compared.
 type Time int64
 
-// Add returns the moment d later.
+// Add returns the time d after t.
 func (t Time) Add(d time.Duration) Time { return t + Time(d) }
 
 // Since returns how long t is after u.
