@@ -23,7 +23,7 @@ type Packet struct {
 	Data []byte // bytes after the IP header
 }
 
-// Action marks an Action.
+// Action marks Send as an action.
 func (Send) Action() {}
 
 // Datagram is a packet that arrived.

@@ -5,9 +5,9 @@ import (
 	"net/netip"
 )
 
-// Checksum is the way in which a router computes version 3's checksum over IPv4. Implementations
-// differ. All compute the same checksum in version 2 (without a pseudo-header) and over IPv6 (with
-// a pseudo-header).
+// Checksum is the method by which a router computes the checksum of version 3 over IPv4, because
+// implementations differ. All implementations agree on the checksum of version 2, which has no
+// pseudo-header, and on the checksum over IPv6, which has a pseudo-header.
 type Checksum string
 
 // The kinds of checksums.
@@ -53,7 +53,7 @@ func verify(version int, message []byte, from, to netip.Addr) (Checksum, bool) {
 	return "", false
 }
 
-// add returns the sum of the 16-bit words.
+// add returns the sum of the 16-bit words of b.
 func add(b []byte) (sum uint32) {
 	for ; len(b) > 1; b = b[2:] {
 		sum += uint32(binary.BigEndian.Uint16(b))

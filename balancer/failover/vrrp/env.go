@@ -10,14 +10,14 @@ import (
 type env struct {
 	now     local.Time
 	actions []local.Action
-	// awake is the time when the process woke up after a pause. Packets that arrived before are
+	// awake is the time when the process woke up after a pause. Packets that arrived earlier are
 	// stale.
 	awake local.Time
 	// gate is the state of the kernel's gate as far as the node knows. The gate stays open for
 	// gateTime after a refresh.
 	gate     gateState
 	gateTime time.Duration
-	// ids numbers the Unbinds.
+	// ids is the ID of the last Unbind.
 	ids int
 	// stopping reports whether the node was stopped, and standby reports whether an operator has
 	// put it on standby.

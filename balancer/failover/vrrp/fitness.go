@@ -8,7 +8,7 @@ import (
 
 // Priorities with a special meaning.
 const (
-	// resigns is in the last advert of an owner that releases the VIPs.
+	// resigns is the priority in the last advert of an owner that releases the VIPs.
 	resigns = 0
 	// unwell is the priority of a router that can't serve the VIPs.
 	unwell = 1
@@ -21,7 +21,7 @@ type fitness struct {
 	why   string
 	since local.Time
 	// moving reports whether an operator is moving the VIPs away. held reports whether this move is
-	// complete. Then this host does not preempt an owner with a lower priority.
+	// complete. After the move, this host does not preempt an owner with a lower priority.
 	moving, held bool
 }
 
@@ -33,15 +33,15 @@ func (r *router) priority() uint8 {
 	return r.g.Priority
 }
 
-// preempts reports whether this host takes over from an owner with a lower priority, because it has
-// been healthy for the time after.
+// preempts reports whether this host takes over from an owner with a lower priority. This host must
+// have been healthy for the time after, and no operator may have moved the VIPs away.
 func (f *fitness) preempts(now local.Time, after time.Duration) bool {
 	return after >= 0 && !f.held && !f.moving && now.Since(f.since) >= after
 }
 
-// ready processes whether this host can serve the VIPs. A change for the worse makes an owner
-// resign. An owner that was unhealthy from the start stays, because no other router wanted the
-// VIPs.
+// ready sets the reason why this host can't serve the VIPs; "" means that it can. An owner that
+// becomes unable resigns. An owner that was unable from the start stays, because no other router
+// wanted the VIPs.
 func (r *router) ready(why string) {
 	worse := r.fitness.why == "" && why != ""
 	if r.fitness.why != "" && why == "" {

@@ -36,7 +36,8 @@ type Group struct {
 	Witness    Witness
 }
 
-// Witness names hosts that must be within reach. They decide whether this host is connected at all.
+// Witness determines how a group uses its witnesses. Witnesses are hosts that must be within reach;
+// their answers show that this host is connected.
 type Witness string
 
 // The kinds of witnesses.
@@ -44,7 +45,8 @@ const (
 	NoWitness Witness = ""
 	// WitnessResigns makes an owner resign if all witnesses fall silent.
 	WitnessResigns Witness = "resigns"
-	// WitnessRequired also keeps a backup from taking over from a silent owner unless they answer.
+	// WitnessRequired also keeps a backup from taking over from a silent owner unless a witness
+	// answers.
 	WitnessRequired Witness = "required"
 )
 

@@ -40,7 +40,8 @@ func (r *router) ignored(p *peer) {
 	}
 }
 
-// heardAsBackup restarts the down timer, unless this host takes over from the sender.
+// heardAsBackup processes an advert while this host is a Backup. It restarts the down timer, unless
+// this host takes over from the sender.
 func (r *router) heardAsBackup(p *peer) {
 	a := p.advert
 	r.peers.reconcile(p, &r.g)
@@ -62,8 +63,9 @@ func (r *router) heardAsBackup(p *peer) {
 	}
 }
 
-// heardAsOwner leaves the VIPs to a router with a higher priority. To a router with a lower
-// priority it replies with an advert, so that router yields, unless this host may be cut off.
+// heardAsOwner processes an advert while this host is Claiming or Active. It leaves the VIPs to a
+// router with a higher priority. It answers a router with a lower priority with its own advert, so
+// that router yields. If this host may be cut off, it resigns instead.
 func (r *router) heardAsOwner(p *peer) {
 	a, own := p.advert, r.priority()
 	switch {

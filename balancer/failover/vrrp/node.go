@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// Node is this host's part of all groups. One goroutine calls its methods, which return the actions
-// to perform, in order.
+// Node represents this host in all groups. One goroutine calls its methods, which return the
+// actions to perform, in order.
 type Node struct {
 	*env
 	routers []*router
@@ -28,8 +28,8 @@ func New(groups []Group) *Node {
 	return n
 }
 
-// begin starts the processing of an event. After a pause of the process, no earlier timer and no
-// earlier packet may make it take over.
+// begin starts the processing of an event. After a pause of the process, timers and packets from
+// before the pause must not cause a takeover.
 func (n *Node) begin(now local.Time) {
 	paused := n.now > 0 && now.Since(n.now) > n.maxPause()
 	n.now = max(n.now, now)
@@ -66,7 +66,7 @@ func (n *Node) step() []local.Action {
 	return n.flush()
 }
 
-// Tick must be called several times per interval.
+// Tick performs the steps that are due. It must be called several times per interval.
 func (n *Node) Tick(now local.Time) []local.Action {
 	n.begin(now)
 	return n.step()
@@ -85,9 +85,8 @@ func (n *Node) Deadline() (earliest local.Time) {
 	return earliest
 }
 
-// Next returns the latest time at which Tick must be called, or 0 if it is unknown. A process that
-// calls Tick at this time, instead of at its next regular tick, sends adverts and takes over on
-// time.
+// Next returns the time of the next step, or 0 if no step is scheduled. A process that calls Tick
+// at this time, instead of at its next regular tick, sends adverts and takes over on time.
 func (n *Node) Next() (earliest local.Time) {
 	for _, r := range n.routers {
 		if r.state != Init && r.due > n.now && (earliest == 0 || r.due < earliest) {
@@ -123,8 +122,8 @@ func (n *Node) Received(now local.Time, d Datagram) []local.Action {
 	return n.step()
 }
 
-// Opened processes that the gate was opened, or could not be. Before VIPs are bound, the deadline
-// is checked again, because the opening may have been slow.
+// Opened processes the result of an OpenGate. The deadline is checked again before VIPs are bound,
+// because opening the gate may have been slow.
 func (n *Node) Opened(now local.Time, err error) []local.Action {
 	n.begin(now)
 	if n.gate != opening {
@@ -153,9 +152,9 @@ func (n *Node) Closed(now local.Time) []local.Action {
 	return n.step()
 }
 
-// Lapsed processes a lapse of the gate. Its duration is 0 if unknown. Lapsed must be called before
-// other events at that time, because an advert of a host with a closed gate would keep the VIPs
-// silent.
+// Lapsed processes a lapse of the gate. The parameter lasts is the duration of the lapse, or 0 if
+// unknown. Lapsed must be called before other events at that time, because an advert of a host with
+// a closed gate would keep the VIPs silent.
 func (n *Node) Lapsed(now local.Time, why local.Lapse, lasts time.Duration) []local.Action {
 	n.begin(now)
 	if n.gate == open {
@@ -187,14 +186,15 @@ func (n *Node) lapse(why local.Lapse, lasts time.Duration) {
 	n.closeGate()
 }
 
-// Unbound processes that addresses are removed from their devices.
+// Unbound processes the completion of an Unbind.
 func (n *Node) Unbound(now local.Time, id int) []local.Action {
 	n.begin(now)
 	n.unbound(func(r *router) bool { return r.giving == id && id != 0 })
 	return n.step()
 }
 
-// unbound completes the resignation of the chosen routers, whose addresses are removed.
+// unbound completes the resignation of the routers that chosen selects, because their addresses are
+// now removed.
 func (n *Node) unbound(chosen func(*router) bool) {
 	for _, r := range slices.Concat(n.routers, n.leaving) {
 		if chosen(r) {
@@ -204,7 +204,8 @@ func (n *Node) unbound(chosen func(*router) bool) {
 	n.leaving = slices.DeleteFunc(n.leaving, func(r *router) bool { return r.giving == 0 })
 }
 
-// Probed processes the answers to a Probe: the MACs of the hosts that have addresses.
+// Probed processes the answers to a Probe. The map found contains the MAC of the host for each
+// address that a host has.
 func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]string) []local.Action {
 	n.begin(now)
 	for _, r := range n.routers {
@@ -213,7 +214,7 @@ func (n *Node) Probed(now local.Time, _ []netip.Addr, found map[netip.Addr]strin
 	return n.step()
 }
 
-// Reached processes an answer of a host that must be within reach of a group.
+// Reached processes an answer from a host that must be within reach of a group.
 func (n *Node) Reached(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -222,7 +223,8 @@ func (n *Node) Reached(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Reaching processes that other hosts must be within reach of a group.
+// Reaching processes a change to the hosts that must be within reach of a group. Answers from
+// before the change no longer count.
 func (n *Node) Reaching(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -231,8 +233,8 @@ func (n *Node) Reaching(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Unwitnessed returns the groups that this host would not take over from a silent owner, because no
-// host that must be within reach answers.
+// Unwitnessed returns the groups that this host would not take over from a silent owner, because
+// none of the hosts that must be within reach answers.
 func (n *Node) Unwitnessed(now local.Time) (groups []string) {
 	for _, r := range n.routers {
 		if r.unwitnessed(now) {
@@ -242,7 +244,7 @@ func (n *Node) Unwitnessed(now local.Time) (groups []string) {
 	return groups
 }
 
-// Ready processes whether this host can serve a group's VIPs: "", or the reason why it can't.
+// Ready sets the reason why this host can't serve the VIPs of a group; "" means that it can.
 func (n *Node) Ready(now local.Time, group, why string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil {
@@ -262,8 +264,8 @@ func (n *Node) Resign(now local.Time, group string) []local.Action {
 	return n.step()
 }
 
-// Standby prevents or permits ownership of VIPs by this host. Permission also ends the effect of
-// moves and yields.
+// Standby puts this host on standby, or ends its standby. In both cases, it also ends the effects
+// of earlier moves and yields.
 func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	n.begin(now)
 	n.standby = on
@@ -296,8 +298,8 @@ func (n *Node) Left() bool {
 // Whose returns "", because VRRP does not report the MACs of other hosts.
 func (n *Node) Whose(string) string { return "" }
 
-// SetGroups replaces the groups. Groups with another router ID, version, interface, source or list
-// of addresses are released and started again. GateTime(groups) must not change.
+// SetGroups replaces the groups. A group whose router ID, version, interface or source address
+// changes is released and started again. GateTime(groups) must not change.
 func (n *Node) SetGroups(now local.Time, groups []Group) []local.Action {
 	n.begin(now)
 	var after []*router

@@ -56,12 +56,13 @@ const (
 	advertType     = 1
 	headerSize     = 8
 	checksumOffset = 6
-	// hundredth is the unit of the interval in version 3, which has 12 bits.
+	// hundredth is the unit of the interval in version 3. The interval has 12 bits.
 	hundredth    = 10 * time.Millisecond
 	intervalBits = 0x0fff
 )
 
-// Append appends the message for a packet between two addresses.
+// Append appends the encoded advert to b. The addresses from and to are the addresses of the
+// packet.
 func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 	start := len(b)
 	b = append(b, byte(a.Version<<4|advertType), a.RouterID, a.Priority, byte(len(a.Addrs)))
@@ -84,9 +85,9 @@ func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 	return b
 }
 
-// Decode returns the advert in the message of a packet between two addresses, and the kind of its
-// checksum. Bytes after the message are ignored, because routers may append their own
-// authentication. Each error is a *DropError.
+// Decode returns the advert in a message, and the kind of its checksum. The addresses from and to
+// are the addresses of the packet. Bytes after the message are ignored, because routers may append
+// their own authentication. Each error is a *DropError.
 func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	if len(message) < headerSize {
 		return nil, "", dropf(Short, "has %d bytes, fewer than a header", len(message))
@@ -145,12 +146,12 @@ const (
 	Short         Reason = "short"
 )
 
-// DropError is the error of a packet that is dropped.
+// DropError is the reason why a packet is dropped, as an error.
 type DropError struct {
 	Reason Reason
 	// Text completes a sentence that starts with "the advert".
 	Text string
-	// listed reports whether the advert is otherwise whole, and lists a VIP of the group.
+	// listed reports whether the advert can be read and lists a VIP of the group.
 	listed bool
 }
 

@@ -22,7 +22,7 @@ type peer struct {
 	at       local.Time
 	received uint64
 	// drop is the reason why the router's last dropped packet was dropped, and droppedAt is its
-	// time of arrival. noted is the time of the last note about a dropped packet.
+	// time of arrival. noted is the time of the last note about a dropped packet of the router.
 	drop             *DropError
 	droppedAt, noted local.Time
 	// named reports whether metrics name the router.
@@ -40,7 +40,7 @@ type peers struct {
 	owner   *peer
 	yielded yielded
 	notes   noteLimit
-	// named counts the named routers.
+	// named is the number of routers that metrics name.
 	named int
 }
 
@@ -90,8 +90,7 @@ func (p *peers) sorted() (all []*peer) {
 // interval returns the time between two adverts of the router, or a default if it is unknown.
 func (p *peer) interval(unknown time.Duration) time.Duration { return cmp.Or(p.every, unknown) }
 
-// counts reports whether the packet was dropped for a reason that does not exclude that its sender
-// owns the group's VIPs.
+// counts reports whether the sender of the dropped packet may still own the group's VIPs.
 func (e *DropError) counts() bool {
 	switch e.Reason {
 	case WrongChecksum, WrongVersion, WrongInterval, WrongPassword:
@@ -106,7 +105,7 @@ func (e *DropError) counts() bool {
 // another network. Such a packet alone does not show that the router has the VIPs.
 func (p *peer) distant() bool { return p.drop != nil && p.drop.Reason == LowTTL && p.droppedAt > p.at }
 
-// owners returns the routers that were owners recently, in order.
+// owners returns the routers that were owners recently, sorted by address.
 func (p *peers) owners(now local.Time, g *Group) (all []*peer) {
 	for _, one := range p.sorted() {
 		within := func(at local.Time, interval time.Duration) bool { return at > 0 && now.Since(at) <= g.k()*interval }
@@ -152,7 +151,7 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 }
 
 // checksum returns the kind of checksum for a receiver. Without a setting, it is the kind that the
-// receiver sends, or otherwise keepalived's default.
+// receiver itself sends. If that is unknown, it is keepalived's default.
 func (p *peers) checksum(to netip.Addr, g *Group) Checksum {
 	from := p.of[to]
 	if to.IsMulticast() {
@@ -192,7 +191,7 @@ func (p *peer) differs(g *Group) string {
 }
 
 // noteEvery is the time between two notes about the same router, and maxNotes is the maximum number
-// of notes about other routers in this time.
+// of notes about all other routers in this time.
 const (
 	noteEvery = time.Minute
 	maxNotes  = 10

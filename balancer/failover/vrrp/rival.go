@@ -41,7 +41,7 @@ func (v *rival) limit(g *Group) time.Duration {
 	return d
 }
 
-// rivals are the rivals of a tenure.
+// rivals holds the rivals of this host during one tenure.
 type rivals struct {
 	all []*rival
 	// probes counts the Probes after a preempting claim, and asked is the time of the last Probe.
@@ -87,7 +87,7 @@ func (r *router) heardRival(p *peer) {
 	if r.state == Claiming && p.addr.Compare(r.g.Link.Source) > 0 {
 		v.preempted = true // both routers claimed at the same time
 	}
-	if r.state == Active && !v.noted { // a Claiming router has not sent an advert yet
+	if r.state == Active && !v.noted { // a Claiming router is not an owner yet
 		v.noted = true
 		if r.peers.notes.allow(r.now) {
 			text := fmt.Sprintf("%s is Active in %s at the same time as this host", p.addr, r.g.Name)
@@ -115,9 +115,9 @@ func (p *peer) ignores(g *Group) string {
 	return text
 }
 
-// probeTimes are the times of Probes after a takeover from a router that was an owner. An owner
-// restarts its advert timer at each packet that it receives, so a router may own the VIPs without
-// sending an advert.
+// probeTimes are the times at which this host sends Probes after a takeover from a router that was
+// an owner. An owner restarts its advert timer at each packet that it receives, so a router may own
+// the VIPs without sending an advert.
 var probeTimes = [...]time.Duration{100 * time.Millisecond, time.Second}
 
 // contest yields to a rival that continues to send adverts, or probes whether a rival answers for

@@ -21,7 +21,7 @@ const (
 	Active   State = "Active"
 )
 
-// router is this host's part of one group.
+// router represents this host in one group.
 type router struct {
 	*env
 	g     Group
@@ -44,8 +44,8 @@ type router struct {
 
 // sender numbers a router's adverts, and records whether they were sent.
 type sender struct {
-	// number is the number of the last advert, sent counts the adverts that left, and late is the
-	// longest delay of an advert.
+	// number is the number of the last advert, sent counts the adverts that were sent, and late is
+	// the longest delay of an advert.
 	number, sent uint64
 	late         time.Duration
 	// unsent is the reason why the last advert of a tenure could not be sent at unsentAt, or "".
@@ -74,14 +74,15 @@ type tenure struct {
 	rivals        rivals
 }
 
-// newRouter returns the router of a group without any state.
+// newRouter returns the router of a group in its initial state.
 func newRouter(e *env, g Group) *router {
 	r := &router{env: e, g: g, state: Init, last: g.Interval}
 	r.peers.of, r.peers.drops = map[netip.Addr]*peer{}, map[Reason]uint64{}
 	return r
 }
 
-// set replaces the configuration. Addresses that are no longer VIPs are removed.
+// set replaces the configuration. An Active router then unbinds addresses that are no longer VIPs,
+// and binds new VIPs.
 func (r *router) set(g Group) {
 	before := r.bound
 	if g.Witness != r.g.Witness {
@@ -138,7 +139,8 @@ func (r *router) become(s State, why cause) {
 	r.state = s
 }
 
-// backUp makes the router a Backup with a full down timer, for an owner with this interval.
+// backUp makes the router a Backup with a full down timer. The parameter interval is the advert
+// interval of the owner.
 func (r *router) backUp(why cause, interval time.Duration) {
 	if r.state != Backup {
 		r.become(Backup, why)
@@ -147,14 +149,15 @@ func (r *router) backUp(why cause, interval time.Duration) {
 	r.restart(interval)
 }
 
-// restart restarts the down timer for an owner with this interval.
+// restart restarts the down timer. The parameter interval is the advert interval of the owner.
 func (r *router) restart(interval time.Duration) {
 	r.last = interval
 	r.due = r.now.Add(r.g.DownTime(r.priority(), interval))
 	r.witness.waits, r.witness.blocked = false, false
 }
 
-// hurry shortens the down timer to the skew, because the owner has resigned.
+// hurry shortens the down timer to the skew, because the owner has resigned or can't serve the
+// VIPs.
 func (r *router) hurry() { r.due = min(r.due, r.now.Add(r.g.Skew(r.priority(), r.last))) }
 
 // claim sends the first advert of an owner. The VIPs are bound later, because a lower owner removes
@@ -181,7 +184,7 @@ func (r *router) settle() {
 	case r.tenure.sent == 0: // the first advert was not sent yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
-	case r.gate == closed: // opening is short, and no VIP is bound
+	case r.gate == closed: // even before due, because no VIP is bound yet
 		r.gate = opening
 		r.do(local.OpenGate{})
 	case r.gate == open && r.now >= r.due:
@@ -222,7 +225,7 @@ func (r *router) hold() {
 	r.contest()
 }
 
-// advertise sends an advert.
+// advertise sends an advert with the given priority to all receivers.
 func (r *router) advertise(priority uint8) {
 	r.sender.number++
 	if priority != resigns && r.state == Active {
@@ -269,8 +272,8 @@ func (r *router) lose(why cause) {
 	r.stepDown(local.NoteLost, "lost "+r.g.label()+": "+why.text, why, r.g.Interval)
 }
 
-// stepDown makes an owner a Backup without an advert, and reports the change. The new owner has
-// this interval.
+// stepDown makes an owner a Backup without sending an advert, and reports the change. The parameter
+// interval is the advert interval of the new owner.
 func (r *router) stepDown(kind local.NoteKind, text string, why cause, interval time.Duration) {
 	if r.state == Active {
 		r.do(local.Note{Kind: kind, Text: text, VIPs: len(r.bound), Why: why.word})

@@ -12,7 +12,7 @@ import (
 // cause is the reason for a change of the state, as a word for metrics and a text for operators.
 type cause struct{ word, text string }
 
-// Change is a change of a group's state.
+// Change is a change to a group's state.
 type Change struct {
 	At   local.Time `json:"at"`
 	From State      `json:"from"`
@@ -21,7 +21,7 @@ type Change struct {
 	Text string     `json:"text"`
 }
 
-// history records the changes of a router's state.
+// history records the changes to a router's state.
 type history struct {
 	changes []Change
 	// counts counts the changes since the start.
@@ -81,14 +81,14 @@ type GroupStatus struct {
 	Counters Counters `json:"counters"`
 }
 
-// ChangeCount is the number of changes of a group to a state for a reason.
+// ChangeCount is the number of times that a group changed to a state for a reason.
 type ChangeCount struct {
 	To    State  `json:"to"`
 	Why   string `json:"why"`
 	Count uint64 `json:"count"`
 }
 
-// Counters count since the start.
+// Counters holds numbers that grow from the start of the process.
 type Counters struct {
 	Sent    uint64            `json:"sent"`
 	Dropped map[Reason]uint64 `json:"dropped,omitempty"`
@@ -109,7 +109,8 @@ type RouterStatus struct {
 	Age time.Duration `json:"age"`
 	// Dropped is the reason why the router's last packet was dropped, or "".
 	Dropped Reason `json:"dropped,omitempty"`
-	// Differs describes how the router's configuration differs from the group's.
+	// Differs describes how the router's configuration differs from the group's configuration on
+	// this host.
 	Differs string `json:"differs,omitempty"`
 	// Named reports whether metrics name the router. Only the first few routers are named, because
 	// any host on the network can pretend to be many.

@@ -40,8 +40,8 @@ func (g *Group) k() time.Duration {
 // OwnerTime returns D, the time for which the gate may be open after an advert.
 func (g *Group) OwnerTime() time.Duration { return (2*g.k() - 1) * g.Interval / 2 }
 
-// Skew returns the delay after kA until a backup of a given priority takes over. It is shorter for
-// higher priorities. The interval is the owner's.
+// Skew returns the delay after kA until a backup of a given priority takes over. The delay is
+// shorter for higher priorities. The parameter interval is the owner's.
 func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 	if g.Version == 2 {
 		interval = time.Second
@@ -50,7 +50,7 @@ func (g *Group) Skew(priority uint8, interval time.Duration) time.Duration {
 }
 
 // DownTime returns the time from an owner's last advert to the takeover by a backup of a given
-// priority. The interval is the owner's.
+// priority. The parameter interval is the owner's.
 func (g *Group) DownTime(priority uint8, interval time.Duration) time.Duration {
 	return g.k()*interval + g.Skew(priority, interval)
 }

@@ -15,20 +15,21 @@ type witness struct {
 	// here reports whether a witness has answered while this host was Active. lost reports whether
 	// all witnesses then fell silent.
 	here, lost bool
-	// waits reports whether the down timer has ended and an answer is awaited. blocked reports
-	// whether no answer arrived.
+	// waits reports whether the down timer has ended and this host is waiting for an answer.
+	// blocked reports whether this host does not take over because no answer has arrived.
 	waits, blocked bool
 }
 
-// The times of the witness.
+// The time limits for the answers of witnesses.
 const (
 	witnessLost   = 2 * time.Second
 	witnessRecent = time.Second
 	witnessWait   = 150 * time.Millisecond
 )
 
-// reached processes an answer. If this host may have been cut off, another router may have become
-// the owner. This host waits for that router's adverts, and must be healthy again for a while.
+// reached processes an answer from a witness. If witnesses were silent before, this host may have
+// been cut off, and another router may have become the owner. A Backup then restarts its down timer
+// to wait for adverts, and the time for which this host has been healthy starts again.
 func (r *router) reached() {
 	w := &r.witness
 	cut := w.lost || w.blocked
@@ -45,22 +46,22 @@ func (r *router) reached() {
 	}
 }
 
-// witnessed reports whether a host that must be within reach has answered recently. Without such
-// hosts, it returns true.
+// witnessed reports whether a host that must be within reach has answered recently. It returns true
+// if the group does not use witnesses.
 func (r *router) witnessed() bool {
 	w := &r.witness
 	return r.g.Witness == NoWitness || w.answered > 0 && r.now.Since(w.answered) <= witnessRecent
 }
 
-// unwitnessed reports whether a Backup would not take over from a silent owner, because no witness
-// has answered for a while.
+// unwitnessed reports whether this host is a Backup that would not take over from a silent owner,
+// because no witness has answered for a while.
 func (r *router) unwitnessed(now local.Time) bool {
 	w := &r.witness
 	return r.state == Backup && r.g.Witness == WitnessRequired && !w.blocked && now.Since(max(w.asked, w.answered)) > witnessLost
 }
 
-// fellSilent reports whether no witness has answered for a while, although a witness answered
-// earlier while this host was Active.
+// fellSilent reports whether the witnesses fell silent: none has answered for a while, although one
+// answered earlier while this host was Active.
 func (w *witness) fellSilent(now local.Time) bool {
 	if !w.here || now.Since(w.answered) < witnessLost {
 		return false
