@@ -10,8 +10,9 @@ import (
 
 // EjectionRules define when failed connection attempts eject an endpoint, and for how long.
 type EjectionRules struct {
-	// Failures is the number of attempts in a row that must fail. After its ejection an endpoint is
-	// on probation: a single failure ejects the endpoint again until it has accepted a connection.
+	// Failures is the number of attempts in a row that must fail before an endpoint is ejected.
+	// After its ejection an endpoint is on probation: a single failure ejects the endpoint again
+	// until it has accepted a connection.
 	Failures int
 	// Apart is the minimum time between two failures that count, because failures at the same
 	// moment have the same cause. An endpoint that restarts within about Failures times Apart is
@@ -44,9 +45,9 @@ type EjectionChange struct {
 }
 
 // Ejections decides which endpoints temporarily get no new connections, from the results of
-// connection attempts. It has no clock. Only one goroutine at a time may use it. It has records
-// only of failing endpoints, and drops a record when all ejections are forgiven. A restart loses
-// the records, and endpoints that still fail are soon ejected again.
+// connection attempts. It has no clock. Only one goroutine at a time may use it. It keeps records
+// only of failing endpoints, and drops a record when all ejections of the endpoint are forgiven. A
+// restart loses the records, and endpoints that still fail are soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record
@@ -118,7 +119,7 @@ func (e *Ejections) Failed(t balancer.Target, cause string, now time.Time, room 
 }
 
 // Answered records that t accepted a connection. This resets the number of failures, and ends an
-// ejection of t. An ejected endpoint is tried if no other endpoint accepts the connection.
+// ejection of t. An ejected endpoint is still tried if no other endpoint accepts a connection.
 func (e *Ejections) Answered(t balancer.Target, now time.Time) (EjectionChange, bool) {
 	r := e.records[t]
 	if r == nil {
@@ -198,7 +199,8 @@ func (e *Ejections) end(t balancer.Target, now time.Time, why string) (EjectionC
 // wallTime returns t without its monotonic clock reading.
 func wallTime(t time.Time) time.Time { return t.UTC().Round(0) }
 
-// forgive reduces the count of r by one for each time Forgive that has passed.
+// forgive reduces the count of r by one for each period of Forgive that has passed without an
+// ejection.
 func (e *Ejections) forgive(r *record, now time.Time) {
 	n := min(r.count, int(now.Sub(r.since)/e.rules.Forgive))
 	if n > 0 {

@@ -9,7 +9,7 @@ type Outcome string
 const (
 	// Passed means that the target met the check's conditions.
 	Passed Outcome = "passed"
-	// Failed means that the target did not pass.
+	// Failed means that the target did not meet the check's conditions.
 	Failed Outcome = "failed"
 	// NotRun means that this host could not run the check (no file descriptors, no such source
 	// address, a missing certificate file). The result contains no information about the target and
@@ -27,5 +27,5 @@ type Result struct {
 	Text string `json:"text"`
 }
 
-// Ended returns when the check ended.
+// Ended returns the time when the check ended.
 func (r Result) Ended() time.Time { return r.Began.Add(r.Took) }

@@ -27,9 +27,9 @@ func (s State) Save() (Saved, bool) {
 const minKept = time.Minute
 
 // Restore returns a state that continues from v. The parameter held is the time until which v was
-// the current state. The next check is due within the given time from now. A verdict from the
-// future, or older than a minute and three intervals, is ignored: the target is unknown, and its
-// first result decides.
+// the current state. The next check is due within the given time from now. A verdict is ignored if
+// it is from the future, or older than both a minute and three intervals. The target is then
+// unknown, and its first result decides.
 func (v Saved) Restore(r Rules, seed uint64, held, now time.Time, within time.Duration) State {
 	s := New(seed, now, within)
 	age := min(now.Sub(v.Ended()), now.Sub(held))
@@ -57,8 +57,9 @@ func (s State) Inherit(seed uint64, now time.Time, within time.Duration) State {
 	return next
 }
 
-// Expedite returns s with its next check due now. Because thousands of hints may arrive, the check
-// is due no earlier than a fast interval after the start of the latest check.
+// Expedite returns s with its next check due now, after a hint that the health of the target may
+// have changed. Thousands of hints may arrive, so the check is due no earlier than a fast interval
+// after the start of the latest check.
 func (s State) Expedite(r Rules, now time.Time) State {
 	due := now
 	if s.Last.Outcome != "" {

@@ -6,7 +6,7 @@ import (
 	"vipd/balancer"
 )
 
-// Rules define how results make a verdict, and when the next check is due.
+// Rules define how results lead to a verdict, and when the next check is due.
 type Rules struct {
 	// Interval is the time from the start of one check to the start of the next.
 	Interval time.Duration

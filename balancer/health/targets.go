@@ -68,10 +68,11 @@ func (s Subject) Confirmation() (longest time.Duration) {
 	return longest
 }
 
-// Targets computes the targets to check, with work only for differences. The zero value is ready.
-// Only one goroutine may use it.
+// Targets computes the targets to check. The work of a call is proportional to the changes since
+// the previous call. The zero value is ready. Only one goroutine may use it.
 type Targets struct {
-	// Agents reports whether the subjects are the questions to endpoints' agents instead of checks.
+	// Agents reports whether the subjects are queries of endpoints' agents instead of health
+	// checks.
 	Agents    bool
 	services  snap.Map[balancer.Name, *balancer.Service]
 	endpoints snap.Map[balancer.EndpointID, *balancer.Endpoint]
@@ -86,8 +87,8 @@ type Targets struct {
 // differences.
 //
 // Exec checks from etcd are omitted unless env.AllowExec or Subject.Fleet is set; another node of
-// the fleet may be allowed to run them. Checks that name a user (balancer.WantsUser) are always
-// left out.
+// the fleet may be allowed to run them. Services from etcd whose checks name a user
+// (balancer.WantsUser) or a refused file (balancer.Env.RefusedFile) are always omitted.
 func (t *Targets) Next(env *balancer.Env, in *balancer.Inputs) snap.Map[balancer.Target, Subject] {
 	dirty := t.dirty(env, in)
 	t.services = in.Services
@@ -202,8 +203,8 @@ func subjectOf(env *balancer.Env, s *balancer.Service, checks []*balancer.Health
 	return first
 }
 
-// header returns the version of the PROXY header that clients' connections to a port of e start
-// with. The parameter datagrams reports whether the check is over UDP.
+// header returns the version of the PROXY header at the start of clients' connections to a port of
+// e, or "" if there is no header. The parameter datagrams reports whether the check is over UDP.
 func header(env *balancer.Env, s *balancer.Service, e *balancer.Endpoint, port uint16, datagrams bool) balancer.ProxyProtocol {
 	leads := func(p balancer.Port) bool {
 		has := p.Protocol == balancer.TCP || p.Protocol == balancer.UDP && datagrams && s.ProxyProtocol == balancer.ProxyProtocolV2

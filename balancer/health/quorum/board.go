@@ -54,7 +54,8 @@ func (b *Board) votesOn(t balancer.Target) iter.Seq2[VoteKey, *Vote] {
 	return b.Votes.While(VoteKey{Target: t}, func(k VoteKey) bool { return k.Target == t })
 }
 
-// votes returns the votes on a target: own by its checkers, and others by other live nodes.
+// votes returns the votes on a target. The result own contains the votes of its checkers, and
+// others contains the votes of other live nodes.
 func (b *Board) votes(t balancer.Target, checkers []balancer.NodeName) (own, others []Vote) {
 	for k, v := range b.votesOn(t) {
 		switch {

@@ -9,8 +9,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// Coordinator decides which targets one host checks, and collects the verdicts on all targets. Its
-// work is proportional to the change. Only one goroutine may use it:
+// Coordinator decides which targets one host checks, and collects the verdicts on all targets. The
+// work of a call is proportional to the changes since the previous call. Only one goroutine may use
+// a Coordinator:
 //
 //	mine := coordinator.Assign(round)            // the targets that this host checks
 //	verdicts := coordinator.Judge(own)           // on all targets, from the verdicts of its own checks
@@ -55,7 +56,7 @@ type target struct {
 	unchecked time.Time
 }
 
-// setVerdict sets the verdict and its time.
+// setVerdict sets the verdict, its time, and the duration of the previous verdict.
 func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 	s.lasted = 0
 	if s.verdict != balancer.HealthUnknown {
@@ -66,8 +67,8 @@ func (s *target) setVerdict(v balancer.Verdict, since time.Time) {
 
 // Round holds the inputs of a Coordinator.
 type Round struct {
-	// Wanted are the targets of all services. Targets that the fleet does not share (Subject.Fleet)
-	// pass through.
+	// Wanted are the targets of all services. This host checks every target that the fleet does not
+	// share (Subject.Fleet is false).
 	Wanted snap.Map[balancer.Target, health.Subject]
 	Board  Board
 	// Waiting reports whether the board is being read for the first time. Nothing is decided yet.
@@ -142,7 +143,7 @@ func (c *Coordinator) electorate(s *target) electorate {
 	return c.all
 }
 
-// setTarget applies a change of the wanted targets, and reports whether the fleet now checks the
+// setTarget applies a change to the wanted targets, and reports whether the fleet now checks the
 // target.
 func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Subject]) bool {
 	if !change.HasNew || !change.New.Fleet {
@@ -174,8 +175,8 @@ func (c *Coordinator) setTarget(t balancer.Target, change snap.Change[health.Sub
 	return true
 }
 
-// Overdue reports whether a vote has been missing for so long that Assign would return another
-// result.
+// Overdue reports whether a vote has been missing for so long, or a target unchecked for so long,
+// that another call of Assign is due.
 func (c *Coordinator) Overdue(now time.Time) bool {
 	for _, due := range c.awaited {
 		if !now.Before(due) {
@@ -213,7 +214,8 @@ func (c *Coordinator) countCheckers(t balancer.Target, s *target) int {
 	return len(s.checkers) - len(s.timedOut)
 }
 
-// settle decides which nodes check a target, and its verdict.
+// settle decides whether this host checks a target and votes on it, and which verdict the target
+// has.
 func (c *Coordinator) settle(t balancer.Target, s *target) {
 	counting := c.countCheckers(t, s)
 	votes, others := c.round.Board.votes(t, s.checkers)
@@ -260,8 +262,9 @@ func (c *Coordinator) forget(t balancer.Target, s *target, checked bool) {
 	s.setVerdict(balancer.HealthUnknown, c.round.Now)
 }
 
-// decide sets the verdict of a target from the votes. The time of a new verdict is now. If this
-// host counts the votes for the first time, it is the time when they became a majority.
+// decide sets the verdict of a target from the votes. If this host counts the votes for the first
+// time, the time of a new verdict is when the votes became a majority. Otherwise it is the current
+// time.
 func (c *Coordinator) decide(s *target, counting int, votes, others []Vote) {
 	v, since := Decide(s.verdict, counting, votes, others)
 	if s.judged || s.verdict != balancer.HealthUnknown || since.After(c.round.Now) {
@@ -320,7 +323,8 @@ func (c *Coordinator) Len() int { return len(c.targets) }
 // Has reports whether the fleet checks a target.
 func (c *Coordinator) Has(t balancer.Target) bool { return c.targets[t] != nil }
 
-// judge applies the verdict of this host's own checks of a target, if it counts.
+// judge applies the verdict of this host's own checks of a target. It does nothing if the fleet
+// decides the verdict.
 func (c *Coordinator) judge(t balancer.Target) {
 	switch s := c.targets[t]; {
 	case s == nil && c.mine.Has(t):

@@ -28,8 +28,8 @@ func Decide(before balancer.Verdict, checkers int, votes, others []Vote) (verdic
 	return guess(need, slices.Concat(votes, others))
 }
 
-// older breaks a tie in favour of the older vote. It ignores the current verdict, because hosts
-// with different verdicts would then disagree until the tie ends.
+// older breaks a tie in favour of the older vote. It ignores the current verdict. Otherwise, hosts
+// with different verdicts would disagree until the tie ends.
 func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	if up[0].Since.Before(down[0].Since) {
 		return balancer.HealthUp, up[0].Since
@@ -37,7 +37,8 @@ func older(up, down []Vote) (balancer.Verdict, time.Time) {
 	return balancer.HealthDown, down[0].Since
 }
 
-// guess returns the verdict of the majority of votes. It serves hosts that have no verdict yet.
+// guess returns the verdict of most votes, or unknown if there is a tie or there are fewer than
+// need votes. Decide calls it on hosts that have no verdict yet.
 func guess(need int, votes []Vote) (balancer.Verdict, time.Time) {
 	up, down := votesFor(votes, balancer.HealthUp), votesFor(votes, balancer.HealthDown)
 	switch {

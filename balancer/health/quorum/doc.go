@@ -8,12 +8,12 @@
 //
 // # Checkers
 //
-// It uses rendezvous hashing: each node's number is a hash of its name and of the probed address,
-// and the Size nodes with the highest numbers check the target. All hosts have the same list of
-// nodes, so they need no vote for this. If a node leaves, only its targets move, each to one other
-// node. If a node joins, it gets its share, and no other target moves. Services with the same
-// address have the same checkers, so a shared check runs once. Exec checks run only on nodes that
-// may run programs.
+// The checkers are chosen by rendezvous hashing: each node's number is a hash of its name and of
+// the probed address, and the Size nodes with the highest numbers check the target. All hosts have
+// the same list of nodes, so they need not vote on the choice. If a node leaves, only its targets
+// move, each to one other node. If a node joins, it gets its share, and no other target moves.
+// Services with the same address have the same checkers, so a shared check runs once. Exec checks
+// run only on nodes that may run programs.
 //
 // # Verdicts
 //
@@ -35,8 +35,8 @@
 //   - If no node checks at all, because no node is on the board or all are mute, each host checks
 //     for itself.
 //
-// Since of a verdict is when this host adopted it. A host that finds it on the board uses the time
-// when the votes made the majority.
+// The time of a verdict (Since) is when this host adopted it. A host that finds the verdict on the
+// board uses the time when the votes became a majority.
 //
 // A node that is no longer a checker continues to check, and its vote is kept, until most of the
 // new checkers have voted.
