@@ -1,6 +1,6 @@
 // Package pick chooses the backend of a new connection: it implements the schedulers of services,
-// and the sticky table of client affinity. The userspace dataplane uses it, and tests compare the
-// kernel's modes with it.
+// and the sticky table of client affinity. The userspace dataplane uses the package, and tests
+// compare the kernel's modes with it.
 //
 //	p := pick.New(f.Scheduler, f.Backends, load)             one picker per generation of a frontend's backends
 //	i := p.Pick(pick.Flow{Client: client, VIP: vip}, nil)    an index into f.Backends, or -1

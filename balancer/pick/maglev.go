@@ -27,9 +27,9 @@ type maglev struct {
 	fallback rendezvous
 }
 
-// maglevTable is filled at the first pick, because services that change often or get no traffic
-// would waste the time and memory. It depends only on addresses and weights, so pickers can share
-// it.
+// maglevTable is a table of slots. It is filled only at the first pick, so services that change
+// often or get no traffic do not waste time and memory. It depends only on addresses and weights,
+// so pickers can share it.
 type maglevTable struct {
 	fill  sync.Once
 	slots []uint16 // positions of members
@@ -67,8 +67,8 @@ func (m *maglev) Pick(f Flow, skip func(i int) bool) int {
 	return m.fallback.pick(key, skip)
 }
 
-// maglevSeat is a member while a table is filled: the next slot of its permutation, the step
-// between slots, and its credit towards its next slot.
+// maglevSeat is the state of a member while a table is filled: the next slot of its permutation,
+// the step between slots, and its credit towards its next slot.
 type maglevSeat struct {
 	slot, step  uint32
 	due, weight int64

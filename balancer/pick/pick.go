@@ -29,19 +29,19 @@ type Picker interface {
 
 // New returns the picker of scheduler s for backends, which may have any order. It does not keep
 // the slice. The function load returns the number of connections of backend i. Only lc, wlc, sed
-// and nq call it, at any time and from several goroutines. If nil, all loads are 0. Count a
+// and nq call it, at any time and from several goroutines. If load is nil, all loads are 0. Count a
 // connection as soon as its backend is picked, because a late count sends bursts to one backend. An
 // unknown scheduler is treated as wrr, the default of services.
 func New(s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	return Next(nil, s, backends, load)
 }
 
-// Next returns a picker like New that continues from the state of old, which may be nil. So a
-// service that changes often distributes connections as evenly as a service that never changes. The
-// state is kept only if old has the same scheduler. rr and the ties of the least-connection
-// schedulers continue after the last choice. wrr keeps the credit of every address that is still
-// among backends, in any state. mh shares its table if addresses and weights are equal. Later picks
-// of old do not affect the new picker.
+// Next is like New, but the picker continues from the state of old, which may be nil. A service
+// that changes often therefore distributes connections as evenly as a service that never changes.
+// The state is kept only if old has the same scheduler. rr continues after the last choice, and so
+// do the least-connection schedulers if costs are equal. wrr keeps the credit of every address that
+// is still among backends, in any state. mh shares its table if addresses and weights are equal.
+// Later picks of old do not affect the new picker.
 func Next(old Picker, s balancer.Scheduler, backends []balancer.Backend, load func(i int) int64) Picker {
 	members := candidatesOf(backends)
 	if load == nil {

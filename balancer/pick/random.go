@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// weightedRandom draws members that are not skipped with probabilities in proportion to their
-// weights.
+// weightedRandom draws a member at random, and never a skipped member. The probability of each
+// member is proportional to its weight.
 type weightedRandom struct {
 	members []candidate
 	// sums are the cumulative sums of the weights.

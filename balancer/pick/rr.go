@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// cursor is a circular position among members that survives changes of the members.
+// cursor is a circular position among members. It survives changes to the members.
 type cursor struct {
 	members []candidate
 	// start is the position of the first choice. before is the last choice among earlier members,

@@ -14,7 +14,7 @@ const DefaultStickyLimit = 1 << 20
 // Sticky stores the backend of each client of a frontend until a timeout after the client's last
 // new connection. It is safe for concurrent use.
 //
-// It identifies backends by their address, without a zone, and survives changes of the backends. If
+// It identifies backends by their address, without a zone, and survives changes to the backends. If
 // a client's backend is not usable, the caller picks and stores another backend. The client then
 // stays there, even if the first backend returns. A client that did not connect in the meantime
 // finds its first backend again.

@@ -105,7 +105,8 @@ func (w *weighted) gainLocked() {
 	}
 }
 
-// requeueLocked moves the head of a group, which has paid, to its new position by credit.
+// requeueLocked moves the head of a group to its new position by credit, after the head was picked
+// and has paid.
 func (w *weighted) requeueLocked(g *group) {
 	at, n := g.head, len(g.ring)
 	for g.head = (g.head + 1) % n; at != g.head; {
@@ -179,9 +180,9 @@ func (w *weighted) shares() []share {
 	return shares
 }
 
-// inherit gives addresses their former credit. Credit is carried over in turns, because a change of
-// weights changes the cost of a turn. It is relative to the mean of all known addresses, so a new
-// address is neither ahead nor behind. The credit of unusable backends is kept in absent.
+// inherit restores the former credit of addresses. Credit is carried over in turns, because a
+// change to weights changes the cost of a turn. It is relative to the mean of all known addresses,
+// so a new address is neither ahead nor behind. The credit of unusable backends is kept in absent.
 // Otherwise, a backend that repeatedly fails and recovers would start from zero each time, and
 // never get enough credit. If there are no members, all credit is kept.
 func (w *weighted) inherit(past []share, backends []balancer.Backend) {

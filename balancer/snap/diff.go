@@ -9,9 +9,9 @@ type Change[V comparable] struct {
 	HadOld, HasNew bool
 }
 
-// Diff yields, in key order, the keys whose entries differ between before and after. If after was
-// made from before by changes, the cost is proportional to the number of differences times the
-// depth of the tree. It never exceeds the sum of both sizes.
+// Diff yields, in key order, the keys whose entries differ between before and after. If after is
+// derived from before, the cost is proportional to the number of differences times the depth of the
+// tree. It never exceeds the sum of both sizes.
 func Diff[K Ordered[K], V comparable](before, after Map[K, V]) iter.Seq2[K, Change[V]] {
 	return func(yield func(K, Change[V]) bool) { diff(before.root, after.root, yield) }
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// tempSuffix is added to a file's name for its new content until the rename. If a process is killed
-// in between, the next Write overwrites this file, and Remove deletes it.
+// tempSuffix ends the name of the temporary file that holds the new content until the rename. If a
+// process is killed before the rename, the next Write overwrites this file, and Remove deletes it.
 const tempSuffix = ".tmp"
 
 // Lifetime is the time for which the content of a file is valid.
@@ -60,8 +60,8 @@ func Write(path string, lifetime Lifetime, write func(*bufio.Writer) error) erro
 }
 
 // SetAside renames an unreadable file to NAME.broken, because the next Write would replace it. The
-// argument why is the error of reading it. It returns this error with the new name, or nil if why
-// is nil.
+// argument why is the error that reading the file returned. SetAside returns this error with the
+// new name, or nil if why is nil.
 func SetAside(path string, why error) error {
 	if why == nil {
 		return nil
@@ -87,7 +87,7 @@ func Remove(path string) error {
 func Leftovers(path string) (files []string) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
-		return nil // the folder's user reports it
+		return nil // the code that uses the folder reports the error
 	}
 	for _, e := range entries {
 		end, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
