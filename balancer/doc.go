@@ -2,8 +2,8 @@
 // the pure function between them.
 //
 // Users write services and endpoints ([Service], [Endpoint]). [Compiler] turns them into frontends
-// with their final backends ([Frontend], [Backend]). [Env] and [Inputs] have everything else that
-// affects the result. A dataplane applies the frontends without further decisions:
+// with their final backends ([Frontend], [Backend]). [Env] and [Inputs] contain everything else
+// that affects the result. A dataplane applies the frontends without further decisions:
 //
 //	Inputs{Services, Endpoints, Overrides, Health, Drains, Holders}  --Compiler.Next(Env)-->  Desired{Frontends, Addresses, Problems}
 //

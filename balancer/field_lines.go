@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// FieldLines holds the lines of a service's fields in its file, relative to the service's line. So
-// services with the same layout share a value, and definitions that contain it can be compared. The
-// zero value has no lines.
+// FieldLines holds the lines of a service's fields in its file, relative to the service's line.
+// Services with the same layout therefore have equal values, and definitions that contain a
+// FieldLines are comparable. The zero value has no lines.
 type FieldLines string
 
 // AppendFieldLine appends the line of the field at path, such as endpoints[2].weight, to the text
-// of FieldLines. below is the distance from the service's line. A field without an entry has the
-// line of the nearest enclosing field.
+// of FieldLines. The parameter below is the distance from the service's line. A field without an
+// entry has the line of the nearest enclosing field.
 func AppendFieldLine(text []byte, path string, below int) []byte {
 	text = append(append(text, '\n'), path...)
 	return strconv.AppendInt(append(text, ' '), int64(below), 10)
@@ -31,7 +31,7 @@ func (l FieldLines) below(path string) int {
 	return 0
 }
 
-// At returns the origin of a field of the definition at o, with its own line if known.
+// At returns the origin of a field of the definition at o, with the field's own line if known.
 func (o Origin) At(field string) Origin {
 	o.Line += o.Fields.below(field)
 	o.Fields = ""

@@ -15,7 +15,7 @@ type Frontend struct {
 	Key
 	// NodePort reports whether the address is one of the node's own addresses.
 	NodePort bool
-	// Service and Port name the definition, for people and counters.
+	// Service and Port are the names in the definition, for messages and counters.
 	Service Name
 	Port    string
 	// Open lists the sorted parts of a port range that no narrower frontend on the address covers.
@@ -28,17 +28,17 @@ type Frontend struct {
 	// AffinityTimeout is the time for which a client is sent to its backend after its last new
 	// connection. Zero means no affinity.
 	AffinityTimeout time.Duration
-	// AffinityScope determines which frontends lead a client to the same endpoint. The zero value
+	// AffinityScope determines on which frontends a client gets the same endpoint. The zero value
 	// is PortScope.
 	AffinityScope AffinityScope
 	// AffinityPrefix is the prefix length by which clients are grouped. 0 means the whole address.
 	AffinityPrefix int
-	// Foreign lists the sorted addresses of endpoints that other services of the VIP share through
-	// VIPScope but that this service does not have.
+	// Foreign lists the addresses, in order, of endpoints that this service does not have. They
+	// belong to other services on the VIP that share their memory of clients through VIPScope.
 	Foreign []netip.Addr
 	// Sources are the networks that may connect, besides the node itself. If empty, all networks
-	// may. With AcceptProxyProtocol, they are the trusted networks, and the node itself is no
-	// exception.
+	// may. With AcceptProxyProtocol, they are the trusted networks, and the node itself needs to be
+	// in one of them.
 	Sources []netip.Prefix
 	// Clients are the networks of the clients that PROXY headers may name. If empty, headers may
 	// name any client.
@@ -47,11 +47,12 @@ type Frontend struct {
 	IdleTimeout time.Duration
 	// Limits are the limits for connections of clients. The node's own connections are not limited.
 	Limits ClientLimits
-	// Movable reports whether connections may arrive from other hosts, which choose the same
-	// endpoint for each client. Packets of unknown connections are then forwarded.
+	// Movable reports whether established connections can move here from another vipd host. All
+	// hosts choose the same endpoint for a client, so packets of unknown connections are forwarded.
 	Movable bool
-	// Withdrawn reports whether this host does not have the VIP because no frontend on it serves.
-	// Packets to it then pass as if vipd did not exist, so routing decides which host gets them.
+	// Withdrawn reports whether this host has given up the VIP because no frontend on the VIP has a
+	// usable backend. Packets to the VIP then pass as if vipd did not exist, so routing decides
+	// which host gets them.
 	Withdrawn bool
 }
 
@@ -59,16 +60,17 @@ type Frontend struct {
 type Backend struct {
 	// Addr is the destination of connections.
 	Addr netip.AddrPort
-	// State determines whether the backend gets new connections, or is the reason why not.
+	// State is Active if the backend gets new connections. Otherwise it is the reason why the
+	// backend gets none.
 	State BackendState
 	// Weight is the effective weight: at least 1 if State is Active, and otherwise 0.
 	Weight int
 	// Until is the deadline of remaining connections. Zero means no limit. A time in the past ends
 	// them immediately, which cuts the connections of a failing backend.
 	Until time.Time
-	// MaxConnections limits this node's connections to it. 0 means no limit.
+	// MaxConnections limits this node's connections to the backend. 0 means no limit.
 	MaxConnections int
-	// Failing reports whether its health checks fail, even if State has another reason.
+	// Failing reports whether the backend's health checks fail, even if State has another reason.
 	Failing bool
 }
 
@@ -109,7 +111,7 @@ func FrontendAt(frontends snap.Map[Key, *Frontend], at Key) (Key, *Frontend) {
 }
 
 // AddrOf returns the destination of connections to key that f sends to the backend at b. The key is
-// the frontend's own or has a port of its range.
+// the frontend's own key, or contains one port of the frontend's range.
 func (f *Frontend) AddrOf(b netip.AddrPort, key Key) netip.AddrPort {
 	return netip.AddrPortFrom(b.Addr(), b.Port()+key.Port.First()-f.Key.Port.First())
 }
@@ -119,12 +121,13 @@ func (f *Frontend) Target(b Backend) Target {
 	return Target{Service: f.Service, Addr: b.Addr.Addr(), Port: b.Addr.Port()}
 }
 
-// BackendState determines whether a backend gets new connections, or is the reason why not.
+// BackendState is Active if a backend gets new connections. Otherwise it is the reason why the
+// backend gets none.
 type BackendState string
 
-// These are the states. Only Active backends get new connections. A mode in which every attempt
-// fails may also try Standby and then Ejected backends. Established connections continue in all
-// states, up to Backend.Until.
+// These are the states. Only Active backends get new connections. If connections to all Active
+// backends fail, a mode may also try Standby and then Ejected backends. Established connections
+// continue in all states, up to Backend.Until.
 const (
 	// Active backends get new connections.
 	Active BackendState = "active"
@@ -132,15 +135,15 @@ const (
 	Standby BackendState = "standby"
 	// Remote backends are excluded by locality.
 	Remote BackendState = "remote"
-	// ZeroWeight backends have weight 0.
+	// ZeroWeight backends have weight 0, or their agents request 0 percent of their weight.
 	ZeroWeight BackendState = "zero-weight"
-	// Draining backends are drained by definition or an override.
+	// Draining backends are drained by definition, by an override or by an agent.
 	Draining BackendState = "draining"
-	// Down backends fail their health checks.
+	// Down backends fail their health checks, or their agents report them as down.
 	Down BackendState = "down"
 	// Untested backends wait for their first health check while other backends are up.
 	Untested BackendState = "untested"
-	// Insufficient backends are fewer than the service's MinUsable.
+	// Insufficient backends are not used because fewer than MinUsable backends are usable.
 	Insufficient BackendState = "insufficient"
 	// Ejected backends refuse connections (see Inputs.Ejected) while other backends are usable.
 	Ejected BackendState = "ejected"
@@ -187,7 +190,8 @@ func (f *Frontend) Equal(g *Frontend) bool {
 		slices.EqualFunc(f.Backends, g.Backends, Backend.Equal)
 }
 
-// scalars holds the fields that == compares. A test proves that no field is missing.
+// scalars holds the fields of a frontend that == can compare. A test proves that no field is
+// missing.
 type scalars struct {
 	key            Key
 	nodePort       bool

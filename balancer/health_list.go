@@ -21,7 +21,8 @@ func (s *Service) CheckField(i int, field string) string {
 	return element("health", i, field)
 }
 
-// Questions returns the check that asks the agents of the service's endpoints, if it has agents.
+// Questions returns the check that queries the agents of the service's endpoints. It returns nil if
+// the service has no agents.
 func (s *Service) Questions() []*Health {
 	if s.Health == nil || s.Health.Agent == nil {
 		return nil
@@ -29,7 +30,7 @@ func (s *Service) Questions() []*Health {
 	return []*Health{s.Health.Agent.Question()}
 }
 
-// HasAgent reports whether s has an agent. A nil s has none.
+// HasAgent reports whether s has an agent. A nil service has none.
 func (s *Service) HasAgent() bool { return s != nil && len(s.Questions()) > 0 }
 
 // RunsProgram reports whether a check of s runs a program.

@@ -111,7 +111,7 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would have this host's access. %s; a larger network is not enough", whose, remedy)
 }
 
-// checkSize reports a service that exceeds the limits, and returns false if it does.
+// checkSize reports an error and returns false if the service exceeds the limits.
 func (r *tableReader) checkSize(d *serviceTable) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {

@@ -21,8 +21,8 @@ type Limits struct {
 	// SourcePrefix holds the prefix lengths of a source, for IPv4 and IPv6. Default [32, 64],
 	// because an IPv6 client usually has a whole /64.
 	SourcePrefix []int `toml:"source_prefix" range:"1,128"`
-	// Over is the treatment of a connection over a limit. The default is "": the mode drops it if
-	// it can.
+	// Over determines how a connection over a limit is treated. The default is "", which means that
+	// the mode drops the connection if it can.
 	Over OverLimit `toml:"over"`
 }
 
@@ -32,10 +32,10 @@ func (l *Limits) SetDefaults() { l.SourcePrefix = []int{32, 64} }
 // Example returns valid limits, for messages.
 func (l *Limits) Example() string { return `{ source_rate = "50/s" }` }
 
-// OverLimit is the treatment of a connection over a limit.
+// OverLimit determines how a connection over a limit is treated.
 type OverLimit string
 
-// These are the treatments: send nothing, or send a TCP reset or an ICMP port unreachable.
+// DropOver sends nothing. RejectOver sends a TCP reset or an ICMP port unreachable.
 const (
 	DropOver   OverLimit = "drop"
 	RejectOver OverLimit = "reject"
@@ -51,7 +51,7 @@ type Rate struct {
 	Per time.Duration
 }
 
-// maxRate is the maximum number of a rate.
+// maxRate is the maximum number of connections in a rate.
 const maxRate = 1_000_000
 
 // ratePeriod is a period of a rate, with the letter that represents it in text.
@@ -98,8 +98,8 @@ func (r *Rate) UnmarshalText(text []byte) error {
 	return fmt.Errorf(`%q is not a rate, such as "50/s", "100/m" or "1000/h"`, text)
 }
 
-// ClientLimits are the limits of a frontend. They are comparable, and equal in all frontends of a
-// service and family, apart from direct frontends. Zero means no limit.
+// ClientLimits are the limits of a frontend. They are comparable. All frontends of a service and
+// family have equal limits, except frontends with direct forwarding. Zero means no limit.
 type ClientLimits struct {
 	Connections, SourceConnections int
 	SourceRate                     Rate

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/decode"
 )
 
-// LookupKind is a way to find the addresses of endpoints.
+// LookupKind is a method of finding the addresses of endpoints.
 type LookupKind string
 
 // The kinds of lookups.
@@ -24,12 +24,13 @@ const (
 	ProgramLookup LookupKind = "exec"
 )
 
-// Lookup is a lookup of endpoints' addresses. The zero value is not a lookup.
+// Lookup identifies a lookup of endpoints' addresses by its method and its name. The zero value is
+// not a lookup.
 type Lookup struct {
 	Kind LookupKind `json:"kind"`
 	// Name is a DNS name in lower case, or a program and its arguments (see Args).
 	Name string `json:"name"`
-	// V4 and V6 report which address families are needed.
+	// V4 and V6 report whether IPv4 and IPv6 addresses are needed.
 	V4 bool `json:"v4,omitempty"`
 	V6 bool `json:"v6,omitempty"`
 }
@@ -55,8 +56,8 @@ func (l Lookup) Wants(a netip.Addr) bool {
 	return l.Kind == ProgramLookup || a.Is4() && l.V4 || a.Is6() && l.V6
 }
 
-// Replaces reports whether l can replace other in a service's definition: it has the same name for
-// other families, or both discover endpoints.
+// Replaces reports whether l can replace other after a change to a service's definition. Both must
+// look up the same host name, or both must discover endpoints.
 func (l Lookup) Replaces(other Lookup) bool {
 	if l.Kind == HostLookup || other.Kind == HostLookup {
 		return l.Kind == other.Kind && l.Name == other.Name
@@ -135,7 +136,7 @@ func (d *Discover) SetDefaults() { d.Interval, d.Max = defaultDiscoverInterval, 
 // Example returns valid settings, for messages.
 func (d *Discover) Example() string { return `{ dns = "_pg._tcp.example.org" }` }
 
-// lookup returns the lookup of d for services with these families.
+// lookup returns the lookup that d requests for endpoints of the given families.
 func (d *Discover) lookup(v4, v6 bool) Lookup {
 	if d.DNS != "" {
 		return Lookup{ServiceLookup, d.DNS, v4, v6}
@@ -193,8 +194,8 @@ func (in *Inputs) looksUp(s *Service) bool {
 	return true
 }
 
-// runsForeignProgram reports whether s, which is not from the node's own files, names a program
-// that finds its endpoints. Such a program never runs.
+// runsForeignProgram reports whether s is from etcd and names a program that finds its endpoints.
+// vipd never runs such a program.
 func runsForeignProgram(s *Service) bool {
 	return s.Discover != nil && s.Discover.DNS == "" && fromEtcd(s)
 }
@@ -222,7 +223,7 @@ func (h *hostEntry) UnmarshalText(text []byte) error {
 	return err
 }
 
-// MarshalText formats the entry as UnmarshalText parses it.
+// MarshalText formats the entry in the form that UnmarshalText parses.
 func (h hostEntry) MarshalText() ([]byte, error) {
 	if h.name != "" {
 		return []byte(h.name), nil

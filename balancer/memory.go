@@ -65,7 +65,7 @@ func (m Memory) After(before, after Desired, now time.Time) Memory {
 	return m.recordWithdrawals(before, after, now).Expire(now)
 }
 
-// startDrains starts a drain for each backend of old that is missing in next.
+// startDrains starts a drain for each backend of old that is missing from next.
 func (m Memory) startDrains(old, next *Frontend, now time.Time) Memory {
 	if next.DrainTimeout <= 0 {
 		return m
@@ -147,7 +147,8 @@ func (m Memory) AdjustClock(delta time.Duration) Memory {
 	return m
 }
 
-// NextExpiry returns when the next drain or withdrawal ends or a ramp advances. Zero means never.
+// NextExpiry returns the time when the next drain or withdrawal ends, or a ramp advances. Zero
+// means never.
 func (m Memory) NextExpiry() time.Time {
 	var next time.Time
 	earlier := func(t time.Time) {

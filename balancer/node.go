@@ -23,7 +23,7 @@ type Node struct {
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
 }
 
-// Equal reports whether both records are the same.
+// Equal reports whether both records are equal.
 func (n Node) Equal(other Node) bool {
 	return slices.Equal(n.Addresses, other.Addresses) && slices.Equal(n.AllowedEndpoints, other.AllowedEndpoints)
 }
@@ -33,7 +33,7 @@ func NodeAddresses(nodes snap.Map[NodeName, *Node], except NodeName) snap.Map[ne
 	return UpdateNodeAddresses(snap.Map[netip.Addr, NodeName]{}, snap.Map[NodeName, *Node]{}, nodes, except)
 }
 
-// UpdateNodeAddresses returns NodeAddresses(after, except), given its previous result in owners for
+// UpdateNodeAddresses returns NodeAddresses(after, except). The parameter owners is the result for
 // the nodes in before. The cost is proportional to the number of changed nodes, plus one pass over
 // all addresses.
 func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after snap.Map[NodeName, *Node], except NodeName) snap.Map[netip.Addr, NodeName] {
@@ -71,9 +71,9 @@ func UpdateNodeAddresses(owners snap.Map[netip.Addr, NodeName], before, after sn
 }
 
 // PublishedAddresses returns the addresses that a node publishes as its own: the addresses in
-// Env.Local that neither another program nor vipd owner moves between hosts. An address that a
-// service claims is not excluded for this reason, because a host that adds the address would cut
-// the node off. The addresses in sources, from which the node sends, are always published.
+// Env.Local that neither another program nor vipd owner moves between hosts. An address is
+// published even if a service claims it, because another host that adds the address would cut off
+// the node. The addresses in sources, from which the node sends, are always published.
 func PublishedAddresses(env *Env, in *Inputs, sources []netip.Addr) (own []netip.Addr) {
 	moved := map[netip.Addr]bool{} // by another program
 	if env.ExternalVIPs {

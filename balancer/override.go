@@ -19,9 +19,10 @@ type OverrideEdit struct {
 	Next   func(old Override) *Override
 }
 
-// OverrideEdits returns the edits for a change of t, starting with t itself. A change of a whole
-// address also replaces the overrides of its ports. The list defined has the endpoints that t
-// matches, and hasAgent reports whether their service has an agent.
+// OverrideEdits returns the edits that apply change to the target t. The first edit is for t
+// itself. If t is a whole address, the other edits remove the fields that change sets from the
+// overrides of its ports. The list defined contains the endpoints that t matches, and hasAgent
+// reports whether their service has an agent.
 func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, defined []*Endpoint, hasAgent bool) []OverrideEdit {
 	var wide Override
 	if t.Port != 0 {
@@ -41,11 +42,11 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 	return edits
 }
 
-// ChangedFrom returns the override of a target after change o to the override old. Fields that o
-// leaves unset keep their old value. Fields that equal the definition of all endpoints of the
-// target are dropped, unless wide, the override of the whole address, sets them. If the service has
-// an agent, these fields are kept, because they override its answer; only the end of a drain is
-// dropped. ChangedFrom returns nil if no field is left.
+// ChangedFrom returns the override of a target after the change o is applied to the override old.
+// Fields that o leaves unset keep their old value. Fields that equal the definition of all
+// endpoints of the target are dropped, unless wide, the override of the whole address, sets them.
+// If the service has an agent, these fields are kept, because they override the agent's answer;
+// only the end of a drain is dropped. ChangedFrom returns nil if no field is left.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
 	weight := overridePart{o.Expires, Signature{o.By, o.Reason}}
 	draining := weight
@@ -78,8 +79,9 @@ func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent 
 	return o.withParts(weight, draining)
 }
 
-// Note returns a temporary record of the author and the reason of old's removal. If old is itself a
-// note, the record repeats it. It is nil if there is no author or reason to record.
+// Note returns a temporary record of the author and the reason of o, a change that removes the
+// override old. If old is itself a note, Note repeats it. It returns nil if there is no author or
+// reason to record.
 func (o Override) Note(old Override) *Override {
 	note := Override{By: o.By, Reason: o.Reason}
 	if !old.IsSet() {
@@ -144,7 +146,7 @@ func (o *Override) Unexpired(now time.Time) *Override {
 	return remaining.withParts(weight, draining)
 }
 
-// NextExpiry returns when the first part of o expires. Zero means never.
+// NextExpiry returns the time when the first part of o expires. Zero means never.
 func (o *Override) NextExpiry() time.Time {
 	weight, draining := o.Expiries()
 	if before(weight, draining) {
@@ -153,8 +155,8 @@ func (o *Override) NextExpiry() time.Time {
 	return draining
 }
 
-// Expiries returns when the weight and the draining expire. Zero means never, or that o does not
-// set the field.
+// Expiries returns the times when the weight and the draining flag expire. Zero means never, or
+// that o does not set the field.
 func (o *Override) Expiries() (weight, draining time.Time) {
 	if o.Weight != nil {
 		weight = cmp.Or(o.WeightExpires, o.Expires)
@@ -222,7 +224,7 @@ func before(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before
 func (o *Override) IsSet() bool { return o != nil && (o.Weight != nil || o.Draining != nil) }
 
 // Effective returns the weight and draining of an endpoint, given the values of its definition.
-// Fields that o sets replace these values. o may be nil.
+// Fields that o sets replace these values. If o is nil, the values remain.
 func (o *Override) Effective(weight int, draining bool) (int, bool) {
 	if o != nil && o.Weight != nil {
 		weight = *o.Weight

@@ -13,18 +13,18 @@ type Policy struct {
 	SNAT SNAT `toml:"snat"`
 	// Forward is the method of forwarding packets to endpoints. Default nat.
 	Forward Forward `toml:"forward"`
-	// NoEndpoints is the treatment of clients while no endpoint is up. Default reject.
+	// NoEndpoints determines how clients are treated while no endpoint is usable. Default reject.
 	NoEndpoints NoEndpoints `toml:"no_endpoints"`
 	// DrainTimeout limits how long TCP and SCTP connections continue after their endpoint or
 	// frontend was removed. Default 30s.
 	DrainTimeout time.Duration `toml:"drain_timeout"`
 	// ConnectTimeout limits one connection attempt to an endpoint (userspace). Default 1s.
 	ConnectTimeout time.Duration `toml:"connect_timeout" range:"1ms,"`
-	// ProxyProtocol is the version of the PROXY header for endpoints (userspace mode). Version 2
-	// also begins the first datagram of a UDP flow. The default is none.
+	// ProxyProtocol is the version of the PROXY header for endpoints (userspace mode). A version 2
+	// header is also sent at the start of the first datagram of a UDP flow. The default is none.
 	ProxyProtocol ProxyProtocol `toml:"proxy_protocol"`
-	// SlowStart is the duration of the ramp of an endpoint's weight after it joins or recovers, see
-	// Memory.Ramps. The weights of backends already include it. The default is 0, which means no
+	// SlowStart is the duration of the ramp of an endpoint's weight after it joins or recovers (see
+	// Memory.Ramps). The weights of backends already include it. The default is 0, which means no
 	// ramp.
 	SlowStart time.Duration `toml:"slow_start"`
 	// MSS limits the TCP segments of both ends, in bytes. Default 0: the limit of their links.

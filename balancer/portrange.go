@@ -50,7 +50,7 @@ func (p PortRange) Contains(port uint16) bool { return p.First() <= port && port
 func (p PortRange) Overlaps(q PortRange) bool { return p.First() <= q.Last() && q.First() <= p.Last() }
 
 // conflicts reports whether p and q can't both be open at an address. A single port may be inside a
-// range, and a range inside AllPorts: the narrower one gets the connections.
+// range, and a range inside AllPorts: the narrower range gets the connections.
 func (p PortRange) conflicts(q PortRange) bool {
 	if p == q {
 		return true
@@ -69,7 +69,7 @@ func (p PortRange) String() string {
 	return strconv.Itoa(int(p))
 }
 
-// ParsePortRange parses the text of String.
+// ParsePortRange parses the output of String.
 func ParsePortRange(text string) (PortRange, error) {
 	if text == allPorts {
 		return AllPorts, nil
@@ -115,7 +115,7 @@ func (p PortRange) MarshalJSON() ([]byte, error) {
 	return json.Marshal(uint16(p))
 }
 
-// UnmarshalJSON reads the form of MarshalJSON.
+// UnmarshalJSON parses the output of MarshalJSON.
 func (p *PortRange) UnmarshalJSON(raw []byte) error {
 	var single uint16
 	if err := json.Unmarshal(raw, &single); err == nil {

@@ -40,11 +40,11 @@ const (
 	Unapplied ProblemKind = "unapplied"
 	// Idle means that a service has no endpoints, or that settings exclude all endpoints of a port.
 	Idle ProblemKind = "idle"
-	// Unanswered means that an endpoint does not answer new connections. The text starts with its
-	// address.
+	// Unanswered means that an endpoint does not answer new connections. The text starts with the
+	// endpoint's address.
 	Unanswered ProblemKind = "unanswered"
 	// Unchecked means that this node can't run the checks of endpoints. The text starts with the
-	// address of the first.
+	// address of the first endpoint.
 	Unchecked ProblemKind = "unchecked"
 	// Unresolved means that a lookup of endpoints failed.
 	Unresolved ProblemKind = "unresolved"
@@ -53,8 +53,8 @@ const (
 )
 
 // Problem is a mistake in a definition, or a setting that can't be honoured here. Problems are
-// collected and shown by check, status, the log and metrics. They never stop the valid parts of a
-// configuration.
+// collected and shown by check, status, the log and metrics. They never prevent the valid parts of
+// a configuration from being applied.
 type Problem struct {
 	Severity Severity `json:"severity"`
 	// Origin is the file and line, or the key and revision.
@@ -77,7 +77,7 @@ type Problem struct {
 	Text string `json:"text"`
 }
 
-// PortText returns the text, after the port if the problem has one.
+// PortText returns the text, preceded by the port if the problem has one.
 func (p *Problem) PortText() string {
 	if p.Port == "" {
 		return p.Text

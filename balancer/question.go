@@ -38,9 +38,9 @@ func ParseQuestion(query string) (Question, error) {
 	return q, nil
 }
 
-// isQuestionName reports whether a name that ends in a dot fits into a question. Its labels must
-// have 1 to 63 bytes, and at most 255 bytes in total with their lengths. The server decides which
-// characters are valid.
+// isQuestionName reports whether a name that ends in a dot fits into a question. Each label must
+// have 1 to 63 bytes, and all labels with their length bytes must have at most 255 bytes. The
+// server decides which characters are valid.
 func isQuestionName(name string) bool {
 	const maxLength, maxPart = 254, 63
 	if name == "." {

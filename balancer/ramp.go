@@ -7,13 +7,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// rampSteps is the number of equal steps of a ramp. The first is immediate.
+// rampSteps is the number of equal steps of a ramp. The first step is immediate.
 const rampSteps = 10
 
 // Ramp is the progress of a backend that joined or recovered towards its full weight.
 type Ramp struct {
-	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is the time
-	// until the full weight.
+	// Since is the start of the ramp, in UTC without a monotonic reading. Duration is the time from
+	// the start to the full weight.
 	Since    time.Time
 	Duration time.Duration
 	// Step is the progress, in tenths of the weight.
@@ -33,7 +33,7 @@ func (r Ramp) advance(now time.Time) (Ramp, bool) {
 // Percent returns the current share of the weight.
 func (r Ramp) Percent() int { return 100 * r.Step / rampSteps }
 
-// next returns when the next step is due.
+// next returns the time when the next step is due.
 func (r Ramp) next() time.Time {
 	return r.Since.Add((r.Duration*time.Duration(r.Step) + rampSteps - 1) / rampSteps)
 }
@@ -83,9 +83,9 @@ func dropRamps(ramps snap.Map[BackendKey, Ramp], key Key) snap.Map[BackendKey, R
 	return ramps
 }
 
-// applyRamps returns a copy of f with ramped weights, or f if no backend is ramping up. A tenth of
-// weight 1 must be a whole number, so all weights are multiplied by ten, or by less if the maximum
-// weight requires it.
+// applyRamps returns a copy of f with ramped weights, or f if no backend is ramping up. One tenth
+// of weight 1 must be a whole number, so all weights are multiplied by ten, or by less if the
+// maximum weight requires it.
 func applyRamps(f *Frontend, in *Inputs) *Frontend {
 	steps := map[int]int{} // by index of the backend
 	heaviest := 1

@@ -69,7 +69,8 @@ func resolveCheck(health map[string]any, folder string) map[string]any {
 	return resolveProgram(resolved, "command", folder)
 }
 
-// resolveProgram returns a copy of table in which the program of a command is absolute.
+// resolveProgram returns a copy of table in which the command in a field starts with the absolute
+// path of its program.
 func resolveProgram(table map[string]any, field, folder string) map[string]any {
 	command, is := table[field].([]any)
 	if !is || len(command) == 0 {

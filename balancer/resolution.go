@@ -5,13 +5,14 @@ import (
 	"slices"
 )
 
-// After returns the next state of lookup l of service s, given the state before and the answer r.
-// Records that the answer lacks stay in Former until they are replaced, so a wrong answer does not
-// cause an outage. If the answer is empty, all records stay. Otherwise, only records that pass
-// their checks stay. If none passes and Former is empty, records without a verdict also stay,
-// because no record has a verdict after a restart. Former records are replaced when all checks of a
-// new record pass, or immediately if it has no checks. A check without a verdict does not delay
-// this if uncheckable, unless nil, reports that it can't run.
+// After returns the next state of lookup l of service s. The parameter before is the previous
+// state, and r is the new answer. Records that the answer lacks stay in Former until they are
+// replaced, so a wrong answer does not cause an outage. If the answer is empty, all records stay.
+// Otherwise, only records that pass their checks stay. If no record passes and Former is empty,
+// records without a verdict also stay, because no record has a verdict after a restart. Former
+// records are replaced when all checks of a new record pass, or immediately if the new record has
+// no checks. The function uncheckable, which may be nil, reports which checks can't run. These
+// checks do not delay the replacement.
 func (r *Resolution) After(before *Resolution, s *Service, in *Inputs, l Lookup, uncheckable func(Target) bool) *Resolution {
 	former := slices.Clone(before.Former)
 	passes := func(m LookupRecord) bool { return s.anyPasses(in, l, m) }
@@ -71,7 +72,7 @@ func (s *Service) allPass(in *Inputs, l Lookup, m LookupRecord, uncheckable func
 	})
 }
 
-// anyFails reports whether a check of an endpoint at one of the members fails.
+// anyFails reports whether a check of an endpoint in one of the records fails.
 func (s *Service) anyFails(in *Inputs, l Lookup, members []LookupRecord) bool {
 	fails := func(t Target) bool { return in.Health.At(t) == HealthDown }
 	return slices.ContainsFunc(members, func(m LookupRecord) bool {

@@ -31,12 +31,13 @@ type Service struct {
 	// Discover finds further endpoints. It may be nil.
 	Discover *Discover `toml:"discover"`
 	Policy
-	// Affinity sends a client to the same endpoint. The default is none.
+	// Affinity determines whether a client always gets the same endpoint. The default is none.
 	Affinity Affinity `toml:"affinity"`
-	// AffinityTimeout starts with the client's last new connection. The kernel counts in seconds,
-	// and entries of ipset last at most about 25 days. Default 3h.
+	// AffinityTimeout is the time for which a client stays on its endpoint after its last new
+	// connection. The kernel counts in seconds, and entries of ipset last at most about 25 days.
+	// Default 3h.
 	AffinityTimeout time.Duration `toml:"affinity_timeout" range:"1s,576h"`
-	// AffinityScope determines which ports lead a client to the same endpoint. Default port.
+	// AffinityScope is the set of ports on which a client gets the same endpoint. Default port.
 	AffinityScope AffinityScope `toml:"affinity_scope"`
 	// AffinityPrefix holds the prefix lengths by which clients are grouped, for IPv4 and IPv6. If
 	// empty, each address is a separate client.
@@ -46,7 +47,7 @@ type Service struct {
 	SourceRanges []netip.Prefix `toml:"source_ranges"`
 	// Trusted are the networks whose PROXY headers are believed, for AcceptProxyProtocol.
 	Trusted []netip.Prefix `toml:"trusted"`
-	// Locality prefers or requires endpoints nearby. Default any.
+	// Locality determines whether nearby endpoints are preferred or required. Default any.
 	Locality Locality `toml:"locality"`
 	// IdleTimeout ends a connection or flow without traffic (userspace). 0 means never. If nil, the
 	// default applies: never for TCP, 60s for UDP.
@@ -106,7 +107,7 @@ func (s *Service) Claims() map[Key]string {
 type Port struct {
 	// Name identifies the port. It is required if the service has several ports.
 	Name string `toml:"name"`
-	// Port is open on the VIPs, 1 to 65535. It may be a range, or AllPorts.
+	// Port is the port that is open on the VIPs, 1 to 65535. It may be a range, or AllPorts.
 	Port PortRange `toml:"port" range:"1,65535"`
 	// Protocol defaults to TCP.
 	Protocol Protocol `toml:"protocol"`
@@ -119,7 +120,8 @@ type Port struct {
 
 // Endpoint is one server of a service.
 type Endpoint struct {
-	// Address serves VIPs of the same family. It is invalid if the definition has a name instead.
+	// Address is the endpoint's address, which serves VIPs of the same family. It is invalid if the
+	// definition has a name instead.
 	Address netip.Addr `toml:"-"`
 	// Name is a DNS name in lower case. The definition then stands for one endpoint at each address
 	// of the name.
@@ -128,22 +130,23 @@ type Endpoint struct {
 	From Lookup `toml:"-"`
 	// Former reports whether only an earlier answer of From has the address.
 	Former bool `toml:"-"`
-	// Port replaces the target port of every single port of the service. 0 disables it.
+	// Port replaces the target port of every port of the service, except ranges. 0 means that the
+	// target port applies.
 	Port uint16 `toml:"port"`
 	// Ports replaces the target ports by name. It has priority over Port.
 	Ports map[string]uint16 `toml:"ports"`
 	// Weight is the endpoint's share of new connections, 0 (no new connections) to MaxWeight.
 	// Default 1.
 	Weight int `toml:"weight"`
-	// Node and Zone are its node and zone, for locality.
+	// Node and Zone are the names of the endpoint's node and zone, for locality.
 	Node string `toml:"node"`
 	Zone string `toml:"zone"`
 	// Draining stops new connections. Established connections continue.
 	Draining bool `toml:"draining"`
-	// Backup excludes the endpoint unless too few other endpoints are usable.
+	// Backup reports whether the endpoint is used only if too few other endpoints are usable.
 	Backup bool `toml:"backup"`
-	// MaxConnections limits this node's connections to it, 1 to maxMaxConnections. 0 means no
-	// limit.
+	// MaxConnections limits this node's connections to the endpoint, 1 to maxMaxConnections. 0
+	// means no limit.
 	MaxConnections int `toml:"max_connections"`
 	// HealthPort is the port to check. 0 means Health.Port of the service.
 	HealthPort uint16 `toml:"health_port"`
@@ -224,19 +227,21 @@ type Health struct {
 	Mark           uint32            `toml:"mark"`
 }
 
-// Override is an operator's change of endpoints. It has priority over their definition.
+// Override is an operator's change to endpoints. It has priority over the definition of the
+// endpoints.
 type Override struct {
 	// Weight replaces the weight, unless nil.
 	Weight *int `toml:"weight" json:"weight,omitempty" range:"0,65535"`
 	// Draining replaces the draining flag, unless nil.
 	Draining *bool `toml:"draining" json:"draining,omitempty"`
-	// Until is the deadline of connections to a draining endpoint. Zero means never.
+	// Until is the deadline of connections to a draining endpoint. Zero means that there is no
+	// deadline.
 	Until time.Time `toml:"until" json:"until,omitzero"`
 	// By and Reason are the author of the last change, and the reason.
 	By     string `toml:"by" json:"by,omitempty"`
 	Reason string `toml:"reason" json:"reason,omitempty"`
-	// These fields sign each part whose signature differs from By and Reason. Otherwise they are
-	// "".
+	// These fields are the author and the reason of the weight and of the draining flag. Both are
+	// "" for a part if they equal By and Reason.
 	WeightBy       string `toml:"weight_by" json:"weight_by,omitempty"`
 	WeightReason   string `toml:"weight_reason" json:"weight_reason,omitempty"`
 	DrainingBy     string `toml:"draining_by" json:"draining_by,omitempty"`
@@ -245,7 +250,7 @@ type Override struct {
 	// then removes the override.
 	Expires time.Time `toml:"expires" json:"expires,omitzero"`
 	// WeightExpires and DrainingExpires are the times when these parts expire, if earlier than
-	// Expires. If zero, they expire together with the override.
+	// Expires. If a time is zero, the part expires together with the override.
 	WeightExpires   time.Time `toml:"weight_expires" json:"weight_expires,omitzero"`
 	DrainingExpires time.Time `toml:"draining_expires" json:"draining_expires,omitzero"`
 }

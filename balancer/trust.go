@@ -11,14 +11,14 @@ import (
 	"vipd/balancer/snap"
 )
 
-// fromEtcd reports whether s is from etcd, where people other than this host's administrators may
-// write.
+// fromEtcd reports whether s is from etcd. People other than this host's administrators may write
+// to etcd.
 func fromEtcd(s *Service) bool { return s.Origin.Key != "" }
 
 // ExecUser is the default user of exec checks if vipd runs as root.
 const ExecUser = "nobody"
 
-// WantsUser reports whether s is from etcd and its exec check names another user than ExecUser. No
+// WantsUser reports whether s is from etcd and its exec check names a user other than ExecUser. No
 // node permits this: health.allow_exec lets other users run programs, but not as root or in a
 // privileged group.
 func WantsUser(s *Service) bool {
@@ -64,10 +64,10 @@ func (s *Service) LogsTo() (to string, ok bool) {
 	return *s.AccessLog, true
 }
 
-// refusesVIP explains why a service from etcd may not claim vip on this node. It returns "" if it
-// may. The parameter owned reports whether only one host has the address at a time. An address of
-// another node is not refused for this reason if this node also has it, because nothing would be
-// lost.
+// refusesVIP explains why a service from etcd may not claim vip on this node. It returns "" if the
+// service may claim vip. The parameter owned reports whether only one host has the address at a
+// time. That an address belongs to another node is not a reason if this node also has the address,
+// because nothing would be lost.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	node, ofNode := env.Nodes.Get(vip)
@@ -109,15 +109,16 @@ func (env *Env) reservedPort(key Key) string {
 	return strings.Join(inside, ", ")
 }
 
-// portAdvice ends the texts about reserved ports.
+// portAdvice is the end of messages about reserved ports.
 const portAdvice = "services from etcd can't have it. Choose another port, or define the service in the node's own file"
 
-// notServed precedes the reason why a node does not serve a VIP.
+// notServed is the part of a message between a VIP and the reason why a node does not serve the
+// VIP.
 const notServed = " is not served: "
 
 // Untrusted returns the parts of a service from etcd that nodes refuse, without knowing their
 // configurations. Errors apply to all nodes, and warnings to nodes whose configuration does not
-// allow the part. The entries of reserved apply on all nodes, and nodes has the live nodes.
+// allow the part. The entries of reserved apply on all nodes, and nodes contains the live nodes.
 func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node]) (all []Problem) {
 	c := *s
 	c.Origin = Origin{Key: "etcd"} // trust depends only on the store
@@ -172,7 +173,7 @@ type endpointRefusal string
 const (
 	// privateAddress is a loopback or link-local address.
 	privateAddress endpointRefusal = "private"
-	// privateAnswer is a loopback or link-local address in an answer of DNS.
+	// privateAnswer is a loopback or link-local address in an answer from DNS.
 	privateAnswer endpointRefusal = "answer"
 	// metadataAddress is the address of a cloud's metadata service, which often has this host's
 	// credentials.
@@ -226,7 +227,7 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 }
 
 // refusesAnswer reports whether e was found by DNS at a loopback or link-local address. Otherwise
-// the owner of the name could lead clients to local programs. The name localhost and addresses in
+// the owner of the name could send clients to local programs. The name localhost and addresses in
 // AllowedEndpoints are allowed.
 func (env *Env) refusesAnswer(e *Endpoint) bool {
 	switch e.From.Kind {
@@ -252,8 +253,8 @@ func isMetadata(a netip.Addr) bool {
 	return false
 }
 
-// checksPort reports whether a check or the agent of e has its own port, and the function port
-// returns true for it.
+// checksPort reports whether a check or the agent of e has its own port for which the function port
+// returns true.
 func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 	return !e.IsUnchecked() && slices.ContainsFunc(slices.Concat(s.Checks(), s.Questions()), func(h *Health) bool {
 		own := e.CheckPort(h)
@@ -266,9 +267,9 @@ func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 // often open to all hosts that reach them. So users who may write to etcd must not publish them or
 // send checks to them.
 //
-// Loopback addresses are trusted if here is true, because all clients are then programs of this
-// host, which reach these addresses anyway. Otherwise, a must be in an allowed network that has
-// only loopback or only link-local addresses.
+// If here is true, all clients are programs of this host. Loopback addresses are then trusted,
+// because these programs reach them anyway. Otherwise, a must be in an allowed network that
+// contains only loopback or only link-local addresses.
 func trustsAddress(allowed []netip.Prefix, a netip.Addr, here bool) bool {
 	var bits int // of the largest network with only such addresses
 	switch {

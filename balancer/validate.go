@@ -35,7 +35,7 @@ func newTableReader(service Name, where Locator, unknown Severity) *tableReader 
 	return &tableReader{service: service, where: where, unknown: unknown}
 }
 
-// result returns all problems, sorted by line, and whether the table has no errors.
+// result returns all problems, sorted by line, and reports whether none of them is an error.
 func (r *tableReader) result() ([]Problem, bool) {
 	slices.SortStableFunc(r.problems, func(a, b Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
 	return r.problems, !slices.ContainsFunc(r.problems, func(p Problem) bool { return p.Severity == SeverityError })
@@ -98,7 +98,7 @@ func (r *tableReader) warnf(path, format string, args ...any) {
 	}
 }
 
-// markBroken marks path as broken.
+// markBroken marks path as broken, and the enclosing paths as containing a broken field.
 func (r *tableReader) markBroken(path string) {
 	if r.broken == nil {
 		r.broken = map[string]extent{}

@@ -59,7 +59,8 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 	}
 }
 
-// reportDiscovery reports problems of discovery.
+// reportDiscovery reports a discovery program that may not run, a failed lookup, and endpoints
+// beyond the maximum.
 func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, l Lookup)) {
 	d := u.service.Discover
 	field := "discover.dns"

@@ -9,7 +9,8 @@ import (
 	"vipd/balancer/decode"
 )
 
-// checkEndpoints checks each endpoint of s alone, and then with its ports and VIPs.
+// checkEndpoints checks each endpoint of s by itself, and then against the ports and VIPs of s and
+// against the other endpoints.
 func (r *tableReader) checkEndpoints(s *Service) {
 	names := make([]string, 0, len(s.Ports))
 	for i := range s.Ports {
@@ -98,7 +99,7 @@ func (r *tableReader) checkRangeOverrides(s *Service) {
 	}
 }
 
-// checkOwnHealth reports settings of checks in endpoint i of a service without checks.
+// checkOwnHealth warns about the check settings of endpoint i, because the service has no checks.
 func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 	if e.HealthPort != 0 {
 		r.warnf(element("endpoints", i, "health_port"), "has no effect: the service has no health checks")
@@ -108,7 +109,8 @@ func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 	}
 }
 
-// checkReach reports that endpoint i is never used, or leads back to the service.
+// checkReach warns if endpoint i is never used, or if connections to it may loop back to the
+// service.
 func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
@@ -128,8 +130,9 @@ func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	}
 }
 
-// leadsBack reports whether a port of e, which has a VIP's address, is another port of the service.
-// The compiler reports equal ports.
+// leadsBack reports whether e, an endpoint at a VIP of the service, serves one port of the service
+// at another port of the service. The compiler reports an endpoint that serves a port at the same
+// port.
 func (r *tableReader) leadsBack(s *Service, e *Endpoint) bool {
 	for i := range s.Ports {
 		p := &s.Ports[i]

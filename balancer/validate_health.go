@@ -160,8 +160,8 @@ func (r *healthReader) checkRequest(h *Health) {
 	}
 }
 
-// checkProbed reports TCP checks of a service without a TCP port, and UDP checks without a UDP
-// port. Such checks would mark every endpoint as down.
+// checkProbed reports checks that have no port to check: TCP checks without a TCP port, UDP checks
+// without a UDP port, and checks of a range of ports. They would mark every endpoint as down.
 func (r *tableReader) checkProbed(s *Service) {
 	if len(s.Ports) == 0 || r.isBroken("ports") {
 		return

@@ -61,7 +61,8 @@ func (r *tableReader) checkSourceRanges(s *Service) {
 	}
 }
 
-// checkTrusted reports missing networks of senders of PROXY headers, and networks without effect.
+// checkTrusted reports that trusted is missing, although the service accepts PROXY headers, and
+// networks in trusted without effect.
 func (r *tableReader) checkTrusted(s *Service) {
 	switch {
 	case r.isBroken("trusted"), r.isBroken("accept_proxy_protocol"):

@@ -37,7 +37,7 @@ type VIPPolicy struct {
 	// Group names VIPs that stay on the same host and move together. If empty, the VIP moves alone.
 	Group string `toml:"group"`
 	// Preempt is the time for which a better node of Prefer must be healthy before the VIP returns
-	// to it. 0 means never.
+	// to that node. 0 means never.
 	Preempt Preempt `toml:"preempt"`
 	// Require is the condition for a host to own the address. Default endpoint.
 	Require Require `toml:"require"`
@@ -52,8 +52,8 @@ func (p VIPPolicy) movable() bool { return p.Hold == HoldOne || p.Withdraw == Wi
 // Hold determines which hosts hold a VIP.
 type Hold string
 
-// The values. With HoldEach, each host holds the address without answering ARP for it. With
-// HoldOne, a single owner has it on a real device and answers.
+// With HoldEach, each host holds the address without answering ARP for it. With HoldOne, a single
+// owner has the address on a real device and answers ARP.
 const (
 	HoldEach Hold = "each"
 	HoldOne  Hold = "one"
@@ -79,7 +79,8 @@ func (Require) Values() []string { return []string{"node", "endpoint", "local"} 
 // Withdraw determines when a host gives up a VIP that each host holds.
 type Withdraw string
 
-// These are the values: never, or while no endpoint of the services on the VIP is usable.
+// With WithdrawNever, a host never gives up the VIP. With WithdrawNoEndpoint, it gives up the VIP
+// while no endpoint of the services on the VIP is usable.
 const (
 	WithdrawNever      Withdraw = "never"
 	WithdrawNoEndpoint Withdraw = "no_endpoint"
@@ -114,7 +115,7 @@ func (p *Preempt) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalText formats the value as UnmarshalText parses it.
+// MarshalText formats the value in the form that UnmarshalText parses.
 func (p Preempt) MarshalText() ([]byte, error) {
 	if p == 0 {
 		return []byte("never"), nil

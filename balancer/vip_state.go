@@ -14,8 +14,9 @@ type VIPState string
 
 // The states.
 const (
-	// Serving means that the host holds the VIP once a frontend on it with an endpoint is applied.
-	// The order matters, because routers send clients as soon as the address exists.
+	// Serving means that the host holds the VIP as soon as a frontend on it that has a usable
+	// endpoint is applied. The order matters, because routers send clients as soon as the address
+	// exists.
 	Serving VIPState = "serving"
 	// Withdrawn means that the host does not hold the VIP because no endpoint of its services is
 	// usable, or the host is on standby.
@@ -33,8 +34,9 @@ type Pool struct {
 	VIPPolicy
 }
 
-// PolicyOf returns the settings of an address. The settings are the address's own, then the
-// settings of the pool with the smallest network that contains it, then the program's defaults.
+// PolicyOf returns the settings of an address. The address's own settings have priority. Other
+// settings come from the pool with the smallest network that contains the address, or otherwise
+// from the program's defaults.
 func (in *Inputs) PolicyOf(a netip.Addr) VIPPolicy {
 	policy, bits := DefaultVIPPolicy(), -1
 	for _, p := range in.Pools.All() {
@@ -94,9 +96,10 @@ func (c *Compiler) updateVIPState(a netip.Addr) {
 	}
 }
 
-// markWithdrawn sets Withdrawn of the frontends on the VIP a. On standby this host still serves
-// clients whose packets routers send to it. Frontends on an address that the host has independently
-// of vipd are not marked, because clients would otherwise reach the host's own programs.
+// markWithdrawn sets the field Withdrawn of the frontends on the VIP a. On standby, this host still
+// serves clients whose packets routers send to it. Frontends on an address that the host has
+// independently of vipd are not marked, because clients would otherwise reach the host's own
+// programs.
 func markWithdrawn(a netip.Addr, state VIPState, env *Env, frontends snap.Map[Key, *Frontend]) snap.Map[Key, *Frontend] {
 	withdrawn := state == Withdrawn && !Served(a, frontends) && !env.has(a) && !a.IsLinkLocalUnicast() // env.Local omits link-local addresses
 	for k, f := range FrontendsOn(frontends, a) {
@@ -121,7 +124,8 @@ func (f *Frontend) withWithdrawn(withdrawn bool) *Frontend {
 	return &g
 }
 
-// markPolicyChanges marks the services and VIPs that changed settings of addresses affect.
+// markPolicyChanges marks the services and VIPs that are affected by changes to the settings of
+// addresses or pools.
 func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 	changed := map[netip.Addr]bool{}
 	mark(changed, c.in.VIPs, in.VIPs, func(a netip.Addr) netip.Addr { return a })
@@ -148,7 +152,7 @@ func (c *Compiler) markPolicyChanges(w *work, in *Inputs) {
 
 // Withdrawal is the history of a VIP that is withdrawn, or has recently returned.
 type Withdrawal struct {
-	// Withdrawn reports whether it is withdrawn now.
+	// Withdrawn reports whether the VIP is withdrawn now.
 	Withdrawn bool
 	// Until is the time when the VIP may be announced again. Zero means immediately.
 	Until time.Time

@@ -44,7 +44,7 @@ func (c *claimants) remove(key Key, s *Service) {
 }
 
 // winner returns the service that gets key, and whether others lose it. A range also loses to a
-// better claim to an overlapping range. Then the winner might not claim key itself.
+// better claim to an overlapping range. The winner might then not claim key itself.
 func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) {
 	best, contested = winner(key, c.of[key], in), len(c.of[key]) > 1
 	if !key.Port.IsRange() {
@@ -65,8 +65,8 @@ func (c *claimants) winner(key Key, in *Inputs) (best *Service, contested bool) 
 	return best, contested
 }
 
-// winner returns the service that gets key: the former holder, or otherwise the first by
-// compareClaims.
+// winner returns the service that gets key: the former holder, or otherwise the first service in
+// the order of compareClaims.
 func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	if holder, ok := in.Holders.Get(key); ok {
 		i := slices.IndexFunc(claimants, func(s *Service) bool { return s.Name == holder })
@@ -77,7 +77,7 @@ func winner(key Key, claimants []*Service, in *Inputs) *Service {
 	return slices.MinFunc(claimants, compareClaims)
 }
 
-// withOpen returns f with its field Open set. The map must have all narrower frontends on the
+// withOpen returns f with its field Open set. The map must contain all narrower frontends on the
 // address.
 func (f *Frontend) withOpen(frontends snap.Map[Key, *Frontend]) *Frontend {
 	if !f.Key.Port.IsRange() {
@@ -144,10 +144,10 @@ func Without(all []PortRange, hole PortRange) (left []PortRange) {
 	return left
 }
 
-// lostClaims returns the problems of the frontends that the service claims and other services have
-// won. A node port has a frontend on each address of the node, so its frontends that the same
-// service has won share a problem. A program that only reads files has no list of holders, so it
-// may name a different loser than the daemon.
+// lostClaims returns a problem for each frontend that the service claims but another service has
+// won. The frontends of a node port on the node's addresses share one problem if the same service
+// has won them. A program that only reads files has no list of holders, so it may name a different
+// loser than the daemon.
 func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Problem) {
 	type nodePort struct {
 		field string
@@ -176,7 +176,7 @@ func (u *compiledService) lostClaims(winnerOf func(Key) *Service) (problems []Pr
 }
 
 // lostClaim returns the problem of the lost claim f. The parameter to is the service that has won
-// it.
+// the claim.
 func (u *compiledService) lostClaim(f *Frontend, to *Service) Problem {
 	i := slices.IndexFunc(u.service.Ports, func(p Port) bool { return p.Name == f.Port })
 	field := fmt.Sprintf("ports[%d].port", i)

@@ -15,17 +15,17 @@
 //	                 |
 //	                 +-- silent for Silence --> votes --> one transaction: session revoked, its VIPs change owner
 //
-// Silence is longer than the sum of Confirm and Gate, so the gate of a session is closed for good
-// before the session can be revoked. A heartbeat returns the newest heartbeat of its receiver. It
-// counts once, and only if the returned heartbeat is recent, so recorded heartbeats can't keep a
-// dead session alive.
+// Silence is longer than the sum of Confirm and Gate, so the gate of a session is closed
+// permanently before the session can be revoked. Each heartbeat echoes the newest heartbeat that
+// its sender has received from the receiver. A heartbeat counts once, and only if the echoed
+// heartbeat is recent, so recorded heartbeats can't keep a dead session alive.
 //
-// Only the live session that a VIP's key names may change the key, or another session after that
-// session was revoked.
+// Only the live session that a VIP's key names may change the key. After that session is revoked,
+// any live session may claim the VIP.
 //
-// [Timing], [Juror] and the functions of jury.go have the rules on which safety depends, and the
-// model checks them exhaustively. Another model checks [Node] in all states of a VIP that moves
-// while sessions last. Node dispatches events to its parts:
+// [Timing], [Juror] and the functions of jury.go contain the rules on which safety depends. A model
+// check covers all states of these rules. Another model check runs [Node] through all states of a
+// VIP that moves while sessions last. Node dispatches events to its parts:
 //
 //	env, view, writer     options and actions; etcd's records; transactions
 //	session, gate         this node's session, and the kernel's gate

@@ -17,8 +17,8 @@
 //
 // A Claiming router has sent its first advert, so a lower owner removes the VIPs before this host
 // binds them. An owner that releases its VIPs removes them before it sends priority 0. After a
-// lapse of the gate it sends nothing, and drops earlier packets. An answer to them would make the
-// new owner step down, and then no host would answer.
+// lapse of the gate, an owner sends nothing, and drops packets that arrived before the lapse. Its
+// answer to such a packet would make the new owner step down, and then no host would answer.
 //
 //	node, router           events; states of one group
 //	heard, peers           adverts of other routers, and which are dropped
