@@ -42,7 +42,7 @@ func (c *Conn) Close() error { return errors.Join(c.lists.Close(), c.deletes.Clo
 
 // Each calls visit for every flow that matches the filter. The flow is valid until visit returns; a
 // copy may be kept. Flows that start or end during the call may be missed. If there are many such
-// flows, others may be found twice. An error of visit, or the end of ctx, ends the call and is
+// flows, others may be found twice. An error from visit, or the end of ctx, ends the call and is
 // returned. visit must not call Each or Cut.
 func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) error {
 	return c.list(ctx, f.selection(), func(flow *Flow) error {
@@ -53,8 +53,8 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 	})
 }
 
-// attempts is the maximum number of attempts to get a list that the kernel could not send
-// completely.
+// attempts is the maximum number of requests for a list if the kernel reports each answer as
+// incomplete.
 const attempts = 5
 
 // errDisturbed means that the kernel reported each attempt as incomplete.
@@ -118,7 +118,7 @@ func (l *listing) run(s *nlsock.Socket, what selection) error {
 			switch end := m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE; {
 			case m.Seq != seq && m.Kind == unix.NLMSG_DONE && busy != nil:
 				return busy
-			case m.Seq != seq: // an answer of the earlier list
+			case m.Seq != seq: // an answer to the earlier list
 			case end && errors.Is(m.Refusal(), unix.EBUSY):
 				busy = m.Refusal()
 			case end:
@@ -184,7 +184,8 @@ func entries(m *nlsock.Messages) (n uint64, ok bool) {
 }
 
 // Forget deletes the flows with these protocols and original directions. A missing flow is not an
-// error.
+// error. If the kernel refuses flows in a flowtable, Forget deletes the others, and then returns
+// the first refusal.
 func (c *Conn) Forget(flows []Flow) (busy error) {
 	for part := range slices.Chunk(flows, batch) {
 		if _, err := c.deleteAll(part); errors.Is(err, unix.EBUSY) {
@@ -198,8 +199,8 @@ func (c *Conn) Forget(flows []Flow) (busy error) {
 
 // deleteAll deletes at most batch flows, and returns the number of flows that existed. It does not
 // delete later flows with the same addresses. The kernel reports only errors, and the result of the
-// last request. Older kernels refuse flows in a flowtable with EBUSY. deleteAll then deletes the
-// others, and returns the first refusal.
+// last request. Older kernels refuse to delete flows in a flowtable (EBUSY). deleteAll then deletes
+// the others, and returns the first refusal.
 func (c *Conn) deleteAll(flows []Flow) (deleted int, busy error) {
 	c.deleting.Lock()
 	defer c.deleting.Unlock()

@@ -21,17 +21,17 @@ const (
 	// aWalk is the number of flows that the kernel lists in the time of a search. A search scans
 	// the whole table in the kernel (30 ms for 100,000 flows).
 	aWalk = 15_000
-	// fewSearches is the maximum number of searches. For more keys, listing all flows of a protocol
-	// is cheaper.
+	// fewSearches is the maximum number of searches for keys of a family and protocol. For more
+	// keys, listing all flows of the protocol is cheaper.
 	fewSearches = 3
 )
 
 // Cut deletes the flows of all keys whose value is true, and returns the number of deleted flows.
 // If stale is not nil, Cut deletes only flows for which stale returns true. It lists a small table
 // once. In a large table it searches for a few keys one by one. For more keys of a family and
-// protocol, it lists all of their flows once. Flows are deleted as they are found, so some may be
-// deleted even if Cut fails. If the kernel refuses flows in a flowtable, Cut deletes the others,
-// and then returns the first refusal.
+// protocol, it lists all flows of that family and protocol once. Flows are deleted as they are
+// found, so some may be deleted even if Cut fails. If the kernel refuses flows in a flowtable, Cut
+// deletes the others, and then returns the first refusal.
 func (c *Conn) Cut(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 	flows, err := c.count()
 	if err != nil || flows == 0 {

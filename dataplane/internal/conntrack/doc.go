@@ -18,5 +18,5 @@
 // them.
 //
 // The package handles all flows of TCP, UDP and SCTP, including flows without a frontend. The
-// caller selects the relevant flows. It never creates or changes flows.
+// caller selects the relevant flows. The package never creates or changes flows.
 package conntrack

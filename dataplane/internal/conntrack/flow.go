@@ -47,7 +47,7 @@ type Tuple struct {
 	Src, Dst netip.AddrPort
 }
 
-// Frontend returns the key that the flow's frontend has, if the frontend exists. It consists of the
+// Frontend returns the key of the flow's frontend, which may not exist. The key consists of the
 // original destination, with Ports instead of the port if Ports is set.
 func (f *Flow) Frontend() balancer.Key {
 	k := f.Destination()

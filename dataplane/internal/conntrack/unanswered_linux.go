@@ -71,8 +71,8 @@ const (
 	maxSilent = 1 << 18
 )
 
-// NewUnanswered opens the required connections, which Run closes. The function of must return the
-// backend of a flow, or false for an irrelevant flow. Calls of found do not overlap. found is
+// NewUnanswered opens the required connections, which Run closes. The function "of" must return a
+// flow's backend, or false if the flow is irrelevant. Calls of found do not overlap. found is
 // called when a flow was unanswered at two checks, or was refused if refusals is set. It is called
 // again when the flow counts as a failure.
 func NewUnanswered(refusals bool, of func(*Flow) (balancer.Target, bool), found func(Suspect)) (*Unanswered, error) {
@@ -170,7 +170,8 @@ func (u *Unanswered) look(ctx context.Context) error {
 	return err
 }
 
-// wait records that a flow is still unanswered.
+// wait records that a flow is still unanswered. It reports the flow if an earlier check has also
+// found it.
 func (u *Unanswered) wait(f *Flow, t balancer.Target, now time.Duration) {
 	s, known := u.silent[f.id]
 	if !known {

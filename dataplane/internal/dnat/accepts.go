@@ -14,9 +14,9 @@ var accepting = struct {
 	ports map[uint16]int
 }{ports: map[uint16]int{}}
 
-// Accepts records that a mode that terminates connections accepts redirected connections at a port.
-// The record ends when ended is called. Until then, the [Flows] of other modes do not remove these
-// connections.
+// Accepts records that this process accepts redirected connections at a port, for a mode that
+// terminates connections. The record ends when ended is called. Until then, the [Flows] of other
+// modes do not remove these connections.
 func Accepts(port uint16) (ended func()) {
 	accepting.Lock()
 	defer accepting.Unlock()

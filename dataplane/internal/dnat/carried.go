@@ -77,8 +77,8 @@ func (c *Carried) Applied(batch []dataplane.Change, failed dataplane.KeyErrors) 
 	c.flows.Applied(batch, failed)
 }
 
-// Again requests another reading of conntrack, because rules of another mode may have started more
-// connections until now.
+// Again requests another reading of conntrack, because the rules of another mode may have started
+// more connections since the last reading.
 func (c *Carried) Again() {
 	if c != nil {
 		c.expect()

@@ -37,8 +37,8 @@ func (fl *Flows) frontend(flow *conntrack.Flow) *balancer.Frontend {
 }
 
 // leadsTo reports whether a backend belongs or belonged to the frontend. A flow to any other target
-// does not come from these rules. For example, userspace mode may have redirected it to its own
-// port before a mode switch.
+// does not come from this mode's rules. For example, userspace mode may have redirected it to its
+// own port before a mode switch.
 func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 	if f.Backend(backend) != nil {
 		return true

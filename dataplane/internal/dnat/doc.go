@@ -2,10 +2,8 @@
 // conntrack, which decides the destination of a flow only once, so later changes of rules affect
 // only new flows. Therefore the [Tracker]
 //
-//   - removes flows that conntrack would otherwise continue to send to a removed backend, or around
-//     a new service ([Flows]): UDP flows together with the change, because clients continue to
-//     send, and connections when their drain time ends, in a separate goroutine, because searching
-//     for them takes longer than a change,
+//   - removes flows that conntrack would otherwise continue to send to a removed backend, or past a
+//     new service (see [Flows]),
 //   - counts live connections, and bytes if the kernel counts them (traffic_linux.go),
 //   - lists connections, and reports backends that do not answer new connections.
 //

@@ -18,11 +18,11 @@ import (
 	"vipd/dataplane/internal/worker"
 )
 
-// Flows removes flows that conntrack would otherwise continue to send to a removed backend, or
-// around a new service. It is necessary because conntrack decides the destination only once per
-// flow. UDP clients continue to send, so their flows are removed together with the change.
-// Connections have a drain time. A separate goroutine ends them, because searching for them takes
-// longer than a change.
+// Flows removes flows that conntrack would otherwise continue to send to a removed backend, or past
+// a new service. It is necessary because conntrack decides the destination only once per flow. UDP
+// clients continue to send, so their flows are removed together with the change. Connections have a
+// drain time. A separate goroutine ends them, because searching for them takes longer than a
+// change.
 //
 // Flows is a part of [Tracker]. Without a Tracker, it serves modes whose connections the kernel
 // tracks itself, such as virtual servers. Virtual servers end connections to removed destinations.
@@ -32,8 +32,8 @@ type Flows struct {
 	conn Cutter
 	log  *slog.Logger
 	loop *worker.Loop
-	// own reports whether an address belongs to this host. Redirects lead to such addresses. It is
-	// nil unless this process terminates connections.
+	// own reports whether an address belongs to this host. Redirects send connections to such
+	// addresses. It is nil unless this process terminates connections.
 	own func(netip.Addr) bool
 
 	mu sync.Mutex // guards the fields below
@@ -85,8 +85,8 @@ func (l *leave) counts(b netip.AddrPort) bool { return l.has(b) && l.port != (co
 // keeps reports whether a connection to b may continue at the given time.
 func (l *leave) keeps(b netip.AddrPort, now time.Time) bool { return l.has(b) && l.until.After(now) }
 
-// lastWords is the time for which a leave is kept after its end. It is necessary because the kernel
-// reports the end of a flow only after the flow was removed.
+// lastWords is the time for which an entry stays in leaving after its drain time. It is necessary
+// because the kernel reports the end of a flow only after the flow was removed.
 const lastWords = 10 * time.Second
 
 // NewFlows returns Flows that start working with the first Applied. Close closes conn.
@@ -222,8 +222,8 @@ func movesFlows(was, next *balancer.Frontend, now time.Time) bool {
 }
 
 // stopsBackend reports whether next no longer has a backend of was, no longer gives it new
-// connections, or has ended its drain time. A backend that is removed after its drain time may have
-// been removed during an earlier search.
+// connections, or has ended its drain time. Removing a backend after its drain time also counts,
+// because a search that started earlier may have kept its connections.
 func stopsBackend(was, next *balancer.Frontend, now time.Time) bool {
 	return slices.ContainsFunc(was.Backends, func(b balancer.Backend) bool {
 		is := next.Backend(b.Addr)

@@ -79,7 +79,7 @@ func (t *traffic) start() {
 	})
 }
 
-// end adds the bytes of a flow.
+// end adds the bytes of an ended flow to the bytes of its port.
 func (t *traffic) end(flow *conntrack.Flow) {
 	k, ok := t.flows.portOf(flow)
 	if !ok {
@@ -130,7 +130,8 @@ func (t *traffic) look(ctx context.Context) error {
 	return err
 }
 
-// lookNow counts the existing flows without a pause. After an error the last result remains valid.
+// lookNow counts the existing flows even if they were counted recently. After an error the last
+// result remains valid.
 func (t *traffic) lookNow() {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
@@ -157,7 +158,8 @@ func (t *traffic) bytes(k counters.Port) (all, kept volume) {
 	return shown, live
 }
 
-// prune removes the bytes of ports whose bytes were not requested for [counters.Retention].
+// prune removes the bytes of ports whose bytes were not requested within the last
+// [counters.Retention].
 func (t *traffic) prune(now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,7 +177,7 @@ func (t *traffic) prune(now time.Time) {
 	}
 }
 
-// activeAt returns the live connections of a backend.
+// activeAt returns the number of live connections of a backend.
 func (t *traffic) activeAt(k counters.BackendKey) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -142,8 +142,7 @@ func (c *Conn) Members(set string) ([]Member, error) {
 	return l.entries, nil
 }
 
-// Has reports whether a packet of e matches the set. A set of networks matches if one of its
-// networks contains the address. If the set is missing, Has returns ErrNotFound.
+// Has reports whether the set contains e. If the set is missing, Has returns ErrNotFound.
 func (c *Conn) Has(set string, e Element) (bool, error) {
 	req := c.message(nl.IPSET_CMD_TEST, set)
 	req.AddData(e.data())

@@ -5,7 +5,7 @@
 //	conn, err := ipset.Open()
 //	defer conn.Close()
 //	err = conn.CreateTimed("vipd-sticky4-0", ipset.HashIPPortIP, inet.IPv4)
-//	err = conn.Delete("vipd-sticky4-0", []ipset.Entry{{Addr: vip, Proto: ipset.TCP, Port: 80, Second: client}})
+//	err = conn.Delete("vipd-sticky4-0", []ipset.Element{{Addr: vip, Proto: ipset.TCP, Port: 80, Second: client}})
 //
 // Rules add elements to a set. Deleting a missing element is not an error.
 package ipset

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// batchSize is the number of changes in a system call. It is large enough to make system calls
-// cheap, and small enough that other programs do not wait long for IPVS's lock.
+// batchSize is the maximum number of changes in a system call. It is large enough to make system
+// calls cheap, and small enough that other programs do not wait long for IPVS's lock.
 const batchSize = 128
 
 // Do implements Conn.

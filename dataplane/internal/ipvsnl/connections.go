@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// readConnections decodes /proc/net/ip_vs_conn. It passes connections with a frontend's protocol to
-// yield until yield returns false:
+// readConnections decodes /proc/net/ip_vs_conn. It calls yield for each connection whose protocol a
+// frontend can have, until yield returns false:
 //
 //	Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 //	TCP 0A010002 9C40 0A600001 0050 0A020001 1F90 ESTABLISHED     899

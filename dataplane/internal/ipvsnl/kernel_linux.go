@@ -51,7 +51,7 @@ func (k *Client) Close() (err error) {
 	return err
 }
 
-// acquire waits until the socket is available.
+// acquire waits until the socket is available, and opens it if necessary.
 func (k *Client) acquire(ctx context.Context) (s *socket, err error) {
 	select {
 	case <-k.done:

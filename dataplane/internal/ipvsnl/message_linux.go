@@ -180,7 +180,7 @@ func addrOf(b []byte, family uint16) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// about returns the nested attributes of the given kind.
+// about returns the attributes that are nested in the attribute of the given kind.
 func about(body []byte, kind uint16) (attributes, error) {
 	if len(body) < unix.GENL_HDRLEN {
 		return attributes{}, nlsock.ErrMalformed

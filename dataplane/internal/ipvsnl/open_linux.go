@@ -93,7 +93,7 @@ func load(ctx context.Context, log *slog.Logger) error {
 func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 	program, err := exec.LookPath("modprobe")
 	if err != nil {
-		program = "/sbin/modprobe" // it may be missing in PATH
+		program = "/sbin/modprobe" // it may be missing from PATH
 	}
 	return exec.CommandContext(ctx, program, args...).CombinedOutput()
 }

@@ -44,9 +44,9 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 	return table, nil
 }
 
-// Names returns all virtual servers that a frontend can have, and the number of all others, which
-// have a firewall mark or another protocol. It does not need a Client. If the module is not loaded,
-// no virtual servers exist.
+// Names returns the keys of all virtual servers that a frontend can have. others is the number of
+// all other virtual servers, which have a firewall mark or another protocol. It does not need a
+// Client. If the module is not loaded, no virtual servers exist.
 func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {

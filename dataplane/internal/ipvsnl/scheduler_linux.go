@@ -41,7 +41,7 @@ func (k *Client) HasScheduler(ctx context.Context, name string) (bool, error) {
 // foundScheduler interprets the refusal of the impossible virtual server.
 func (k *Client) foundScheduler(refusal error) (bool, error) {
 	switch refusal {
-	case syscall.EINVAL, syscall.EAFNOSUPPORT: // a kernel without IPv6 returns EAFNOSUPPORT first, and would return ErrNoScheduler only for a possible virtual server
+	case syscall.EINVAL, syscall.EAFNOSUPPORT: // a kernel without IPv6 returns EAFNOSUPPORT before it looks for the scheduler
 		return true, nil
 	case syscall.ENOENT:
 		return false, k.unloaded()

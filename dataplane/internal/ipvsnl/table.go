@@ -50,8 +50,8 @@ type tableReader struct {
 	// "", no virtual server was read.
 	key   balancer.Key
 	entry TableService
-	// destinations holds the destinations of entry. Its capacity is larger, because many virtual
-	// servers share the array.
+	// destinations holds the destinations of several virtual servers, which share the array. The
+	// destinations of entry start at first.
 	destinations []TableDestination
 	first        int
 	names        map[string]string

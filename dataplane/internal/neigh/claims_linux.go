@@ -26,8 +26,8 @@ type Claim struct {
 }
 
 // Claims calls tell for each claim that is received on the link with this index, until ctx ends. It
-// ignores claims from the link's own MAC address. If of is not empty, the kernel drops most claims
-// of addresses outside this list, but not all. If ready is not nil, it is called once when Claims
+// ignores claims from the link's own MAC address. If the list "of" is not empty, the kernel drops
+// most claims to other addresses, but not all. If ready is not nil, it is called once when Claims
 // starts receiving. Calls of tell may overlap.
 func Claims(ctx context.Context, link int, of []netip.Addr, ready func(), tell func(Claim)) error {
 	device, err := net.InterfaceByIndex(link)
@@ -83,8 +83,8 @@ func neighbourMessages() []bpf.RawInstruction {
 	return program
 }
 
-// senders returns a filter that accepts ARP packets from hosts with these IPv4 addresses. If the
-// list is empty or too long, the filter accepts all ARP packets.
+// senders returns a filter that accepts ARP packets whose sender has one of these IPv4 addresses.
+// If the list is empty or too long, the filter accepts all ARP packets.
 func senders(of []netip.Addr) []bpf.RawInstruction {
 	const sender, most = 14 + 14, 100
 	if len(of) == 0 || len(of) > most {

@@ -82,9 +82,9 @@ func (e *Error) Unwrap() error { return e.Errno }
 // echoed is the maximum space in a socket's buffer for an element that the kernel returns.
 const echoed = 1 << 10
 
-// Commit commits the transaction, and sets its Deleted. If the deleted elements exceed the socket's
-// buffer, Deleted is incomplete: without the privilege to exceed the system's limit, the buffer
-// holds about 400 elements. An error of type *Error names the first refused step.
+// Commit commits the transaction, and sets its Deleted. If the socket's buffer might be too small
+// for the deleted elements, Deleted stays empty. Without the privilege to exceed the system's
+// limit, the buffer holds about 400 elements. An error of type *Error names the first refused step.
 func (c *Conn) Commit(t *Tx) error {
 	if t.Len() == 0 {
 		return nil

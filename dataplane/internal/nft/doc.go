@@ -17,7 +17,7 @@
 // Rules consist of statements and expressions as in nft, not of operations on the kernel's
 // registers. This package loads exactly the objects that nft would load for the same text. This
 // includes the user data from which nft prints sets that are declared with "typeof". Tests compare
-// both. A transaction takes effect completely or not at all.
+// these objects with nft's. A transaction takes effect completely or not at all.
 //
 // The package supports only the expressions and statements that vipd uses. Of vipd's packages, it
 // imports only nlsock. Values and text are portable. Conn needs Linux.

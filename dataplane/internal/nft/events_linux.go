@@ -120,9 +120,10 @@ func (e *events) newGeneration(generation uint32) {
 // It holds about 20,000 deleted and added rules.
 const deletedRoom = 64 << 20
 
-// DeletedRules calls the function during. Then it calls rule for each rule of a table that was
-// deleted in the meantime, with the rule's chain and attributes. The kernel reads a rule's counters
-// when packets no longer reach the rule. If the events exceed deletedRoom, rules may be missing.
+// DeletedRules calls the function "during". Then it calls the function "rule" for each rule that
+// was deleted from the table during that call, with the rule's chain and attributes. The kernel
+// reads a rule's counters when packets no longer reach the rule. If the events exceed deletedRoom,
+// rules may be missing.
 func DeletedRules(x Table, during func(), rule func(chain string, attrs []byte)) error {
 	sock, err := listen(deletedRoom)
 	if err != nil {

@@ -13,7 +13,7 @@ type Flowtable struct {
 	// Devices holds the names of devices. A transaction adds them to the devices that the flowtable
 	// already has.
 	Devices []string
-	// Hardware passes the connections to the devices' hardware.
+	// Hardware reports whether the devices' hardware forwards the connections.
 	Hardware bool
 }
 

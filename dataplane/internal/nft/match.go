@@ -187,7 +187,7 @@ func (OpensSCTP) write(m *message, _ TableFamily) {
 	compare(m, true, []byte{1})
 }
 
-// In matches values in a set. If Not is set, it matches values outside the set.
+// In matches packets whose value Of is in a set. If Not is set, it matches all other packets.
 type In struct {
 	Of  Expr
 	Set *Set

@@ -6,7 +6,7 @@ import "vipd/dataplane/internal/nlsock"
 type message struct {
 	nlsock.Writer
 	seq uint32
-	// echo makes the kernel return the deleted elements of sets with counters.
+	// echo reports whether the kernel must return the deleted elements of sets with counters.
 	echo bool
 }
 

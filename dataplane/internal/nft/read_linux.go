@@ -17,9 +17,9 @@ import (
 // errChanged means that the data changed while it was being listed.
 var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix.EAGAIN)
 
-// list sends a request, and calls each with the attributes of every answer. ask writes the
-// attributes of the request, and may be nil. list returns errChanged if the data changed while it
-// was being listed.
+// list sends a request, and calls the function "each" with the attributes of every answer. The
+// function ask writes the attributes of the request, and may be nil. list returns errChanged if the
+// data changed while it was being listed.
 func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message), each func(body []byte)) error {
 	c.sock.Discard()
 	q := &message{seq: c.seq}
@@ -64,8 +64,8 @@ func (c *Conn) list(kind int, family TableFamily, dump bool, ask func(*message),
 	}
 }
 
-// dump calls list, and repeats it a limited number of times if the data has changed. reset must
-// discard the results of the previous attempt. A missing table is not an error.
+// dump calls list, and repeats it a limited number of times if the data has changed. The function
+// reset must discard the results of the previous attempt. A missing table is not an error.
 func (c *Conn) dump(kind int, x Table, ask func(*message), reset func(), each func(body []byte)) (err error) {
 	for range 10 {
 		reset()
@@ -105,7 +105,7 @@ func (c *Conn) tableState(x Table) (state string, err error) {
 // Found is an existing chain or set.
 type Found struct {
 	Name string
-	// Use is the number of a chain's rules, plus the number of rules and elements that lead to the
+	// Use is the number of a chain's rules, plus the number of rules and elements that refer to the
 	// chain. It is 0 for sets.
 	Use uint32
 	// Policy is the kernel's number for the policy of a base chain.
@@ -175,15 +175,15 @@ func (c *Conn) Sets(x Table) (all []Found, err error) {
 	return all, err
 }
 
-// FoundRule is an existing rule. Content is a hash of its expressions without counters. It reveals
-// a replaced rule, because the new rule keeps the handle since Linux 6.18.
+// FoundRule is an existing rule. Content is a hash of its expressions without counters. Content
+// reveals a replaced rule. The handle does not, because since Linux 6.18 the new rule keeps it.
 type FoundRule struct {
 	Chain           string
 	Handle, Content uint64
 }
 
 // Rules returns the rules of a chain in order, or of all chains if chain is empty. Missing objects
-// have no rules. Like Elements, Rules ignores changes of other tables, because the kernel counts
+// have no rules. Like Elements, Rules ignores changes to other tables, because the kernel counts
 // only this table's rules to find its position in the list.
 func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	ask := func(m *message) {
@@ -209,9 +209,9 @@ func (c *Conn) Rules(x Table, chain string) (all []FoundRule, err error) {
 	return all, elsewhere(err)
 }
 
-// elsewhere returns nil if err means that the table is missing, or that the data changed during a
-// list that other tables do not affect. Otherwise it returns err. Steady and Commit detect changes
-// of this table.
+// elsewhere returns nil if err only means that the table is missing, or that something changed
+// during the list. Changes to other tables do not affect the list, and Steady and Commit detect
+// changes to this table.
 func elsewhere(err error) error {
 	if errors.Is(err, errChanged) || errors.Is(err, unix.ENOENT) {
 		return nil
@@ -219,8 +219,9 @@ func elsewhere(err error) error {
 	return err
 }
 
-// ChainRules calls begin, and then calls rule with the attributes of each rule of a chain in order.
-// It starts again if the rules have changed. It returns false if the chain is missing.
+// ChainRules calls the function begin, and then the function "rule" with the attributes of each
+// rule of a chain, in order. It starts again if the rules have changed. It returns false if the
+// chain is missing.
 func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs []byte)) (there bool, err error) {
 	ask := func(m *message) {
 		m.String(ruleTable, x.Name)
@@ -236,7 +237,7 @@ func (c *Conn) ChainRules(x Table, chain string, begin func(), rule func(attrs [
 	return c.HasChain(x, chain) // a missing chain also has no rules
 }
 
-// Elements returns the elements of a set. A missing set has no elements. Changes of other sets do
+// Elements returns the elements of a set. A missing set has no elements. Changes to other sets do
 // not affect the kernel's list of a set, so they do not cause another attempt. Otherwise the
 // attempts might never end for a large set, because the time of a list grows with the square of the
 // number of elements (6 ms for 10,000, 250 ms for 100,000).

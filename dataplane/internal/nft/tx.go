@@ -12,13 +12,13 @@ type Table struct {
 	Name   string
 }
 
-// String returns nft's name of the table: "ip vipd".
+// String returns nft's name of the table, such as "ip vipd".
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
 // Chain is a chain. Its rules are added with AddRule.
 type Chain struct {
 	Name string
-	// Hook makes the chain a base chain. If nil, other chains lead to it.
+	// Hook makes the chain a base chain. If nil, the chain receives packets only from other chains.
 	Hook *Hook
 }
 
@@ -121,7 +121,7 @@ func (t *Tx) chains() map[string]bool {
 	return all
 }
 
-// deletesTable reports whether the transaction deletes a table, including chains that other
+// deletesTable reports whether the transaction deletes a table. This also deletes chains that other
 // programs have added.
 func (t *Tx) deletesTable() bool {
 	return slices.ContainsFunc(t.ops, func(o op) bool { return o.what == "table" && o.verb == "delete" })
@@ -189,7 +189,7 @@ func (t *Tx) AddChain(x Table, c *Chain) {
 	}})
 }
 
-// DeleteChain removes a chain. The chain must be empty, and no rule may lead to it.
+// DeleteChain removes a chain. The chain must be empty, and no rule may refer to it.
 func (t *Tx) DeleteChain(x Table, name string) {
 	t.named(x, "delete", "chain", msgDelChain, chainName, name).chain = name
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// received is the size of the read buffer. It exceeds the maximum size of an answer of the kernel,
-// which is 32 KiB.
+// received is the size of the read buffer. It exceeds the maximum size of an answer from the
+// kernel, which is 32 KiB.
 const received = 64 << 10
 
 // ErrLost means that some answers were lost because the buffer was full.
@@ -68,7 +68,7 @@ func OpenAt(protocol int, ports iter.Seq[uint32]) (*Socket, error) {
 	return Over(fd)
 }
 
-// Subscribe opens a socket that receives the kernel's events of some groups. room is the size of
+// Subscribe opens a socket that receives the kernel's events of these groups. room is the size of
 // its buffer in bytes. The buffer is smaller if this process may not request that size.
 func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 	s, err := Open(protocol)

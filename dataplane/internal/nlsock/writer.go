@@ -76,7 +76,7 @@ func (w *Writer) pad() {
 	}
 }
 
-// Bytes writes an attribute.
+// Bytes writes an attribute with the value v.
 func (w *Writer) Bytes(kind uint16, v ...byte) {
 	w.Attribute(kind, len(v))
 	w.B = append(w.B, v...)
@@ -90,20 +90,20 @@ func (w *Writer) String(kind uint16, s string) {
 	w.pad()
 }
 
-// Native16 writes a number in the machine's byte order.
+// Native16 writes an attribute with a number in the machine's byte order.
 func (w *Writer) Native16(kind, v uint16) {
 	w.Attribute(kind, 2)
 	w.B = binary.NativeEndian.AppendUint16(w.B, v)
 	w.pad()
 }
 
-// Native32 writes a number in the machine's byte order.
+// Native32 writes an attribute with a number in the machine's byte order.
 func (w *Writer) Native32(kind uint16, v uint32) {
 	w.Attribute(kind, 4)
 	w.B = binary.NativeEndian.AppendUint32(w.B, v)
 }
 
-// Wire16 writes a number in network byte order, like the following methods.
+// Wire16 writes an attribute with a number in network byte order.
 func (w *Writer) Wire16(kind, v uint16) {
 	w.Attribute(kind, 2)
 	w.B = binary.BigEndian.AppendUint16(w.B, v)

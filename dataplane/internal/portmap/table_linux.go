@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Kind is a use of the numbers in a map.
+// Kind describes a table, and how its rules use the numbers of its map.
 type Kind struct {
 	// Name is the name of the table.
 	Name string
@@ -28,7 +28,8 @@ type Table struct {
 	nft.Maintained
 	kind    Kind
 	numbers *nft.Set
-	// keep reports whether an earlier process's table may exist that Observe must not remove.
+	// keep reports whether Observe must not remove an existing table, because an earlier process or
+	// an interrupted write may have left it.
 	keep bool
 	// have holds the kernel's entries. It is nil if they are unknown.
 	have map[balancer.Key]uint32
@@ -44,7 +45,7 @@ func New(conn *nft.Conn, family inet.Family, kind Kind) *Table {
 	return t
 }
 
-// trialSuffix is the suffix of the table that a trial creates and deletes.
+// trialSuffix is the suffix of the name of the table that a trial creates and deletes.
 const trialSuffix = "-trial"
 
 // Works returns an error if a trial reveals that the kernel does not support the table.
@@ -158,8 +159,8 @@ func (t *Table) Close() error {
 }
 
 // Observe removes the table of an earlier process before the first Set. After Set, it describes a
-// difference between the kernel's entries and the entries that were set, until Set writes them
-// again.
+// difference between the kernel's entries and the entries that were set. It continues to do so
+// until Set writes them again.
 func (t *Table) Observe() (damage string, err error) {
 	switch {
 	case t.have == nil && !t.keep:
@@ -209,8 +210,8 @@ func (t *Table) compare() (string, error) {
 	return "", nil
 }
 
-// Cleanup deletes the tables with a name in both families. It returns a description of each step. A
-// dry run changes nothing.
+// Cleanup deletes the table with this name, and the table of its trial, in both families. It
+// returns a description of each step. A dry run changes nothing.
 func Cleanup(dry bool, name string) ([]string, error) {
 	return nft.Cleanup(dry, name, name+trialSuffix)
 }

@@ -8,7 +8,7 @@ import (
 // Chain is the wanted state of a chain.
 type Chain struct {
 	// Name has up to 28 characters. An existing chain with this name is replaced. Rules of other
-	// chains that lead to it remain.
+	// chains that jump to it remain.
 	Name string
 	// Rules are in the syntax of iptables-restore, without "-A" and the name of the chain.
 	Rules []string
@@ -17,8 +17,8 @@ type Chain struct {
 // NewChain returns a chain with these rules.
 func NewChain(name string, rules ...string) Chain { return Chain{Name: name, Rules: rules} }
 
-// Input returns the input of a restore that replaces chains of a table. It runs further lines in
-// the same transaction.
+// Input returns input for iptables-restore that replaces chains of a table, and runs further lines,
+// in one transaction.
 func Input(table string, chains []Chain, further ...string) string {
 	var b strings.Builder
 	b.WriteString("*" + table + "\n")
@@ -40,8 +40,8 @@ func Input(table string, chains []Chain, further ...string) string {
 // TrialChain is a chain that is created and deleted to prove that rules can be written.
 const TrialChain = "VIPD-TRIAL"
 
-// Trial returns the input of a restore that creates the trial chain of a table with rules, and then
-// deletes the chain.
+// Trial returns input for iptables-restore that creates the trial chain with these rules in a
+// table, and then deletes the chain.
 func Trial(table string, rules ...string) string {
 	return Input(table, []Chain{NewChain(TrialChain, rules...)}) + endTrial(table)
 }
@@ -52,18 +52,18 @@ func endTrial(table string) string {
 
 // Group is a group of chains that must change together in a transaction.
 type Group struct {
-	// Write lists the chains to create or replace. They may lead to each other in any order, to
-	// existing chains, and to chains of earlier groups.
+	// Write lists the chains to create or replace. Their rules may jump to chains of this group in
+	// any order, to existing chains, and to chains of earlier groups.
 	Write []Chain
-	// Delete lists the chains to delete after the writes. At that time, no rule may lead to them.
+	// Delete lists the chains to delete after the writes. At that time, no rule may jump to them.
 	// Missing chains are not an error.
 	Delete []string
 }
 
-// Join returns lines for a restore, given the rules of a base chain in the format of -S. After the
-// restore, rule is the base chain's only rule that leads to any of the chains. If rule is empty,
-// the lines only remove rules. An existing rule keeps its position, because other programs may have
-// inserted their rules before it and would do so again.
+// Join returns lines for iptables-restore, given the rules of a base chain in the format of -S.
+// With these lines, rule becomes the base chain's only rule that jumps to any of the chains. If
+// rule is empty, the lines only remove rules. An existing rule keeps its position, because other
+// programs may have inserted their rules before it and would do so again.
 func Join(rules []string, base, rule string, chains ...string) (lines []string) {
 	there := rule == ""
 	for _, r := range rules {

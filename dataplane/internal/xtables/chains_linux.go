@@ -8,7 +8,7 @@ import (
 )
 
 // list returns the chains of a table in no particular order. For each chain, it returns the number
-// of its rules plus the number of rules that lead to it. In nft, it does not read rules. In legacy,
+// of its rules plus the number of rules that jump to it. In nft, it does not read rules. In legacy,
 // it reads the table's raw form. For 114,000 rules, this takes 17 ms in nft and 100 ms in legacy,
 // most of it in the kernel.
 func (t *Tool) list(ctx context.Context, table string) (chains []nft.Found, err error) {
@@ -64,7 +64,7 @@ func (t *Tool) ChainExists(ctx context.Context, table, chain string) (exists boo
 	return exists, nil
 }
 
-// Compare compares the number of rules of each chain, plus the number of rules that lead to the
+// Compare compares the number of rules of each chain, plus the number of rules that jump to the
 // chain, with want. If ours is not nil, it also looks for additional chains whose names satisfy
 // ours. It returns the first difference, or "". A chain that is being changed by a transaction may
 // count as different.

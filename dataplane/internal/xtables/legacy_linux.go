@@ -198,7 +198,7 @@ type blob struct {
 type rule struct {
 	at     int    // offset of the entry
 	count  uint64 // number of matched packets
-	jumpTo int    // offset of the chain to which it leads, or -1
+	jumpTo int    // offset of the chain to which it jumps, or -1
 	// onward reports whether the rule has no target, so packets continue with the next rule.
 	onward bool
 }
@@ -236,7 +236,7 @@ func (b *blob) walk(chain func(name []byte, at int), rule func(r rule)) error {
 }
 
 // chains returns the table's chains. For each chain, it returns the number of its rules plus the
-// number of rules that lead to it.
+// number of rules that jump to it.
 func (b *blob) chains() (chains []nft.Found, err error) {
 	begin := map[int]int{} // maps the offset of a chain's rules to the chain's index
 	var leads []int

@@ -10,10 +10,10 @@ import (
 // the table, and other programs may change rules constantly. So after an initial credit, the pause
 // between comparisons is share times their duration. If the stamp reveals a change, the pause is at
 // most maxSeenPause, because probes run once a second and a change must be found within two
-// seconds, even on a busy machine. The zero Look has no stamp, and checks sizes.
+// seconds, even on a busy machine. The zero Look has no stamp, and is for comparisons of sizes.
 type Look struct {
-	// always requests comparisons even if the stamp reveals no change, because the stamp of legacy
-	// can miss a change.
+	// always reports whether comparisons are made even if a stamp of legacy reveals no change,
+	// because it can miss a change.
 	always bool
 	// maxPause is the maximum pause if the stamp reveals no change. Zero means maxSizesPause.
 	maxPause time.Duration
@@ -53,7 +53,8 @@ type stamper interface {
 var _ stamper = (*Tool)(nil)
 
 // Probe calls compare if a comparison is due, and returns its result. If the table has fewer
-// entries than ours returns, the comparison is due immediately, because an object must be missing.
+// entries than the function ours returns, the comparison is due immediately, because an object must
+// be missing.
 func (l *Look) Probe(s stamper, table string, ours func() int, compare func() (reason string, err error)) (reason string, err error) {
 	stamp, err := s.Stamp(table)
 	if err != nil {

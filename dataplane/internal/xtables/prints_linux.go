@@ -27,7 +27,7 @@ type ChainHash struct {
 var seed = maphash.MakeSeed()
 
 // ChainHashes returns the hashes of the named chains that exist. For the kernel's own chains, it
-// includes only rules that lead to chains whose names have the prefix. It costs as much as
+// includes only rules that jump to chains whose names have the prefix. It costs as much as
 // FullCounts.
 func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []string) (prints map[string]ChainHash, err error) {
 	if t.variant == NFT {
@@ -136,11 +136,11 @@ func hashesLegacy(family inet.Family, table, prefix string, chains []string) (ma
 	return prints, err
 }
 
-// hash adds a rule to a hash, without its counters and the offset of the chain to which it leads.
+// hash adds a rule to a hash, without its counters and the offset of the chain to which it jumps.
 func (b *blob) hash(sum *maphash.Hash, r rule, to string) {
 	target, next, _ := b.entry(r.at)
 	entry := b.entries[r.at:next]
-	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // the matches in the entry itself, which a cache of the kernel follows
+	hashPiece(sum, 0, entry[:b.layout.targetOffset-4])  // the matches in the entry itself; a cache of the kernel follows them
 	hashPiece(sum, 1, entry[b.layout.size:target-r.at]) // further matches
 	if r.jumpTo >= 0 || r.onward {
 		hashPiece(sum, 2, []byte(to))

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Lead is a rule of another chain that leads to a chain with a given prefix.
+// Lead is a rule that jumps to a chain with a given prefix from a chain without it.
 type Lead struct {
 	// Chain is the chain of the rule, such as PREROUTING.
 	Chain string
 	// Rule is the rule as iptables-save prints it, without "-A" and the name of the chain.
 	Rule string
-	// Target is the chain to which the rule leads.
+	// Target is the chain to which the rule jumps.
 	Target string
 }
 
 // Saved calls visit for each chain of the table whose name has the prefix, with its rules as
 // iptables-save prints them, without "-A" and the name. It returns the rules of other chains that
-// lead to these chains. It holds the rules of only one chain in memory at a time. An error of visit
-// ends the call and is returned. It returns ErrIncompatible if iptables can't read the table.
+// jump to these chains. It holds the rules of only one chain in memory at a time. An error from
+// visit ends the call and is returned. It returns ErrIncompatible if iptables can't read the table.
 func (t *Tool) Saved(ctx context.Context, table, prefix string, visit func(chain string, rules []string) error) ([]Lead, error) {
 	r := savedReader{prefix: prefix, visit: visit, declared: map[string]bool{}}
 	program := t.program + "-save"

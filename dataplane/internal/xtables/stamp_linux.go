@@ -22,7 +22,7 @@ type Stamp struct {
 }
 
 // Stamp returns the table's stamp in about 20 us. If the stamp is unchanged, the rules are
-// unchanged. In nft this is exact, but changes of other tables also change the stamp. In legacy,
+// unchanged. In nft this is exact, but changes to other tables also change the stamp. In legacy,
 // the stamp misses a change that keeps the number and size of entries and the offsets of built-in
 // chains. An example is the replacement of a rule with a rule of the same form. If Stamp returns an
 // error, it returns the zero Stamp.

@@ -32,7 +32,7 @@ const crowdedEntries = 20000
 // minBlockRules is the minimum number of rules in a block. Smaller blocks would not help.
 const minBlockRules = 50
 
-// Write applies groups in order, and returns the number of applied groups. If it is smaller than
+// Write applies groups in order, and returns the number of applied groups. If done is smaller than
 // the number of groups, err describes the failure of groups[done], and neither that group nor later
 // groups have taken effect. More groups may have been applied if ctx ends, if another program holds
 // the tables (IsBusy), or if the program does not start. Writing the same groups again is always
@@ -55,7 +55,7 @@ func (t *Tool) Write(ctx context.Context, table string, groups []Group) (done in
 // In legacy, the writer reads the counters before it writes, which adds a quarter to the time.
 // Packets between reading and writing are not counted. In a test with 12 changes in three seconds,
 // this affected 2.8 % of 30,000 flows, or about 7 ms for each change. Chains whose counters can't
-// be read are written, but are missing in the result.
+// be read are written, but are missing from the result.
 func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, chains []string) (done int, counts map[string][]uint64, err error) {
 	w := t.writer(ctx, table, groups)
 	if t.variant == Legacy || len(chains) == 0 {
@@ -76,7 +76,6 @@ func (t *Tool) WriteCounted(ctx context.Context, table string, groups []Group, c
 	return done, counts, err
 }
 
-// writer returns a writer of groups.
 func (t *Tool) writer(ctx context.Context, table string, groups []Group) *writer {
 	w := &writer{tool: t, table: table}
 	if t.variant == NFT {
