@@ -91,9 +91,9 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 	}
 }
 
-// TestVRRPCarrier uses separate networks for adverts and the VIP. When the owner's interface for
-// the VIP loses its carrier, the other host must take over. When its interface for adverts also
-// loses its carrier, the owner must be silent.
+// TestVRRPCarrier uses separate networks for adverts and the VIP. In each network in turn, the
+// owner's interface loses its carrier. The other host must take over, and the former owner must
+// report the reason.
 func TestVRRPCarrier(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100, sync: true})
@@ -105,7 +105,7 @@ func TestVRRPCarrier(t *testing.T) {
 	took := p.probe.first(p.b.mac, began)
 	t.Logf("the VIP's carrier was lost: taken over after %s", took.Round(time.Millisecond))
 	if bound := p.b.down(interval) + 100*time.Millisecond; took > wait.Bound(bound) {
-		t.Errorf("taken over after %s, want at most %s", took, bound)
+		t.Errorf("time until the takeover = %s, want at most %s", took, bound)
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool { return p.a.problem("interface lan has no carrier") })
 	p.lan.Carrier(p.a.ns, true)
@@ -120,8 +120,8 @@ func TestVRRPCarrier(t *testing.T) {
 	}
 }
 
-// TestVRRPWithdrawnGateway removes the default route from both hosts, and kills the owner. The
-// other host can't know that it is connected, so it must not take over until the route is restored.
+// TestVRRPWithdrawnGateway removes the default route from the backup, and kills the owner. The
+// backup can't know whether it is connected, so it must not take over until the route is restored.
 func TestVRRPWithdrawnGateway(t *testing.T) {
 	p := newPair(t, vrrpPair{interval: 200 * time.Millisecond, preempt: "never", first: 150, second: 100, gateway: netip.MustParseAddr("10.9.0.50")})
 	p.owns(t, p.a)

@@ -49,7 +49,7 @@ func TestReportedGroups(t *testing.T) {
 			find := func(r *api.OwnerReport) ([]config.VRRPGroup, []balancer.Problem) { return c.VRRPGroupsOf(r.Groups()) }
 			var x reportedGroups
 			if all, problems := x.follow(reportOf(a+" main", b+" main"), find); len(all) != 1 || len(problems) > 0 {
-				t.Fatalf("before the change: %v, problems %q, want one group and none", all, problems)
+				t.Fatalf("before the change: groups = %v, problems = %q, want one group and no problems", all, problems)
 			}
 			all, problems := x.follow(reportOf(test.vips...), find)
 			var got []string

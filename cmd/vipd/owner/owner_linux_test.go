@@ -75,7 +75,7 @@ func TestOneOwner(t *testing.T) {
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not taken: a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("a host has %s, want none", taken)
+		t.Errorf("a host has %s, want no host to have it", taken)
 	}
 	// Hosts must use a new key without a pause.
 	foreign := f.waitForOwner().answer().Foreign
@@ -357,8 +357,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 	f.full()
 }
 
-// full fills etcd's database to its quota, and kills the owner. No host can own the VIPs then, and
-// each must report the reason.
+// full makes etcd raise the alarm of a full database, and kills the owner. No host can own the VIPs
+// then, and each must report the reason.
 func (f *fleet) full() {
 	f.t.Helper()
 	dead := f.waitForOwner()

@@ -86,7 +86,7 @@ func TestMovesByVipctl(t *testing.T) {
 	time.Sleep(2 * time.Second) // the VIPs must not move in this time; the owner checks every second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
-		t.Errorf("forced moves are missing in\n%s", out)
+		t.Errorf("forced moves are missing from\n%s\nwant them in it", out)
 	}
 
 	for n := 112; n <= 115; n++ {

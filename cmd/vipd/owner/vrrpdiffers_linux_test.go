@@ -105,7 +105,7 @@ func TestVRRPDiffers(t *testing.T) {
 				t.Errorf("both hosts answered for %s, want at most %s", both, bound)
 			}
 			if !p.b.problem(c.problem) {
-				t.Errorf("problems %q afterwards, want %q", p.b.answer().Problems, c.problem)
+				t.Errorf("problems afterwards = %q, want %q", p.b.answer().Problems, c.problem)
 			}
 		})
 	}
@@ -192,7 +192,7 @@ func TestVRRPNewcomer(t *testing.T) {
 		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
 	}
 	if !p.a.problem("it lists 10.9.0.101 as well") {
-		t.Errorf("problems %q, want the difference", p.a.answer().Problems)
+		t.Errorf("problems = %q, want the difference", p.a.answer().Problems)
 	}
 	p.b.signal(syscall.SIGTERM)
 	p.owns(t, p.a)
@@ -241,7 +241,7 @@ func TestVRRPPartition(t *testing.T) {
 			after := max(p.a.meeting(healed), p.b.meeting(healed))
 			t.Logf("event after %s", after.Round(time.Millisecond))
 			if after > wait.Bound(time.Second) {
-				t.Errorf("event %s after the hosts met, want within a second", after)
+				t.Errorf("event arrived %s after the hosts met, want it within a second", after)
 			}
 			p.owns(t, p.a)
 			wait.For(t, wait.Patience, "the rival to be over", func() bool {

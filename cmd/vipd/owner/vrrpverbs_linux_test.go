@@ -92,7 +92,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
 	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "an operator moves it"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("describe lacks %q:\n%s", want, text)
+			t.Errorf("output of describe has no %q, want it:\n%s", want, text)
 		}
 	}
 

@@ -39,7 +39,7 @@ func TestWitnessOfGroups(t *testing.T) {
 			t.Errorf("%s: witness %q, changed %q, problems %q; want %q, %q, problems: %t", c.name, got, changed, w.problems(), c.want, c.changed, c.withdrawn)
 		}
 		if got := w.groups["lan"]; !slices.Equal(got, []string{"main"}) || len(w.groups["sync"]) > 0 {
-			t.Errorf("%s: groups %v, want main on lan", c.name, w.groups)
+			t.Errorf("%s: groups = %v, want main on lan", c.name, w.groups)
 		}
 	}
 	const want = "main would not be taken over here: no host that must be within reach answers (10.9.0.2); fix ownership.reach, or set ownership.reach_takes = false"
