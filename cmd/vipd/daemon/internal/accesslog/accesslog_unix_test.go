@@ -21,7 +21,8 @@ import (
 )
 
 // TestDiskTakesNothing logs to a pipe without a reader. Connections must continue, and each line
-// must be either written or counted as lost. A problem must be reported until the reader returns.
+// must be either written or counted as lost. A problem must be reported until a reader opens the
+// pipe.
 func TestDiskTakesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -114,8 +115,8 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestProblemEndsWithTheSetting removes the last service that names an unwritable file. The problem
-// must end.
+// TestProblemEndsWithTheSetting changes the file of the only service that names an unwritable file.
+// The problem must end.
 func TestProblemEndsWithTheSetting(t *testing.T) {
 	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
 	var to atomic.Pointer[string]

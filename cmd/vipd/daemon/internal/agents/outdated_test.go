@@ -117,7 +117,7 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 		save()
 		a, save = start()
 		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != c.want {
-			t.Errorf("answer of %s before, saved at the stop = %t: counts = %t, want %t", c.ages, c.stops, got, c.want)
+			t.Errorf("answers of ages %s, saved at the stop = %t: answer counts = %t, want %t", c.ages, c.stops, got, c.want)
 		}
 		save()
 	}
@@ -158,7 +158,7 @@ func TestSilentAgent(t *testing.T) {
 		a.process(probe.TargetResult{Target: target, Result: health.Result{Outcome: o, Text: "up"}})
 		problems := a.Problems(in.Services)
 		if (len(problems) == 1) != wantProblem || kicks != wantKicks {
-			t.Errorf("problems = %v, want any %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)
+			t.Errorf("problems = %v, want some = %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)
 		}
 	}
 	ask(health.Failed, false, 0)

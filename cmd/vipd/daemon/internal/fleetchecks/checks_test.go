@@ -228,7 +228,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 			return !alone && h.checking() < len(w.targets) && len(h.eventsWith("shared again")) > 0
 		})
 		if s, _ := h.checks.Standing(down); s.Since.IsZero() || s.Since.After(fell) || s.Lasted <= 0 {
-			t.Errorf("%s: target is down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
+			t.Errorf("%s: target has been down since %s, after %s; want since before %s", h.name, s.Since, s.Lasted, fell)
 		}
 		// On a busy machine etcd may be late again.
 		if back, away := h.eventsWith("shared again"), h.eventsWith("endpoints itself"); len(away) < len(back) || len(away) > len(back)+1 || away[0].Cause == "" || back[0].Lasted <= 0 {
@@ -257,7 +257,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
 	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks endpoints itself: ") {
-		t.Errorf("problems = %v, want that the node checks endpoints itself", problems)
+		t.Errorf("problems = %v, want the report that the node checks endpoints itself", problems)
 	}
 	w.turn(false, w.targets[0])
 	w.cluster.Start()

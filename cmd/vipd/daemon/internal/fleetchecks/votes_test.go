@@ -52,8 +52,8 @@ func TestFleetWithdraws(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetNeedsRights removes a host's right to read votes. It must decide alone, the others must
-// not wait for it, and it must join again once the right is restored. A host that may not write
+// TestFleetNeedsRights starts a host without the right to read votes. It must decide alone, and the
+// others must not wait for it. It must join them once it has the right. A host that may not write
 // must report the missing right.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
@@ -171,7 +171,7 @@ func TestFleetPassesOverTheSilent(t *testing.T) {
 }
 
 // TestFleetLeavesToNodes switches a service to each host's own checks, and then back to the fleet's
-// checks. Each host must start with the last verdicts, and must record no events.
+// checks. Each host must start with the last verdicts, and must record no further events.
 func TestFleetLeavesToNodes(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	w.unhurried()

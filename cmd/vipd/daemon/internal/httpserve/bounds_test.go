@@ -129,7 +129,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		l.dial(t, quick)
 		if err := <-ended; time.Since(began) != Default().write {
-			t.Errorf("ended after %s with %v, want %s", time.Since(began), err, Default().write)
+			t.Errorf("answer ended after %s with %v, want %s", time.Since(began), err, Default().write)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestFollowers(t *testing.T) {
 			t.Errorf("response over the limit = %v, %v, want 503", r, err)
 		}
 		if closes, err := ask(t, l); err != nil || !closes {
-			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, as half of them are in use")))
+			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, because half of them are in use")))
 		}
 		for range Default().Connections / 2 {
 			if n := <-counts; n != lines {

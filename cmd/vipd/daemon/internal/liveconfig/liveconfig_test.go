@@ -76,10 +76,10 @@ masquerade_bit = 3
 		t.Errorf("problems = %v, want one each of addresses, userspace and iptables", problems)
 	}
 	if len(current.Addresses.Allowed) != 1 || len(current.Addresses.AllowedEndpoints) != 1 || current.Mode != config.UserspaceMode {
-		t.Errorf("allowed %v and %v, mode %s; want the new values of all", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)
+		t.Errorf("allowed = %v and %v, mode = %s; want all new values", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)
 	}
 	current.Addresses.Allowed, current.Addresses.AllowedEndpoints = start.Addresses.Allowed, start.Addresses.AllowedEndpoints
 	if !reflect.DeepEqual(current.Addresses, start.Addresses) || current.Userspace != start.Userspace || current.IPTables != start.IPTables {
-		t.Errorf("in use %+v, %+v, %+v; want the old values until a restart", current.Addresses, current.Userspace, current.IPTables)
+		t.Errorf("settings in use = %+v, %+v, %+v; want the old values until a restart", current.Addresses, current.Userspace, current.IPTables)
 	}
 }

@@ -118,7 +118,7 @@ func TestWaitsAtRest(t *testing.T) {
 			}
 		}
 		if states > 10 {
-			t.Errorf("%d states in a minute of waiting, want at most 10", states)
+			t.Errorf("states in a minute of waiting = %d, want at most 10", states)
 		}
 		cancel()
 		if err := <-ended; err != nil {

@@ -97,7 +97,7 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 		t.Error("pointer of the unchanged override changed, want the same pointer")
 	}
 	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
-		t.Error("the fleet's removed drain applies, want it removed")
+		t.Error("the removed drain of the fleet still applies, want no drain")
 	}
 }
 

@@ -104,13 +104,13 @@ func leftoversGo(t *testing.T, others *remains) {
 	time.Sleep(time.Hour) // in the bubble's time
 	synctest.Wait()
 	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
-		t.Errorf("tried = %t, ready = %t, %d probes; want nothing touched that may still serve", s.Tried, s.Ready, others.looks)
+		t.Errorf("tried = %t, ready = %t, probes = %d; want a failed attempt, and no probe of rules that may still serve", s.Tried, s.Ready, others.looks)
 	}
 	serving.works.Store(true)
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 {
-		t.Errorf("%d attempts before the last, want none", others.attempts)
+		t.Errorf("attempts still needed = %d, want 0", others.attempts)
 	}
 	looks := others.looks
 	others.attempts = 3 // a mode that retires later can't remove everything
@@ -118,7 +118,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	time.Sleep(2 * time.Hour)
 	synctest.Wait()
 	if others.attempts > 0 || others.looks != looks+3 {
-		t.Errorf("later: %d attempts before the last, after %d probes, want 3", others.attempts, others.looks-looks)
+		t.Errorf("later: attempts still needed = %d after %d probes, want 0 after 3", others.attempts, others.looks-looks)
 	}
 	cancel()
 	if err := <-gone; err != nil {
@@ -145,7 +145,7 @@ func TestLeftoversEndWithTheDaemon(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		if others.looks < 200 || others.looks > 300 {
-			t.Errorf("%d attempts in a day, want one in five minutes", others.looks)
+			t.Errorf("attempts in a day = %d, want one every five minutes", others.looks)
 		}
 		cancel()
 		for range cap(ended) {

@@ -23,7 +23,7 @@ func TestSchedule(t *testing.T) {
 			changes := n.changes
 			n.mu.Unlock()
 			if got := n.found("a", true); got != want || changes != wantChanges {
-				t.Errorf("after %s: %s and %d changes, want %s and %d", time.Since(n.start), got, changes, want, wantChanges)
+				t.Errorf("after %s: endpoints = %s with %d changes, want %s with %d", time.Since(n.start), got, changes, want, wantChanges)
 			}
 		}
 		asked := func(name, want string) {
@@ -86,7 +86,7 @@ func TestAddedAgain(t *testing.T) {
 			n.found("db", true)
 			synctest.Wait()
 			if got, want := n.found("db", true), "192.0.2.1"; got != want {
-				t.Errorf("the lookup that was added again has %q, want %q", got, want)
+				t.Errorf("endpoints of the lookup that was added again = %q, want %q", got, want)
 			}
 		}
 	})
@@ -105,13 +105,13 @@ func TestManyNames(t *testing.T) {
 			n.found("s0", true)
 			synctest.Wait()
 			if got, want := n.found("s1999", true), "192.0.2.1"; got != want {
-				t.Errorf("the last service has %q, want %q", got, want)
+				t.Errorf("endpoints of the last service = %q, want %q", got, want)
 			}
 			n.in = balancer.Inputs{}
 			n.found("s0", true)
 			synctest.Wait()
 			if got := n.in.Resolved.Len(); got != 0 {
-				t.Errorf("%d answers after the end, want none", got)
+				t.Errorf("answers after the end = %d, want 0", got)
 			}
 		}
 	})

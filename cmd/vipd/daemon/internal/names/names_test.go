@@ -53,7 +53,7 @@ func TestChangedDefinition(t *testing.T) {
 		n.answers("SERVFAIL", 0)
 		n.discovers("other", "d.example.org", time.Hour, "10.96.0.11")
 		if got := n.found("other", true); got != "" {
-			t.Errorf("another service starts with the endpoints %s, want none", got)
+			t.Errorf("endpoints of another service at its start = %s, want none", got)
 		}
 		n.answers("", time.Hour, "192.0.2.2")
 		n.discovers("db", "e.example.org", time.Hour, both...)
@@ -93,7 +93,7 @@ func TestStoreIsReadLate(t *testing.T) {
 		n.found("db", true)
 		synctest.Wait()
 		if got, want := n.found("db", true), "192.0.2.1 ! SERVFAIL"; got != want {
-			t.Errorf("the service that was read late has the endpoints %q, want %q", got, want)
+			t.Errorf("endpoints of the service that was read late = %q, want %q", got, want)
 		}
 		n.in.Services = n.in.Services.Delete("db")
 		n.found("db", true)
@@ -104,7 +104,7 @@ func TestStoreIsReadLate(t *testing.T) {
 		defer n.end()
 		n.discovers("db", "a.example.org", time.Hour, both...)
 		if got := n.found("db", false); strings.Contains(got, "192.0.2.1") {
-			t.Errorf("a removed service has the endpoints %s again, want none", got)
+			t.Errorf("endpoints of a removed service = %s, want none", got)
 		}
 	})
 }

@@ -52,11 +52,11 @@ func TestFailedDialsAreCheap(t *testing.T) {
 		p.dialed(at, syscall.ECONNREFUSED)
 	}
 	if n := p.ejections.Ejected().Len(); n != len(targets)/2 {
-		t.Fatalf("%d of %d are ejected, want half", n, len(targets))
+		t.Fatalf("ejected endpoints = %d of %d, want half", n, len(targets))
 	}
 	next := 0
 	if n := testing.AllocsPerRun(200, func() { p.dialed(targets[len(targets)-1-next%400], syscall.ECONNREFUSED); next++ }); n > 8 {
-		t.Errorf("a failed dial makes %v allocations, want few", n)
+		t.Errorf("allocations of a failed dial = %v, want at most 8", n)
 	}
 	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
 		t.Errorf("the next compilation makes %v allocations for %d endpoints, want at most 6 each", n, len(targets))
