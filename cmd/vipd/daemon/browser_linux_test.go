@@ -224,7 +224,7 @@ ports = [{ port = "<b>" }]
 				b.open(top+path, screen[0], screen[1], scheme)
 				b.waitForTrue("the page to be live", `document.getElementById("state").textContent == "live"`)
 				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
-					t.Errorf("page %s in %d points is wider than the screen, want it to fit", path, screen[0])
+					t.Errorf("page %s at a width of %d points does not fit the screen, want it to fit", path, screen[0])
 				}
 				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
 					t.Errorf("%s, %s: text colour = %s, want %s", path, scheme, got, want)

@@ -146,11 +146,11 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		}
 	}
 	if _, err := reader.Reload(t.Context(), "root"); err == nil || !strings.Contains(err.Error(), "only root and the group games (api.change_group) may change this vipd, nobody may not") {
-		t.Errorf("reload as nobody = %v, want it refused", err)
+		t.Errorf("error of a reload as nobody = %v, want a refusal", err)
 	}
 	draining := true
 	if _, err := reader.Override(t.Context(), api.OverrideRequest{Service: "web", Address: "127.0.0.1", Draining: &draining}); err == nil || !strings.Contains(err.Error(), "only root") {
-		t.Errorf("drain as nobody = %v, want it refused", err)
+		t.Errorf("error of a drain as nobody = %v, want a refusal", err)
 	}
 	operator := clientAs(t, n.socket(), nobody, games)
 	pending := func(c *api.Client) (errs []error) {

@@ -55,13 +55,13 @@ func TestChecksSteer(t *testing.T) {
 	if err := os.Chtimes(file, long, long); err != nil {
 		t.Fatal(err)
 	}
-	wait.For(t, 10*time.Second, "what is kept to be confirmed, for the case of a kill", func() bool {
+	wait.For(t, 10*time.Second, "the saved results to be confirmed, in case vipd is killed", func() bool {
 		info, err := os.Stat(file)
 		return err == nil && time.Since(info.ModTime()) < time.Minute
 	})
 	server(t, "127.42.1.1:9002", "two")
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:active/1")
-	wait.For(t, 10*time.Second, "the endpoint that is back to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
+	wait.For(t, 10*time.Second, "the recovered endpoint to get connections", func() bool { return ask("127.42.0.1:8080") == "two" })
 }
 
 // serverUntil is like server, but also returns a function that stops it.
@@ -106,9 +106,9 @@ func TestUnsavedChecks(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
-		t.Errorf("problems with a broken health.json = %q, want that it was renamed", p)
+		t.Errorf("problems with a broken health.json = %q, want the report that it was renamed", p)
 	}
-	wait.For(t, 20*time.Second, "what was found to be kept", func() bool { return n.problems() == "" })
+	wait.For(t, 20*time.Second, "the results to be saved", func() bool { return n.problems() == "" })
 	if err := os.Rename(state, state+".away"); err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		return err
 	})
 	if t.Logf("%d listed in %s, %d KiB kept at most", listed, time.Since(began).Round(time.Millisecond), grown>>10); grown > most {
-		t.Errorf("listing connections keeps %d bytes, want at most %d", grown, most)
+		t.Errorf("memory kept by listing connections = %d bytes, want at most %d", grown, most)
 	}
 	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without CPU time looks like a silent kernel
 		none, err := n.client.Connections(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort("192.0.2.1:0")})

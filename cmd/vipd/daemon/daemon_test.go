@@ -269,12 +269,12 @@ func TestBrokenFile(t *testing.T) {
 		}
 	}
 	n.write(web)
-	wait.For(t, 5*time.Second, "the mended file", func() bool { return n.problems() == "" })
+	wait.For(t, 5*time.Second, "the fixed file to have no problems", func() bool { return n.problems() == "" })
 	// The first mistake affects the whole file, so neither the configuration nor the services can
 	// be read.
 	first, _, _ := strings.Cut(n.eventsOf(events.Reload), "\n")
 	if !strings.HasPrefix(first, "reloaded: 1 service (= web kept because of an error), 1 problem: a file has changed") {
-		t.Errorf("first reload event = %s, want that web is kept", first)
+		t.Errorf("first reload event = %s, want web kept", first)
 	}
 }
 
@@ -347,7 +347,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Errorf("endpoints without state_dir = %s, want %s", got, before)
 	}
 	const refused = "drains and weights are refused: keeping overrides.json in state_dir"
-	wait.For(t, 5*time.Second, "the problem that nothing can be kept", func() bool { return strings.Contains(n.problems(), refused) })
+	wait.For(t, 5*time.Second, "the problem that nothing can be saved", func() bool { return strings.Contains(n.problems(), refused) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)
 	}
@@ -511,10 +511,10 @@ func TestWebInUse(t *testing.T) {
 	program.Unshared(func() { _ = other.Close() })
 	wait.For(t, wait.Patience, "metrics", func() bool { return n.daemon.Web() != nil })
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_") {
-		t.Errorf("metrics = %.200s, want vipd's", text)
+		t.Errorf("metrics = %.200s, want vipd's metrics", text)
 	}
 	if got := n.problems(); strings.Contains(got, "api.http") {
-		t.Errorf("problems = %q, want none of api.http", got)
+		t.Errorf("problems = %q, want none about api.http", got)
 	}
 }
 
@@ -555,7 +555,7 @@ func TestStoreAppearsLate(t *testing.T) {
 		return code == http.StatusServiceUnavailable && strings.Contains(body, "nothing of it is served yet: ")
 	})
 	if s := n.status().Store; s.Error == "" || s.EverRead {
-		t.Errorf("status of the store = %+v, want the reason why it is not read", s)
+		t.Errorf("status of the store = %+v, want the reason why it can't be read", s)
 	}
 	folder := filepath.Join(n.dir, "services")
 	if err := os.Mkdir(folder, 0o755); err != nil {
@@ -576,7 +576,7 @@ func TestStoreAppearsLate(t *testing.T) {
 		if err := os.Rename(from, to); err != nil {
 			t.Fatal(err)
 		}
-		wait.For(t, 10*time.Second, "the folder to come and go", func() bool { return n.status().Store.Connected == exists })
+		wait.For(t, 10*time.Second, "the status to follow the folder", func() bool { return n.status().Store.Connected == exists })
 	}
 	story := strings.Split(n.eventsOf(events.Store), "\n")
 	for i, want := range []string{
@@ -645,7 +645,7 @@ func TestRemovesRemainsOfOtherModes(t *testing.T) {
 	}
 	n.stop()
 	if len(asked) > 0 {
-		t.Errorf("removal = %s, want no other", <-asked)
+		t.Errorf("cleanup after the last removal = %s, want none", <-asked)
 	}
 }
 
@@ -665,7 +665,7 @@ func TestModeFallsBack(t *testing.T) {
 	program.Save(t, n.file(), "strict_mode = true\n"+text)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
-		t.Errorf("error with strict_mode = %v, want the mode's", err)
+		t.Errorf("error with strict_mode = %v, want the error of the mode", err)
 	}
 }
 
@@ -687,7 +687,7 @@ func TestContestedAddress(t *testing.T) {
 		return strings.Contains(n.problems(), "service app: ports[0].port: 127.40.0.1:8080/tcp is held by service web")
 	})
 	if h := holder(); h != "web" {
-		t.Error("the new service got the address: ", h)
+		t.Error("holder of the address is not web: ", h)
 	}
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
@@ -705,6 +705,6 @@ func TestContestedAddress(t *testing.T) {
 	n.stop()
 	n.start()
 	if h := holder(); h != "web" {
-		t.Error("holder of the address after a restart = ", h)
+		t.Error("holder of the address after a restart is not web: ", h)
 	}
 }

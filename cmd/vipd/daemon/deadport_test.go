@@ -45,7 +45,7 @@ health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall =
 	}
 	traffic, err := n.client.Traffic(t.Context())
 	if err != nil || traffic.Services[0].Ports.Text("/") != want {
-		t.Errorf("traffic: %v, %v, want %s", traffic.Services[0].Ports, err, want)
+		t.Errorf("ports in traffic = %v, error = %v, want %s", traffic.Services[0].Ports, err, want)
 	}
 	wait.For(t, time.Minute, "the page to show it", func() bool {
 		_, text := n.get("/")

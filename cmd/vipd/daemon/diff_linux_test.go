@@ -66,7 +66,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 			t.Errorf("repair events of %s = %s, want none yet", what, n.eventsOf(events.Drift))
 		}
 		t.Setenv("PATH", path)
-		wait.For(t, 30*time.Second, what+" to be mended", func() bool { return n.diff() == "" })
+		wait.For(t, 30*time.Second, what+" to be repaired", func() bool { return n.diff() == "" })
 	}
 	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
 		t.Errorf("drift events = %q, want the name of the repaired object", got)

@@ -224,7 +224,7 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	go func() {
 		watching <- n.client.Watch(ctx, "endpoints", func(json.RawMessage) error { count.Add(1); return nil })
 	}()
-	wait.For(t, 0, "the watcher to be told how they are", func() bool { return count.Load() > 0 })
+	wait.For(t, 0, "the watcher to receive the endpoints", func() bool { return count.Load() > 0 })
 	checked := func() time.Time {
 		all := n.list()
 		if all[0].Check == nil {

@@ -107,7 +107,7 @@ func TestFleet(t *testing.T) {
 		t.Errorf("place of services = %q, want etcd first", place)
 	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
-	wait.For(t, 10*time.Second, "the problem of two services of one name", func() bool {
+	wait.For(t, 10*time.Second, "the problem of two services with the same name", func() bool {
 		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")
 	})
 	if got := ask("127.41.0.3:8080"); got == "shared" {
@@ -129,7 +129,7 @@ func TestFleetAway(t *testing.T) {
 	for _, e := range m.etcd.Members {
 		e.Stop()
 	}
-	wait.For(t, 20*time.Second, "etcd's absence to be told", func() bool { return !m.status().Store.Connected })
+	wait.For(t, 20*time.Second, "the outage of etcd to be reported", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
 	m.wantStoreEvents("etcd is reachable", "etcd is unreachable; serving what it last held")
 	m.stop()
@@ -256,15 +256,15 @@ node: zone z9 removed by cleo: done`; got != want {
 	})
 }
 
-// TestFleetFull lets a node's lease expire while etcd is full. The node must report that the fleet
-// does not see it, with the command that fixes the cause.
+// TestFleetFull revokes a node's lease while etcd is full. The node must report that the fleet does
+// not see it, with the command that fixes the cause.
 func TestFleetFull(t *testing.T) {
 	m := joinFleet(t, "")
 	m.apply("web", "127.41.0.10", "127.41.1.4:9001")
 	m.start()
 	client := m.etcd.Client()
 	var live *clientv3.GetResponse
-	wait.For(t, wait.Patience, "the node to be there", func() bool {
+	wait.For(t, wait.Patience, "the node to be in etcd", func() bool {
 		var err error
 		live, err = client.Get(t.Context(), "/vipd/nodes/n1/live")
 		return err == nil && len(live.Kvs) == 1

@@ -52,7 +52,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	if got := m.endpoints(); got != "127.44.1.1:9001:active/1 127.44.1.1:9002:down/0" {
 		t.Errorf("endpoints at first = %s, want the fleet's verdicts", got)
 	}
-	wait.For(t, 20*time.Second, "the node to tell what it has found", func() bool {
+	wait.For(t, 20*time.Second, "the node to publish its votes", func() bool {
 		answer, err := client.Get(t.Context(), "/vipd/health/n1/", clientv3.WithPrefix())
 		text := ""
 		if err == nil {
@@ -158,7 +158,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 		wait.For(t, 20*time.Second, want, func() bool { return strings.Contains(m.endpoints(), want) })
 	}
 	state("127.44.1.3:9001:active/1")
-	wait.For(t, 20*time.Second, "the node to say that nobody checks", func() bool {
+	wait.For(t, 20*time.Second, "the problem that no node checks", func() bool {
 		return strings.Contains(m.problems(), "no node of the fleet has it: these endpoints are not checked")
 	})
 	for key, text := range map[string]string{"n2/live": `{"version":1,"exec":true}`, "n2/web/127.44.1.3:9001": `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`} {

@@ -89,8 +89,8 @@ func TestReplace(t *testing.T) {
 	ask("beside one that was refused")
 }
 
-// TestTwoReplace starts two vipds with --replace at once. One of them must get all connections, and
-// the other none.
+// TestTwoReplace starts two vipds with --replace at once. The open connection must continue at one
+// of them.
 func TestTwoReplace(t *testing.T) {
 	n, c, answers := proxying(t)
 	made := make(chan *daemon.Daemon, 2)
@@ -128,7 +128,7 @@ func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})
 	go func() { defer close(stopped); n.stop() }()
-	wait.For(t, 0, "new connections to be refused while that one drains", func() bool {
+	wait.For(t, 0, "new connections to be refused while the open connection drains", func() bool {
 		more, err := net.Dial("tcp", "127.40.0.1:8080")
 		if err == nil {
 			_ = more.Close()
@@ -143,7 +143,7 @@ func TestReplaceWhileStopping(t *testing.T) {
 		made <- err
 	}()
 	socket := filepath.Join(n.dir, "run", api.HandoverSocket)
-	wait.For(t, 0, "the second one to ask the first", func() bool {
+	wait.For(t, 0, "the second vipd to ask the first", func() bool {
 		sockets, err := os.ReadFile("/proc/net/unix")
 		return err == nil && strings.Count(string(sockets), socket) == 2
 	})

@@ -125,7 +125,7 @@ func TestBothDisksHangAtTheStart(t *testing.T) {
 	lab.HangFolder(t, state)
 	n.launch()
 	t.Cleanup(func() { n.stop() })
-	wait.For(t, wait.Patience, "word that nothing of the store is served yet", func() bool {
+	wait.For(t, wait.Patience, "the report that nothing of the store is served yet", func() bool {
 		_, text := n.get("/readyz")
 		return strings.Contains(text, "nothing of it is served yet: ")
 	})

@@ -72,7 +72,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
-	wait.For(t, time.Minute, "the mode to be tried and left", func() bool {
+	wait.For(t, time.Minute, "the mode to be tried and abandoned", func() bool {
 		if got := ask("127.40.0.1:8080"); got != "one" {
 			t.Fatalf("answer during the switch = %q, want one", got)
 		}
@@ -89,7 +89,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so userspace mode is used: not iptables: ",
 	} {
 		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("mode events have no single %q, want it once:\n%s", part, got)
+			t.Errorf("mode events do not have %q once, want it once:\n%s", part, got)
 		}
 	}
 }
@@ -173,12 +173,12 @@ func TestChoosesBetterModeAtReload(t *testing.T) {
 	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
 		t.Errorf("mode = %+v, want iptables as the best", m)
 	}
-	wait.For(t, 10*time.Second, "the mode before to end", func() bool { return ask("127.40.0.1:8080") != "one" })
-	wait.For(t, 0, "what the mode before has counted", func() bool { return n.connections() > 0 })
+	wait.For(t, 10*time.Second, "the previous mode to end", func() bool { return ask("127.40.0.1:8080") != "one" })
+	wait.For(t, 0, "the counts of the previous mode", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
 iptables mode serves now instead of userspace: the best that works here
 userspace mode, which served before, has ended`
-	wait.For(t, 10*time.Second, "the journal to have all of it", func() bool { return n.eventsOf(events.Mode) == want })
+	wait.For(t, 10*time.Second, "the journal to have all events", func() bool { return n.eventsOf(events.Mode) == want })
 }
 
 // connections returns the count of the only service.
@@ -220,7 +220,7 @@ func TestRemovesRulesLater(t *testing.T) {
 		t.Fatalf("mode = %+v, want iptables; cleanups = %d, want 0", m, removed.Load())
 	}
 	n.configure("", "", web)
-	wait.For(t, time.Minute, "what is left to be removed", func() bool { return removed.Load() > 0 })
+	wait.For(t, time.Minute, "the remains to be removed", func() bool { return removed.Load() > 0 })
 	if got := ask("127.40.0.1:8080"); got != "one" {
 		t.Errorf("answer = %q, want one", got)
 	}
@@ -270,7 +270,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a long reading is shown later
 			counted := n.connections()
 			if counted > 5 {
-				t.Fatalf("%d connections are counted in %s mode, want 5", counted, name)
+				t.Fatalf("counted connections = %d in %s mode, want 5", counted, name)
 			}
 			return counted == 5
 		})
@@ -288,7 +288,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 	in("userspace")
 	works.Store(false)
 	in("ipvs")
-	wait.For(t, time.Minute, "what drained to be removed", func() bool { return removed.Load() > 0 })
+	wait.For(t, time.Minute, "the drained objects to be removed", func() bool { return removed.Load() > 0 })
 }
 
 // keeping is a dataplane that counts its closes, and the closes that kept kernel objects.

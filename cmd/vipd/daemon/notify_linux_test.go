@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// systemd receives the notifications of the next vipd, and fails the test if a watchdog signal is
-// missing. The returned function waits for a notification.
+// systemd receives the notifications of the next vipd. The returned function waits for a
+// notification, and fails the test if it does not arrive in time.
 func systemd(t *testing.T) (hears func(what string, is func(text string) bool)) {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")

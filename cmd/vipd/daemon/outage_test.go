@@ -84,8 +84,8 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	}
 }
 
-// TestCheckThatCannotRun configures a check that can't run. After fall attempts, the endpoint must
-// have a problem with the reason until it is fixed. Results of other endpoints must not count.
+// TestCheckThatCannotRun configures a check that can't run. After fall attempts, the service must
+// have a problem with the reason until the check is removed.
 func TestCheckThatCannotRun(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	n := startNode(t, checked+`
@@ -95,7 +95,7 @@ ports = [{ port = 8080 }]
 endpoints = [{ address = "127.42.1.1", port = 9001 }, { address = "127.42.1.1", port = 9002 }]
 health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", timeout = "90ms", fall = 2 }
 `)
-	wait.For(t, 20*time.Second, "both checks to be known as such", func() bool {
+	wait.For(t, 20*time.Second, "both checks to be reported as unable to run", func() bool {
 		h := n.status().Health
 		return h.Unable == 2 && h.Checked == 4
 	})

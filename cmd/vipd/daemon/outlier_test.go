@@ -119,7 +119,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		t.Errorf("the ejected endpoint received %d connections, want 0", asked.count())
 	}
 
-	wait.For(t, 20*time.Second, "the end of its time", func() bool { return n.endpoints() != ejected })
+	wait.For(t, 20*time.Second, "the end of the ejection", func() bool { return n.endpoints() != ejected })
 	if early := time.Until(x.Until); early > 0 {
 		t.Errorf("the ejection ended %s early, want it to last", early)
 	}
@@ -158,7 +158,7 @@ func TestEjectionIsNoOutage(t *testing.T) {
 		t.Errorf("logged ends = %q, want one, after an accepted connection", ended)
 	}
 	n.write("") // a removed endpoint is no longer ejected
-	wait.For(t, 20*time.Second, "the end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
+	wait.For(t, 20*time.Second, "the ejection to end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
 }
 
 // TestFailedDialHintsTheCheck makes an endpoint refuse connections long before its next check.
@@ -194,7 +194,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:ejected/0")
 	server(t, "127.58.1.1:9002", "two")
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
-	wait.For(t, 10*time.Second, "the one that is back", func() bool { return ask("127.58.0.1:8080") == "two" })
+	wait.For(t, 10*time.Second, "the recovered endpoint", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if ended := log.lines("it passes its checks"); len(ended) != 1 {
 		t.Errorf("logged ends = %q, want one, after passing checks", ended)
 	}

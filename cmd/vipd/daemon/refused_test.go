@@ -118,7 +118,7 @@ func TestStatusReportsLastValid(t *testing.T) {
 		program.Save(t, n.file(), text)
 		n.start()
 		if !says() {
-			t.Errorf("problems after %s = %v, want that the last valid configuration is in use", name, n.status().Problems)
+			t.Errorf("problems after %s = %v, want the report that the last valid configuration is in use", name, n.status().Problems)
 		}
 		n.write(web)
 		wait.For(t, 10*time.Second, "the end of the problem", func() bool { return !says() })

@@ -70,7 +70,7 @@ func TestStartWithMistake(t *testing.T) {
 		program.Save(t, n.file(), text)
 		n.start()
 		if s := n.status(); s.Mode.Wanted != "userspace" || len(s.Problems) == 0 {
-			t.Errorf("%q: the wanted mode is %s; problems: %v", text, s.Mode.Wanted, s.Problems)
+			t.Errorf("file %q: wanted mode = %s, problems = %v; want userspace and a problem", text, s.Mode.Wanted, s.Problems)
 		}
 		if got := ask("127.40.0.1:8080"); got != "one" {
 			t.Errorf("answer with the file %q = %q, want one", text, got)
