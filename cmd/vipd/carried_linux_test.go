@@ -33,7 +33,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 		lab.Eventually(t, 30*time.Second, fmt.Sprintf("%d live connections", want), func() error {
 			all, err := g.api.Endpoints(t.Context())
 			if err != nil || len(all) == 0 || all[0].Active != want {
-				return fmt.Errorf("endpoints %+v, %w", all, err)
+				return fmt.Errorf("endpoints = %+v, error = %w", all, err)
 			}
 			return nil
 		})
@@ -51,7 +51,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 		t.Fatal(err)
 	}
 	g.write(mode(to, wait.Scaled(2*time.Second)), 1)
-	lab.Eventually(t, time.Minute, "the end of the connection to an endpoint that is gone", func() error {
+	lab.Eventually(t, time.Minute, "the end of the connection to a removed endpoint", func() error {
 		if err := echoes(c); err == nil {
 			return fmt.Errorf("the connection still exists")
 		}
@@ -71,8 +71,8 @@ func TestIPVSCarriedOnByConntrack(t *testing.T) {
 	carriedOn(t, "nftables", "ipvs", "auto")
 }
 
-// TestFlowsComeToSockets switches from each mode to userspace mode while a UDP client sends. The
-// client's datagrams must reach userspace mode.
+// TestFlowsComeToSockets switches from nftables mode to userspace mode while a UDP client sends,
+// with each value of intercept. The client's datagrams must reach vipd's socket.
 func TestFlowsComeToSockets(t *testing.T) {
 	for _, intercept := range []string{"redirect", "bind"} {
 		t.Run(intercept, func(t *testing.T) {
@@ -98,11 +98,11 @@ endpoints = [{ address = "10.2.0.2" }]
 			}
 			mode("userspace")
 			g.serves("userspace")
-			lab.Eventually(t, time.Minute, "the flow to come to the socket", func() error {
+			lab.Eventually(t, time.Minute, "the flow to reach the socket", func() error {
 				sends(t, c)
 				all, err := g.api.Connections(t.Context(), dataplane.ConnectionQuery{Service: "dns"})
 				if err != nil || len(all) != 1 || all[0].State != "flow" {
-					return fmt.Errorf("connections %+v, %w", all, err)
+					return fmt.Errorf("connections = %+v, error = %w", all, err)
 				}
 				return nil
 			})

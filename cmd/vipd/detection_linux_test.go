@@ -216,7 +216,7 @@ func detects(t *testing.T, mode string) {
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
 		case attempt == 6:
-			t.Fatal("requests are lost for longer than documented, want less")
+			t.Fatal("requests were lost for longer than documented, want less")
 		}
 	}
 }

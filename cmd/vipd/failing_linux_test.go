@@ -273,7 +273,7 @@ func (s *site) request(from *lab.NS, at netip.AddrPort) (string, error) {
 	case answer.StatusCode != http.StatusOK:
 		return "", errors.New(answer.Status)
 	case !well:
-		return "", fmt.Errorf("%d bytes of something else", len(body))
+		return "", fmt.Errorf("answer has %d unexpected bytes", len(body))
 	}
 	return name, nil
 }

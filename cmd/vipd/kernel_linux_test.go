@@ -288,7 +288,7 @@ func (g *gateway) counted(open net.Conn) {
 	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
 		services, err := g.api.Services(g.t.Context())
 		if err != nil || len(services) != 1 {
-			return fmt.Errorf("services %+v, %w", services, err)
+			return fmt.Errorf("services = %+v, error = %w", services, err)
 		}
 		var total, active uint64
 		for _, e := range services[0].Endpoints {
@@ -296,7 +296,7 @@ func (g *gateway) counted(open net.Conn) {
 			active += e.Active
 		}
 		if p := services[0].Ports[0]; p.Connections != 81 || p.In == 0 || p.Out == 0 || total != 81 || active == 0 {
-			return fmt.Errorf("counted %+v, and at the endpoints %d connections, %d of them live", p, total, active)
+			return fmt.Errorf("counts of the port = %+v; connections of the endpoints = %d, live = %d", p, total, active)
 		}
 		return nil
 	})
@@ -338,7 +338,7 @@ func (g *gateway) cleanup(before string) {
 	g.t.Helper()
 	out := g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if !strings.Contains(out, "iptables mode") || !strings.Contains(out, "10.96.0.10") || !strings.Contains(out, "net.ipv4.ip_forward") {
-		g.t.Errorf("cleanup says:\n%s", out)
+		g.t.Errorf("output of cleanup =\n%s\nwant the mode, the VIP and the sysctl", out)
 	}
 	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
 		g.t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same without vipd's", before, after)

@@ -120,7 +120,7 @@ func switching(t *testing.T, names ...string) {
 		_ = ending.Close()
 		if names[i] == "userspace" || names[i] == "ipvs" { // in other modes the kernel reports the end only two minutes later
 			last := netip.MustParseAddrPort(ending.LocalAddr().String())
-			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the mode before", func() error { return g.logged(last) })
+			lab.Eventually(t, 30*time.Second, "a line of a connection that ended in the previous mode", func() error { return g.logged(last) })
 		}
 		g.reuses(killed)
 		l.more(20)
@@ -156,7 +156,7 @@ func switching(t *testing.T, names ...string) {
 	g.stop()
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") {
-		t.Errorf("rules after the switch, want none of vipd:\n%s", left)
+		t.Errorf("rules after the switch =\n%s\nwant none of vipd", left)
 	}
 }
 
@@ -226,7 +226,7 @@ func TestWithoutIPVS(t *testing.T) {
 	g.write(strict, 0, 1)
 	_, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: slog.New(slog.DiscardHandler), Modes: modes.All()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode forbids another") || !strings.Contains(err.Error(), "modprobe ip_vs") {
-		t.Errorf("strict_mode: %v", err)
+		t.Errorf("error with strict_mode = %v, want the reason and the remedy", err)
 	}
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 }
@@ -298,7 +298,7 @@ func TestSwitchByFile(t *testing.T) {
 		s, err := g.api.Status(t.Context())
 		return err == nil && s.Mode.InUse == "iptables"
 	})
-	wait.For(t, 20*time.Second, "the redirects to go", func() bool { return !strings.Contains(g.rules(), "vipd-redirect") })
+	wait.For(t, 20*time.Second, "the end of the redirects", func() bool { return !strings.Contains(g.rules(), "vipd-redirect") })
 	if _, c := g.ask(g.client); echoes(c) != nil {
 		t.Error("no echo after the switch, want one")
 	}
@@ -339,7 +339,7 @@ func TestBytesOverSwitches(t *testing.T) {
 		lab.Eventually(t, 30*time.Second, "bytes in "+mode+" mode", func() error {
 			conns, err := g.api.Connections(t.Context(), dataplane.ConnectionQuery{Client: netip.MustParseAddrPort(c.LocalAddr().String())})
 			if err != nil || len(conns) != 1 {
-				return fmt.Errorf("connections %v, %w", conns, err)
+				return fmt.Errorf("connections = %v, error = %w", conns, err)
 			}
 			services, err := g.api.Services(t.Context())
 			if err != nil {

@@ -127,7 +127,7 @@ func TestThousandDown(t *testing.T) {
 
 			syncs, began := g.syncs(), time.Now()
 			end()
-			wait.For(t, 30*time.Second, "a thousand endpoints to be found down", func() bool { n, _ := l.down(); return n == thousand })
+			wait.For(t, 30*time.Second, "a thousand endpoints to be down", func() bool { n, _ := l.down(); return n == thousand })
 			g.count(balancer.HealthDown, thousand)
 			g.waitUntilApplied()
 			took := time.Since(began)
@@ -135,7 +135,7 @@ func TestThousandDown(t *testing.T) {
 			most := g.maxSyncs(took)
 			t.Logf("%d syncs in %v, %d at most", syncs, took.Round(time.Millisecond), most)
 			if syncs < 1 || syncs > most {
-				t.Errorf("%d syncs in %v, want at most %d", syncs, took, most)
+				t.Errorf("syncs = %d in %v, want at most %d", syncs, took, most)
 			}
 			if _, lines := l.down(); lines != thousand {
 				t.Errorf("log lines about endpoints that are down = %d, want %d", lines, thousand)
@@ -200,7 +200,7 @@ func (g *gateway) manyServe(hang bool) (end func()) {
 // waitUntilApplied waits until everything is applied.
 func (g *gateway) waitUntilApplied() {
 	g.t.Helper()
-	wait.For(g.t, 20*time.Second, "what is known to be carried out", func() bool {
+	wait.For(g.t, 20*time.Second, "everything to be applied", func() bool {
 		s, err := g.api.Status(g.t.Context())
 		return err == nil && s.Sync.Pending == 0 && s.Sync.Failing == 0
 	})
