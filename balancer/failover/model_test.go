@@ -14,8 +14,8 @@ import (
 // model visits all states of a session, its jurors and the node that revokes it. After its session
 // is revoked, a host must not answer, because its gate is closed or no VIP is bound. Time advances
 // in ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
-// action, and jurors may lose their memory in a restart. The package's own Deadline, Passes, Juror
-// and MayRevoke decide.
+// action, and jurors may lose their memory in a restart. The model calls the package's own
+// Deadline, Passes, Juror and MayRevoke for each decision.
 type model struct {
 	Timing
 	n        int // size of the jury, including the session's holder
@@ -28,18 +28,18 @@ type moment struct {
 	jurors [2]witness
 	// asked is the age of a pending renewal, and renewed is the age of the newest renewal in etcd.
 	asked, renewed int8
-	// gate is the number of ticks for which the gate stays open. The actions refreshing, opening
-	// and binding have been checked but not yet done.
+	// gate is the number of ticks for which the gate stays open. refreshing, opening and binding
+	// report whether the holder has decided on the action but not yet carried it out.
 	gate, bound, refreshing, opening, binding int8
-	// changed reports whether etcd has a newer revision of the session than the taker knows, and
-	// known is the age of the known revision.
+	// changed reports whether etcd has a newer revision of the session than the revoking node
+	// knows, and known is the age of the revision that this node knows.
 	changed, known int8
 	// burying reports whether the revocation is pending, and buried reports whether etcd has
 	// committed it.
 	burying, buried int8
 }
 
-// witness is a juror.
+// witness is the state of a juror.
 type witness struct {
 	beats     int8 // bits for the ages of heartbeats in transit
 	confirmed int8 // age of the newest heartbeat confirmed to the holder
@@ -47,15 +47,15 @@ type witness struct {
 	dead      int8 // 1 if it has voted
 	boot      int8
 	known     int8 // the juror's boot in etcd
-	vote      int8 // 1 + boot of the vote known to the taker; 0 means none
-	counted   int8 // the vote in the transaction
+	vote      int8 // 1 + boot of the vote that the revoking node knows; 0 means none
+	counted   int8 // the vote that the pending revocation counts
 }
 
 func (m *model) l() int8 { return int8(m.Confirm) }
 func (m *model) t() int8 { return int8(m.Gate) }
 func (m *model) d() int8 { return int8(m.Silence) }
 
-// digits calls f with each part of a state, and the number of its possible values.
+// digits calls f for each part of a state, and passes the number of the part's possible values.
 func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	l, d := int(m.l())+2, int(m.d())+2
 	for j := range m.n - 1 {
@@ -97,10 +97,10 @@ func (m *model) unpack(x uint64) (s moment) {
 	return s
 }
 
-// present is the time of all states. A moment of age a was at present - a.
+// present is the current time in all states. An event of age a happened at present - a.
 const present = local.Time(1000)
 
-// passes reports whether the holder may open and refresh the gate, and bind.
+// passes reports whether the holder may open or refresh the gate, or bind the address.
 func (m *model) passes(s *moment) bool {
 	at := func(age int8) local.Time {
 		if age > m.l() {
@@ -120,7 +120,7 @@ func (w *witness) juror() Juror {
 	return Juror{Session: 1, Answered: present - local.Time(w.silent), Dead: w.dead == 1}
 }
 
-// next calls emit with each possible next state and the name of the step.
+// next calls emit for each possible next state, and passes the state and the name of the step.
 func (m *model) next(s moment, emit func(moment, string)) {
 	m.tick(s, emit)
 	for j := range m.n - 1 {
@@ -189,7 +189,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 		if m.bug == "votes at its start" {
 			next.silent = m.d() + 1
 		}
-		if j == 0 { // this juror also revokes, and forgets the votes
+		if j == 0 { // this juror is also the revoking node, and loses the votes
 			for k := range t.jurors {
 				t.jurors[k].vote = 0
 			}
@@ -216,7 +216,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// renew requests or delivers etcd's confirmation of the session.
+// renew requests a renewal from etcd, or delivers etcd's answer.
 func (m *model) renew(s moment, emit func(moment, string)) {
 	if s.asked > m.l() {
 		s.asked = 0
@@ -238,7 +238,8 @@ func (m *model) forget(s *moment) {
 	}
 }
 
-// hold changes the holder's gate and address. Each change is a check and a later action.
+// hold performs the steps of the holder's gate and address. The check before an action and the
+// action itself are separate steps.
 func (m *model) hold(s moment, emit func(moment, string)) {
 	set := func(what string, f func(*moment)) {
 		t := s
@@ -274,7 +275,8 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	}
 }
 
-// revokeSession revokes the session if it has enough votes and has not changed.
+// revokeSession starts the revocation of the session if there are enough votes, and completes it if
+// etcd's conditions are met.
 func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	if s.changed == 1 {
 		t := s
@@ -313,8 +315,8 @@ func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	}
 }
 
-// check visits all states, or the given number of states nearest to the start. It returns the steps
-// to a state in which a revoked host answers, or "".
+// check visits all states, or the given number of states nearest to the start. If a revoked host
+// answers in one of them, it returns the steps that lead there.
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -364,12 +366,13 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 	return strings.Join(steps, ", ")
 }
 
-// tight returns times in ticks. If silence is one tick shorter, the model finds two hosts that
-// answer. Timing.Check needs longer times because clocks differ.
+// tight returns the shortest safe times, in ticks. If Silence is one tick shorter, the model finds
+// two hosts that answer. Real times must be longer because clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
 // TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
-// was revoked. The states far from the start, a third member and restarts are left to make soak.
+// was revoked. Only make soak visits the states far from the start, and adds a third member and
+// restarts.
 func TestRevokedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}
@@ -394,13 +397,13 @@ func TestModelFindsMistakes(t *testing.T) {
 		"revokes with too few votes": {3, 0}, "revokes with votes of earlier runs": {3, 1},
 	} {
 		if !wait.Soaking() && !slices.Contains([]string{"binds without a check", "confirms after its vote"}, bug) {
-			continue // the others have more states
+			continue // the other rules need too many states
 		}
 		m := &model{Timing: tight(), n: needs.n, restarts: needs.restarts, bug: bug}
 		states, way := m.check(t, math.MaxInt)
 		t.Logf("%s: %d states: %s", bug, states, way)
 		if way == "" {
-			t.Errorf("%s: way to two owners = none in %d states, want some steps", bug, states)
+			t.Errorf("%s: no revoked host answers in %d states, want one", bug, states)
 		}
 	}
 }

@@ -16,14 +16,14 @@ type disturbance struct {
 	do   func(w *world, v netip.Addr, from, to *host)
 }
 
-// cutFor cuts a host off from another host, or from etcd (-1), for a second.
+// cutFor disconnects a host from another host, or from etcd (-1), for one second.
 func (w *world) cutFor(h *host, other int) {
 	k := [2]int{h.index, other}
 	w.cut[k] = true
 	w.after(time.Second, func() { delete(w.cut, k) })
 }
 
-// restart kills the process of a host and starts another.
+// restart kills the process of a host, and starts a new process soon afterwards.
 func (h *host) restart() {
 	h.epoch++
 	h.node = nil
@@ -77,8 +77,8 @@ var disturbances = []disturbance{
 }
 
 // moments returns times of a disturbance, in milliseconds after the request for a move. They cover
-// the move and the time at which a transaction's outcome becomes unknown. Most are left to make
-// soak.
+// the move, and the time at which a transaction's outcome becomes unknown. Only make soak uses all
+// of them.
 func moments() []int {
 	if !wait.Soaking() {
 		return []int{6, 406}
@@ -94,8 +94,8 @@ type history struct {
 }
 
 // TestMovesUnderAllFaults moves a VIP between two hosts, with each pair of fates of its first two
-// transactions and each disturbance at each moment. Two hosts must never answer, and finally one
-// host must.
+// transactions and each disturbance at each moment. Two hosts must never answer at the same time,
+// and at the end one host must answer.
 func TestMovesUnderAllFaults(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
@@ -113,7 +113,7 @@ func TestMovesUnderAllFaults(t *testing.T) {
 	t.Logf("%d histories", n)
 }
 
-// happens runs a move and reports whether its result was right.
+// happens runs the move, and reports whether no rule was broken.
 func (h history) happens(t *testing.T) bool {
 	t.Helper()
 	w := newWorld(t, 1, 2, addresses(1))
@@ -130,7 +130,7 @@ func (h history) happens(t *testing.T) bool {
 	w.run(h.at)
 	w.notef("%s", h.name)
 	h.do(w, v, from, to)
-	for range 10 { // most end early
+	for range 10 { // most moves end early
 		if w.run(2 * time.Second); w.owner(v) != nil || w.dual != "" {
 			break
 		}

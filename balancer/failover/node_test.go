@@ -26,9 +26,9 @@ func addresses(n int) map[netip.Addr]Policy {
 // TestNeverTwoOwners injects faults from seeds. At most one host may answer for a VIP at any time.
 // When all faults are over, each VIP must have an owner, and a group must have one owner.
 func TestNeverTwoOwners(t *testing.T) {
-	// Seeds found by make soak: a VIP moves to a node just before that node loses its confirmation.
-	// A second handover starts before the outcome of the first is known. The gate closes and opens
-	// in between.
+	// These seeds once failed in make soak. A VIP moved to a node just before that node lost its
+	// confirmation, a second handover started before the outcome of the first was known, and the
+	// gate closed and opened in between.
 	for _, seed := range []uint64{1113, 5059, 31028} {
 		neverTwo(t, seed, false, nil)
 	}
@@ -37,7 +37,8 @@ func TestNeverTwoOwners(t *testing.T) {
 	}
 }
 
-// neverTwo runs the history of a seed.
+// neverTwo runs the random history of a seed. Two hosts must never answer for the same VIP, and at
+// the end each VIP must have an owner.
 func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	t.Helper()
 	policies := addresses(1 + int(seed%4))
@@ -116,20 +117,20 @@ func TestTakeOver(t *testing.T) {
 	w.run(100 * time.Millisecond)
 	for _, h := range w.hosts {
 		if h != first && len(h.node.jurors.votes) > 0 {
-			t.Errorf("votes of %s on a closed session exist, want none", h.name)
+			t.Errorf("votes of %s on an ended session exist, want none", h.name)
 		}
 	}
 	second := w.owner(vip)
 	first.start()
 	w.run(20 * time.Second)
 	if w.owner(vip) != second {
-		t.Error("the VIP moved from a healthy owner")
+		t.Error("the VIP moved away from a healthy owner, want it to stay")
 	}
 }
 
-// TestNotes closes the gate of an owner. Its notes must have the reason, the duration and the VIPs,
-// and the next owner's note must have the time without an owner. If too few hosts are left to
-// revoke an owner, the last host must name that owner.
+// TestNotes closes the gate of an owner. Its notes must contain the reason, the duration and the
+// VIPs, and the next owner's note must contain the time without an owner. If too few hosts are left
+// to revoke an owner, the last host must name that owner.
 func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -160,7 +161,7 @@ func TestNotes(t *testing.T) {
 	log = strings.Join(w.log, "\n")
 	for _, want := range []string{
 		` \(move by ann: "kernel"\)`,
-		// Its first move was at the start, about 27 s ago.
+		// The VIP first moved at the start, about 27 s before.
 		`flapping: 10\.1\.0\.1 has moved 3 times within a minute, so failing checks and preempt don't move it for 3\d(\.\d+)?s`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log) {
@@ -218,7 +219,7 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	find(h.node.Wrote(h.clock(), kept.ID, Done, revision), binds)
 }
 
-// owners returns the number of VIPs that each host answers for.
+// owners maps each host to the number of VIPs for which it answers.
 func (w *world) owners() map[string]int {
 	byNode := map[string]int{}
 	for v := range w.policy {
@@ -229,7 +230,7 @@ func (w *world) owners() map[string]int {
 	return byNode
 }
 
-// chosen checks the number of VIPs of each host.
+// chosen checks that each host has the wanted number of VIPs.
 func (w *world) chosen(when string, want map[string]int) {
 	w.t.Helper()
 	if got := w.owners(); !maps.Equal(got, want) {
@@ -237,9 +238,9 @@ func (w *world) chosen(when string, want map[string]int) {
 	}
 }
 
-// TestOwnerChoice starts hosts with weights and preferences. VIPs must follow the weights, and
-// rendezvous hashing among equals. A VIP must return to a preferred host only if its policy has
-// preempt.
+// TestOwnerChoice starts hosts with weights and preferences. The numbers of VIPs must follow the
+// weights, and rendezvous hashing must break ties. A VIP must return to a preferred host only if
+// its policy has preempt.
 func TestOwnerChoice(t *testing.T) {
 	calm := func(vips int, change func(*world)) *world {
 		w := newWorld(t, 1, 3, addresses(vips))
@@ -272,8 +273,9 @@ func TestOwnerChoice(t *testing.T) {
 	}
 }
 
-// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. The VIP must
-// move to a host that can own it within milliseconds. After three moves in a minute, it must stay.
+// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. Within
+// milliseconds, the VIP must move to another host that can own it. After three moves in a minute,
+// it must stay.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -328,7 +330,7 @@ func TestHandover(t *testing.T) {
 	last := w.owner(vip)
 	for _, other := range w.hosts {
 		if other != h && other != last {
-			other.powerOff() // the first session that ends is not revoked again
+			other.powerOff() // so the session that ended first is not revoked again
 		}
 	}
 	w.run(3 * time.Second)

@@ -20,7 +20,7 @@ func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	return w, vip, owner
 }
 
-// answered checks that some host answers for a VIP.
+// answered checks that a host answers for a VIP.
 func (w *world) answered(v netip.Addr, when string) {
 	w.t.Helper()
 	if w.owner(v) != nil {
@@ -38,7 +38,7 @@ func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
 	w.fates = []fate{lost}
-	w.run(100 * time.Millisecond) // the VIP is unbound, and its new owner is written
+	w.run(100 * time.Millisecond) // the VIP is now unbound, and the write of its new owner is pending
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(8 * time.Second)
 	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // the lease of the request has ended
@@ -47,8 +47,9 @@ func TestEtcdLostDuringMove(t *testing.T) {
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdRefusesWrites makes etcd unreachable or fills it. A VIP that should move must stay on its
-// host, and must be removed from its device only a few times. Afterwards it must move.
+// TestEtcdRefusesWrites makes etcd unreachable, or full. A VIP that should move must stay on its
+// host, and may be removed from its device only a few times. When etcd accepts writes again, the
+// VIP must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -75,7 +76,7 @@ func TestEtcdRefusesWrites(t *testing.T) {
 
 // TestOwnerCutOffFromEtcd cuts an owner off from etcd for longer than its lease. It must remain the
 // owner while other hosts confirm it, even if one of them restarts and loses its addresses. If all
-// of them restart, they must take its VIP.
+// of them restart, they must take over its VIP.
 func TestOwnerCutOffFromEtcd(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
@@ -99,7 +100,7 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 }
 
 // TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP even though its peers
-// receive its heartbeats, because it would not receive the move.
+// receive its heartbeats, because it would not learn of the move from etcd.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
@@ -119,8 +120,8 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.chosen("etcd is back", map[string]int{"gw2": 1})
 }
 
-// TestFailedHandoverIsNoMove makes a handover fail several times. The VIP must not count as moved,
-// and must move as soon as etcd answers.
+// TestFailedHandoverIsNoMove makes a handover fail several times. The failures must not count as
+// moves, and the VIP must move as soon as etcd answers.
 func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}

@@ -8,14 +8,14 @@ import (
 	"vipd/test/wait"
 )
 
-// capture is a message on its way from a host to an address of another host.
+// capture is a message in transit from a host to an address of another host.
 type capture struct {
 	from, to, on int
 	message      Message
 }
 
-// spy is an attacker on the network without the key. It records, withholds and replays messages,
-// but can't change them. Messages include their signed destination address.
+// spy is an attacker on the network who does not have the key. It records, withholds and replays
+// messages, but can't change them. Messages include their signed destination address.
 type spy struct {
 	captured []capture
 	// beats are the captured heartbeats of each host.
@@ -38,7 +38,7 @@ func (s *spy) withholds(c capture) bool {
 	return s.withhold != nil && s.withhold(c)
 }
 
-// replay repeats captured messages forever, mostly recent messages.
+// replay sends captured messages again, forever. Most of them are recent.
 func (s *spy) replay(w *world) {
 	if s == nil {
 		return
@@ -56,8 +56,8 @@ func (s *spy) replay(w *world) {
 }
 
 // TestNeverTwoOwnersWithReplays injects random faults while an attacker withholds and replays
-// messages. There must never be two owners. After the faults each VIP must have an owner, even if
-// the replays continue.
+// messages. There must never be two owners. After the faults, each VIP must have an owner even
+// though the replays continue.
 func TestNeverTwoOwnersWithReplays(t *testing.T) {
 	for seed := range uint64(wait.Soak(8, 3000)) {
 		neverTwo(t, seed, seed/8%2 == 1, newSpy())
@@ -67,20 +67,20 @@ func TestNeverTwoOwnersWithReplays(t *testing.T) {
 // replays describes an attack with the heartbeats of an owner that dies.
 type replays struct {
 	name string
-	// hold reports whether the heartbeats are delayed. They then arrive in order at half their
-	// rate, also after the owner's death.
+	// hold reports whether the heartbeats are delayed. If so, they arrive in order and at half
+	// their rate, even after the owner's death.
 	hold bool
 	// echoless reports whether the owner runs a version without echoes.
 	echoless bool
-	// next returns the message to replay at a step. all holds the captured messages. The first
-	// messages, up to earlier, are from the previous run.
+	// next returns the message to replay at a step. The argument all contains the captured
+	// messages, and earlier is the number of them that are from the previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
 
 // TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The takeover
-// must be as fast as without replays. If heartbeats were also delayed earlier, the takeover may be
-// one silence later.
+// must be as fast as without replays. If the attacker also delayed heartbeats before, the takeover
+// may be later by the time Silence.
 func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
@@ -95,7 +95,7 @@ func TestReplaysDelayNoTakeover(t *testing.T) {
 			return all[len(all)-1]
 		}},
 		{name: "delayed", hold: true, limit: usual + 800*time.Millisecond, next: func(all []capture, earlier, step int) capture {
-			return all[min(earlier+step/5, len(all)-1)] // one heartbeat per 50 ms, half the rate
+			return all[min(earlier+step/5, len(all)-1)] // one heartbeat per 50 ms, which is half the rate
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) { wantTakeoverDespite(t, c) })
@@ -142,7 +142,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	}
 }
 
-// deliverAll passes a message to all hosts.
+// deliverAll delivers a message to all hosts.
 func (w *world) deliverAll(c capture) {
 	for to := range w.hosts {
 		c.to = to
@@ -150,9 +150,9 @@ func (w *world) deliverAll(c capture) {
 	}
 }
 
-// TestOtherRunConfirmsOwnerWithoutEtcd cuts a juror off until it votes against the owner, while the
-// owner can't reach etcd. The juror retracts its vote with a new run, but etcd can't inform the
-// owner of this run. The new run must confirm the owner, even during replays.
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts off a juror until it votes the session of the owner
+// dead, while the owner can't reach etcd. The juror retracts its vote by a new run, which the owner
+// can't learn from etcd. The new run must confirm the owner, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// TestAfterPowerLoss turns all hosts off. The hosts that return must own the VIP, even if too few
-// are left to revoke its former owner's session.
+// TestAfterPowerLoss turns off all hosts, and then turns on only the former owner. It must own the
+// VIP again, even if too few hosts are left to revoke its former session.
 func TestAfterPowerLoss(t *testing.T) {
 	for hosts := 1; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -23,8 +23,8 @@ func TestAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// TestCutOffJuror cuts a juror off until it votes that the owner's session is dead. After it
-// returns, it must confirm the owner, which then survives a failure of etcd.
+// TestCutOffJuror cuts off a juror until it votes the owner's session dead. After its return, the
+// juror must confirm the session, so the owner survives a failure of etcd.
 func TestCutOffJuror(t *testing.T) {
 	for hosts := 2; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -39,7 +39,7 @@ func TestCutOffJuror(t *testing.T) {
 		for range 100 {
 			w.run(100 * time.Millisecond)
 			if w.owner(vip) != owner {
-				t.Fatalf("%d hosts: the owner lost the VIP although %s has returned", hosts, cut.name)
+				t.Fatalf("%d hosts: the owner lost the VIP after %s returned, want it to stay the owner", hosts, cut.name)
 			}
 		}
 		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
@@ -90,8 +90,8 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestLateWriteOfEarlierRun delays a write of an earlier run. It must not restore votes that a
-// later run has retracted.
+// TestLateWriteOfEarlierRun delays a write of an earlier run of a juror. The write must not restore
+// votes that a later run has retracted.
 func TestLateWriteOfEarlierRun(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -126,8 +126,8 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	}
 }
 
-// TestFenceWithoutSession fences hosts without a session, and hosts that replace another host. The
-// fences must be effective.
+// TestFenceWithoutSession fences hosts that have no session, and hosts that were replaced by new
+// machines of the same names. The fences must be effective.
 func TestFenceWithoutSession(t *testing.T) {
 	w, vip, _ := owned(t, 3)
 	for _, h := range w.hosts {
@@ -140,12 +140,12 @@ func TestFenceWithoutSession(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
-		t.Errorf("new machines are treated as earlier machines of the same names, with status %+v", s)
+		t.Errorf("status of a new machine with the name of an earlier machine = %+v, want obstructed and no owner", s)
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
 	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
-		t.Error("the session of a machine that is off still exists")
+		t.Error("the session of a fenced machine still exists, want it deleted")
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, encode(Fence{})}}})
 	w.run(10 * time.Second)

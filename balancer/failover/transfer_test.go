@@ -15,9 +15,9 @@ import (
 	"vipd/test/wait"
 )
 
-// transfer is a state of a VIP that moves between hosts whose sessions continue. It consists of the
-// package's own nodes, their kernels, and etcd with pending transactions. Time does not advance.
-// For sessions that end, see model.
+// transfer is the state of a fleet while a VIP moves between hosts whose sessions continue. It
+// consists of real nodes, their simulated kernels, and etcd with pending transactions. Time does
+// not advance. The type model covers sessions that end.
 type transfer struct {
 	etcd
 	hosts   []*mover
@@ -26,7 +26,7 @@ type transfer struct {
 }
 
 // mover is a simulated host, on which one process runs at a time. Its node receives the results of
-// kernel actions in order, but late. Options configures its processes.
+// kernel actions in order, but with a delay. Options is the configuration of its processes.
 type mover struct {
 	*Node
 	Options
@@ -56,8 +56,8 @@ const standstill = local.Time(time.Hour)
 
 func transferred() netip.Addr { return netip.MustParseAddr("10.1.0.1") }
 
-// newTransfer returns hosts. The first host has the VIP and receives an order to move it to the
-// second.
+// newTransfer returns a fleet of n hosts. The first host owns the VIP, and an operator has
+// requested to move it to the second.
 func newTransfer(n, faults int) *transfer {
 	x := &transfer{etcd: etcd{records: map[Key]RecordChange{}}}
 	name := func(i int) string { return fmt.Sprint("gw", i) }
@@ -139,12 +139,12 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 	return map[netip.Addr]Policy{transferred(): {}}
 }
 
-// move requests a move.
+// move requests a move of the VIP to a host.
 func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
-// apply passes a node's actions to etcd and the kernel.
+// apply passes the actions of a node to etcd and to its kernel.
 func (x *transfer) apply(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -157,7 +157,7 @@ func (x *transfer) apply(i int, actions []local.Action) {
 	}
 }
 
-// work performs the next action of a kernel.
+// work performs the next action in the queue of a kernel.
 func (x *transfer) work(i int) {
 	h := x.hosts[i]
 	if len(h.queue) == 0 {
@@ -212,7 +212,7 @@ func (x *transfer) watch(i int) {
 	x.apply(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
-// step is a possible next step and the number of faults that it uses up.
+// step is a possible next step, with the number of faults that it includes.
 type step struct {
 	format string
 	args   []any
@@ -292,7 +292,7 @@ func (x *transfer) dropObsolete() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
-// wrong describes the broken rule, or returns "".
+// wrong describes the rule that the state breaks, or returns "".
 func (x *transfer) wrong() string {
 	answers, gone, moving := 0, 0, 0
 	for _, h := range x.hosts {
@@ -352,7 +352,7 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 }
 
 // visitTransfers visits all states, or the given maximum number nearest to the start. It returns
-// the steps to the first wrong state.
+// the steps to the first state that breaks a rule.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
 	replay := func(path []byte, visit func(step)) *transfer {
@@ -384,22 +384,23 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	return len(seen), nil
 }
 
-// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and at the end one
-// host must answer. States far from the start, a second fault and a third host are left to make
-// soak.
+// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and one host must
+// answer when nothing is pending. Only make soak visits states far from the start, and adds a
+// second fault and a third host.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
 		states, way := visitTransfers(c.hosts, c.faults, c.most)
 		t.Logf("%d hosts, %d faults: %d states in %s", c.hosts, c.faults, states, time.Since(began).Round(time.Millisecond))
 		if way != nil {
-			t.Errorf("%d hosts: this way breaks a rule:\n%s", c.hosts, strings.Join(way, "\n"))
+			t.Errorf("%d hosts: these steps break a rule, want none:\n%s", c.hosts, strings.Join(way, "\n"))
 		}
 	}
 }
 
-// TestLateAnswerIgnored delays the answer to a host that reclaims a VIP. Before it arrives, users
-// remove the VIP and add it again, so the VIP has no owner. The host must ignore the late answer.
+// TestLateAnswerIgnored delays the answer to a host that reclaims a VIP. Before the answer arrives,
+// users remove the VIP and add it again, so the VIP has no owner. The host must ignore the late
+// answer.
 func TestLateAnswerIgnored(t *testing.T) {
 	x := newTransfer(2, 2)
 	for _, name := range []string{
@@ -409,7 +410,7 @@ func TestLateAnswerIgnored(t *testing.T) {
 	} {
 		i := slices.IndexFunc(x.next(), func(s step) bool { return s.String() == name })
 		if i < 0 {
-			t.Fatalf("step %q is missing in next()", name)
+			t.Fatalf("step %q is missing from next()", name)
 		}
 		s := x.next()[i]
 		x.faults -= s.faults

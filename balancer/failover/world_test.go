@@ -14,8 +14,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// world is a fleet in virtual time. It has hosts with kernels and clocks, a network that loses and
-// delays messages, and etcd.
+// world simulates a fleet in virtual time. It has hosts with kernels and clocks, a network that
+// loses and delays messages, and etcd.
 type world struct {
 	*rand.Rand
 	t      *testing.T
@@ -29,12 +29,12 @@ type world struct {
 	calm   bool                // no random faults
 	wide   bool                // see widen
 	absent map[netip.Addr]bool // VIPs that users have removed
-	// shut disables the kernels' gates in a control run. A closed gate then passes packets.
+	// shut disables the kernels' gates, for comparison. A closed gate then lets packets pass.
 	shut bool
 	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates lists the fates of the next transactions about owners, in order.
+	// fates lists the fates of the next transactions that change owners, in order.
 	fates []fate
 	// taken lists the delays after which hosts took over VIPs from others.
 	taken  []time.Duration
@@ -42,7 +42,7 @@ type world struct {
 	healed local.Time // end of all faults
 }
 
-// event is a function to be called at a time.
+// event is a function that is called at a given time.
 type event struct {
 	at     local.Time
 	serial int
@@ -83,7 +83,7 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%9.4f ", time.Duration(w.now).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// etcd is a store of records, with a history for watchers.
+// etcd simulates etcd: a store of records, with a history for watchers.
 type etcd struct {
 	revision int64
 	records  map[Key]RecordChange
@@ -135,8 +135,8 @@ func (e *etcd) commit(w Write) (Outcome, int64) {
 	return Done, e.revision
 }
 
-// host is a host with a kernel, its gate and addresses, and a process. The process may stop between
-// any two actions.
+// host simulates a host: a kernel with its gate and addresses, and a process. The process may stop
+// between any two actions.
 type host struct {
 	w         *world
 	index     int
@@ -167,8 +167,8 @@ type host struct {
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
-// later calls the function do in the process after a time, unless the process is killed before. A
-// paused process calls it later.
+// later makes the process call do after the duration d, unless the process is killed before. If the
+// process is paused at that time, it calls do after the pause.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -184,7 +184,7 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns the random duration of a small action of the process. A few durations are far too
+// hitch returns a random duration for a small action of the process. A few durations are far too
 // long.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
@@ -211,7 +211,7 @@ func (h *host) start() {
 	})
 }
 
-// updateVIPs passes the current VIPs to the process.
+// updateVIPs passes the current VIPs to the process of the host.
 func (h *host) updateVIPs() {
 	policies := maps.Clone(h.w.policy)
 	maps.DeleteFunc(policies, func(v netip.Addr, _ Policy) bool { return h.w.absent[v] })
@@ -233,7 +233,7 @@ func (h *host) change(f func(*Member)) {
 	h.publish()
 }
 
-// publish writes nodes/NODE again, unless its lease has expired.
+// publish writes the record nodes/NODE again, unless its lease has expired.
 func (h *host) publish() {
 	h.later(time.Duration(1+h.w.IntN(5))*time.Millisecond, func() {
 		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
@@ -244,7 +244,8 @@ func (h *host) publish() {
 	})
 }
 
-// stop makes the process release all VIPs and end, and starts another process later.
+// stop makes the process release all VIPs and end. It starts another process after the duration
+// again.
 func (h *host) stop(again time.Duration) {
 	end := h.w.now.Add(2 * time.Second)
 	h.input(h.node.Stop)
@@ -324,7 +325,7 @@ func (h *host) keepLease() {
 	})
 }
 
-// follow watches etcd. Changes arrive in order, after some time.
+// follow watches etcd. Changes arrive in order, after a delay.
 func (h *host) follow() {
 	if h.following || h.node == nil {
 		return
@@ -492,8 +493,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write performs a transaction after a delay. The outcome may be lost, or be reported as unknown
-// before the transaction is complete.
+// write performs a transaction after a delay. The outcome may be lost, or may be reported as
+// unknown before the transaction is complete.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -535,8 +536,8 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate is a transaction's fate: it is answered, not answered, performed after its outcome was
-// reported as unknown, or lost.
+// fate is the fate of a transaction. The values mean that it is answered, that its answer is lost,
+// that it is performed after its outcome was reported as unknown, and that it is never performed.
 type fate int
 
 const (
@@ -561,13 +562,14 @@ func (w *world) expire() {
 	})
 }
 
-// answers reports whether a host now answers for an address.
+// answers reports whether the host now answers for the address v.
 func (h *host) answers(v netip.Addr) bool {
 	_, covered := h.covered[v]
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
 }
 
-// checkOwners records whether two hosts answer for the same address.
+// checkOwners checks each VIP, and records the first time at which several hosts answer for the
+// same VIP.
 func (w *world) checkOwners() {
 	for v := range w.policy {
 		n := 0
@@ -640,7 +642,7 @@ func (w *world) fault() {
 		w.etcd.down = true
 		w.after(long, func() {
 			w.etcd.down = false
-			for _, o := range w.hosts { // a new leader extends all leases
+			for _, o := range w.hosts { // a new leader of etcd extends all leases
 				o.leased = max(o.leased, w.now.Add(15*time.Second))
 			}
 		})
@@ -653,7 +655,7 @@ func (w *world) fault() {
 	}
 }
 
-// widen adds a second network, weights and preferences to the hosts, and enables more kinds of
+// widen gives the hosts a second network, weights and preferences, and enables more kinds of
 // faults.
 func (w *world) widen() {
 	w.wide = true
@@ -724,8 +726,8 @@ func (w *world) updateVIPsLater() {
 	}
 }
 
-// owner returns the only host that answers for a VIP. It returns nil if no host answers, or if this
-// host is not the owner in etcd.
+// owner returns the owner of a VIP according to etcd. It returns nil if etcd has no owner, or if
+// the owner does not answer for the VIP.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

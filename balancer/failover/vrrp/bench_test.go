@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// bench is a node whose kernel performs each action immediately, with the other routers of its
-// group.
+// bench is a node in a simulated environment. Its kernel performs each action immediately, and the
+// test plays the other routers.
 type bench struct {
 	t      *testing.T
 	node   *vrrp.Node
@@ -27,7 +27,7 @@ type bench struct {
 	probes  int
 	// found holds the answers to Probes.
 	found map[netip.Addr]string
-	// mute reports whether OpenGate, CloseGate and Unbind get no answer.
+	// mute reports whether the node never receives the results of OpenGate, CloseGate and Unbind.
 	mute bool
 }
 
@@ -38,7 +38,7 @@ const (
 	low  = "10.9.0.1"
 )
 
-// mainGroup returns the group of most tests: an interval of 100 ms and priority 100.
+// mainGroup returns the group that most tests use, with an interval of 100 ms and priority 100.
 func mainGroup() vrrp.Group {
 	return vrrp.Group{
 		Name: "main", RouterID: 51, Priority: 100, Version: 3, Interval: interval, Preempt: 0,
@@ -105,8 +105,8 @@ func (b *bench) run(d time.Duration) {
 	}
 }
 
-// receive delivers an advert of another router. The advert equals the group's own except for its
-// priority and the changes.
+// receive delivers an advert of another router. The advert equals the group's own advert, except
+// for its priority and the changes that the functions in change make.
 func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -123,7 +123,7 @@ func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Adve
 	b.do(b.node.Received(b.now, d))
 }
 
-// receiveFor delivers an advert each interval for a time.
+// receiveFor delivers an advert in each interval for the duration d.
 func (b *bench) receiveFor(d time.Duration, from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	for ; d > 0; d -= interval {
 		b.receive(from, priority, change...)
@@ -136,8 +136,8 @@ func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
 
-// want fails the test unless the group has a state. If the state is Active, the VIP must be bound
-// and the gate open. Otherwise the VIP must not be bound.
+// want fails the test unless the group is in the state s. If the state is Active, the VIP must be
+// bound and the gate open. Otherwise the VIP must not be bound.
 func (b *bench) want(s vrrp.State) {
 	b.t.Helper()
 	if got := b.state(); got != s {

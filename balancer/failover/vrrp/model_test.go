@@ -17,15 +17,16 @@ import (
 type scenario struct {
 	name   string
 	groups []vrrp.Group
-	// from and to limit the time of faults, after prepare.
+	// from and to limit the time of faults. They count from the end of prepare.
 	prepare  func(w *world)
 	from, to time.Duration
-	// both is the maximum time for which both hosts may answer if the victim stops while the other
-	// host preempts it.
+	// both is the maximum time for which both hosts may answer. Usually they do if a host stops
+	// while the other host preempts it.
 	both time.Duration
 	// losses is the number of adverts before the fault that may be lost.
 	losses int
-	// ends reports whether the first host ends, so a fault of the second host leaves no owner.
+	// ends reports whether the first host ends during the scenario, so a fault of the second host
+	// leaves no owner.
 	ends bool
 	// spoil changes packets in transit.
 	spoil func(from *host, d *vrrp.Datagram)
@@ -36,11 +37,11 @@ func startAt(w *world, h *host, d time.Duration) {
 	h.start()
 }
 
-// preempting is the maximum time for which both hosts answer if a peer preempts a host that is
-// stopped at this moment.
+// preempting is the maximum time for which both hosts answer if one of them stops at the moment
+// when the other preempts it.
 const preempting = gateTime
 
-// scenarios returns all scenarios of a pair.
+// scenarios returns all scenarios for a pair of hosts.
 func scenarios() []scenario {
 	return []scenario{
 		{name: "an owner and a backup", groups: pair(150, 100, 0), from: 500 * ms, to: 610 * ms, losses: 1, prepare: func(w *world) {
@@ -84,8 +85,8 @@ func scenarios() []scenario {
 	}
 }
 
-// refused returns a scenario in which only the router that preempts the other router can end the
-// double ownership.
+// refused returns a scenario in which both hosts become owners. Only the host that preempts the
+// other can then end the double ownership.
 func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
 	return scenario{name: name, groups: groups, spoil: spoil, from: 320 * ms, to: 400 * ms, both: 5 * interval, prepare: func(w *world) {
 		w.hosts[0].start()
@@ -96,7 +97,7 @@ func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Da
 // newcomer returns a scenario in which the second host starts long after the first, and refuses its
 // adverts.
 func newcomer(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
-	// A fault of the first host delays its yield by the gate's time.
+	// A fault of the first host can delay its yield by the gate's time.
 	return scenario{name: name, groups: groups, spoil: spoil, from: 350 * ms, to: 430 * ms, both: 5*interval + gateTime, prepare: func(w *world) {
 		w.hosts[0].start()
 		startAt(w, w.hosts[1], 1007*ms)
@@ -110,7 +111,7 @@ func refusesOwner(from *host, d *vrrp.Datagram) {
 	}
 }
 
-// stubborn makes the second host a router that never yields, such as keepalived.
+// stubborn makes the second host a router that never yields, like keepalived.
 func stubborn(groups []vrrp.Group) []vrrp.Group {
 	groups[1].Unyielding = true
 	return groups
@@ -124,8 +125,8 @@ func strangers(groups []vrrp.Group) []vrrp.Group {
 	return groups
 }
 
-// faults returns all faults in the model. The duration of a stop is less than the gate's timeout,
-// or close to the times at which a backup takes over.
+// faults returns all faults of the model. The durations of stops are shorter than the gate's
+// timeout, or near the times at which a backup takes over.
 func faults() []fault {
 	all := []fault{
 		{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)},
@@ -145,8 +146,8 @@ func faults() []fault {
 // that has just paused starts its down timer again.
 const silence = 2 * (4*interval + 50*ms)
 
-// history is a scenario with a fault of one host. The lost adverts are the last adverts before the
-// fault.
+// history is a scenario with a fault of one host. The field lost is the number of adverts directly
+// before the fault that do not arrive.
 type history struct {
 	*scenario
 	fault
@@ -176,8 +177,8 @@ func (h *history) run(verbose bool) *world {
 	return w
 }
 
-// acts returns the numbers of a host's first and last act during faults, and of the acts that send
-// adverts.
+// acts returns the numbers of the first and the last act of a host in the time of faults. It also
+// returns the numbers of the acts that send adverts.
 func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	w := newWorld(s.groups...)
 	w.spoil = s.spoil
@@ -188,7 +189,8 @@ func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	return first + 1, w.hosts[victim].acts, w.hosts[victim].adverts
 }
 
-// visit calls check for each history of a scenario: each fault before each act of each host.
+// visit calls check for each history of a scenario, which has one of the faults before one of the
+// acts of a host.
 func (s *scenario) visit(mistake string, check func(h *history)) (histories int) {
 	for victim := range s.groups {
 		first, last, adverts := s.acts(victim)
@@ -205,7 +207,7 @@ func (s *scenario) visit(mistake string, check func(h *history)) (histories int)
 	return histories
 }
 
-// wrong describes the broken rule of a history, or returns "".
+// wrong describes the rule that a history breaks, or returns "".
 func (h *history) wrong(w *world) string {
 	most := h.both
 	if h.both == preempting && h.fault.hangs {
@@ -227,8 +229,8 @@ func (h *history) wrong(w *world) string {
 }
 
 // TestPairMeetsAllFaults runs each scenario of a pair with each fault before each act of each host.
-// Two hosts must never answer, unless one preempts the other within the gate's time after a stop.
-// At the end, one host must answer.
+// Two hosts must never answer, except for a short time when one preempts the other while the other
+// stops. At the end, one host must answer.
 func TestPairMeetsAllFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
@@ -243,7 +245,7 @@ func TestPairMeetsAllFaults(t *testing.T) {
 	}
 }
 
-// owners is the number of hosts that answer.
+// owners returns the number of hosts that answer for the VIP.
 func (w *world) owners() (n int) {
 	for _, h := range w.hosts {
 		if h.answers() {
@@ -253,8 +255,8 @@ func (w *world) owners() (n int) {
 	return n
 }
 
-// TestGaps runs single events without further faults. The VIP must be silent no longer than VRRP
-// permits.
+// TestGaps runs single events without further faults. The VIP must not be silent for longer than
+// VRRP permits.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	skew := pair(150, 100, 0)[1].Skew(100, interval)
@@ -293,8 +295,8 @@ func TestGaps(t *testing.T) {
 	}
 }
 
-// TestModelFindsMistakes breaks one rule at a time. The model must detect that two hosts answer, or
-// that no host answers at the end.
+// TestModelFindsMistakes breaks one rule at a time. For each broken rule, the model must find a
+// history in which two hosts answer, or no host answers at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -317,7 +319,7 @@ func TestModelFindsMistakes(t *testing.T) {
 	}
 }
 
-// TestRandomHistories injects random pauses, hangs, kills, restarts, moves, changes of readiness
+// TestRandomHistories injects random pauses, hangs, kills, restarts, moves, changes to readiness
 // and packet delays. Both hosts may answer only within the gate's time after a stop, or the owner's
 // time after a hang. At the end, one host must answer.
 func TestRandomHistories(t *testing.T) {
@@ -335,7 +337,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// hangs reports whether the history of a seed has hung loops.
+// hangs reports whether loops may hang in the history of a seed.
 func hangs(seed int) bool { return seed%2 == 0 }
 
 func randomHistory(seed int, verbose bool) *world {

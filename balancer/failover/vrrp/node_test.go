@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTakeoverAfterSilence starts without another router, and then with a router that becomes
-// silent. The node must take over after 3 intervals and its skew.
+// TestTakeoverAfterSilence starts a node without another router, and then with a router that
+// becomes silent. The node must take over after 3 intervals and its skew.
 func TestTakeoverAfterSilence(t *testing.T) {
 	b := newBench(t, mainGroup())
 	down := b.groups[0].DownTime(100, interval)
@@ -43,8 +43,8 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	}
 }
 
-// TestOwnerHears delivers each kind of advert to an Active node. It must stay Active only if it
-// should be the owner.
+// TestOwnerHears delivers each kind of advert to an Active node. The node must stay Active only if
+// VRRP makes it the owner.
 func TestOwnerHears(t *testing.T) {
 	for _, c := range []struct {
 		name, from string
@@ -78,8 +78,8 @@ func TestOwnerHears(t *testing.T) {
 	}
 }
 
-// TestBackupHears makes a Backup receive an advert in each interval. The Backup must take over only
-// if it preempts the sender.
+// TestBackupHears delivers an advert to a Backup in each interval. The Backup must take over only
+// if it may preempt the sender.
 func TestBackupHears(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -117,8 +117,8 @@ func TestBackupHears(t *testing.T) {
 	}
 }
 
-// TestBackupUsesTheOwnersInterval receives an owner's adverts with an interval of 300 ms. The node
-// must wait for 3 of them.
+// TestBackupUsesTheOwnersInterval delivers adverts of an owner whose interval is 300 ms. The node
+// must take over only after 3 of these intervals.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
@@ -128,8 +128,8 @@ func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestDroppedPackets delivers adverts of a higher router that this group can't use. The node must
-// take over, count the reason, and report it once.
+// TestDroppedPackets delivers adverts that this group can't use, from a router with a higher
+// priority. The node must take over, count the reason of each drop, and report it once.
 func TestDroppedPackets(t *testing.T) {
 	for _, c := range []struct {
 		reason vrrp.Reason
@@ -182,7 +182,8 @@ func TestDroppedPackets(t *testing.T) {
 }
 
 // TestStrangerWithTheSameRouterID receives adverts of a router with other VIPs, whose version or
-// password also differs. The host must keep its VIPs because the other router does not own them.
+// password also differs. The host must keep its VIPs, because the other router is not an owner of
+// these VIPs.
 func TestStrangerWithTheSameRouterID(t *testing.T) {
 	for name, change := range map[string]func(a *vrrp.Advert){
 		"password": func(a *vrrp.Advert) { a.Password = "1111" },
@@ -198,15 +199,15 @@ func TestStrangerWithTheSameRouterID(t *testing.T) {
 			change(a)
 		})
 		if got := b.state(); got != vrrp.Active {
-			t.Errorf("%s: state beside the stranger = %v, want %v", name, got, vrrp.Active)
+			t.Errorf("%s: state with the stranger = %v, want %v", name, got, vrrp.Active)
 		}
 	}
 }
 
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
-// TestOtherListsAreAccepted receives adverts of a router that lists an additional address. It must
-// be the owner, and a problem must name the address.
+// TestOtherListsAreAccepted delivers adverts of a router that lists an additional address. The
+// router must count as the owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
@@ -216,8 +217,8 @@ func TestOtherListsAreAccepted(t *testing.T) {
 	}
 }
 
-// TestChecksumFollowsThePeer receives adverts with each kind of checksum. The node must send the
-// same kind, and keepalived's at first.
+// TestChecksumFollowsThePeer delivers adverts with each kind of checksum. The node must send the
+// same kind. Before the first advert, it must send keepalived's kind.
 func TestChecksumFollowsThePeer(t *testing.T) {
 	sum := func(c vrrp.Checksum) func(a *vrrp.Advert, d *vrrp.Datagram) {
 		return func(a *vrrp.Advert, d *vrrp.Datagram) { d.Data = a.Append(nil, d.From, d.To, c) }
@@ -244,7 +245,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 
 // TestYield adds an owner that ignores this host's adverts. If the node preempted this owner, it
 // must yield within k+2 intervals, and stay a Backup until the router is silent. If the router
-// appears later, the node must not yield.
+// appears after the takeover, the node must not yield.
 func TestYield(t *testing.T) {
 	same := func(*vrrp.Advert, *vrrp.Datagram) {}
 	peers := func(g *vrrp.Group) { g.Link.Peers = addrs(high) }
@@ -253,7 +254,8 @@ func TestYield(t *testing.T) {
 		late   bool
 		group  func(g *vrrp.Group)
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// distant reports whether the adverts alone do not count.
+		// distant reports whether the adverts may come from another network, so they alone are not
+		// sufficient.
 		distant bool
 	}{
 		{name: "a lower router", change: same},
@@ -305,7 +307,7 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// wrongChecksum spoils the checksum of an advert.
+// wrongChecksum makes the checksum of an advert wrong.
 func wrongChecksum(a *vrrp.Advert, d *vrrp.Datagram) {
 	d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
 	d.Data[7]++
@@ -320,8 +322,8 @@ func TestYieldToANewcomer(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// adverts is the number of the router's adverts, and answers reports whether it answers for
-		// the VIP.
+		// adverts is the number of the router's adverts, and answers reports whether the router
+		// answers for the VIP.
 		adverts int
 		answers bool
 		want    vrrp.State
@@ -349,7 +351,7 @@ func TestYieldToANewcomer(t *testing.T) {
 			if c.want == vrrp.Active {
 				return
 			}
-			if c.adverts == 1 { // it is silent
+			if c.adverts == 1 { // the router is silent from then on
 				b.run(4 * interval)
 				b.want(vrrp.Active)
 				return
@@ -368,7 +370,7 @@ func TestYieldToANewcomer(t *testing.T) {
 	b.repair()
 }
 
-// repair makes a lower router accept the node's adverts. The node must preempt it.
+// repair makes a router with a lower priority accept the node's adverts. The node must preempt it.
 func (b *bench) repair() {
 	b.t.Helper()
 	delete(b.found, netip.MustParseAddr(vip))
@@ -379,8 +381,8 @@ func (b *bench) repair() {
 	b.want(vrrp.Active)
 }
 
-// TestSlowRival receives adverts of another version, with a longer interval. The node must preempt
-// the router, yield to it, and stay a Backup between two of its adverts.
+// TestSlowRival adds a router that sends adverts of another version with a longer interval. The
+// node must preempt the router, yield to it, and stay a Backup between two of its adverts.
 func TestSlowRival(t *testing.T) {
 	b := newBench(t, mainGroup())
 	slow := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }
@@ -400,8 +402,8 @@ func TestSlowRival(t *testing.T) {
 	}
 }
 
-// TestManyStrangers delivers accepted and dropped adverts of many routers. The number of notes, of
-// routers, and of routers in metrics must have a limit.
+// TestManyStrangers delivers accepted and dropped adverts of many routers. The numbers of notes, of
+// remembered routers, and of routers in metrics must be limited.
 func TestManyStrangers(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -421,7 +423,7 @@ func TestManyStrangers(t *testing.T) {
 }
 
 // TestUnyieldingOwner adds a router that ignores the node's adverts. The node must not yield. It
-// must report the router at its first advert, and how the router differs.
+// must report the router at the router's first advert, and describe how the router differs.
 func TestUnyieldingOwner(t *testing.T) {
 	g := mainGroup()
 	g.Unyielding = true
@@ -492,7 +494,8 @@ func TestReadiness(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestOrderOfResigning resigns while the VIP is bound. The advert must follow its removal.
+// TestOrderOfResigning makes an owner resign while the VIP is bound. The advert with priority 0
+// must follow the removal of the VIP.
 func TestOrderOfResigning(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -508,8 +511,9 @@ func TestOrderOfResigning(t *testing.T) {
 	}
 }
 
-// TestFailedUnbind resigns while the VIP can't be unbound. The gate must close, which removes the
-// VIP. The router must then resign, and must be able to own the group again.
+// TestFailedUnbind makes an owner resign while the VIP can't be unbound. The gate must close, which
+// removes the VIP. The owner must then send its last advert, and must be able to own the group
+// again later.
 func TestFailedUnbind(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -524,8 +528,8 @@ func TestFailedUnbind(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestMove moves a group away from a host that preempts. The other router must keep it until the
-// router is silent; without another router the host must become Active again.
+// TestMove moves a group away from a host that preempts. The other router must keep the group until
+// it is silent. Without another router, the host must become Active again.
 func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -541,8 +545,8 @@ func TestMove(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestStandbyAndStop puts a node on standby and stops it. The node must resign, and must own
-// nothing afterwards.
+// TestStandbyAndStop puts an owner on standby, and stops an owner. In both cases, the node must
+// resign and own nothing afterwards.
 func TestStandbyAndStop(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -587,8 +591,8 @@ func TestLapse(t *testing.T) {
 	}
 }
 
-// TestSlowGate opens the gate when the first advert no longer allows that. The node must close the
-// gate without binding the VIP.
+// TestSlowGate opens the gate so late that the first advert no longer permits an open gate. The
+// node must close the gate without binding the VIP.
 func TestSlowGate(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.mute = true
@@ -596,7 +600,7 @@ func TestSlowGate(t *testing.T) {
 	b.want(vrrp.Claiming)
 	for range 20 {
 		b.now = b.now.Add(10 * ms)
-		b.do(b.node.Reached(b.now, "other")) // no tick, but no pause either
+		b.do(b.node.Reached(b.now, "other")) // an event without a tick, so the process does not seem to have paused
 	}
 	b.do(b.node.Opened(b.now, nil))
 	if b.want(vrrp.Backup); b.open || b.node.Deadline() != 0 {
@@ -612,8 +616,8 @@ func TestSlowGate(t *testing.T) {
 	}
 }
 
-// TestPausedBackup pauses a Backup for longer than its down timer. It must not take over from an
-// owner whose adverts are queued.
+// TestPausedBackup pauses the process of a Backup for longer than its down time. The Backup must
+// not take over from an owner whose adverts are still queued.
 func TestPausedBackup(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150)
@@ -626,7 +630,7 @@ func TestPausedBackup(t *testing.T) {
 	}
 }
 
-// TestFailedAdverts makes sending fail for the adverts of one of two groups. The VIP of this group
+// TestFailedAdverts makes the sending of adverts fail for one of two groups. The VIP of this group
 // must be unbound, and the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
@@ -688,7 +692,7 @@ func TestWitness(t *testing.T) {
 	b.run(150 * ms)
 	b.want(vrrp.Active) // the other router resigned
 	b.run(3 * time.Second)
-	b.want(vrrp.Active) // no host answered while the node was Active
+	b.want(vrrp.Active) // no witness has answered while the node was Active
 }
 
 // TestSilentWitness configures a witness for a Backup that receives adverts. After the witness has
@@ -755,7 +759,7 @@ func TestHealedPartition(t *testing.T) {
 			b.do(b.node.Reached(b.now, "main"))
 			b.run(2 * time.Hour) // cut off
 			b.want(vrrp.Backup)
-			for range 10 { // the gateway's answer is first
+			for range 10 { // a witness answers before each advert
 				if c.answers {
 					b.do(b.node.Reached(b.now, "main"))
 				}
@@ -769,8 +773,8 @@ func TestHealedPartition(t *testing.T) {
 	}
 }
 
-// TestOwnerThatWasCutOff adds another owner while no witness answers. The owner with the higher
-// priority must resign, unless a witness has just answered.
+// TestOwnerThatWasCutOff delivers adverts of another owner with a lower priority while no witness
+// answers. The node must resign, unless a witness has just answered.
 func TestOwnerThatWasCutOff(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		g := mainGroup()
@@ -790,7 +794,7 @@ func TestOwnerThatWasCutOff(t *testing.T) {
 	}
 }
 
-// TestUnsentAdverts makes sending fail for all adverts. The node must not own the group, and a
+// TestUnsentAdverts makes the sending of all adverts fail. The node must not own the group, and a
 // problem must name the reason.
 func TestUnsentAdverts(t *testing.T) {
 	b := newBench(t, mainGroup())
@@ -811,8 +815,8 @@ func TestUnsentAdverts(t *testing.T) {
 	}
 }
 
-// TestSetGroups changes a group in place, and then its router ID. Only the new ID must release the
-// VIPs.
+// TestSetGroups changes the priority and the VIPs of a group, and then its router ID. Only the
+// change to the router ID may release the VIPs.
 func TestSetGroups(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -838,8 +842,8 @@ func TestSetGroups(t *testing.T) {
 	}
 }
 
-// TestIPv6 receives adverts from a router's link-local address with a zone. The node must leave the
-// VIP to it, and later send its own adverts with the pseudo-header.
+// TestIPv6 delivers adverts from a router's link-local address with a zone. The node must leave the
+// VIP to the router, and later send its own adverts with a checksum that covers the pseudo-header.
 func TestIPv6(t *testing.T) {
 	g := mainGroup()
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
@@ -865,8 +869,8 @@ func TestIPv6(t *testing.T) {
 	}
 }
 
-// TestNext reads Next as a Backup and as an owner. It must be the end of the down timer, and then
-// the time of the next advert.
+// TestNext calls Next on a Backup and on an owner. The result must be the end of the down timer for
+// the Backup, and the time of the next advert for the owner.
 func TestNext(t *testing.T) {
 	b := newBench(t, mainGroup())
 	if got, want := b.node.Next(), b.now.Add(b.groups[0].DownTime(100, interval)); got != want {
@@ -878,7 +882,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestStatus reads the status. It must have the owner, the routers and the last changes.
+// TestStatus reads the status of a Backup and of an owner. It must contain the owner, the other
+// routers and the last changes.
 func TestStatus(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150)

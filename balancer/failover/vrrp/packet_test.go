@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// recorded has messages that keepalived 2.2.7 sent.
+// recorded contains messages that keepalived 2.2.7 sent.
 var recorded = []struct {
 	name, from, to, message string
 	sum                     vrrp.Checksum
@@ -102,7 +102,8 @@ func TestChecksumKinds(t *testing.T) {
 	}
 }
 
-// TestDroppedMessages damages a recorded message. Decode must return the reason.
+// TestDroppedMessages damages recorded messages in several ways. Decode must return the right
+// reason for each.
 func TestDroppedMessages(t *testing.T) {
 	v3, v2 := recorded[0], recorded[3]
 	for _, c := range []struct {
@@ -153,8 +154,8 @@ func TestOddMessages(t *testing.T) {
 	}
 }
 
-// FuzzDecode decodes any message. Decode must not panic. An accepted message must decode to the
-// same advert after it is encoded again.
+// FuzzDecode decodes arbitrary messages. Decode must not panic. An accepted message must decode to
+// the same advert after it is encoded again.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)

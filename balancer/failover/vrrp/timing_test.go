@@ -9,7 +9,7 @@ import (
 
 // TestTimingInequalities checks all legal intervals and numbers of down adverts. If an owner stops
 // or can no longer send adverts, its gate must close before the fastest backup takes over. A
-// healthy owner must have time left.
+// healthy owner's advert may be late by a whole interval before the gate closes.
 func TestTimingInequalities(t *testing.T) {
 	check := func(g vrrp.Group) {
 		a, k, gate := g.Interval, time.Duration(max(g.DownAdverts, 3)), vrrp.GateTime([]vrrp.Group{g})

@@ -18,22 +18,24 @@ const (
 	gateTime = interval / 2
 )
 
-// The mistakes that the model must find.
+// These are the mistakes that the model must find.
 const (
 	gateless        = "kernels have no gate"
 	refreshesLapsed = "the refresher overlooks a lapse"
 )
 
-// world is two hosts with their kernels on one network, in virtual time.
+// world simulates two hosts with their kernels on one network, in virtual time.
 type world struct {
 	now   local.Time
 	hosts []*host
 	// mistake is the rule that the world breaks, or "".
 	mistake string
-	// packets holds the packets in transit. later holds the inputs of a later time.
+	// packets holds the packets in transit. later holds inputs that the nodes will receive at a
+	// later time.
 	packets []packet
 	later   []laterInput
-	// spoil changes the packets of a host in transit. If nil, packets are not changed.
+	// spoil changes the packets of a host while they are in transit. If nil, packets are not
+	// changed.
 	spoil func(from *host, d *vrrp.Datagram)
 	// random delays packets by up to 5 ms. If nil, the delay is 1 ms.
 	random *rand.Rand
@@ -59,7 +61,7 @@ type packet struct {
 	d  vrrp.Datagram
 }
 
-// host is a kernel with a gate and a VIP, and a process with three threads.
+// host simulates a kernel with a gate and a VIP, and a process with three threads.
 type host struct {
 	w     *world
 	group vrrp.Group
@@ -69,7 +71,7 @@ type host struct {
 	bound                   bool
 	loop, worker, refresher thread
 	inbox                   []func(local.Time) []local.Action
-	// opened, refreshed and deadline belong to the refresher.
+	// opened, refreshed and deadline are the state of the refresher.
 	opened              bool
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
@@ -78,7 +80,8 @@ type host struct {
 	acts  int
 	fault fault
 	down  bool
-	// adverts holds the act of each advert. lost holds the adverts that do not arrive.
+	// adverts holds the number of the act that sent each advert. The function lost reports whether
+	// the n-th advert does not arrive.
 	adverts []int
 	lost    func(n int) bool
 }
@@ -95,7 +98,7 @@ type fault struct {
 	act  int
 	do   func(h *host)
 	// lasts is the duration of the fault. If 0, the process never continues. hangs reports whether
-	// only one of its threads pauses.
+	// only one of the process's threads pauses.
 	lasts time.Duration
 	hangs bool
 }
@@ -109,7 +112,7 @@ func newWorld(groups ...vrrp.Group) *world {
 	return w
 }
 
-// start starts a process, which first closes the gate and removes the VIP.
+// start starts a new process. The process first closes the gate and removes the VIP.
 func (h *host) start() {
 	h.w.notef("%s starts", h.group.Link.Source)
 	h.gate, h.bound, h.opened, h.down, h.inbox = 0, false, false, false, nil
@@ -190,7 +193,7 @@ func (h *host) input(f func(local.Time) []local.Action) {
 	}
 }
 
-// step performs the possible acts of each thread in this millisecond.
+// step performs the acts that each thread can perform in this millisecond.
 func (h *host) step() {
 	if h.node == nil || h.down || h.w.now < h.busy && len(h.inbox) == 0 && len(h.loop.todo)+len(h.worker.todo)+len(h.refresher.todo) == 0 {
 		return
@@ -231,7 +234,8 @@ func (h *host) act(t *thread, n int) {
 	}
 }
 
-// check is the refresher's work: it checks the deadline in one act, and refreshes in another.
+// check performs the refresher's work. It checks the deadline in one act, and refreshes the gate in
+// another.
 func (h *host) check() {
 	at := h.w.now
 	h.checked = at
@@ -246,7 +250,7 @@ func (h *host) check() {
 	}
 }
 
-// next returns the next input of the loop. A lapse precedes all other inputs.
+// next returns the next input of the node's loop. A lapse of the gate precedes all other inputs.
 func (h *host) next() func(local.Time) []local.Action {
 	if late := h.w.now.Since(h.refreshed); h.opened && late > gateTime*4/5 {
 		h.opened = false
@@ -282,7 +286,7 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 	}
 }
 
-// probe asks the other hosts for VIPs.
+// probe asks the other host whether it has the VIP, and delivers the answer later.
 func (h *host) probe(a local.Probe) {
 	found := map[netip.Addr]string{}
 	for _, other := range h.w.hosts {
@@ -350,7 +354,7 @@ func (h *host) work(a local.Action) {
 	}
 }
 
-// The faults of a process. A hung worker never performs another action.
+// The following functions are the faults of a process. A hung worker never performs another action.
 func kill(h *host) { h.down = true }
 func stopFor(d time.Duration) func(h *host) {
 	return func(h *host) {
@@ -362,7 +366,7 @@ func stopFor(d time.Duration) func(h *host) {
 func hangLoop(h *host)   { h.loop.stopped = h.w.now.Add(time.Hour) }
 func hangWorker(h *host) { h.worker.stopped = h.w.now.Add(time.Hour) }
 
-// pair returns the groups of two hosts with priorities.
+// pair returns the groups of two hosts with the priorities a and b.
 func pair(a, b uint8, preempt time.Duration) []vrrp.Group {
 	var all []vrrp.Group
 	for i, priority := range []uint8{a, b} {
