@@ -24,7 +24,7 @@ func (color) Values() []string { return []string{"red", "green"} }
 
 func (color) Synonyms() map[string]string { return map[string]string{"rubyred": "red"} }
 
-// shout has its own UnmarshalText.
+// shout is a type with its own UnmarshalText, which accepts only upper-case text.
 type shout struct{ text string }
 
 func (s *shout) UnmarshalText(text []byte) error {
@@ -145,7 +145,8 @@ name = "only the name"
 [optional]
 `
 
-// TestInto decodes every type of field from TOML and JSON. Both must return the same values.
+// TestInto decodes every type of field from TOML and from JSON. Both must result in the same
+// values.
 func TestInto(t *testing.T) {
 	zero := time.Duration(0)
 	want := &config{
@@ -290,7 +291,7 @@ func TestFormatDuration(t *testing.T) {
 	}
 }
 
-// BenchmarkInto decodes a list of 100,000 tables.
+// BenchmarkInto measures the decoding of a list of 100,000 tables.
 func BenchmarkInto(b *testing.B) {
 	items := make([]map[string]any, 100_000)
 	for i := range items {
@@ -328,7 +329,7 @@ func TestTableOfTables(t *testing.T) {
 	}
 }
 
-// loneList may be written as a single element.
+// loneList is a list type whose only element may be written without the list.
 type loneList []struct {
 	Name string `toml:"name"`
 }

@@ -10,7 +10,8 @@ import (
 )
 
 // TestCombine combines random states. The verdict must follow from the counts of the verdicts. The
-// deciding check must have this verdict since the time at which the combined verdict began.
+// time of the combined verdict must be the time at which the verdicts of the checks first led to
+// it.
 func TestCombine(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	verdicts := []balancer.Verdict{balancer.HealthUnknown, balancer.HealthUp, balancer.HealthDown}
@@ -49,7 +50,7 @@ func TestCombine(t *testing.T) {
 			}
 			turning = turning || s.Verdict == want && s.Turning()
 			if s.Verdict == want && (want == alone && s.Since.Before(got.Since) || want == together && s.Since.After(got.Since)) {
-				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want the moment of the verdict", seed, states, need, got.Since)
+				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want the time of the verdict", seed, states, need, got.Since)
 			}
 		}
 		if got.Turning() != turning {
@@ -58,8 +59,8 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// TestCombineAssumed combines verdicts of other nodes with a verdict of this node. The result must
-// be assumed unless this node's own results are sufficient for it.
+// TestCombineAssumed combines assumed verdicts with a verdict of this node's own check. The result
+// must be assumed unless this node's own results are sufficient for it.
 func TestCombineAssumed(t *testing.T) {
 	up, down := health.State{Verdict: balancer.HealthUp}, health.State{Verdict: balancer.HealthDown}
 	assumed := func(s health.State) health.State { s.Assumed = true; return s }

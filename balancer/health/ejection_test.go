@@ -13,12 +13,12 @@ import (
 	"vipd/test/wait"
 )
 
-// life is the reference model of one endpoint. It advances in steps of a second.
+// life is a reference model of the ejections of one endpoint. It advances in steps of one second.
 type life struct {
 	is            bool // reports whether this is an endpoint
 	failed, count int
-	quiet         int // seconds for which no failure counts
-	out, left     int // duration of the ejection in seconds, and the seconds left; left is 0 if it is not ejected
+	quiet         int // seconds until another failure counts
+	out, left     int // seconds since the start of the ejection, and seconds left; left is 0 if the endpoint is not ejected
 	idle          int // seconds without an ejection since the last ejection was forgiven
 	passed        int
 }
@@ -78,7 +78,8 @@ func (l *life) check(r health.EjectionRules, passed bool, rise int) {
 	}
 }
 
-// lives are the endpoints of a service in order. At most half of them may be out.
+// lives are the models of a service's endpoints, in order. At most half of the endpoints may be
+// ejected or down.
 type lives []life
 
 func (l lives) room() int {
@@ -94,7 +95,7 @@ func (l lives) room() int {
 	return able/2 - out
 }
 
-// lift ends the latest ejections while too many endpoints are ejected.
+// lift ends the latest ejections as long as too many endpoints are ejected.
 func (l lives) lift(r health.EjectionRules) {
 	for l.room() < 0 {
 		latest := -1
@@ -111,7 +112,8 @@ func member(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{192, 168, 1, byte(i)}), Port: 8080}
 }
 
-// TestEjectionsMatchModel compares random histories with the reference model.
+// TestEjectionsMatchModel runs random histories. Ejections must agree with the reference model
+// after each step.
 func TestEjectionsMatchModel(t *testing.T) {
 	rules := health.EjectionRules{Failures: 3, Apart: 2 * time.Second, Base: 10 * time.Second, Max: 30 * time.Second, Forgive: 40 * time.Second}
 	ejections := 0
@@ -188,7 +190,7 @@ func TestEjectionsMatchModel(t *testing.T) {
 	}
 }
 
-// roomBut returns the room left by the ejections of e.
+// roomBut returns the budget that is left after the ejections of e.
 func (l lives) roomBut(e *health.Ejections) int {
 	able := 0
 	for i := range l {
@@ -217,8 +219,8 @@ func (l lives) next(now time.Time) (next time.Time) {
 	return next
 }
 
-// TestEjectionEndReasons ends ejections in every way, with vipd's rules. Each end must have its
-// reason.
+// TestEjectionEndReasons ends ejections for each possible reason, with vipd's rules. Each end must
+// report its reason.
 func TestEjectionEndReasons(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	room := 1

@@ -11,7 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// model is the reference: it keeps every result and computes each answer from all of them.
+// model is a reference model of State. It keeps every result, and computes each answer from all
+// results.
 type model struct {
 	rules   health.Rules
 	results []health.Result // the results that count
@@ -23,7 +24,7 @@ func (m *model) add(r health.Result) {
 	}
 }
 
-// row returns the number of equal results in a row that end with result i.
+// row returns the number of equal results in a row up to and including result i.
 func (m *model) row(i int) int {
 	n := 1
 	for i-n >= 0 && m.results[i-n].Outcome == m.results[i].Outcome {
@@ -32,8 +33,8 @@ func (m *model) row(i int) int {
 	return n
 }
 
-// verdict returns the verdict after n results: the verdict of the latest run that was long enough.
-// For the first verdict, a single result is enough.
+// verdict returns the verdict after n results. It follows from the latest row of equal results that
+// was long enough. For the first verdict, a single result is sufficient.
 func (m *model) verdict(n int) balancer.Verdict {
 	for i := n - 1; i >= 0; i-- {
 		passed := m.results[i].Outcome == health.Passed
@@ -98,8 +99,8 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestStateMatchesModel compares random histories with the reference. Results are in runs, and some
-// histories start with the verdict of other nodes.
+// TestStateMatchesModel runs random histories, some of which start with the verdict of other nodes.
+// State must agree with the reference model after each result.
 func TestStateMatchesModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -206,7 +207,7 @@ func TestChecksAreSpread(t *testing.T) {
 }
 
 // TestRestoreContinuesRow saves a state during a row of contrary results, and restores it. The row
-// must continue.
+// must continue after the restore.
 func TestRestoreContinuesRow(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	now := time.Unix(1_700_000_000, 0)
@@ -227,7 +228,7 @@ func TestRestoreContinuesRow(t *testing.T) {
 		age  time.Duration
 		want balancer.Verdict // after another failure
 	}{
-		{-time.Second, balancer.HealthDown}, // unknown state: the first result decides
+		{-time.Second, balancer.HealthDown}, // the saved state is ignored, so the first result decides
 		{time.Second, balancer.HealthDown},  // the third failure in a row
 		{2 * time.Minute, balancer.HealthDown},
 	} {
@@ -235,10 +236,10 @@ func TestRestoreContinuesRow(t *testing.T) {
 		r := kept.Restore(rules, 1, time.Time{}, at, rules.Interval)
 		fresh := c.age < 0 || c.age > time.Minute
 		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Cause != "passed" || r.Streak != 2 || r.Last.Text != "failed") {
-			t.Errorf("after %s: restored %+v", c.age, r)
+			t.Errorf("after %s: restored state = %+v, want the saved state only if it is recent", c.age, r)
 		}
 		if wait := r.Due.Sub(at); wait < 0 || wait >= rules.Interval {
-			t.Errorf("after %s: due in %s", c.age, wait)
+			t.Errorf("after %s: next check is due in %s, want within the interval", c.age, wait)
 		}
 		if got := r.After(rules, health.Result{Outcome: health.Failed, Began: r.Due}).Verdict; got != c.want {
 			t.Errorf("after %s and another failure: verdict = %q, want %q", c.age, got, c.want)
@@ -256,12 +257,12 @@ func TestRestoreContinuesRow(t *testing.T) {
 	junk := kept
 	junk.Verdict = "sideways"
 	if r := junk.Restore(rules, 1, time.Time{}, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
-		t.Errorf("a state with an unknown verdict was restored: %+v", r)
+		t.Errorf("restored state of an invalid verdict = %+v, want an unknown verdict", r)
 	}
 }
 
-// TestChangedCheckKeepsVerdict changes a check. It must continue with the verdict of the former
-// check.
+// TestChangedCheckKeepsVerdict replaces a check. The new check must continue with the verdict of
+// the former check.
 func TestChangedCheckKeepsVerdict(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
@@ -278,8 +279,8 @@ func TestChangedCheckKeepsVerdict(t *testing.T) {
 	}
 }
 
-// TestExpedite expedites a check. It must be due earlier, but not before the fast interval has
-// passed.
+// TestExpedite expedites a check. The check must be due earlier, but not before the fast interval
+// has passed.
 func TestExpedite(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)

@@ -70,7 +70,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestEndpointChecks gives endpoints their own port to check, and excludes one endpoint from
+// TestEndpointChecks sets a separate health port for endpoints, and excludes one endpoint from
 // checks. The targets must follow these settings.
 func TestEndpointChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.TCPHealth, Port: 9000}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
@@ -86,8 +86,8 @@ func TestEndpointChecks(t *testing.T) {
 }
 
 // TestProxyHeaders checks a service with proxy_protocol at several ports. Checks of a port that
-// clients reach over TCP must have the header. Other checks, and all checks in a mode without the
-// header, must not.
+// clients reach over TCP must send the header. Other checks, and all checks in a mode that does not
+// send the header, must not.
 func TestProxyHeaders(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 53, TargetPort: 8053, Protocol: balancer.UDP}
@@ -114,7 +114,7 @@ func TestProxyHeaders(t *testing.T) {
 			var in balancer.Inputs
 			in.Services = in.Services.Set("web", s)
 			var targets health.Targets
-			for _, able := range []bool{!c.able, c.able} { // a switch of the mode in between
+			for _, able := range []bool{!c.able, c.able} { // switches the mode in between
 				env := balancer.Env{Capabilities: balancer.Capabilities{ProxyProtocol: able}}
 				got := targets.Next(&env, &in).At(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 8080})
 				if want := c.want; able == c.able && got.Header != want {
@@ -125,7 +125,8 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
-// TestEtcdExecChecks uses exec checks from etcd. They must run only if the node allows it.
+// TestEtcdExecChecks computes the targets of services from etcd with exec checks. They must be
+// checked only if the node allows such checks.
 func TestEtcdExecChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
@@ -156,8 +157,8 @@ func TestEtcdTLSFiles(t *testing.T) {
 	}
 }
 
-// TestEtcdExecUser names a user for exec checks from etcd. They must run only as nobody, here and
-// on other nodes.
+// TestEtcdExecUser names users for exec checks from etcd. Only checks that run as nobody may run,
+// here and on other nodes.
 func TestEtcdExecUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
 		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
@@ -174,8 +175,8 @@ func TestEtcdExecUser(t *testing.T) {
 	}
 }
 
-// TestFleetTargets requests checks by the fleet. They must be shared only for services in etcd,
-// including exec checks, because other nodes may run them.
+// TestFleetTargets requests checks by the fleet. Only checks of services in etcd must be shared,
+// including exec checks, because other nodes may be allowed to run them.
 func TestFleetTargets(t *testing.T) {
 	for _, c := range []struct {
 		kind          balancer.HealthType
@@ -203,8 +204,8 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestIncrementalTargets runs random histories. The incremental result must equal a result from
-// scratch.
+// TestIncrementalTargets runs random histories. The incremental result must equal a result that is
+// computed from scratch.
 func TestIncrementalTargets(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -294,7 +295,7 @@ func manyChecked(n int) (in balancer.Inputs) {
 }
 
 // TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only services
-// with an endpoint there may be read again.
+// with an endpoint at the address may be computed again.
 func TestChangedAddressMovesFewTargets(t *testing.T) {
 	in := manyChecked(500)
 	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
@@ -307,7 +308,7 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 			var targets health.Targets
 			targets.Next(&balancer.Env{}, &in)
 			if n := targets.Dirty(&env, &in); n != want {
-				t.Errorf("%s %s: %d services are read again, want %d", what, a, n, want)
+				t.Errorf("%s %s: %d services are computed again, want %d", what, a, n, want)
 			}
 			for target := range snap.Diff(targets.Next(&env, &in), new(health.Targets).Next(&env, &in)) {
 				t.Errorf("%s %s: %s differs from an answer from scratch", what, a, target)
@@ -316,8 +317,8 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress adds an address without endpoints to the host and to another node, with
-// 10,000 services.
+// BenchmarkUnrelatedAddress measures a change to an address that has no endpoints, with 10,000
+// services.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyChecked(10_000)
 	var targets health.Targets

@@ -18,8 +18,8 @@ func consistentSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// TestHashEqualsFNV compares the hash with the standard library's, and equivalent addresses with
-// each other.
+// TestHashEqualsFNV hashes addresses. The hashes must equal the FNV hashes of the standard library
+// with Mix applied, and equivalent addresses must have the same hash.
 func TestHashEqualsFNV(t *testing.T) {
 	a := netip.MustParseAddrPort("[fd00::1:2]:8080")
 	h := fnv.New64a()
@@ -33,7 +33,7 @@ func TestHashEqualsFNV(t *testing.T) {
 		t.Errorf("got %x for %s, want %x", got, a, want)
 	}
 	if hashAddrPort(netip.MustParseAddrPort("[fe80::1%a]:80")) == hashAddrPort(netip.MustParseAddrPort("[fe80::1%b]:80")) {
-		t.Error("hashes of backends in two zones are equal")
+		t.Error("hashes of backends in two zones are equal, want different hashes")
 	}
 	for _, same := range [][2]string{{"192.0.2.1", "::ffff:192.0.2.1"}, {"fe80::1%eth0", "fe80::1%3"}} {
 		if got, want := hashAddr(netip.MustParseAddr(same[1])), hashAddr(netip.MustParseAddr(same[0])); got != want {
@@ -53,7 +53,7 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	} {
 		p := New(s, backends, nil)
 		for n := range want {
-			// Client and VIP vary, or dh would always return the same answer.
+			// Both the client and the VIP vary. Otherwise dh would always choose the same backend.
 			f := Flow{Client: clientOf(n * 7919), VIP: clientOf(n * 104729)}
 			if got := p.Pick(f, func(i int) bool { return i == 6 }); got != want[n] {
 				t.Errorf("%s: flow %d: got %d, want %d", s, n, got, want[n])
@@ -62,7 +62,8 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	}
 }
 
-// TestLogarithm compares the logarithm with the standard library's.
+// TestLogarithm computes logarithms of many numbers. They must equal the results of math.Log to
+// within rounding.
 func TestLogarithm(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	for range 100000 {
@@ -108,8 +109,8 @@ func TestHashKeepsClients(t *testing.T) {
 	}
 }
 
-// TestHashSpreadsByWeight picks for neighbouring IPv4 clients, and for IPv6 clients of different
-// networks. Shares must follow the weights.
+// TestHashSpreadsByWeight picks backends for neighbouring IPv4 clients, and for IPv6 clients of
+// different networks. The shares of the backends must follow their weights.
 func TestHashSpreadsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	for range wait.Soak(4, 12) {
@@ -118,7 +119,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 			p := New(s, active(weights...), nil)
 			v4, v6, shares := make([]int, len(weights)), make([]int, len(weights)), weights
 			if m, ok := p.(*maglev); ok {
-				// TestMaglevSlotsFollowWeights compares the table's shares with the weights.
+				// The table's shares are approximate, and TestMaglevSlotsFollowWeights compares
+				// them with the weights.
 				shares = make([]int, len(weights))
 				for _, i := range maglevSlots(m.members) {
 					shares[i]++
@@ -137,8 +139,8 @@ func TestHashSpreadsByWeight(t *testing.T) {
 }
 
 // TestHashMovesFewClients removes, skips and restores a backend. sh must move only the clients of
-// this backend, and mh a few percent of other clients. The clients must move in proportion to the
-// weights of their new backends.
+// this backend, and mh may also move a few percent of the other clients. The clients must move in
+// proportion to the weights of their new backends.
 func TestHashMovesFewClients(t *testing.T) {
 	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))

@@ -25,7 +25,7 @@ func addressOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}), 8080)
 }
 
-// active returns Active backends of these weights, in the order of their addresses.
+// active returns Active backends with the given weights, in the order of their addresses.
 func active(weights ...int) []balancer.Backend {
 	backends := make([]balancer.Backend, len(weights))
 	for i, w := range weights {
@@ -37,7 +37,7 @@ func active(weights ...int) []balancer.Backend {
 // even returns n backends of weight 1.
 func even(n int) []balancer.Backend { return active(slices.Repeat([]int{1}, n)...) }
 
-// without returns backends without number i.
+// without returns the list backends without its element i.
 func without(backends []balancer.Backend, i int) []balancer.Backend {
 	return slices.Delete(slices.Clone(backends), i, i+1)
 }
@@ -65,8 +65,8 @@ func flowOf(n int) Flow {
 // skipping returns a function that skips the members in set.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails the test if counts are very unlikely (one in millions) for draws with these
-// weights.
+// chiSquare fails the test if random draws with the given weights would be very unlikely (one in
+// millions) to result in counts.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0
@@ -92,7 +92,7 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 }
 
 // TestPickChoosesUsableBackend runs every scheduler with random states, skips and generations. A
-// picked backend must be Active, have a weight and not be skipped. There must be no pick only if no
+// picked backend must be Active, have a weight and not be skipped. Pick may return -1 only if no
 // backend is left.
 func TestPickChoosesUsableBackend(t *testing.T) {
 	states := []balancer.BackendState{
@@ -153,8 +153,8 @@ func TestBackendOrderIsIrrelevant(t *testing.T) {
 	}
 }
 
-// TestConcurrentPicks picks in several goroutines while new generations are created. The exact
-// schedulers must stay exact.
+// TestConcurrentPicks picks in several goroutines while new generations are created. The shares of
+// schedulers that are exact must stay exact.
 func TestConcurrentPicks(t *testing.T) {
 	const workers, cycles = 8, 40
 	for _, s := range schedulers() {
@@ -220,8 +220,8 @@ func ExampleNew() {
 	// 192.168.1.11:80
 }
 
-// TestSharesByWeight gives an endpoint nine tenths of the weight. It must get nine tenths of the
-// connections with exactly the schedulers that share by weight.
+// TestSharesByWeight gives one of two endpoints nine tenths of the weight. The endpoint must get
+// nine tenths of the connections if SharesByWeight is true for the scheduler, and only then.
 func TestSharesByWeight(t *testing.T) {
 	for _, s := range schedulers() {
 		var loads [2]int64

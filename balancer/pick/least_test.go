@@ -9,7 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// cost returns the cost by the definition of a least-connection scheduler, for load c and weight w.
+// cost returns the cost of a member with load c and weight w, according to the definition of a
+// least-connection scheduler.
 func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	switch {
 	case s == balancer.LeastConn:
@@ -17,7 +18,7 @@ func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	case s == balancer.WeightedLeastConn:
 		return big.NewRat(c, w)
 	case s == balancer.NeverQueue && c == 0:
-		return big.NewRat(-1, 1) // before all others, with equal cost
+		return big.NewRat(-1, 1) // idle members come before all others, and have equal costs
 	}
 	return big.NewRat(c+1, w)
 }
@@ -26,8 +27,8 @@ func leastSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue}
 }
 
-// TestLeastPicksMinimum compares picks with all other members. No member that is not skipped may
-// cost less.
+// TestLeastPicksMinimum compares the cost of each pick with the costs of all members. No member
+// that is not skipped may have a lower cost.
 func TestLeastPicksMinimum(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		t.Run(string(s), func(t *testing.T) {
@@ -58,7 +59,8 @@ func TestLeastPicksMinimum(t *testing.T) {
 	}
 }
 
-// TestLeastRotatesTies picks among equal members, also across generations. Their picks must rotate.
+// TestLeastRotatesTies picks among members of equal cost, also across generations. The picks must
+// rotate among the members.
 func TestLeastRotatesTies(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		loads := []int64{7, 0, 0, 9, 0}
@@ -75,8 +77,8 @@ func TestLeastRotatesTies(t *testing.T) {
 	}
 }
 
-// TestLeastFollowsWeights keeps all connections open. Their numbers must follow the weights, and be
-// equal with lc.
+// TestLeastFollowsWeights keeps all connections open. The members' numbers of connections must
+// follow the weights, or be equal with lc.
 func TestLeastFollowsWeights(t *testing.T) {
 	weights := []int{1, 2, 3, 4}
 	for _, s := range leastSchedulers() {

@@ -15,8 +15,8 @@ import (
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
-	// With 1.9 slots each, 990 backends would leave too much to the ten others if 1.9 were cut to
-	// 1.
+	// Each of 990 backends should get 1.9 slots. If 1.9 were rounded down to 1, the other ten
+	// backends would get too many slots.
 	tables = append(tables, append(slices.Repeat([]int{63640}, 10), slices.Repeat([]int{19}, 990)...))
 	for range 12 {
 		tables = append(tables, someWeights(r, 1+r.IntN(1000)))
@@ -39,8 +39,8 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestMaglevPriceLimitsWork computes prices. The price must be the greatest weight, halved only
-// as often as the limit of visits requires.
+// TestMaglevPriceLimitsWork computes prices. The price must be the greatest weight, halved only as
+// often as the limit on visits requires.
 func TestMaglevPriceLimitsWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 18))
 	for range 200 {
@@ -99,10 +99,10 @@ func TestMaglevSharesTables(t *testing.T) {
 	slices.Reverse(drained)
 	q := Next(p, balancer.Maglev, drained, nil).(*maglev)
 	if p.table != q.table {
-		t.Error("the same members got a new table, want the old table")
+		t.Error("the same members have a new table, want the old table")
 	}
 	if got := Next(q, balancer.Maglev, active(2, 4), nil).(*maglev); got.table == q.table {
-		t.Error("new weights got the old table, want a new table")
+		t.Error("members with new weights have the old table, want a new table")
 	}
 	for n := range 1000 {
 		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {
@@ -111,8 +111,9 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 }
 
-// TestMaglevSkipsBackends skips backends, few or almost all. Their clients must move to the other
-// backends in proportion to the weights, and to the same backends each time.
+// TestMaglevSkipsBackends skips a few backends, or almost all. The clients of skipped backends must
+// move to the other backends in proportion to the weights, and each client must always move to the
+// same backend.
 func TestMaglevSkipsBackends(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)

@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// seededRandom returns the random picker with draws that are the same in every run.
+// seededRandom returns a random picker that draws from r, so its picks are the same in every run.
 func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
 	p := newRandom(candidatesOf(active(weights...)))
 	p.draw = r.Int64N

@@ -8,7 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestRoundRobinIgnoresWeights gives backends different weights. Each must get every n-th pick.
+// TestRoundRobinIgnoresWeights gives n backends different weights. Each backend must get every n-th
+// pick.
 func TestRoundRobinIgnoresWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {
@@ -36,7 +37,7 @@ func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 }
 
 // TestRoundRobinContinuesAfterChanges makes a new generation at every pick, while other backends
-// join and leave. Remaining backends must get the same number of picks to within one.
+// join and leave. The numbers of picks of the remaining backends may differ by at most one.
 func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000
@@ -63,8 +64,8 @@ func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	}
 }
 
-// TestRoundRobinKeepsPosition makes generations without members or picks. They must keep the
-// position.
+// TestRoundRobinKeepsPosition makes generations that have no members, or no picks. The position
+// must survive them.
 func TestRoundRobinKeepsPosition(t *testing.T) {
 	for _, s := range []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.LeastConn} {
 		p := New(s, even(3), nil)

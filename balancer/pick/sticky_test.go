@@ -12,7 +12,7 @@ import (
 	"vipd/balancer"
 )
 
-// stickyModel is the table as a list, the oldest first.
+// stickyModel is a reference model of Sticky: a list of clients, the oldest first.
 type stickyModel struct {
 	timeout time.Duration
 	limit   int
@@ -25,7 +25,8 @@ type stickyBinding struct {
 	last    time.Time
 }
 
-// expire drops at most two expired entries. Other expired entries are never returned.
+// expire drops at most two expired entries, as Sticky does. Expired entries that remain are never
+// returned.
 func (m *stickyModel) expire(now time.Time) {
 	for n := 0; n < 2 && len(m.list) > 0 && now.Sub(m.list[0].last) >= m.timeout; n++ {
 		m.list = m.list[1:]
@@ -64,7 +65,8 @@ func (m *stickyModel) setTimeout(timeout time.Duration) {
 	}
 }
 
-// TestStickyMatchesModel compares random histories with the list. All answers must be equal.
+// TestStickyMatchesModel runs random histories on a Sticky and on its model. All answers must be
+// equal.
 func TestStickyMatchesModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(17, seed))
@@ -124,8 +126,8 @@ func checkSticky(t *testing.T, s *Sticky) {
 	}
 }
 
-// TestStickyTimeoutStartsAtLastConnection looks clients up and connects them. Only connections must
-// extend an entry.
+// TestStickyTimeoutStartsAtLastConnection looks a client up and stores its connections. Only new
+// connections may restart the timeout.
 func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
 	client, backend := clientOf(1).Addr(), addressOf(1)
@@ -141,7 +143,7 @@ func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	}
 	s.Store(client, backend, at(20))
 	s.Store(client, backend, at(29))
-	s.Store(client, backend, at(28)) // as from a goroutine that read the clock earlier
+	s.Store(client, backend, at(28)) // like a goroutine that read the clock earlier
 	if got, ok := s.Lookup(client, at(38)); !ok || got != backend {
 		t.Errorf("Lookup 9s after the last connection = %v %v, want %v", got, ok, backend)
 	}
@@ -161,7 +163,7 @@ func TestStickyTableIsLimited(t *testing.T) {
 		t.Errorf("clients = %d, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
-		t.Error("an old client exists, want only the latest 1000")
+		t.Error("an old client is still in the table, want only the latest 1000")
 	}
 	if _, ok := s.Lookup(clientOf(4000).Addr(), now); !ok {
 		t.Error("one of the latest 1000 clients is missing")
@@ -175,8 +177,8 @@ func TestStickyTableIsLimited(t *testing.T) {
 	}
 }
 
-// TestStickyMovesClients connects clients while their backend is unusable. They must move, and
-// clients that did not connect must find it again.
+// TestStickyMovesClients connects some clients while their backend is unusable. These clients must
+// stay at their new backend, and the other clients must find their old backend again.
 func TestStickyMovesClients(t *testing.T) {
 	s, now := NewSticky(time.Minute, 0), time.Unix(1700000000, 0)
 	moved, waited, old, other := clientOf(1).Addr(), clientOf(2).Addr(), addressOf(1), addressOf(2)
@@ -190,8 +192,8 @@ func TestStickyMovesClients(t *testing.T) {
 	}
 }
 
-// TestStickyConcurrentUse uses one table in several goroutines. Their clients must not affect each
-// other.
+// TestStickyConcurrentUse uses one table in several goroutines with different clients. The
+// goroutines must not affect each other's clients.
 func TestStickyConcurrentUse(t *testing.T) {
 	s := NewSticky(time.Hour, 0)
 	var wg sync.WaitGroup

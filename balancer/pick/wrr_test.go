@@ -41,7 +41,8 @@ func (l *literal) best(out []bool) int {
 	return best
 }
 
-// TestWeightedIsSmoothRoundRobin compares each pick with the definition, with and without skips.
+// TestWeightedIsSmoothRoundRobin picks with random weights, with and without skips. Each pick must
+// equal the pick of the direct implementation.
 func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 60 {
@@ -109,7 +110,7 @@ func gcd(a, b int) int {
 }
 
 // TestWeightedNoCatchUpAfterSkip skips a full member for a while. The other members must share its
-// picks by weight, and the member must not catch up later.
+// picks by weight, and the full member must not catch up later.
 func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
 	counts := make([]int, 4)
@@ -181,8 +182,8 @@ func TestWeightedSharesDespiteChanges(t *testing.T) {
 	}
 }
 
-// TestWeightedReplacedMembers replaces the members that wait for their turn. Members that were
-// picked must not be behind the new members.
+// TestWeightedReplacedMembers replaces the members that have not been picked yet. The members that
+// were already picked must get their next turn before the new members.
 func TestWeightedReplacedMembers(t *testing.T) {
 	backends := even(15)
 	p := New(balancer.WeightedRoundRobin, backends[:10], nil)
@@ -199,7 +200,7 @@ func TestWeightedReplacedMembers(t *testing.T) {
 	}
 }
 
-// TestWeightedNewMember adds a member. It must get its share from then on, without a burst
+// TestWeightedNewMember adds a member. From then on, the member must get its share, without a burst
 // or a pause.
 func TestWeightedNewMember(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, even(9), nil)

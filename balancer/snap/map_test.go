@@ -15,8 +15,8 @@ type key int
 
 func (k key) Compare(other key) int { return cmp.Compare(k, other) }
 
-// TestHistories compares the map with a builtin map over random histories, and each version's Diff
-// with a comparison from scratch.
+// TestHistories makes random changes to a map and to a builtin map. Both must stay equal, and Diff
+// must agree with a comparison of all entries.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -54,7 +54,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	got := slices.Collect(m.Keys())
 	if !slices.IsSorted(got) {
-		t.Fatalf("seed %d: keys not in order: %v", seed, got)
+		t.Fatalf("seed %d: keys = %v, want them in order", seed, got)
 	}
 	start := key(len(model) / 2)
 	var from []key
@@ -63,7 +63,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	i, _ := slices.BinarySearch(got, start)
 	if !slices.Equal(from, got[i:]) {
-		t.Fatalf("seed %d: From(%d) = %v, want %v", seed, start, from, got[i:])
+		t.Fatalf("seed %d: all entries from %d on = %v, want %v", seed, start, from, got[i:])
 	}
 	from = nil
 	for k := range m.While(start, func(k key) bool { return k < start+3 }) {
@@ -94,7 +94,7 @@ func checkDiff(t *testing.T, seed uint64, a, b snap.Map[key, int], am, bm map[ke
 	}
 }
 
-// TestUnchanged sets and deletes entries without a change. The same map must be returned.
+// TestUnchanged sets and deletes entries without effect. Set and Delete must return the same map.
 func TestUnchanged(t *testing.T) {
 	var m snap.Map[key, int]
 	for i := range 100 {
@@ -104,7 +104,7 @@ func TestUnchanged(t *testing.T) {
 		t.Fatal("a change without effect made a new map, want the same")
 	}
 	for range snap.Diff(m, m) {
-		t.Fatal("the diff of a map with itself is not empty")
+		t.Fatal("the diff of a map with itself has an entry, want none")
 	}
 }
 

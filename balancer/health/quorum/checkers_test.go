@@ -19,7 +19,8 @@ func nodes(n int) []balancer.NodeName {
 	return all
 }
 
-// places returns addresses in the order of a fleet: one network after another, with few ports.
+// places returns n addresses like the endpoints of a fleet: consecutive addresses in several
+// networks, with few ports.
 func places(n int) []netip.AddrPort {
 	var all []netip.AddrPort
 	for i := range n {
@@ -29,7 +30,7 @@ func places(n int) []netip.AddrPort {
 }
 
 // TestCheckersSpread chooses checkers for many addresses. Each address must have three checkers, or
-// all nodes, and each node must check about as many addresses as any other. If a node leaves, only
+// all nodes, and each node must check about the same number of addresses. If a node leaves, only
 // its own targets may move, each to one other node.
 func TestCheckersSpread(t *testing.T) {
 	const targets = 10_000
@@ -72,9 +73,9 @@ func TestCheckersSpread(t *testing.T) {
 	}
 }
 
-// TestCheckersNeverChange compares choices with recorded choices, and with the nodes in another
-// order. The choice must depend only on names and addresses, and be the same in all versions of
-// vipd.
+// TestCheckersNeverChange compares choices with recorded choices, and with choices for another
+// order of nodes. The choice must depend only on names and addresses, and must be the same in all
+// versions of vipd.
 func TestCheckersNeverChange(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.168.1.11:8080": "[host20 host10 host8]",

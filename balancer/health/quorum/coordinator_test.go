@@ -28,7 +28,8 @@ type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.VoteKey]time.Time
-	// unchecked holds the time since which no node has checked a target.
+	// unchecked maps each target that no node checks to the time since which no node has checked
+	// it.
 	unchecked map[balancer.Target]time.Time
 }
 
@@ -139,7 +140,7 @@ func differ[K snap.Ordered[K], V comparable](got, want snap.Map[K, V]) (text str
 	return text
 }
 
-// history is the history of one host.
+// history generates random inputs for the coordinator of one host.
 type history struct {
 	r     *rand.Rand
 	round quorum.Round
@@ -192,7 +193,7 @@ func (h *history) change() {
 	h.last = fmt.Sprintf("%s and %s", t, n)
 }
 
-// found returns the verdicts of this host's own checks.
+// found returns the verdicts that this host's own checks reach for the targets in mine.
 func (h *history) found(mine subjects) (out verdicts) {
 	for t, v := range h.own {
 		if mine.Has(t) && v != balancer.HealthUnknown {
@@ -202,8 +203,8 @@ func (h *history) found(mine subjects) (out verdicts) {
 	return out
 }
 
-// assembly is a group of hosts that share a board, on which votes are added and removed one at a
-// time.
+// assembly simulates hosts that share a board. Votes are added to the board and removed from it one
+// at a time.
 type assembly struct {
 	r     *rand.Rand
 	board quorum.Board
@@ -219,7 +220,7 @@ func (a *assembly) join(n balancer.NodeName) {
 	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
 }
 
-// removeNode removes a node with everything under its lease.
+// removeNode removes a node, and everything that it has written under its lease, from the board.
 func (a *assembly) removeNode(n balancer.NodeName) {
 	delete(a.hosts, n)
 	a.board.Nodes = a.board.Nodes.Delete(n)
@@ -230,7 +231,8 @@ func (a *assembly) removeNode(n balancer.NodeName) {
 	}
 }
 
-// readBoard makes a host read the board, and returns its wanted writes and its verdicts.
+// readBoard makes a host read the board. It returns the votes that the host wants to write or
+// delete, and the host's verdicts.
 func (a *assembly) readBoard(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
@@ -252,7 +254,7 @@ func (a *assembly) finds(n balancer.NodeName, t balancer.Target) balancer.Verdic
 	return a.truth[t]
 }
 
-// write performs a host's wanted write.
+// write writes or deletes the vote b, as its host wants.
 func (a *assembly) write(b quorum.VoteKey) {
 	a.clock++
 	if a.hosts[b.Node].Assignments().Has(b.Target) {
@@ -262,8 +264,8 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// writeUntilStable makes all hosts write in random order until nothing is left to write. The
-// function each receives the verdicts of every host.
+// writeUntilStable makes all hosts write in random order until nothing is left to write. It calls
+// each with the verdicts of each host that reads the board.
 func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
@@ -280,9 +282,10 @@ func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	}
 }
 
-// TestVerdictDuringHostChanges adds and removes hosts. One of them finds every target down. With
-// three or more hosts, no host may ever regard a target as down if it is up. A target that fails
-// must finally be down for all hosts, and each target must have three votes left.
+// TestVerdictDuringHostChanges adds and removes hosts while one host finds every target down. With
+// three or more hosts, no host may ever regard a target as down that is up. When the board is
+// stable, all hosts must agree on the true state of each target, and each target must have three
+// votes.
 func TestVerdictDuringHostChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -298,7 +301,7 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 			a.writeUntilStable(func(n balancer.NodeName, all verdicts) {
 				for target, v := range all.All() {
 					if v == balancer.HealthDown && a.truth[target] == balancer.HealthUp {
-						t.Fatalf("seed %d: %s regards %s as down although it is up; votes: %s", seed, n, target, describeVotes(a.board, target))
+						t.Fatalf("seed %d: %s regards %s as down, want up; votes: %s", seed, n, target, describeVotes(a.board, target))
 					}
 				}
 			})

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// ballots parses votes such as "u5 d7": u (up), d (down) or a (abstains), and the second since
-// which the vote holds.
+// ballots parses votes such as "u5 d7". The letter is u (up), d (down) or a (abstains), and the
+// number is the time of the vote in seconds.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -23,8 +23,8 @@ func ballots(text string) []quorum.Vote {
 	return all
 }
 
-// TestDecide decides from votes, with and without an earlier verdict and votes of earlier checkers.
-// The verdict and its time must be as listed.
+// TestDecide calls Decide with votes, with and without an earlier verdict, and with and without
+// votes of former checkers. The verdict and its time must be as listed.
 func TestDecide(t *testing.T) {
 	const none = balancer.HealthUnknown
 	const up, down = balancer.HealthUp, balancer.HealthDown
@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		checkers      int
 		votes, others string
 		want          balancer.Verdict
-		since         int64 // 0 means that the votes have no start
+		since         int64 // 0 means that Decide returns no time
 	}{
 		{"two of three", up, 3, "d5 d7 u1", "", down, 7},
 		{"two of three, the third has not voted", up, 3, "d5 d7", "", down, 7},

@@ -40,8 +40,8 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 
 // TestVerdictSince reads the time of a verdict. For a host that starts, this must be the time when
 // the votes agreed, but not in the future if a clock is ahead. For a host that sees the verdict
-// change, it must be the current time, regardless of the age of the votes. If the board is
-// unreachable, it must not change.
+// change, the time must be the current time, regardless of the age of the votes. While the board is
+// unreachable, the time must not change.
 func TestVerdictSince(t *testing.T) {
 	const second = time.Second
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
@@ -67,9 +67,9 @@ func TestVerdictSince(t *testing.T) {
 	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
 }
 
-// TestMissingVotes deletes votes. A checker without a vote must count until it had enough time to
-// vote, and again as soon as it votes. If no checker votes, each host must decide alone. The time
-// while the board is unreachable must not count.
+// TestMissingVotes deletes votes. A checker without a vote must count until it has had enough time
+// to vote, and again as soon as it votes. If no checker votes, each host must decide alone. Time
+// during which the board is unreachable must not count.
 func TestMissingVotes(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + VoteDelay
 	s := newSitting(2)
@@ -99,7 +99,7 @@ func TestMissingVotes(t *testing.T) {
 }
 
 // TestNoNodeMayCheck removes the last node that may run programs. The verdict must stay until the
-// node had enough time to return, and while the board is unreachable, but no longer.
+// node has had enough time to return, and while the board is unreachable. It must then be dropped.
 func TestNoNodeMayCheck(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
 	s := newSitting(0)
@@ -126,7 +126,7 @@ func TestNoNodeMayCheck(t *testing.T) {
 	s.round.Alone = false
 	check("with the board", time.Second, balancer.HealthDown)
 	if !s.Overdue(s.round.Now.Add(limit)) {
-		t.Error("the verdict never expires, want a round that ends it")
+		t.Error("Overdue() = false at the end of the limit, want true")
 	}
 	check("at the end", limit, balancer.HealthUnknown)
 	s.round.Board.Nodes = programs

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// TestTallyText formats tallies. Each must name the nodes, their causes, and the nodes that did not
-// vote.
+// TestTallyText formats tallies. Each text must name the nodes that voted, the causes of their
+// votes, and the nodes that did not vote.
 func TestTallyText(t *testing.T) {
 	up, down, none := balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown
 	say := func(v balancer.Verdict, cause string) quorum.Vote { return quorum.Vote{Verdict: v, Cause: cause} }

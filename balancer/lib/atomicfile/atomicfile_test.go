@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestWrite replaces a file, and makes another write fail. Readers must see either the old or the
+// TestWrite replaces a file, and makes other writes fail. Readers must see either the old or the
 // complete new text, and no temporary file may remain.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
@@ -34,14 +34,14 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Write(folder, ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("a file replaced a folder, want an error")
+		t.Error("replacing a folder by a file reports no error, want one")
 	}
 	if err := Write(filepath.Join(path, "below"), ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("a file was written below another file, want an error")
+		t.Error("writing a file below another file reports no error, want one")
 	}
 	failure := errors.New("the test's")
 	if err := Write(path, ThisBoot, func(*bufio.Writer) error { return failure }); !errors.Is(err, failure) {
-		t.Errorf("a text that fails: %v", err)
+		t.Errorf("error of a failed write = %v, want the error of the function", err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {
@@ -49,8 +49,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfKilledWrite kills a process in Write. Leftovers must find the temporary file. It
-// must not affect the next Write, and Remove must delete it together with the file.
+// TestLeftoversOfKilledWrite leaves a temporary file, like a process that is killed in Write.
+// Leftovers must find this file. The file must not affect the next Write, and Remove must also
+// delete it.
 func TestLeftoversOfKilledWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
@@ -86,7 +87,7 @@ func TestLeftoversOfKilledWrite(t *testing.T) {
 	}
 	for _, name := range []string{path, path + tempSuffix} {
 		if _, err := os.Lstat(name); !os.IsNotExist(err) {
-			t.Errorf("%s is left: %v", name, err)
+			t.Errorf("%s after Remove: %v, want no file", name, err)
 		}
 	}
 }

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// TestReplace replaces a file through a link. It must have the new text, and its mode and the link
-// must stay. A missing file must be an error.
+// TestReplace replaces a file through a link. The file must have the new text and its old mode, and
+// the link must stay. A missing file must be an error.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := Replace(path, nil); err == nil {
-		t.Error("a missing file was replaced, want an error")
+		t.Error("Replace of a missing file reports no error, want one")
 	}
 	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestReplaceKeepsOwner replaces a file of another user as root. The owner and group must stay.
+// TestReplaceKeepsOwner runs as root, and replaces a file of another user. The owner and group of
+// the file must stay.
 func TestReplaceKeepsOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

@@ -15,14 +15,14 @@ func TestIs(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	if _, err := net.Listen("tcp", l.Addr().String()); !Is(err, syscall.EACCES, syscall.EADDRINUSE) || Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("listening twice: %v", err)
+		t.Errorf("error of the second listener = %v, want EADDRINUSE or EACCES", err)
 	}
 	_ = l.Close()
 	if _, err := net.Dial("tcp", l.Addr().String()); !Is(err, syscall.ECONNREFUSED) || Is(err, syscall.ECONNRESET, syscall.EADDRINUSE) {
-		t.Errorf("connecting to nobody: %v", err)
+		t.Errorf("error of a connection to a closed port = %v, want ECONNREFUSED", err)
 	}
 	if Is(nil, syscall.ECONNREFUSED) || Is(errors.New("connection refused"), syscall.ECONNREFUSED) {
-		t.Error("Is reports true for an error that is not of the system")
+		t.Error("Is() = true for an error that is not a system error, want false")
 	}
 	if n := numberOn("windows", syscall.ECONNREFUSED); n != 10061 {
 		t.Errorf("number on Windows = %d, want 10061", n)
