@@ -11,8 +11,8 @@ import (
 )
 
 // TestAcceptedProxyHeaders compiles a service that reads PROXY headers. Its TCP frontends must
-// admit trusted senders and named clients, and UDP frontends must be unaffected. Modes that can't
-// read headers must not serve TCP.
+// admit only trusted senders and the permitted clients, and UDP frontends must not change. Modes
+// that can't read headers must not serve TCP.
 func TestAcceptedProxyHeaders(t *testing.T) {
 	trusted, ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	s := &balancer.Service{

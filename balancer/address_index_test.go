@@ -11,8 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestChangedAddressConcernsFewServices changes an address of the host, of another node, and a
-// reserved address. Only services that use the address must be compiled again.
+// TestChangedAddressConcernsFewServices changes an address of the host, an address of another node,
+// and a reserved address. Only services that use the changed address must be compiled again.
 func TestChangedAddressConcernsFewServices(t *testing.T) {
 	in := manyServices(1000, 3)
 	for name, s := range in.Services.All() {
@@ -78,8 +78,8 @@ func TestUpdateNodeAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress adds an address that no service uses to the host and to another node,
-// with 10,000 services of ten endpoints.
+// BenchmarkUnrelatedAddress measures a change to an address that no service uses. There are 10,000
+// services with ten endpoints each.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyServices(10_000, 10)
 	for name, s := range in.Services.All() {

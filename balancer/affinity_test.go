@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// scoped returns a frontend with affinity of this scope and backends at these addresses.
+// scoped returns a frontend with affinity of the given scope, and backends at the given addresses.
 func scoped(scope AffinityScope, backends ...string) *Frontend {
 	f := &Frontend{Key: Key{netip.MustParseAddr("10.96.0.1"), 80, TCP}, Service: "web", AffinityTimeout: 1, AffinityScope: scope}
 	for _, b := range backends {
@@ -15,8 +15,8 @@ func scoped(scope AffinityScope, backends ...string) *Frontend {
 	return f
 }
 
-// TestAffinityEndpointFindsBackend stores each backend and finds it again. If several ports share a
-// memory, a frontend with other target ports must find the same endpoints.
+// TestAffinityEndpointFindsBackend converts each backend to its stored form and back. If several
+// ports share a memory, a frontend with other target ports must find the same endpoints.
 func TestAffinityEndpointFindsBackend(t *testing.T) {
 	all := []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:81", "10.0.0.3:80"}
 	others := []string{"10.0.0.1:90", "10.0.0.2:90", "10.0.0.2:99", "10.0.0.3:1"}
@@ -43,8 +43,9 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 	}
 }
 
-// TestAffinityMemoriesOfScopes compares the memories of two services on one VIP. They must share
-// memories according to their scope if their prefixes are equal.
+// TestAffinityMemoriesOfScopes compares the memories of two services on one VIP. Frontends with
+// equal prefixes must share memories according to their scope, and frontends with different
+// prefixes must not.
 func TestAffinityMemoriesOfScopes(t *testing.T) {
 	for _, c := range []struct {
 		scope           AffinityScope
@@ -66,7 +67,8 @@ func TestAffinityMemoriesOfScopes(t *testing.T) {
 	}
 }
 
-// TestAffinityClientGroups masks clients by the prefix. A prefix of 0 must keep the whole address.
+// TestAffinityClientGroups computes the keys of clients. The prefix must mask the address, and a
+// prefix of 0 must keep the whole address.
 func TestAffinityClientGroups(t *testing.T) {
 	for _, c := range []struct {
 		client string

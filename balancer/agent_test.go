@@ -104,8 +104,9 @@ func TestAgentWeights(t *testing.T) {
 	}
 }
 
-// TestAgentsInPanic makes the check of the third of four endpoints fail while agents drain the
-// first and stop the second. Panic mode must only use the third, and the fourth, which is up.
+// TestAgentsInPanic gives a service four endpoints: one drained by its agent, one that its agent
+// reports as down, one with a failing check, and one that is up. In panic, only the last two may
+// get connections.
 func TestAgentsInPanic(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
@@ -121,7 +122,7 @@ func TestAgentsInPanic(t *testing.T) {
 	in.Agents = in.Agents.Set(target(1), balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100}).Set(target(2), balancer.AgentAnswer{State: balancer.AgentDown, Percent: 100})
 	in.Health = in.Health.Set(target(3), balancer.HealthDown).Set(target(4), balancer.HealthUp)
 	for threshold, want := range map[int]string{
-		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // one of two counted endpoints is up, the fourth
+		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // of two counted endpoints, the fourth is up
 		51: "1:draining/0 2:down/0 3:active/1 4:active/1",
 	} {
 		changed := *s
@@ -133,8 +134,7 @@ func TestAgentsInPanic(t *testing.T) {
 	}
 }
 
-// TestIdleByAgents drains all endpoints by their agents. The problem must name the agents as the
-// reason.
+// TestIdleByAgents lets agents drain all endpoints. The problem must name the agents as the reason.
 func TestIdleByAgents(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},

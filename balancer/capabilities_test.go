@@ -11,8 +11,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestUntranslatedForwards compiles services for a mode that leaves packets as they are. It must
-// translate packets that endpoints could not accept, and report why.
+// TestUntranslatedForwards compiles services for a mode with a forwarding method that leaves
+// packets as they are. Frontends whose endpoints could not accept such packets must use nat, and
+// the reason must be reported.
 func TestUntranslatedForwards(t *testing.T) {
 	vip, node := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.168.1.1")
 	same := balancer.Port{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 80}
@@ -71,8 +72,8 @@ func TestUntranslatedForwards(t *testing.T) {
 	}
 }
 
-// TestEndpointsBeyondTheMode uses endpoints with settings that the mode does not support. Each must
-// be reported, whether defined or registered.
+// TestEndpointsBeyondTheMode compiles defined and registered endpoints with settings that the mode
+// does not support. Each such setting must be reported.
 func TestEndpointsBeyondTheMode(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
@@ -190,8 +191,8 @@ func TestSmallWeights(t *testing.T) {
 }
 
 // TestStatelessForwards compiles services for a mode that keeps no state of untranslated
-// connections. It must choose by a hash instead of connections, translate the packets of limited
-// clients, and report both.
+// connections. The mode must choose endpoints by a hash instead of their connections, use nat for
+// services with limits, and report both.
 func TestStatelessForwards(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}

@@ -86,8 +86,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHealth gives verdicts to endpoints in order: u is up, d is down, ? is unknown. The states of
-// the backends must follow from the verdicts.
+// TestHealth gives endpoints the verdicts in a string: u is up, d is down, and ? is unknown. The
+// states of the backends must follow from the verdicts.
 func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		name, verdicts string
@@ -177,8 +177,8 @@ func TestCutConnections(t *testing.T) {
 	}
 }
 
-// TestNodePortConflict lets two services claim a node port on a node with several addresses. The
-// loser must have exactly one problem.
+// TestNodePortConflict makes two services claim the same node port on a node with several
+// addresses. The service that loses must have exactly one problem.
 func TestNodePortConflict(t *testing.T) {
 	var in balancer.Inputs
 	for _, name := range []balancer.Name{"a", "b"} {
@@ -199,8 +199,8 @@ func TestNodePortConflict(t *testing.T) {
 	}
 }
 
-// TestHolderKeepsAddress lets services claim the same address. The holder must keep it; otherwise
-// origin and name decide.
+// TestHolderKeepsAddress makes several services claim the same address. The current holder must
+// keep it. Without a holder, origin, age and name must decide.
 func TestHolderKeepsAddress(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -221,7 +221,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	set("app", balancer.Origin{File: "a.toml", Line: 9})
 	if got := step(); got != "web" {
-		t.Error("the holder lost its address to a newcomer whose name sorts first: ", got)
+		t.Error("the holder lost its address to a new service whose name sorts first: ", got)
 	}
 	want := "a.toml:9: service app: ports[0].port: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port"
 	if got := problemsOf(before.Problems.At("app")); got != "["+want+"]" {
@@ -279,7 +279,7 @@ func TestDrainsEnd(t *testing.T) {
 		}
 	}
 	if !m.NextExpiry().IsZero() {
-		t.Error("Drains are left until ", m.NextExpiry())
+		t.Error("NextExpiry() after the last drain, want zero: ", m.NextExpiry())
 	}
 	// Removing the service also removes its drains.
 	step(2)
@@ -287,7 +287,7 @@ func TestDrainsEnd(t *testing.T) {
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
 	d := c.Next(plainEnv(), in, now)
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
-		t.Error("Memory of a removed service exists, want it deleted")
+		t.Error("the memory of a removed service still exists, want it deleted")
 	}
 	// The VIP remains only until its last connections end.
 	vip := addr("10.96.0.1")
@@ -303,8 +303,8 @@ func TestDrainsEnd(t *testing.T) {
 	}
 }
 
-// TestNoEndpoints compiles services without endpoints. Each must be reported once, unless its
-// endpoints are on other hosts.
+// TestNoEndpoints compiles services without usable endpoints. Each must be reported once, unless
+// its endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
 		"[service web: endpoints: there are none: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
@@ -322,8 +322,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestMinUsable gives verdicts to endpoints in order: u is up, d is down, b is a backup that is up.
-// If too few are usable, only backups may serve, except in panic mode.
+// TestMinUsable gives endpoints the states in a string: u is up, d is down, and b is a backup that
+// is up. If too few endpoints are usable, only backups may serve, except in panic.
 func TestMinUsable(t *testing.T) {
 	const refused, backups = "fewer than 2 endpoints are usable (1): clients are refused", "fewer than 2 endpoints are usable (1): backups serve instead"
 	for _, c := range []struct {

@@ -54,7 +54,8 @@ func TestNextSettles(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter reaches the same inputs in two ways. The results must be equal.
+// TestOrderDoesNotMatter reaches the same inputs by two sequences of changes. The results must be
+// equal.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -63,7 +64,8 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		}
 		want := balancer.Compile(h.env, h.in)
 
-		// Another compiler adds the services one by one in random order, with detours.
+		// Another compiler adds the services one by one in random order. Before each step, it
+		// compiles another definition of the service, and other environments in between.
 		var c balancer.Compiler
 		var in balancer.Inputs
 		names := []balancer.Name{}
@@ -131,7 +133,7 @@ func TestOneServiceOneKey(t *testing.T) {
 			t.Errorf("%d services: changed frontends = %v, want only 10.96.0.5:80/tcp", n, keys)
 		}
 		if before.Addresses != after.Addresses || before.Problems != after.Problems {
-			t.Errorf("%d services: addresses or problems also changed", n)
+			t.Errorf("%d services: addresses or problems changed, want no change", n)
 		}
 	}
 }
@@ -158,8 +160,8 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkNextBetweenRanges changes one of 1,000 services with an exact port. 1,000 ranges of
-// ports are on other addresses, or all services share an address.
+// BenchmarkNextBetweenRanges changes one of 1,000 services with a single port. The 1,000 ranges of
+// ports are either on other addresses, or on the same address as all services.
 func BenchmarkNextBetweenRanges(b *testing.B) {
 	const n = 1000
 	for _, c := range []struct {

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClaimConflictsLaw changes random services. If one of two services that claim a key changes,
-// the key must be reported once. It must be an error only if the change causes the conflict. A
+// TestClaimConflictsLaw changes random services. If two services claim a key and one of them
+// changes, the conflict must be reported once. It must be an error only if the change causes it. A
 // service with many rivals must name maxRivals of them and count the others.
 func TestClaimConflictsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
@@ -73,7 +73,8 @@ func TestClaimConflictsLaw(t *testing.T) {
 	}
 }
 
-// texts counts the reports of each conflict, and the services with each claim.
+// texts returns the number of reports of each conflict (named), and the number of rivals of each
+// claim, including unnamed rivals (total).
 func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 	t.Helper()
 	named, total = map[string]int{}, map[string]int{}
@@ -115,8 +116,9 @@ func crowded(r *rand.Rand, name Name) *Service {
 	return s
 }
 
-// TestClaimConflictsOfPoolAddress adds an address that a pool gave to another service to a
-// definition. It must be a conflict, unless the definition had it before.
+// TestClaimConflictsOfPoolAddress adds an address to a definition after a pool has given the
+// address to another service. This must be a conflict, unless the definition had the address
+// before.
 func TestClaimConflictsOfPoolAddress(t *testing.T) {
 	vip := netip.MustParseAddr("10.99.0.1")
 	holder, thief := &Service{Name: "holder", Allocated: []netip.Addr{vip}}, &Service{Name: "thief", VIPs: []netip.Addr{vip}}

@@ -16,7 +16,7 @@ import (
 	"vipd/balancer"
 )
 
-// fromJSON decodes a table as sources do.
+// fromJSON decodes the text of a table in the same way as vipd's sources.
 func fromJSON(t testing.TB, text string) map[string]any {
 	t.Helper()
 	if text == "" {
@@ -61,7 +61,7 @@ type wrong struct {
 	want     []string
 }
 
-// checkWrong decodes each case, and compares all its problems.
+// checkWrong decodes each case, and compares all problems with the expected problems.
 func checkWrong(t *testing.T, cases []wrong) {
 	t.Helper()
 	for _, c := range cases {

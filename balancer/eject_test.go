@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection sets states of endpoints in order: u is up, d is down, ? is unknown, e is ejected
-// while up, and x is ejected while down. An ejected endpoint may serve only if no other endpoint
+// TestEjection gives endpoints the states in a string: u is up, d is down, ? is unknown, e is up
+// and ejected, and x is down and ejected. An ejected endpoint may serve only if no other endpoint
 // can.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
@@ -83,8 +83,8 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionServes ejects random endpoints. A frontend must serve if it would serve without
-// ejections.
+// TestEjectionServes ejects random endpoints. Each frontend that serves without ejections must also
+// serve with them.
 func TestEjectionServes(t *testing.T) {
 	for seed := range uint64(300) {
 		h := newHistory(seed)
@@ -103,8 +103,8 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
-// endpoints may be unused, including failing endpoints. A reused budget must return the same
-// numbers as a new budget.
+// endpoints may be ejected or failing. A reused budget must return the same numbers as a new
+// budget.
 func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
@@ -150,8 +150,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns how many backends of f could serve on this node, how many of them are unused, and
-// how many are down.
+// counted returns the number of backends of f that could serve on this node. It also returns how
+// many of them are ejected or down (out), and how many are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {

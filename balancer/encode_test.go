@@ -192,7 +192,7 @@ func (r random) health() *balancer.Health {
 	return h
 }
 
-// throughJSON encodes and decodes a table, like etcd.
+// throughJSON encodes a table as JSON and decodes it, as the store in etcd does.
 func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(tree)
@@ -227,8 +227,8 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// TestEncodeOmitsDefaults encodes services with defaults. Their tables must have only the other
-// fields.
+// TestEncodeOmitsDefaults encodes services in which some fields have their default. The tables must
+// contain only the other fields.
 func TestEncodeOmitsDefaults(t *testing.T) {
 	for _, text := range []string{
 		`{"ports":[{"port":80}],"vips":["10.96.0.10"]}`,
@@ -268,7 +268,7 @@ func FuzzDecodeService(f *testing.F) {
 	})
 }
 
-// BenchmarkDecodeService decodes 10,000 services with 10 endpoints each.
+// BenchmarkDecodeService measures the decoding of 10,000 services with 10 endpoints each.
 func BenchmarkDecodeService(b *testing.B) {
 	endpoints := make([]map[string]any, 10)
 	for i := range endpoints {

@@ -2,13 +2,13 @@ package balancer
 
 import "net/netip"
 
-// Once compiles without the rounds of Next.
+// Once compiles the inputs once, without the further rounds of Next.
 func (c *Compiler) Once(env Env, in Inputs) Desired { return c.compile(env, in) }
 
-// NodePortAddresses is nodePortAddresses.
+// NodePortAddresses exports nodePortAddresses to tests.
 var NodePortAddresses = nodePortAddresses
 
-// Concerned returns the number of services that Once would compile again after a change of the
+// Concerned returns the number of services that Once would compile again after a change to the
 // environment.
 func (c *Compiler) Concerned(env Env, in Inputs) int {
 	w := work{services: map[Name]bool{}, vipStates: map[netip.Addr]bool{}}

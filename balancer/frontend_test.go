@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestBackendExpired checks a backend around its deadline. It must expire at that instant, and
-// never without a deadline.
+// TestBackendExpired checks backends shortly before and after their deadline. They must expire
+// exactly at the deadline, and never without a deadline.
 func TestBackendExpired(t *testing.T) {
 	until := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, c := range []struct {

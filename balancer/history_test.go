@@ -93,7 +93,7 @@ func (h *history) randomEnv() balancer.Env {
 	return env
 }
 
-// nodes returns other nodes that have addresses of endpoints, or a VIP.
+// nodes returns random other nodes, some of which have the address of an endpoint or a VIP.
 func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
 	r := &history{Rand: h.ports}
 	for range r.IntN(3) {
@@ -233,12 +233,12 @@ func (h *history) target() balancer.Target {
 	return t
 }
 
-// checked returns a random target with a port, like the targets of checks.
+// checked returns a random target that has a port, as the targets of checks do.
 func (h *history) checked() balancer.Target {
 	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
 }
 
-// resettle sometimes changes the settings of an address or a pool.
+// resettle sometimes changes the settings of an address or of a pool.
 func (h *history) resettle() {
 	r := &history{Rand: h.vips}
 	switch r.IntN(12) {
@@ -320,7 +320,8 @@ func (h *history) vipPolicy() balancer.VIPPolicy {
 	return p
 }
 
-// remember updates the memory in the inputs after the step from before to after.
+// remember updates the memory in the inputs after the compiled state has changed from before to
+// after.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
 	h.in = h.in.WithMemory(h.memory)

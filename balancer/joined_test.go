@@ -49,8 +49,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooManyRegistered registers more endpoints than a service may have. The excess must be left
-// out and reported, and never the defined endpoints.
+// TestTooManyRegistered registers more endpoints than a service may have. The excess endpoints must
+// be omitted and reported, but defined endpoints must never be omitted.
 func TestTooManyRegistered(t *testing.T) {
 	s := oneService("web", 0, 10)
 	s.VIPs = append(s.VIPs, netip.MustParseAddr("10.97.0.1"))
@@ -81,8 +81,8 @@ func TestTooManyRegistered(t *testing.T) {
 	}
 }
 
-// TestVIPsShareBackends compiles a service with many VIPs. All must share the backends of a port
-// and family, or memory would grow with each VIP.
+// TestVIPsShareBackends compiles a service with many VIPs. All frontends of a port and family must
+// share one list of backends, or memory use would grow with each VIP.
 func TestVIPsShareBackends(t *testing.T) {
 	s := oneService("web", 0, 3)
 	s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.MustParseAddr("fd00::1"), Weight: 1})

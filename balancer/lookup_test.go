@@ -10,10 +10,11 @@ import (
 	"vipd/balancer"
 )
 
-// byName is a service whose endpoints have names.
+// byName is the start of a service definition whose endpoints have host names.
 const byName = `{"vips": ["10.96.0.10"], "ports": [{"port": 5432}], "endpoints": [{"address": "DB1.example.org", "weight": 2}, {"address": "192.0.2.1"}]%s}`
 
-// decodeByName decodes byName with further fields, from a file or from etcd.
+// decodeByName decodes byName with further fields. The service is from etcd if key is not empty,
+// and otherwise from a file.
 func decodeByName(t *testing.T, fields, key string) *balancer.Service {
 	t.Helper()
 	var tree map[string]any
@@ -29,8 +30,8 @@ func decodeByName(t *testing.T, fields, key string) *balancer.Service {
 	return s
 }
 
-// TestNamesAreWrittenBack encodes a service with names. Decoding the result must yield an equal
-// service.
+// TestNamesAreWrittenBack encodes a service whose endpoints have host names. Decoding the result
+// must return an equal service.
 func TestNamesAreWrittenBack(t *testing.T) {
 	s := decodeByName(t, `, "discover": {"dns": "_pg._tcp.example.org", "interval": "5s", "max": 7}`, "")
 	text, err := json.Marshal(balancer.EncodeService(s))
@@ -52,8 +53,8 @@ func TestNamesAreWrittenBack(t *testing.T) {
 	}
 }
 
-// TestLookupsOf returns the lookups of services. They must not include a program of a service from
-// etcd.
+// TestLookupsOf calls LookupsOf for services from files and from etcd. The result must not include
+// a program of a service from etcd.
 func TestLookupsOf(t *testing.T) {
 	host := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
 	program := balancer.Lookup{Kind: balancer.ProgramLookup, Name: "/etc/members\x00db"}
@@ -73,8 +74,8 @@ func TestLookupsOf(t *testing.T) {
 	}
 }
 
-// TestResolvedEndpoints compiles answers. Names must become endpoints at their addresses, up to
-// discover.max, and failures and refusals must be problems.
+// TestResolvedEndpoints compiles services with answers of lookups. Names must become endpoints at
+// their addresses, up to discover.max. Failures and refused addresses must be reported.
 func TestResolvedEndpoints(t *testing.T) {
 	members := func(addresses ...string) (all []balancer.LookupRecord) {
 		for _, a := range addresses {

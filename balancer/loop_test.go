@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestNoFrontendLeadsToItself uses the address of a frontend as an endpoint. The frontend must not
-// have itself as a backend, and must keep its other backends.
+// TestNoFrontendLeadsToItself adds an endpoint at the address and port of a frontend. The frontend
+// must not have itself as a backend, and must keep its other backends.
 func TestNoFrontendLeadsToItself(t *testing.T) {
 	endpoint := func(a string, port uint16) balancer.Endpoint {
 		return balancer.Endpoint{Address: addr(a), Port: port, Weight: 1}

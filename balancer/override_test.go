@@ -45,7 +45,7 @@ func TestOverrideLaws(t *testing.T) {
 		port = valueOf(port.ReplacedBy(back))
 		kept := back.ChangedFrom(wide, balancer.Override{}, defined, false)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
-			t.Fatalf("seed %d: after the repeated definition, overrides of the address = %+v, of the port = %+v", seed, kept, port)
+			t.Fatalf("seed %d: after an override with the defined values, overrides of the address = %+v, of the port = %+v, want none", seed, kept, port)
 		}
 	}
 }
@@ -65,8 +65,8 @@ func anyOverride(r *rand.Rand) (o balancer.Override) {
 }
 
 // TestOverridesWinOverAgents overrides an endpoint whose service has an agent. Values equal to the
-// definition must be kept until they are reset. After the end of a drain, the agent's answer must
-// apply again.
+// definition must be kept until they are reset. When an operator ends a drain, the agent's answer
+// must apply again.
 func TestOverridesWinOverAgents(t *testing.T) {
 	one, two, reset, yes, no := 1, 2, balancer.ResetWeight, true, false
 	defined := []*balancer.Endpoint{{Weight: 1}}
@@ -127,8 +127,8 @@ func TestOverrideLapses(t *testing.T) {
 	}
 }
 
-// TestOverridePartsExpire applies random overrides with expiries. The weight and the drain must
-// each last until their own expiry.
+// TestOverridePartsExpire applies random overrides with expiries. The weight and the draining flag
+// must each last until their own expiry.
 func TestOverridePartsExpire(t *testing.T) {
 	type part struct {
 		value any // nil means nothing is set
@@ -220,8 +220,8 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 }
 
 // TestOverrideInherits sets one part on the node and the other part in the fleet. Both must be
-// effective with their expiries, and the node's value must have priority. The same must hold for a
-// port and its address.
+// effective until their own expiry, and the node's value must have priority. A port must inherit
+// from its whole address in the same way.
 func TestOverrideInherits(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)

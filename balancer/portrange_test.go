@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestPortRangeText formats and parses ports and ranges, as text and as JSON. Both must return the
-// original value.
+// TestPortRangeText formats ports and ranges as text and as JSON, and parses the results. Both must
+// return the original value.
 func TestPortRangeText(t *testing.T) {
 	for text, want := range map[string]PortRange{"80": 80, "8000-8999": NewPortRange(8000, 8999), "80-80": 80, "all": AllPorts, "1-65535": AllPorts, "65535": 65535} {
 		p, err := ParsePortRange(text)
@@ -36,7 +36,7 @@ func TestPortRangeText(t *testing.T) {
 }
 
 // TestFrontendAt looks ports up next to, inside and outside ranges. The narrowest frontend must get
-// the port, and the open parts of the ranges must agree.
+// the port, and only this frontend may list the port among its open parts.
 func TestFrontendAt(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := func(p PortRange) Key { return Key{vip, p, TCP} }
@@ -54,12 +54,12 @@ func TestFrontendAt(t *testing.T) {
 		for _, p := range []PortRange{NewPortRange(8000, 8999), AllPorts} {
 			open := all.At(key(p)).withOpen(all).Open
 			if in := slices.ContainsFunc(open, func(q PortRange) bool { return q.Contains(port.First()) }); in != (p == want) {
-				t.Errorf("open parts of %s are %s, and port %s belongs to %s", p, open, port, want)
+				t.Errorf("open parts of %s = %s, but port %s belongs to %s", p, open, port, want)
 			}
 		}
 	}
 	if _, f := FrontendAt(all, Key{netip.MustParseAddr("10.96.0.11"), 80, TCP}); f != nil {
-		t.Error("a frontend is found on another address")
+		t.Error("FrontendAt finds a frontend on another address, want none")
 	}
 }
 
@@ -76,8 +76,8 @@ func rangeService(name Name, vip string, ports ...PortRange) *Service {
 	return s
 }
 
-// TestRangeConflicts compiles services that share a VIP. A narrower claim must get its ports, and
-// of two ranges that overlap only the first is served.
+// TestRangeConflicts compiles services that share a VIP. A narrower claim must get its ports. If
+// two ranges overlap, only the range of the first service must be served.
 func TestRangeConflicts(t *testing.T) {
 	const vip = "10.96.0.10"
 	for name, c := range map[string]struct {
@@ -135,8 +135,7 @@ func TestRangeConflicts(t *testing.T) {
 }
 
 // TestRangeOnOwnAddress claims ranges on an address of the node. A range with port 22 must be
-// refused; for services from etcd, a range with a port on which a program listens must also be
-// refused.
+// refused. From etcd, a range with any port that a program of the node needs must also be refused.
 func TestRangeOnOwnAddress(t *testing.T) {
 	const vip = "192.168.1.1"
 	own := []netip.Addr{netip.MustParseAddr(vip)}
@@ -177,8 +176,8 @@ func TestRangeOnOwnAddress(t *testing.T) {
 	}
 }
 
-// TestRangesBeyondTheMode compiles ranges for modes that can't serve them. Each must be reported
-// and not served.
+// TestRangesBeyondTheMode compiles ranges for modes that can't serve them. Each range must be
+// reported and not served.
 func TestRangesBeyondTheMode(t *testing.T) {
 	moved := rangeService("a", "10.96.0.10", NewPortRange(8000, 8999))
 	moved.Ports[0].TargetPort = NewPortRange(9000, 9999)

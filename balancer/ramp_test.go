@@ -89,8 +89,8 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestNoRamp starts all endpoints together, disables slow start, and removes the frontend. None of
-// these steps may leave a ramp.
+// TestNoRamp starts all endpoints together, disables slow start, and removes the frontend. A ramp
+// must exist only while other endpoints continue, and none may be left at the end.
 func TestNoRamp(t *testing.T) {
 	r := newRamping(t)
 	r.service(2, nil)
@@ -120,8 +120,8 @@ func TestNoRamp(t *testing.T) {
 	}
 }
 
-// TestRampWeights ramps weights of several sizes. Shares must be as exact as integer weights
-// permit.
+// TestRampWeights starts ramps of endpoints with weights of several sizes. The shares must be as
+// exact as integer weights permit.
 func TestRampWeights(t *testing.T) {
 	for _, c := range []struct {
 		weights [2]int // of the serving and the joining endpoint
@@ -140,8 +140,8 @@ func TestRampWeights(t *testing.T) {
 	}
 }
 
-// TestRampEnds runs random histories. Once slow start is over and nothing changes, weights must be
-// as defined.
+// TestRampEnds runs random histories. When slow start is over and nothing else changes, the weights
+// must be as defined.
 func TestRampEnds(t *testing.T) {
 	ramped := 0
 	for seed := range uint64(300) {
@@ -155,7 +155,7 @@ func TestRampEnds(t *testing.T) {
 			before = got
 			ramped += h.memory.Ramps.Len()
 		}
-		for range 3 { // the memory affects the result, and the reverse
+		for range 3 { // the memory affects the result, and the result affects the memory
 			h.now = h.now.Add(time.Minute)
 			got := c.Once(h.env, h.in)
 			h.remember(before, got)

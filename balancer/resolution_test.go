@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// membersAt returns members at addresses, separated by spaces.
+// membersAt returns a record for each address in a text. The addresses are separated by spaces.
 func membersAt(addresses string) (all []balancer.LookupRecord) {
 	for _, a := range strings.Fields(addresses) {
 		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Weight: 1})
@@ -19,7 +19,7 @@ func membersAt(addresses string) (all []balancer.LookupRecord) {
 }
 
 // TestReplacedAnswers replaces the answer of a lookup. Former members must stay until all checks of
-// a new member pass. Without checks, they must stay until the next answer.
+// a new member pass. Without checks, the next answer must replace them.
 func TestReplacedAnswers(t *testing.T) {
 	const old, new1, new2, old6, new6 = "192.0.2.1", "192.0.2.11", "192.0.2.12", "2001:db8::1", "2001:db8::11"
 	for name, c := range map[string]struct {
@@ -77,14 +77,15 @@ func TestReplacedAnswers(t *testing.T) {
 				t.Errorf("former members %s, want %s", got, want)
 			}
 			if again := next.After(after, s, &in, l, uncheckable); again != after {
-				t.Errorf("the same answer changes %v to %v", after, again)
+				t.Errorf("After with the same answer changes %v to %v, want no change", after, again)
 			}
 		})
 	}
 }
 
-// TestFormerEndpointsServe compiles an answer with former members. They must get all connections
-// until a new member passes its check, and new members must not count for panic_threshold.
+// TestFormerEndpointsServe compiles an answer with former members. Until a new member passes its
+// check, the former members must get all connections, and new members must not count for
+// panic_threshold.
 func TestFormerEndpointsServe(t *testing.T) {
 	const health = `, "health": {"type": "tcp", "panic_threshold": 60}`
 	l := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}

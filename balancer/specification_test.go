@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Compile is the specification of Compiler: a simple function that compiles everything from its
-// arguments.
+// Compile is the specification of Compiler. It is a simple function that compiles everything from
+// scratch.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired
 	for a := range in.DrainingVIPs.Keys() {

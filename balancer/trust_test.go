@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestTrustVIPs claims addresses of this host's own traffic. Services from etcd must be refused
-// unless addresses.allowed permits the address. Services from files must be accepted.
+// TestTrustVIPs claims addresses that this host's own traffic uses. From etcd, an address must be
+// refused unless addresses.allowed contains it. From files, it must be accepted.
 func TestTrustVIPs(t *testing.T) {
 	own := netip.MustParseAddr("192.168.1.5")
 	env := balancer.Env{Local: []netip.Addr{own, netip.MustParseAddr("2001:db8::5")}, Capabilities: plainEnv().Capabilities}
@@ -52,8 +52,8 @@ func TestTrustVIPs(t *testing.T) {
 	}
 }
 
-// TestTrustNodePorts opens node ports below 1024. Services from etcd must be refused unless
-// addresses.allowed contains the address. Services from files must be accepted.
+// TestTrustNodePorts requests node ports below 1024. From etcd, they must be refused unless
+// addresses.allowed contains the node's address. From files, they must be accepted.
 func TestTrustNodePorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
@@ -102,9 +102,9 @@ func TestTrustNodePorts(t *testing.T) {
 	}
 }
 
-// TestReservedAddresses claims addresses through which this host reaches etcd. Services from etcd
-// must be refused unless addresses.allowed has an entry for exactly this address, because the host
-// could receive no further changes.
+// TestReservedAddresses claims addresses through which this host reaches etcd. From etcd, such an
+// address must be refused unless addresses.allowed has an entry for exactly this address. Otherwise
+// the host could receive no further changes.
 func TestReservedAddresses(t *testing.T) {
 	member, gateway := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("fe80::1")
 	for _, c := range []struct {
@@ -184,8 +184,8 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestUntrusted compares Untrusted, which writers of etcd use, with a plain node. Both must refuse
-// the same services.
+// TestUntrusted calls Untrusted, which programs call before they write a service to etcd. The
+// result must agree with the problems that nodes report.
 func TestUntrusted(t *testing.T) {
 	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
 	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
@@ -234,8 +234,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. They must be used only if
-// they are from a file, or if allowed_endpoints has an entry for exactly this address.
+// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. Such endpoints must be used
+// only if they are from a file, or if allowed_endpoints has an entry for exactly their address.
 func TestMetadataEndpoints(t *testing.T) {
 	for _, address := range []string{"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
 		a := netip.MustParseAddr(address)
@@ -268,8 +268,8 @@ func TestMetadataEndpoints(t *testing.T) {
 	}
 }
 
-// TestFilesFromEtcd gives checks TLS files in several folders. Services from etcd must not be
-// checked with files outside of the node's folder.
+// TestFilesFromEtcd compiles checks with TLS files in several folders. Checks of services from etcd
+// must not use files outside of the folder tls_dir.
 func TestFilesFromEtcd(t *testing.T) {
 	for _, c := range []struct {
 		key, folder, path string
@@ -303,8 +303,9 @@ func TestFilesFromEtcd(t *testing.T) {
 	}
 }
 
-// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd they must be refused,
-// unless addresses.allowed names them or only local clients exist. Files may use them.
+// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd, they must be refused
+// unless addresses.allowed names them or all clients are on this host. From files, they must be
+// accepted.
 func TestTrustedEndpoints(t *testing.T) {
 	const wide = "0.0.0.0/0 ::/0"
 	private := []string{"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}
@@ -323,7 +324,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		{"fd00:96::10", wide + " 127.0.0.0/8 169.254.0.0/16", 0, []string{"::1", "fe80::1"}, false},
 		{"10.96.0.10", wide + " 169.254.169.254/32", 0, []string{"169.254.169.254"}, true},
 		{"fd00:96::10", wide + " fe80::/10", 0, []string{"fe80::1"}, true},
-		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // a fleet on loopback
+		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // an allowed part of the loopback network
 		{"127.10.9.1", "127.10.9.0/24", 0, []string{"169.254.169.254"}, false},
 		{"127.10.9.1", "127.10.9.0/24", 30080, []string{"127.0.0.1"}, false},
 		{"127.10.9.1", "", 0, []string{"127.0.0.1"}, false},
@@ -369,9 +370,9 @@ func TestTrustedEndpoints(t *testing.T) {
 	}
 }
 
-// TestTrustNodeAddresses claims an address of another node. Services from etcd must get it only if
-// addresses.allowed has an entry for exactly this address, or if this node already has it. Services
-// from files must get it. For VIPs with one owner, the same must hold.
+// TestTrustNodeAddresses claims an address of another node. A service from etcd must get the
+// address only if addresses.allowed has an entry for exactly this address, or if this node also has
+// the address. A service from a file must get it. VIPs with one owner must follow the same rules.
 func TestTrustNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
@@ -416,7 +417,7 @@ func TestTrustNodeAddresses(t *testing.T) {
 
 // TestOwnEndpoints uses a host's own addresses, low ports of other nodes and ports of etcd as
 // endpoints. Services from etcd may use them only if allowed_endpoints permits them. The problem
-// must have the line to add.
+// must quote the line to add to the configuration.
 func TestOwnEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -484,8 +485,8 @@ func TestOwnEndpoints(t *testing.T) {
 	}
 }
 
-// TestPublishedAddresses claims a node's own addresses in each way. All must be published except
-// VIPs that another program or vipd owner moves.
+// TestPublishedAddresses uses a node's own addresses as VIPs with several settings. All must be
+// published, except VIPs that another program or vipd owner moves.
 func TestPublishedAddresses(t *testing.T) {
 	main, second, vip := netip.MustParseAddr("10.3.0.2"), netip.MustParseAddr("10.3.0.3"), netip.MustParseAddr("10.3.0.100")
 	all, own := []netip.Addr{main, second, vip}, []netip.Addr{main, second}
@@ -527,8 +528,8 @@ func TestPublishedAddresses(t *testing.T) {
 	}
 }
 
-// TestCheckedByFleet requests checks by the fleet. A node must report services that the fleet can't
-// check.
+// TestCheckedByFleet requests checks by the fleet. A node must report each service whose endpoints
+// the fleet does not check.
 func TestCheckedByFleet(t *testing.T) {
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
 	for _, c := range []struct {
@@ -554,7 +555,8 @@ func TestCheckedByFleet(t *testing.T) {
 	}
 }
 
-// claims compiles a service with one VIP, and reports whether the VIP is served.
+// claims compiles a service with one VIP. It reports whether the VIP is served, and returns the
+// problems.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
@@ -573,8 +575,8 @@ func found(d balancer.Desired) []balancer.Problem {
 	})
 }
 
-// TestAllocatedVIPs compiles a service with defined and allocated VIPs. It must be served at both
-// addresses, and missing addresses must be reported.
+// TestAllocatedVIPs compiles a service with defined and allocated VIPs. The service must be served
+// at all of them, and missing allocations must be reported.
 func TestAllocatedVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")
 	for _, c := range []struct {
@@ -597,7 +599,7 @@ func TestAllocatedVIPs(t *testing.T) {
 		}
 		d := balancer.Compile(plainEnv(), balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 		if d.Addresses.Len() != 1+len(c.allocated) || !d.Addresses.Has(a) || len(c.allocated) == 1 && !d.Addresses.Has(b) {
-			t.Errorf("pools %v with allocated %v are served at %d addresses", c.pools, c.allocated, d.Addresses.Len())
+			t.Errorf("pools %v, allocated %v: %d addresses are served, want the defined address and all allocated addresses", c.pools, c.allocated, d.Addresses.Len())
 		}
 		got := ""
 		if problems := found(d); len(problems) > 0 {
@@ -612,8 +614,8 @@ func TestAllocatedVIPs(t *testing.T) {
 	}
 }
 
-// TestTrustExec uses exec checks. Services from etcd must not run them unless health.allow_exec is
-// set.
+// TestTrustExec compiles services with exec checks. Checks from etcd must be refused unless
+// health.allow_exec is set.
 func TestTrustExec(t *testing.T) {
 	fields := map[string]any{
 		"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -641,7 +643,8 @@ func TestTrustExec(t *testing.T) {
 	}
 }
 
-// TestTrustUser names users of exec checks. Services from etcd may only use the user nobody.
+// TestTrustUser compiles exec checks that name a user. From etcd, only the user nobody must be
+// accepted.
 func TestTrustUser(t *testing.T) {
 	for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
 		for origin, users := range map[balancer.Origin]map[string]bool{
@@ -664,7 +667,7 @@ func TestTrustUser(t *testing.T) {
 	}
 }
 
-// TestTrustAccessLog names a file as the access log. Services from etcd must not use it.
+// TestTrustAccessLog names a file as the access log. A service from etcd must not use the file.
 func TestTrustAccessLog(t *testing.T) {
 	for origin, logs := range map[balancer.Origin]map[string]bool{
 		{File: "vipd.toml", Line: 3}: {"": true, "journal": true, "/var/log/web.log": true},
@@ -680,8 +683,8 @@ func TestTrustAccessLog(t *testing.T) {
 	}
 }
 
-// TestEndpointsCheckedAtPort checks endpoints from etcd at ports that are closed to clients. Such
-// endpoints must not be used.
+// TestEndpointsCheckedAtPort sets the health port of endpoints from etcd to ports that such
+// endpoints may not use for traffic. These endpoints must not be used.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string

@@ -12,7 +12,8 @@ import (
 )
 
 // TestDecodeVIP decodes valid and invalid settings of addresses, and encodes the valid settings
-// again.
+// again. Invalid settings must be reported, and the encoded settings must equal the original
+// settings.
 func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
@@ -69,8 +70,8 @@ require: has no effect without hold = "one": each host holds the VIP`},
 	}
 }
 
-// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. It must return when an
-// endpoint is usable, but at most every 5 s.
+// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. The VIP must return when an
+// endpoint is usable again, but at most every 5 s.
 func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs
@@ -93,9 +94,9 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		memory = memory.After(before, desired, now)
 		before = desired
 		if !desired.Addresses.Has(vip) {
-			t.Fatal("the VIP is not desired")
+			t.Fatal("the VIP is not desired, want it served")
 		}
-		for _, f := range desired.Frontends.All() { // a host on standby serves the clients that still arrive
+		for _, f := range desired.Frontends.All() { // a host on standby still serves the clients that reach it
 			if f.Withdrawn != (endpoints == 0) {
 				t.Errorf("%s with %d endpoints: Withdrawn = %v, want %v", f.Key, endpoints, f.Withdrawn, endpoints == 0)
 			}
@@ -118,7 +119,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		{time.Second, 2, balancer.Withdrawn},
 	} {
 		if got := look(step.after, step.endpoints); got != string(step.want) {
-			t.Fatalf("after %s with %d endpoints it is %q, want %q", step.after, step.endpoints, got, step.want)
+			t.Fatalf("after %s with %d endpoints, state = %q, want %q", step.after, step.endpoints, got, step.want)
 		}
 	}
 	if next := memory.NextExpiry(); next.Sub(now) != 2*time.Second {
@@ -153,7 +154,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 		{"of the host", "10.96.0.1", false, []string{"10.1.0.1", "10.96.0.1"}, false, true},
 		{"of another program", "fd00:96::1", true, []string{"fd00:96::1"}, false, true},
 		{"loopback", "127.0.0.9", false, nil, false, true},
-		{"link-local", "169.254.20.10", false, nil, false, false}, // vipd may have added it
+		{"link-local", "169.254.20.10", false, nil, false, false}, // vipd may have added the address
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			vip, env := addr(test.vip), plainEnv()
@@ -166,7 +167,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 			key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
 			var c balancer.Compiler
 			if !test.external {
-				c.Once(env, in) // without own addresses, which the host gets later
+				c.Once(env, in) // without own addresses; the host gets them later
 			}
 			for _, a := range test.local {
 				env.Local = append(env.Local, addr(a))
