@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestJoinedIsASource runs the suite of all sources with a fleet and a node that has no services of
-// its own. Joined must pass it.
+// TestJoinedIsASource runs the suite of all sources with a Joined of a fleet and a node that has no
+// services of its own. Joined must pass it.
 func TestJoinedIsASource(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{newMemory()} })
 }
@@ -168,7 +168,7 @@ func TestJoinedTells(t *testing.T) {
 		t.Errorf("connected = %v, %v; want the error that etcd is away", s.Connected, s.Err)
 	}
 	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].String(), "/vipd/services/web") || !strings.Contains(s.Problems[0].Text, "/etc/vipd/vipd.toml:3") {
-		t.Errorf("problems = %v, want one that names both places", s.Problems)
+		t.Errorf("problems = %v, want a problem that names both places", s.Problems)
 	}
 }
 

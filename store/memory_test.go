@@ -78,9 +78,8 @@ func (s *memory) Set(service *balancer.Service) {
 	})
 }
 
-// Define sets a service, given in the form that users write and balancer.DecodeService decodes. If
-// the definition has an error, the service does not change. The problems are published and
-// returned.
+// Define sets a service from the fields that users write. If the definition has an error, the
+// service does not change. The problems are published and returned.
 func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }

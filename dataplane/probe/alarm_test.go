@@ -57,8 +57,8 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 }
 
 // TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time. A
-// few reports must contain all changes, sooner than the interval alone would detect them,
-// regardless of shared addresses.
+// few reports must contain all changes, sooner than the interval alone would detect them, whether
+// or not the targets share addresses.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
@@ -163,7 +163,7 @@ func TestFlappersDisturbFew(t *testing.T) {
 }
 
 // TestAlarmsLeaveRoom breaks all targets, and hints at one of them. Its check must still run
-// immediately. The checks that the alarm moves forward must use at most half of the concurrency
+// immediately. The checks that the alarm brings forward must use at most half of the concurrency
 // limit.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -67,8 +67,8 @@ func TestExec(t *testing.T) {
 	}
 }
 
-// TestExecUser runs checks with and without a user in the definition. They must run as that user,
-// and as nobody without one.
+// TestExecUser runs checks with and without a user in the definition. They must run as that user.
+// Without a user, they must run as nobody.
 func TestExecUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to run programs as another user")
@@ -81,9 +81,8 @@ func TestExecUser(t *testing.T) {
 	}
 }
 
-// TestExecLeavesNothing starts programs that end, hang or start other programs. Every process in
-// the process group must end with the check, and the check must end in time even if a process has
-// left the group.
+// TestExecLeavesNothing runs two programs that start a child. One then exits, and the other hangs
+// until the timeout. In both cases the check must end in time, and the child must be killed.
 func TestExecLeavesNothing(t *testing.T) {
 	quiet(t)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil { // like the first process of a container
@@ -121,6 +120,6 @@ func TestExecLeavesNothing(t *testing.T) {
 		if pid == 0 {
 			t.Fatalf("%s: outcome = %s, want the program to start its child: %s", name, got.Outcome, got.Text)
 		}
-		wait.For(t, 5*time.Second, name+": the end of what the program had started", func() bool { return syscall.Kill(pid, 0) != nil })
+		wait.For(t, 5*time.Second, name+": the end of the child", func() bool { return syscall.Kill(pid, 0) != nil })
 	}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // TestFilesHang makes the file system of certificate files hang. This must delay neither other
-// checks nor the end of Run. All checks must share one read, and must work again when the file
-// system answers. The test's sleeps use synctest's clock.
+// checks nor the end of Run. All checks with the same files must share one read at a time. The
+// test's sleeps use synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{
@@ -65,7 +65,7 @@ func TestFilesHang(t *testing.T) {
 		synctest.Wait()
 		for host := range byte(20) {
 			if reported.At(at("works", host)) != balancer.HealthUp || reported.Has(at("hangs", host)) {
-				t.Errorf("host %d: verdict = %v next to %v, want up for the first, and none for the second, whose files hang", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
+				t.Errorf("host %d: verdicts = %v and %v, want up with working files and none with hanging files", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
 			}
 			if s, _ := r.Status(at("hangs", host)); s.State.Last.Outcome != health.NotRun {
 				t.Errorf("result of host %d, whose files hang = %+v, want that the check did not run", host, s.State.Last)
@@ -83,7 +83,7 @@ func TestFilesHang(t *testing.T) {
 		select {
 		case <-over:
 		default:
-			t.Error("Close waited for a file, want it to return")
+			t.Error("Run waited for a file, want it to return")
 		}
 		close(answer) // releases the last read
 	})

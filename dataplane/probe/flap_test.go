@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// flapper is a target whose checks pass or fail as pass returns, with the resulting weights.
+// flapper is a target whose checks have the results of pass. It records the target's weights.
 type flapper struct {
 	pass func() bool
 

@@ -589,7 +589,8 @@ func history(t *testing.T, seed uint64) {
 				m = m.Delete(name)
 				continue
 			}
-			// Each address has only one check, because two could run at the same time.
+			// An address always has the same check, because the checks of two definitions could run
+			// at the same time.
 			i := int(name.Addr.As4()[3])
 			m = m.Set(name, health.Subject{At: at(i), Proto: balancer.TCP, Health: checks[i%len(checks)]})
 		}

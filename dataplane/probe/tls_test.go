@@ -58,7 +58,7 @@ func TestUnverifiedTLS(t *testing.T) {
 }
 
 // TestCertificateWithoutNames checks a server whose certificate has only a common name. The result
-// must not advise to set host.
+// must not advise users to set host.
 func TestCertificateWithoutNames(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)

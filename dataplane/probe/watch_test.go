@@ -62,7 +62,7 @@ func TestSeveralChecks(t *testing.T) {
 				t.Errorf("%+v: status = %+v, published = %q, want the verdict, its cause, and two checks", c, status, r.Verdicts().At(name))
 			}
 			if took := status.State.Since.Sub(before); c.changesVerdict && took < c.takesAtLeast {
-				t.Errorf("%+v: time of the change = %s, want at least takesAtLeast", c, took)
+				t.Errorf("%+v: time of the change = %s, want at least the time of its checks", c, took)
 			}
 			w.mu.Lock()
 			w.broken[at(0)], w.broken[other()] = false, false
@@ -118,8 +118,8 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 	})
 }
 
-// TestListReloadReportsVerdict changes a list of a passing and a failing check, so that the verdict
-// changes immediately. The runner must report the change, and how long the old verdict lasted.
+// TestListReloadReportsVerdict changes a list with a passing and a failing check, which changes the
+// verdict immediately. The runner must report the change, and how long the old verdict lasted.
 func TestListReloadReportsVerdict(t *testing.T) {
 	either, one := several("any"), several("all")
 	one.Next = nil

@@ -49,7 +49,7 @@ func TestReader(t *testing.T) {
 	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 	f.stop()
 	if strings.Contains(log.String(), password) || log.Len() == 0 {
-		t.Errorf("log, want it not empty and without the password:\n%s", log.String())
+		t.Errorf("log =\n%s\nwant messages without the password", log.String())
 	}
 }
 
@@ -102,8 +102,8 @@ func TestUntrusted(t *testing.T) {
 	}
 }
 
-// TestNoAccess connects with and without access. The error must name the user or node without
-// access, and the reason.
+// TestNoAccess connects without access, for several reasons. The error must name the reason, and
+// must not contain a password.
 func TestNoAccess(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -223,7 +223,7 @@ func TestRevoked(t *testing.T) {
 		step.back()
 		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 	}
-	c.Revoke("vipd", "/vipda/vips/") // the test does not need this right
+	c.Revoke("vipd", "/vipda/vips/") // the right to an optional folder
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
 		t.Errorf("without the right: connected = %t, %v, want true and a problem", s.Connected, s.Problems)

@@ -231,7 +231,8 @@ func (h *allocations) step() {
 	h.check()
 }
 
-// setPool sets the networks of a pool. They overlap with the other pool's.
+// setPool sets random networks of a pool, which may overlap the other pool's networks. A refusal
+// must name an address that its service would lose.
 func (h *allocations) setPool(name string) {
 	h.t.Helper()
 	all := cidrs("10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126")

@@ -49,7 +49,7 @@ func TestClockJump(t *testing.T) {
 			ahead.Store(hours * 3600)
 			if hours > 0 {
 				want++
-				f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
+				f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
 			}
 			time.Sleep(3 * time.Second) // the stream's silence is checked many times
 			last := f.last()

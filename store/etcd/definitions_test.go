@@ -12,7 +12,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSays compares definitions. Only differences that matter to a reader may count as changes.
+// TestSays compares definitions with Stored.Matches. Only differences that matter to a reader may
+// count as changes.
 func TestSays(t *testing.T) {
 	const stored = `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red"}`
 	for name, test := range map[string]struct {
@@ -31,18 +32,18 @@ func TestSays(t *testing.T) {
 			s := &definitions.Stored{Name: "web", Fields: object(t, stored)}
 			s.Service, s.Problems = balancer.DecodeService("web", s.Fields, nil, nil, balancer.SeverityWarning)
 			if got := s.Matches(object(t, test.text)); got != test.same {
-				t.Errorf("Says = %t, want %t", got, test.same)
+				t.Errorf("Matches = %t, want %t", got, test.same)
 			}
 		})
 	}
 	plain := &definitions.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
 	plain.Service, _ = balancer.DecodeService("web", plain.Fields, nil, nil, "")
 	if !plain.Matches(object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "protocol": "tcp", "target_port": 80}], "endpoints": []}`)) {
-		t.Error("Says of the same definition in another form = false, want true")
+		t.Error("Matches of the same definition in another form = false, want true")
 	}
 	for _, text := range []string{`{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "scheduler": "wrr"}`, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "health": null}`} {
 		if plain.Matches(object(t, text)) {
-			t.Errorf("Says(%s) = true, want false because it depends on a host's defaults", text)
+			t.Errorf("Matches(%s) = true, want false because it depends on a host's defaults", text)
 		}
 	}
 }

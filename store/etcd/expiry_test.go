@@ -9,8 +9,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestExpiry reads certificates of several ages. A certificate must be reported in the last quarter
-// of its life, or two weeks before its end.
+// TestExpiry reads certificates with long and short lifetimes. A certificate must be reported once
+// less than two weeks and less than a quarter of its lifetime remain.
 func TestExpiry(t *testing.T) {
 	files := etcdkit.NewFiles(t)
 	for until, want := range map[time.Duration][]struct {

@@ -22,7 +22,7 @@ import (
 // within is the time limit for immediate reactions on a busy machine.
 const within = time.Minute
 
-// follower records the snapshots of a source, and checks the laws that must also hold through
+// follower records the snapshots of a source, and checks the guarantees that must hold even during
 // outages.
 type follower struct {
 	t      testing.TB
@@ -206,7 +206,7 @@ func agree(a, b store.Snapshot) error {
 		return err
 	}
 	if !reflect.DeepEqual(a.Problems, b.Problems) {
-		return fmt.Errorf("problems %v and %v", a.Problems, b.Problems)
+		return fmt.Errorf("problems = %v and %v, want the same", a.Problems, b.Problems)
 	}
 	return nil
 }
@@ -229,11 +229,11 @@ func same[K snap.Ordered[K], V any](what string, a, b snap.Map[K, *V], bad func(
 	maps.DeleteFunc(am, func(k K, _ *V) bool { return bad(k) })
 	maps.DeleteFunc(bm, func(k K, _ *V) bool { return bad(k) })
 	if len(am) != len(bm) {
-		return fmt.Errorf("%d and %d %ss", len(am), len(bm), what)
+		return fmt.Errorf("found %d and %d %ss, want equal numbers", len(am), len(bm), what)
 	}
 	for k, v := range am {
 		if !reflect.DeepEqual(v, bm[k]) {
-			return fmt.Errorf("%s %v: %+v and %+v", what, k, v, bm[k])
+			return fmt.Errorf("%s %v = %+v and %+v, want the same", what, k, v, bm[k])
 		}
 	}
 	return nil

@@ -107,8 +107,8 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	}
 }
 
-// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait forever,
-// and must switch to another member.
+// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait for this
+// watch forever, and must find every change.
 func TestProxyForgets(t *testing.T) {
 	t.Parallel()
 	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {

@@ -37,7 +37,7 @@ func place80(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80}
 }
 
-// voting is a voter of a node, and its reports.
+// voting is a running voter of a node, and its reports.
 type voting struct {
 	*fleet.HealthVoter
 	reports
@@ -288,11 +288,11 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	}
 	stranger, granted := start(int64(former.ID) + 1)
 	stop := inBackground(t, stranger.Run)
-	wait.For(t, within, "the stranger to have a lease", func() bool { return granted.Load() != 0 })
+	wait.For(t, within, "the other daemon to have a lease", func() bool { return granted.Load() != 0 })
 	time.Sleep(time.Second) // the other daemon retries during this time
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
-		t.Errorf("board after a stranger = %+v, want no change", now)
+		t.Errorf("board after another daemon = %+v, want no change", now)
 	}
 
 	next, granted := start(int64(former.ID))

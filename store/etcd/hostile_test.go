@@ -77,7 +77,8 @@ func TestHostileKeys(t *testing.T) {
 	p := &place{t: t, config: config}
 	p.client = c.Client()
 	p.put("/services/web", web)
-	// After an attempt without an answer, only full reads contain the folders' own keys.
+	// The long silence prevents reconnections, after which only a full read would show the folders'
+	// own keys.
 	source := newSource(t, watch.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
@@ -192,7 +193,7 @@ func TestLastGood(t *testing.T) {
 	})
 	p.remove("/services/web")
 	p.remove("/overrides/web/10.0.0.1")
-	f.wait("the removal of what was broken", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
+	f.wait("the removal of the broken objects", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
 }
 
 // TestChangedBack changes a value and changes it back before it is published. It must keep its
@@ -220,7 +221,7 @@ func TestOverrideLapses(t *testing.T) {
 	p.put("/overrides/web/fd00::1", `{"weight":3}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() <= 2 })
-	f.wait("the override to lapse", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
+	f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
 
 // TestDefaults replaces the defaults. The new defaults must apply to services that don't set the
@@ -288,11 +289,11 @@ func TestLeases(t *testing.T) {
 		}
 	}
 	register("c", `{"address":"10.0.0.3"}`)
-	f.wait("a third beside them", func(s store.Snapshot) bool { return s.Endpoints.Len() == 3 })
+	f.wait("a third endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 3 })
 	p.remove("/endpoints/web/c")
-	f.wait("the third to go: its lease lives", func(s store.Snapshot) bool { return s.Endpoints.Len() == 2 && len(s.Problems) == 1 })
+	f.wait("the removal of the third, whose lease is live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 2 && len(s.Problems) == 1 })
 	p.remove("/services/web")
-	f.wait("all to go with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
+	f.wait("the removal of all endpoints with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
 }
 
 // TestManyLeases lets many leases expire. Their state must be read over a single connection.
@@ -321,7 +322,7 @@ func TestManyLeases(t *testing.T) {
 	if _, err := p.client.Txn(t.Context()).Then(ends...).Commit(); err != nil {
 		t.Fatal(err)
 	}
-	f.wait("all to go: their leases live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
+	f.wait("the removal of the endpoints whose leases are live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
 	if made := relay.Connections() - before; made > 3 { // the leases may expire in several groups
 		t.Errorf("connections = %d, want at most 3", made)
 	}

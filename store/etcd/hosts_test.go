@@ -55,7 +55,7 @@ func TestPublishedNodes(t *testing.T) {
 	p.put("/hosts/n4", `?`)
 	s := f.wait("a newer version's node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n2": "10.3.0.3", "n3": "10.3.0.9"}))
 	if len(s.Problems) > 1 || len(s.Problems) == 1 && s.Problems[0].Origin.Key != "/vipda/hosts/n4" {
-		t.Errorf("problems = %v, want that of n4 alone", s.Problems)
+		t.Errorf("problems = %v, want only the problem of n4", s.Problems)
 	}
 	nodes, err := newWriter(t, p.config).Published(t.Context())
 	if err != nil || nodes.Len() != 3 || !nodes.At("n2").Equal(atAddress("10.3.0.3")) {
@@ -97,7 +97,7 @@ func TestUnpublishedNode(t *testing.T) {
 		_, err := p.client.RoleGrantPermission(ctx, "n1", "/vipda/hosts/n1", "", clientv3.PermissionType(clientv3.PermReadWrite))
 		return err
 	})
-	wait.For(t, within, "no trouble", func() bool { return n.Unpublished() == nil })
+	wait.For(t, within, "the addresses to be published", func() bool { return n.Unpublished() == nil })
 	p.try("have its addresses", func(ctx context.Context) error {
 		answer, err := p.client.Get(ctx, "/vipda/hosts/n1")
 		if err == nil && len(answer.Kvs) == 0 {

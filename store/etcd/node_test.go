@@ -22,8 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// configLog records the configurations of a source, and the number of snapshots before the first
-// configuration.
+// configLog records the configurations that a source has passed on.
 type configLog struct {
 	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
@@ -91,7 +90,7 @@ func TestNodeConfig(t *testing.T) {
 	var kept configLog
 	options.Configured, options.Patience = kept.add, time.Millisecond
 	f = followWithState(t, options, dir)
-	f.wait("what was kept", func(store.Snapshot) bool { return true })
+	f.wait("the saved state", func(store.Snapshot) bool { return true })
 	kept.wait(t, both)
 	relay.Heal()
 	f.wait("the return", connected)
@@ -104,7 +103,7 @@ func TestNodeConfig(t *testing.T) {
 	var other configLog // the host has another name now, so the configuration of the old name does not apply
 	options.Node, options.Configured = "n2", other.add
 	f = followWithState(t, options, dir)
-	f.wait("what was kept", func(store.Snapshot) bool { return true })
+	f.wait("the saved state", func(store.Snapshot) bool { return true })
 	other.wait(t, schema.NodeConfig{})
 }
 
@@ -128,7 +127,7 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 }
 
 // role returns the rights that a daemon on n1 needs in etcd: to read the followed keys and to write
-// two keys.
+// its own keys.
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
@@ -148,8 +147,8 @@ func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	return config
 }
 
-// TestRole runs a daemon with the rights to read five places and to write two keys. These rights
-// must be sufficient, and the daemon must write nothing else.
+// TestRole runs a daemon with only the rights of role. These rights must be sufficient, and the
+// daemon must write nothing except its presence and its status.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -225,7 +224,7 @@ func TestMissingRights(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
-		t.Errorf("problems = %v, want those of the configuration and of vips/", s.Problems)
+		t.Errorf("problems = %v, want a problem of the configuration and a problem of vips/", s.Problems)
 	}
 	for _, problem := range s.Problems {
 		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {

@@ -108,8 +108,8 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// TestWipe restarts etcd empty or from a backup, so its revisions have been seen before. The source
-// must detect the other history.
+// TestWipe wipes etcd, and writes more or fewer revisions than were seen before. The source must
+// detect the other history.
 func TestWipe(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
@@ -146,7 +146,7 @@ func TestRestart(t *testing.T) {
 	f.stop()
 
 	f = followWithState(t, options, dir)
-	kept := f.wait("what was kept", func(store.Snapshot) bool { return true })
+	kept := f.wait("the saved state", func(store.Snapshot) bool { return true })
 	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
 		t.Errorf("connected = %t, error = %v; want the folder of the saved state", kept.Connected, kept.Err)
 	}

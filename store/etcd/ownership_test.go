@@ -66,7 +66,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	running.Go(func() { o.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	wait.For(t, wait.Patience, "the right that is missing", func() bool {
+	wait.For(t, wait.Patience, "the missing right", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return strings.Contains(reported, want)
@@ -103,7 +103,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	running.Go(func() { o.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
-	wait.For(t, wait.Patience, "the way out", reported.Load)
+	wait.For(t, wait.Patience, "the remedy", reported.Load)
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
@@ -152,7 +152,7 @@ func TestRekey(t *testing.T) {
 	if err := w.RekeyOwnership(t.Context(), 100*time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	wait.For(t, wait.Patience, "the host to hear of all steps", func() bool {
+	wait.For(t, wait.Patience, "the host to receive all keys", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(reported) == 4
@@ -238,7 +238,7 @@ func TestOwnershipWhenFull(t *testing.T) {
 	o := startOwnership(t, p.config)
 	key := failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}
 	put, revision := []failover.Put{{Key: key, Text: []byte("{}")}}, int64(0)
-	wait.For(t, wait.Patience, "the host to be connected: a full etcd lets none take part again", func() bool {
+	wait.For(t, wait.Patience, "the host to be connected before etcd is full", func() bool {
 		outcome, at, _ := o.Write(t.Context(), failover.Write{Put: put})
 		revision = at
 		return outcome == failover.Done
@@ -249,19 +249,19 @@ func TestOwnershipWhenFull(t *testing.T) {
 	}
 	for at, want := range map[int64]failover.Outcome{revision: failover.Unsent, revision - 1: failover.Unknown} {
 		w := failover.Write{If: []failover.Condition{{Key: key, Revision: at}}, Put: put}
-		wait.For(t, wait.Patience, fmt.Sprintf("writing at revision %d to come to %v", at, want), func() bool {
+		wait.For(t, wait.Patience, fmt.Sprintf("a write at revision %d to have the outcome %v", at, want), func() bool {
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome == want && client.Full(err) {
 				return true
 			}
-			t.Logf("writing comes to %v, %v", outcome, err) // an answer may be late
+			t.Logf("outcome of the write = %v, %v", outcome, err) // an answer may be late
 			return false
 		})
 	}
 }
 
-// TestMoveIsForgotten kills the host of a command that has requested a move. etcd must delete the
-// request at the time when the command would have stopped waiting.
+// TestMoveIsForgotten disconnects a command that has requested a move. etcd must delete the request
+// when the command would have stopped waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -283,7 +283,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	defer cancel()
 	wait.For(t, wait.Patience, "the move in etcd", asked)
 	relay.Cut()
-	wait.For(t, wait.Patience, "etcd to forget the move", func() bool { return !asked() })
+	wait.For(t, wait.Patience, "etcd to delete the request", func() bool { return !asked() })
 }
 
 // TestLateRegistration delays a registration until a newer registration exists. The late
@@ -318,10 +318,10 @@ func TestLateRegistration(t *testing.T) {
 	}
 }
 
-// TestOwnershipAfterRestoreAndCompaction follows records, the last of which is the host's own key.
-// While the host is cut off, etcd is restored from a backup without the last session, receives more
-// writes, and is compacted. The host must detect the restore, although it has written its own key
-// again since.
+// TestOwnershipAfterRestoreAndCompaction restores etcd from a backup while the host is cut off. The
+// backup lacks the last session, and afterwards etcd receives more writes and is compacted. The
+// host must detect the restore, although the last record that it has seen, its own key, is written
+// again.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})

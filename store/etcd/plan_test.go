@@ -56,8 +56,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanJudges plans a claim of another service and an address of a missing pool. Both must be
-// errors of the services.
+// TestPlanJudges plans a claim of another service and an address of a missing pool. Each must be an
+// error of the service that needs it.
 func TestPlanJudges(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -87,8 +87,8 @@ func TestPlanJudges(t *testing.T) {
 }
 
 // TestPlanOvertaken makes another writer change a service and claim an address after a plan was
-// judged. Both changes of the plan must fail, the third must be written, and a change that the
-// other writer has also made must not be an error.
+// judged. Both overtaken changes must fail, and an unaffected change must be written. A change that
+// the other writer has also made must count as unchanged.
 func TestPlanOvertaken(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})

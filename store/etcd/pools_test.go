@@ -81,8 +81,8 @@ func (p *place) vips(name string) (of []string) {
 	return of
 }
 
-// TestPoolRace removes networks of a pool while addresses of them are allocated. Either the pool
-// must keep the network, or the allocation must fail.
+// TestPoolRace removes a network of a pool while addresses are allocated from the pool. Afterwards
+// the pool must contain all held addresses.
 func TestPoolRace(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

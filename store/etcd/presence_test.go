@@ -154,7 +154,7 @@ func TestPresence(t *testing.T) {
 	c.Members[0].Start()
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", hasRevision(7))
-	wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
+	wait.For(t, within, "a report without an error", func() bool { return n.last() == "<nil>" })
 	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late, because the end waits only two seconds for etcd
 		began := time.Now()
 		n.stop()
@@ -166,7 +166,7 @@ func TestPresence(t *testing.T) {
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
 			p.node("n1", "the node once more", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
-			wait.For(t, within, "it to be well", func() bool { return n.last() == "<nil>" })
+			wait.For(t, within, "a report without an error", func() bool { return n.last() == "<nil>" })
 		}
 	}
 	p.leases(0)
@@ -263,20 +263,20 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the first", hasRevision(1))
 	second := appear(t, newWriter(t, p.config), "n1", "second", client.MinTTL)
 	second.SetStatus(schema.NodeStatus{Revision: 2})
-	wait.For(t, within, "the second to say so", func() bool {
+	wait.For(t, within, "the second to report the name", func() bool {
 		return strings.Contains(second.last(), "/vipda/nodes/n1/live is held by another vipd: give each host its own node name")
 	})
 	p.node("n1", "the first undisturbed", func(n *fleet.Node) bool { return hasRevision(1)(n) && n.Live.Version == "first" })
 	first.stop()
 	p.node("n1", "the second", func(n *fleet.Node) bool { return hasRevision(2)(n) && n.Live.Version == "second" })
-	wait.For(t, within, "the second to be well", func() bool { return second.last() == "<nil>" })
+	wait.For(t, within, "the second to take over", func() bool { return second.last() == "<nil>" })
 	if first.contains("held") {
 		t.Errorf("reports of the first = %s, want none about its key", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
 	third := appear(t, newWriter(t, p.config), "n1", "third", client.MinTTL)
-	wait.For(t, within, "the third to say so", func() bool { return strings.Contains(third.last(), "without a lease: delete it") })
+	wait.For(t, within, "the third to report the key without a lease", func() bool { return strings.Contains(third.last(), "without a lease: delete it") })
 	p.remove("/nodes/n1/live")
 	p.node("n1", "the third", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
 }
@@ -313,12 +313,12 @@ func TestPresenceThroughOutages(t *testing.T) {
 		n.SetStatus(schema.NodeStatus{Revision: revision})
 		direct.node("n1", "the node before "+name, hasRevision(revision))
 		fault()
-		wait.For(t, within, "the trouble", func() bool { return strings.Contains(n.last(), "etcd at http") })
+		wait.For(t, within, "the reported outage", func() bool { return strings.Contains(n.last(), "etcd at http") })
 		revision++
 		began := time.Now()
 		n.SetStatus(schema.NodeStatus{Revision: revision})
 		if took := time.Since(began); took > 10*time.Second {
-			t.Errorf("%s: Tell took %s, want at most 10 s", name, took)
+			t.Errorf("%s: SetStatus took %s, want at most 10 s", name, took)
 		}
 		if name != "killed" {
 			direct.node("n1", "it to end with its lease", isGone)
@@ -328,13 +328,13 @@ func TestPresenceThroughOutages(t *testing.T) {
 		c.Compact()
 		relay.Heal()
 		direct.node("n1", "the node after "+name, hasRevision(revision))
-		wait.For(t, within, "the end of the trouble", func() bool { return n.last() == "<nil>" })
+		wait.For(t, within, "the end of the reported outage", func() bool { return n.last() == "<nil>" })
 	}
 	relay.Freeze()
 	began := time.Now()
 	n.stop()
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("Close without etcd took %s, want at most the limit", took)
+		t.Errorf("the end of Run without etcd took %s, want at most the limit", took)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	run(t, r)
 	key := w.config.Prefix + "/endpoints/web/a"
 	created := func() (revision int64) {
-		w.try("say when the endpoint was made", func(ctx context.Context) error {
+		w.try("return the endpoint", func(ctx context.Context) error {
 			answer, err := w.client.Get(ctx, key)
 			if err == nil && len(answer.Kvs) > 0 {
 				revision = answer.Kvs[0].CreateRevision

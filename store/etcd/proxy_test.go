@@ -102,7 +102,7 @@ func TestProxy(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	f.stop()
 	if got, turns := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > turns {
-		t.Errorf("losses of etcd = %d, losses in snapshots = %d, want at least 1 and no more than in snapshots", got, turns)
+		t.Errorf("reported losses of etcd = %d, losses in snapshots = %d; want at least 1 report, and at most as many as in snapshots", got, turns)
 	}
 }
 
@@ -121,10 +121,10 @@ func TestProxyLosesEtcd(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyTokens follows through a proxy with authentication. The shared watches use the token of
-// the first client, and must continue after that token expires. The proxy itself may fail: its
-// watch of its own leader has no token, so the proxy opens streams endlessly until it creates no
-// watches at all.
+// TestProxyTokens follows through a proxy with authentication. Changes must be found even after the
+// token of the first client, which the shared watches use, has expired. The proxy itself may fail,
+// because its watch of its own leader has no token. It then opens streams endlessly, until it
+// creates no watches at all.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
@@ -162,7 +162,7 @@ func TestProxyRegistrar(t *testing.T) {
 	done := make(chan struct{})
 	go func() { r.Run(ctx); close(done) }()
 	present := func() (there bool) {
-		p.try("say whether the endpoint is there", func(ctx context.Context) error {
+		p.try("return the endpoint", func(ctx context.Context) error {
 			answer, err := p.client.Get(ctx, p.config.Prefix+"/endpoints/web/b")
 			there = err == nil && len(answer.Kvs) == 1
 			return err
@@ -175,7 +175,7 @@ func TestProxyRegistrar(t *testing.T) {
 			t.Fatal("the endpoint is missing while its registrar runs, want it registered")
 		}
 	}
-	wait.For(t, within, "the registrar to be well", func() bool { return said.last() == "<nil>" })
+	wait.For(t, within, "the registrar to report success", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
 	for i, text := range said.all { // an answer may be late
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {

@@ -34,7 +34,7 @@ func configAt(c *etcdkit.Cluster, n int) client.Config {
 	return client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
 }
 
-// place is services in etcd.
+// place holds services in etcd.
 type place struct {
 	t      *testing.T
 	client *clientv3.Client

@@ -44,8 +44,8 @@ func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 // jumped returns t with another wall time but the same monotonic time, as after a step of the
 // clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
-	// in Go's time.go).
+	// If a time has a monotonic reading, its wall field holds the seconds above 30 bits of
+	// nanoseconds (see time.Time in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64

@@ -14,7 +14,8 @@ import (
 )
 
 // TestWipedEtcdKeepsServices wipes etcd and restarts the source. The last services must stay in use
-// until etcd has all of them again. If all services are deleted on purpose, no service may stay.
+// until the services of the wiped etcd count as complete. If all services are deleted on purpose,
+// no service may stay.
 func TestWipedEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -34,7 +35,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 		problems := s.Problems
 		s.Problems = nil
 		if err := agree(s, before); err != nil || !strings.Contains(problems[0].Text, ": the 2 services of revision ") {
-			t.Errorf("snapshot after the wipe differs: %v; problems = %v, want a note of 2 services", err, problems)
+			t.Errorf("snapshot after the wipe differs: %v; problems = %v, want a problem about 2 services", err, problems)
 		}
 	}
 	relay.Cut()
@@ -90,7 +91,7 @@ func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 }
 
 // TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, then writes more
-// revisions than were lost. The services that are missing in the backup must stay in use.
+// revisions than were lost. The services that are missing from the backup must stay in use.
 func TestRestoredEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})

@@ -260,8 +260,8 @@ func TestHistoryLength(t *testing.T) {
 	}
 }
 
-// TestHistoryOfStrangers simulates another program that writes the highest number into a history.
-// Later writes must still work.
+// TestHistoryOfStrangers simulates another program that writes an entry with the highest possible
+// number into a history. Later writes must still work.
 func TestHistoryOfStrangers(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -440,7 +440,7 @@ func TestRegistrar(t *testing.T) {
 	c.Members[0].Start()
 	apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: fields(80)})
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
-	f.wait("who follows to see it", present)
+	f.wait("the endpoint in the snapshot", present)
 
 	second, err := w.Registrar(id, endpoint, time.Minute) // etcd must answer within a quarter of this time
 	if err != nil {
@@ -458,7 +458,7 @@ func TestRegistrar(t *testing.T) {
 		t.Error("the first registrar removed the second's endpoint, want it kept")
 	}
 	stopSecond()
-	wait.For(t, within, "the first to be told that the endpoint is the second's", func() bool {
+	wait.For(t, within, "the first to report the second's key", func() bool {
 		err := r.Drain(t.Context())
 		if err == nil {
 			t.Fatal("Drain of the second's endpoint by the first registrar = nil, want an error")
@@ -475,7 +475,7 @@ func TestRegistrar(t *testing.T) {
 	if err := second.Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.wait("the endpoint to go", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
+	f.wait("the removal of the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
 }
 
 // TestRegistrarStopped ends Run at random moments. Placed must report whether the endpoint is in
@@ -540,7 +540,7 @@ func TestRegistrarYields(t *testing.T) {
 	start(direct.config, 2, life)
 	direct.await("the second", has(2))
 	relay.Heal()
-	wait.For(t, within, "the first to say so", func() bool { return strings.Contains(said.last(), "held by another registrar") })
+	wait.For(t, within, "the first to report the other registrar", func() bool { return strings.Contains(said.last(), "held by another registrar") })
 	direct.await("the second still", has(2))
 }
 

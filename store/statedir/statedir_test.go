@@ -83,9 +83,9 @@ func TestFilesOutlive(t *testing.T) {
 	}
 }
 
-// TestDiskHangs makes the disk hang. No caller may wait, and after several seconds there must be a
-// problem until the disk answers. Then the last state of each file must be written. Other files
-// must be written during the hang, and Close must wait only several seconds.
+// TestDiskHangs makes the disk hang. No caller except Close may wait, and after several seconds
+// there must be a problem until the disk answers. Then the last state of each file must be written.
+// Other files must be written during the hang, and Close must wait only several seconds.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -109,9 +109,9 @@ func TestDiskHangs(t *testing.T) {
 		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
 		wantProblem(t, d, silent)
 		began := time.Now()
-		for range 3 { // Write must not wait again each time
+		for range 3 { // a disk that already hangs must not delay Write
 			if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != 0 {
-				t.Errorf("Write after %s = %v, want the problem's error immediately", time.Since(began), err)
+				t.Errorf("Write after %s = %v, want the error of the problem immediately", time.Since(began), err)
 			}
 		}
 		f.Keep(text("three"))
@@ -129,7 +129,7 @@ func TestDiskHangs(t *testing.T) {
 		has(t, f, "three")
 		wantProblem(t, d, "")
 		if changes != 2 {
-			t.Errorf("reports = %d, want one when it hung and one when it recovered", changes)
+			t.Errorf("reports = %d, want 2: one when the disk hung, and one when it answered", changes)
 		}
 	})
 }
@@ -188,7 +188,7 @@ func TestTriesAgain(t *testing.T) {
 		synctest.Wait()
 		folder(func(path string) error { return os.Mkdir(path, 0o700) })
 		if err := d.Close(); err != nil || changes != 4 {
-			t.Errorf("error = %v, reports = %d; want 2 of each", err, changes)
+			t.Errorf("Close = %v, reports = %d; want nil, 4", err, changes)
 		}
 		has(t, f, "three")
 	})
@@ -212,7 +212,7 @@ func TestLargeFiles(t *testing.T) {
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
 			t.Errorf("writes = %d, want %d", writes, want)
 		}
-		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // the disk hangs, and afterwards writes continue soon
+		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // hangs for an hour; afterwards, writes must continue soon
 		time.Sleep(maxRest + time.Hour)
 		f.Keep(text("after"))
 		time.Sleep(maxRest)
@@ -224,7 +224,7 @@ func TestLargeFiles(t *testing.T) {
 		}
 		has(t, f, fmt.Sprint("as at ", writes))
 		if f.Held().IsZero() {
-			t.Error("Held() while a write hangs = zero, want the time of the last write")
+			t.Error("Held() after the last write = zero, want the time of the write")
 		}
 	})
 }

@@ -74,7 +74,7 @@ func TestWhatIsMissingIsAtTheNearestThingAround(t *testing.T) {
 		t.Errorf("line of ports[0].port under services.web = %d, want 4", got)
 	}
 	if got := under("").Line; got != 2 {
-		t.Errorf(`line of \"\" under services.web = %d, want 2`, got)
+		t.Errorf(`line of "" under services.web = %d, want 2`, got)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 }
 
 // FuzzParse parses arbitrary text. Parse must not panic, the scanner must find the parser's keys
-// and elements on existing lines, and Where must answer every path.
+// and elements on existing lines, and Where must return an existing line for every path.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)

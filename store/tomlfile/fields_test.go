@@ -14,8 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFieldLines writes services in random layouts. Each field must have the line at which it is in
-// the text.
+// TestFieldLines writes services in random layouts. Each field must have its line in the text.
 func TestFieldLines(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))

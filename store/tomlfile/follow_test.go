@@ -42,7 +42,7 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
 					t.Errorf("problems of the reload after step %d = %v, want that the file is being written", i, problems)
 				}
-				w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
+				w.write("services.d/o.toml", service("o", 10+i)) // once this change is seen, the other file has also been checked
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
 			}
 			w.do(file.Close())
@@ -65,7 +65,7 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 		text += line
 		w.write("vipd.toml", text) // in place
 		if !last {
-			w.write("services.d/o.toml", service("o", 10+i)) // once this is seen, the other file was checked too
+			w.write("services.d/o.toml", service("o", 10+i)) // once this change is seen, the other file has also been checked
 			s := w.until("the next look", func(s snapshot) bool { return strings.Contains(describe(s), fmt.Sprint("o=", 10+i)) })
 			if got := describe(s); !strings.HasPrefix(got, "a=1 b=1") {
 				t.Errorf("state after step %d = %s, want a=1 and b=1", i, got)

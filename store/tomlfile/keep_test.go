@@ -53,17 +53,17 @@ func TestKeepsOverRestart(t *testing.T) {
 	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
 	w.write("d/e.toml", "[services.e")
 	w.do(os.Remove(w.path("d/f.toml")))
-	for range 2 { // a saved state that is in use is saved again
+	for range 2 { // the second restart reads the state that the first has saved
 		s := w.run()
 		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5 f=6 z=9"; got != want || len(s.Problems) != 5 {
-			t.Fatalf("after a restart: %s, want %s and 5 problems", describe(s), want)
+			t.Fatalf("state after a restart = %s, want %s and 5 problems", describe(s), want)
 		}
 		for _, name := range []balancer.Name{"a", "c", "e", "f"} {
 			if before, after := good.Services.At(name).Origin, s.Services.At(name).Origin; before != after || after.Line == 0 {
 				t.Errorf("after a restart, the place of service %s = %+v, want %+v", name, after, before)
 			}
 			if before, after := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(before, after) {
-				t.Errorf("after a restart service %s is %v, want %v", name, after, before)
+				t.Errorf("service %s after a restart = %v, want %v", name, after, before)
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
@@ -71,18 +71,19 @@ func TestKeepsOverRestart(t *testing.T) {
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
-			t.Errorf("after a restart the settings of the address are %v, want %v", after, before)
+			t.Errorf("settings of the address after a restart = %v, want %v", after, before)
 		}
 	}
 	w.write("vipd.toml", "[store]\npath = \"d\"\n"+service("a", 1))
 	w.write("d/b.toml", service("b", 4))
 	w.write("d/e.toml", "")
 	if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=4"; got != want {
-		t.Errorf("after the mistakes are mended: %s, want %s", got, want)
+		t.Errorf("state after the mistakes are fixed = %s, want %s", got, want)
 	}
 }
 
-// TestKeptIsBroken damages the saved state. A file with an unreadable state must be set aside.
+// TestKeptIsBroken truncates the saved state. It must be set aside, and the service must still be
+// served from its own file.
 func TestKeptIsBroken(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
 	w.run()

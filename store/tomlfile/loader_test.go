@@ -177,7 +177,7 @@ func TestTextsAreNotKept(t *testing.T) {
 		t.Errorf("copy = %s, want %s", got, want)
 	}
 	if len(in) != 5 {
-		t.Errorf("%d strings were copied, want all 5: %v", len(in), in)
+		t.Errorf("copied strings = %d, want 5: %v", len(in), in)
 	}
 }
 

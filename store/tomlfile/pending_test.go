@@ -15,7 +15,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// bench is a source whose steps a test makes, without Watch.
+// bench is a source without Watch. The test runs each of its steps.
 type bench struct {
 	*testing.T
 	dir   string
@@ -88,12 +88,12 @@ func table(n int) string {
 	return fmt.Sprintf("[services.a]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\n", n)
 }
 
-// pendingModel is the specification: the served number follows the valid texts of the file, except
-// while a change is pending.
+// pendingModel is the expected behavior: the last valid text of the file is served, except while a
+// change is pending.
 type pendingModel struct {
 	file, try string // texts; a broken text has no number
 	former    string // the text of the file at the start of the change
-	good      int    // of the last valid text
+	good      int    // number of the last valid text
 }
 
 // read reads the file unless a change is pending.
@@ -225,10 +225,10 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	}
 	err := b.reload(try(table(2), time.Hour))
 	if err == nil || !strings.HasPrefix(err.Error(), "the change is not applied, because it can't be recorded: ") {
-		t.Errorf("error = %v, want none", err)
+		t.Errorf("error = %v, want that the change can't be recorded", err)
 	}
 	if b.served() != "a=1" || b.loader.state.Pending != nil {
-		t.Errorf("served = %s, pending = %v, want the pending text", b.served(), b.loader.state.Pending)
+		t.Errorf("served = %s, pending = %v, want a=1 and no pending change", b.served(), b.loader.state.Pending)
 	}
 	if err := os.Rename(away, state); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	b.restart()
 	defer b.close()
 	if b.served() != "a=1" || len(b.outcomes) > 0 {
-		t.Errorf("after a restart: served = %s, outcomes = %v, want the former text", b.served(), b.outcomes)
+		t.Errorf("after a restart: served = %s, outcomes = %v, want a=1 and no outcomes", b.served(), b.outcomes)
 	}
 }
 
@@ -264,17 +264,17 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
 		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: a restart before ") || b.served() != "a=1" {
-			t.Errorf("abort: error = %v, served = %s, want the former text", err, b.served())
+			t.Errorf("abort: error = %v, served = %s, want that the end is not recorded, and a=1", err, b.served())
 		}
 	})
 	b.start()
 	if err := b.reload(Reload{Abort: true}); err != nil {
-		t.Errorf("error of a second abort = %v, want that none is pending", err)
+		t.Errorf("error of a second abort = %v, want nil", err)
 	}
 	unwritable(func() {
 		b.save(table(2))
 		if err := b.reload(Reload{}); err != nil || b.served() != "a=2" {
-			t.Errorf("confirmation: error = %v, served = %s, want the new text", err, b.served())
+			t.Errorf("confirmation: error = %v, served = %s, want nil and a=2", err, b.served())
 		}
 		b.save(table(3))
 	})

@@ -49,8 +49,8 @@ func TestFilesThatTurnIntoSomethingElse(t *testing.T) {
 	w.waitFor("files again", "a=5 b=5 c=5")
 }
 
-// TestUnreadableFromTheStart starts with unreadable files. The first snapshot must report whether
-// it is complete.
+// TestUnreadableFromTheStart starts with unreadable files. The first snapshot must name each
+// unreadable file, and must be connected only if the main file and its place can be read.
 func TestUnreadableFromTheStart(t *testing.T) {
 	const placed = "store.path = \"place\"\n"
 	for name, test := range map[string]struct {

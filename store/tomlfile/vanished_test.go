@@ -23,7 +23,7 @@ func unknownTables(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// checked follows vipd.toml with unknownTables as its Check.
+// checked follows vipd.toml, with unknownTables as Options.Check.
 func (w *world) checked() {
 	w.Helper()
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), Check: unknownTables}, nil)
@@ -62,7 +62,7 @@ func TestMistakeOutsideService(t *testing.T) {
 				t.Errorf("services = %v, vanished = %v, kept = %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
 			if reported := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
-				t.Errorf("problems = %v, want the vanished services named", s.Problems)
+				t.Errorf("problems = %v, want a problem that names the vanished services", s.Problems)
 			}
 			if reported := strings.Contains(describe(s), "store.path: may be hidden by an error"); reported != (name == "table of the folder") {
 				t.Errorf("problems = %v, want store.path named only if it may be hidden", s.Problems)
@@ -152,7 +152,7 @@ func TestVanishedOverRestart(t *testing.T) {
 		_ = os.Remove(w.path("d/d.toml"))
 		for range 2 {
 			if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=2 c=2 d=1"; got != want {
-				t.Errorf("%q: after a restart: %s, want %s", text, got, want)
+				t.Errorf("%q: state after a restart = %s, want %s", text, got, want)
 			}
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestMembersPreferHistory configures two clusters as endpoints. The cluster whose revision is not
-// behind must be used. The other must be used only if the first does not answer.
+// behind must be used. The other cluster must be used only if the first does not answer.
 func TestMembersPreferHistory(t *testing.T) {
 	t.Parallel()
 	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -34,7 +34,7 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 	for range 10 {
 		if got := reach(); got != seen.Endpoints()[0] {
-			t.Fatalf("the member in use = %s, want that of the history that was seen", got)
+			t.Fatalf("member in use = %s, want the member with the seen history", got)
 		}
 	}
 	seen.Kill()

@@ -14,7 +14,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// follower is a source whose messages and clock a test provides.
+// follower is a run of Watch whose keys and clock the test provides.
 type follower struct {
 	*watchRun
 	now      time.Time
@@ -66,7 +66,8 @@ func (f *follower) write(key, text string) *mvccpb.KeyValue {
 	return kv
 }
 
-// wantInAnyOrder delivers values in an order, with a publication after each.
+// wantInAnyOrder delivers values in the given order, and publishes after each. The service want
+// must be served each time.
 func (f *follower) wantInAnyOrder(t *testing.T, when, want string, values ...*mvccpb.KeyValue) {
 	t.Helper()
 	for _, kv := range values {
@@ -96,8 +97,8 @@ func numbered(n int) string {
 	return fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":80}]}`, n)
 }
 
-// TestPendingOfZone starts a process with the configuration and a change of its zone. The first
-// snapshot must have the change.
+// TestPendingOfZone starts a process on a node whose configuration sets a zone, while a change for
+// this zone is pending. The first snapshot must contain the change.
 func TestPendingOfZone(t *testing.T) {
 	f := newFollower(t)
 	f.write("services/web", numbered(1))
@@ -123,8 +124,9 @@ func TestPendingAbortByAnotherClock(t *testing.T) {
 	}
 }
 
-// TestPendingChecks starts a pending change of a service with shared checks. The nodes of a scope
-// must check it for themselves, and all nodes together must share its checks.
+// TestPendingChecks starts a pending change to a service with shared checks. If the change is for
+// some nodes, each of them must check the service for itself. If it is for all nodes, they must
+// share the checks.
 func TestPendingChecks(t *testing.T) {
 	for _, test := range []struct {
 		on   []string

@@ -17,7 +17,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// bench is a state with the inputs of its records.
+// bench is a state that the test fills with keys.
 type bench struct {
 	state
 	reader   reader
@@ -168,8 +168,8 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
-// TestDepartureHistories runs random histories of endpoints that vanish. The state checks them only
-// if this can make a difference. The result must equal the result of constant checks.
+// TestDepartureHistories runs random histories of endpoints that vanish. The state checks these
+// endpoints only if the result may change. It must equal a state that checks them at each step.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -334,8 +334,8 @@ func TestProblemsAreBounded(t *testing.T) {
 // jumped returns t with another wall time but the same monotonic time, as after a step of the
 // clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// A time with a monotonic reading has its wall seconds above 30 bits of nanoseconds (time.Time
-	// in Go's time.go).
+	// If a time has a monotonic reading, its wall field holds the seconds above 30 bits of
+	// nanoseconds (see time.Time in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64
