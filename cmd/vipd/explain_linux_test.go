@@ -108,7 +108,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		opened = append(opened, another)
 		begun = slices.DeleteFunc(slices.Clone(opened), func(c net.Conn) bool { return seen(api.Began, c) != nil })
 		if len(begun) < 4 { // with two endpoints, every second client reaches the same endpoint again
-			return fmt.Errorf("events of %d connections, want %d", len(begun), len(opened))
+			return fmt.Errorf("events arrived for %d of %d connections, want at least 4", len(begun), len(opened))
 		}
 		return nil
 	})

@@ -11,7 +11,7 @@ import (
 func TestHelp(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != exitDone || errs.Len() > 0 {
-		t.Fatalf("exit code = %d; stderr: %s", code, &errs)
+		t.Fatalf("exit code = %d, want 0; stderr = %s", code, &errs)
 	}
 	for _, line := range []string{
 		"\n  --config FILE        FILE to read (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    least LEVEL to log: ", "\n  --version            print the version and exit\n",

@@ -30,7 +30,7 @@ func TestJournalLines(t *testing.T) {
 		`<7>msg=one`, `<6>msg="two\nlines" component=x`, `<4>msg=three g.level=mine`, `<3>msg=four`, `<6>msg=five`,
 	}
 	if got := write("text", true); strings.Join(got, "|") != strings.Join(want, "|") {
-		t.Errorf("text in the journal:\n%q, want\n%q", got, want)
+		t.Errorf("text in the journal =\n%q, want\n%q", got, want)
 	}
 	for i, line := range write("json", true) {
 		rest, ok := strings.CutPrefix(line, want[i][:3])

@@ -43,7 +43,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "dropped")
 		fmt.Fprintln(q, "dropped")
 		if waited := time.Since(began); waited != stalledAfter {
-			t.Errorf("writing two lines took %s, want stalledAfter", waited)
+			t.Errorf("time to write two lines = %s, want stalledAfter", waited)
 		}
 		close(to.answers)
 		synctest.Wait()
@@ -64,7 +64,7 @@ func TestLogTakesNoLines(t *testing.T) {
 		fmt.Fprintln(q, "never")
 		began = time.Now()
 		if q.end(); time.Since(began) != lastLines {
-			t.Errorf("the end took %s, want lastLines", time.Since(began))
+			t.Errorf("time of the end = %s, want lastLines", time.Since(began))
 		}
 		close(to.answers)
 	})

@@ -28,7 +28,7 @@ func (g *gateway) second() {
 		out, err := exec.Command(filepath.Join(filepath.Dir(g.vipctl), program), args...).CombinedOutput()
 		exit, ok := errors.AsType[*exec.ExitError](err)
 		if !ok || exit.ExitCode() != code {
-			t.Errorf("%s %v: %v, want code %d:\n%s", program, args, err, code, out)
+			t.Errorf("%s %v: error = %v, want exit code %d:\n%s", program, args, err, code, out)
 		}
 		for _, w := range want {
 			if !strings.Contains(string(out), w) {

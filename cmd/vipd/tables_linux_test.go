@@ -150,7 +150,7 @@ func TestStrictModeWithoutTables(t *testing.T) {
 			t.Fatalf("vipd starts in %s mode, want an error", mode)
 		}
 		if want := "mode " + mode + " is not usable here, and strict_mode forbids another: nf_tables can't hold vipd's rules of ipv4 here"; !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("error = %v, want %q", err, want)
 		}
 	}
 	if after := g.formerState(); after != before {

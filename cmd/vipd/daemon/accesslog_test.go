@@ -65,7 +65,7 @@ endpoints = [{ address = "127.58.1.2", port = 9001 }]
 			t.Errorf("access log line = %+v, want a time, a duration, a client in 127.0.0.0/8 and a retry", e)
 		}
 		if e.Time, e.Client, e.Seconds, e.Retries = "", "", 0, 0; e != want {
-			t.Errorf("got  %+v\nwant %+v", e, want)
+			t.Errorf("access log line =\n%+v, want\n%+v", e, want)
 		}
 	}
 	if err := os.Rename(file, file+".1"); err != nil {

@@ -299,7 +299,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints name their node in the field node`},
 	} {
 		if err := drain(c.q); err == nil || err.Error() != c.want {
-			t.Errorf("got %v, want %s", err, c.want)
+			t.Errorf("error = %v, want %s", err, c.want)
 		}
 	}
 	for _, q := range []api.OverrideRequest{
@@ -312,12 +312,12 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	}
 	want := "127.40.1.1:9001:draining/0 127.40.1.1:9002:active/5"
 	if got := n.endpoints(); got != want {
-		t.Errorf("got %s, want %s", got, want)
+		t.Errorf("endpoints = %s, want %s", got, want)
 	}
 	n.stop()
 	n.start()
 	if got := n.endpoints(); got != want {
-		t.Errorf("after a restart: got %s, want %s", got, want)
+		t.Errorf("endpoints after a restart = %s, want %s", got, want)
 	}
 	if err := drain(api.OverrideRequest{Node: "a", Draining: &no}); err != nil {
 		t.Fatal(err)
@@ -371,7 +371,7 @@ func TestWatch(t *testing.T) {
 		ended <- n.client.Watch(ctx, "services", func(m json.RawMessage) error { answers <- string(m); return nil })
 	}()
 	if first := <-answers; !strings.Contains(first, `"web"`) {
-		t.Error("first answer = ", first)
+		t.Error("first answer has no service web: ", first)
 	}
 	n.write(web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
 	for next := range answers {
@@ -632,7 +632,7 @@ func TestRemovesRemainsOfOtherModes(t *testing.T) {
 		select {
 		case got := <-asked:
 			if got != want {
-				t.Errorf("got %s, want %s", got, want)
+				t.Errorf("cleanup = %s, want %s", got, want)
 			}
 		case <-time.After(wait.Patience):
 			t.Fatalf("no removal in %s, want the removal of %s", wait.Patience, want)

@@ -237,7 +237,7 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	cancel()
 	<-watching
 	if n := count.Load(); n != 1 {
-		t.Errorf("the watcher was called %d times, want once", n)
+		t.Errorf("calls of the watcher = %d, want 1", n)
 	}
 }
 
@@ -308,7 +308,7 @@ func TestRefusedCalls(t *testing.T) {
 		"name a service and the address of one of its endpoints, or a node":                                 override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
+			t.Errorf("error = %v, want %s", err, want)
 		}
 	}
 }

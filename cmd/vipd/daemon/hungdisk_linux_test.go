@@ -84,7 +84,7 @@ func TestStateDirHangs(t *testing.T) {
 	select {
 	case err := <-accepts:
 		if err != nil {
-			t.Error("no request was served while the end waited for the disk: ", err)
+			t.Error("error of a request while the end waited for the disk = ", err)
 		}
 	default:
 		t.Error("vipd ended before the disk answered, want it to wait")

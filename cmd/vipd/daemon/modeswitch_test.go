@@ -89,7 +89,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so userspace mode is used: not iptables: ",
 	} {
 		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("mode events do not have %q once, want it once:\n%s", part, got)
+			t.Errorf("mode events, want %q in them once:\n%s", part, got)
 		}
 	}
 }
@@ -283,7 +283,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		in("ipvs")
 	}
 	if kept.Load() != 3 || removed.Load() > 0 {
-		t.Errorf("drains were kept %d times, and removed %d times; want 3 and 0", kept.Load(), removed.Load())
+		t.Errorf("drains that kept objects = %d, removals = %d; want 3 and 0", kept.Load(), removed.Load())
 	}
 	in("userspace")
 	works.Store(false)

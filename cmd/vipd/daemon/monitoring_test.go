@@ -222,6 +222,6 @@ func (p *prometheus) dashboard() {
 		}
 	}
 	if exprs < 20 {
-		p.t.Errorf("dashboard has %d expressions, want at least 20", exprs)
+		p.t.Errorf("expressions of the dashboard = %d, want at least 20", exprs)
 	}
 }

@@ -55,7 +55,7 @@ func TestEndpointsByName(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := ask("127.42.0.1:8080"); got != "two" {
-		t.Errorf("after a restart without DNS, %q answers, want two", got)
+		t.Errorf("answer after a restart without DNS = %q, want two", got)
 	}
 	reports("answered SERVFAIL")
 	dns.Break("*", dnskit.None)
@@ -111,7 +111,7 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	answered := func(want string) {
 		t.Helper()
 		if got := ask("127.42.0.1:8080"); got != want {
-			t.Errorf("the VIP answered %q, want %q", got, want)
+			t.Errorf("answer = %q, want %q", got, want)
 		}
 	}
 	shows := func(want string) {
@@ -129,7 +129,7 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	shows("127.43.1.1:9001:active/2 127.43.1.8:9001:down/0 127.43.1.9:9001:down/0")
 	const problem = "looking up web.example.org: no endpoint of the new answer (2) passes its checks: the former ones (1) stay in use"
 	if got := n.problems(); !strings.Contains(got, problem) {
-		t.Errorf("problems %q, want %q", got, problem)
+		t.Errorf("problems = %q, want %q", got, problem)
 	}
 	n.stop()
 	n.start()
@@ -139,7 +139,7 @@ func TestReplacedByWrongAddresses(t *testing.T) {
 	answered("two")
 	const event = "follows web.example.org: 127.43.1.2 joined; 127.43.1.8, 127.43.1.9 left"
 	if got := n.eventsOf(events.Names); !strings.Contains(got, event) {
-		t.Errorf("events %s, want %s", got, event)
+		t.Errorf("events = %s, want %s", got, event)
 	}
 }
 
@@ -173,6 +173,6 @@ endpoints = [{ address = "127.43.1.5", port = 9001 }]
 	n.stop()
 	n.start()
 	if got := n.endpoints(); got != want {
-		t.Errorf("ready after a restart with the endpoints %s, want %s", got, want)
+		t.Errorf("endpoints of the ready node after a restart = %s, want %s", got, want)
 	}
 }

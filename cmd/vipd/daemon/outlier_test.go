@@ -116,7 +116,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	_ = l.Close()
 	<-accepting
 	if asked.until(x.Until); asked.count() > 0 {
-		t.Errorf("the ejected endpoint received %d connections, want 0", asked.count())
+		t.Errorf("connections to the ejected endpoint = %d, want 0", asked.count())
 	}
 
 	wait.For(t, 20*time.Second, "the end of the ejection", func() bool { return n.endpoints() != ejected })

@@ -17,7 +17,7 @@ import (
 )
 
 // TestMistakeOutsideService hides a service behind a misspelled heading, and restarts vipd. The
-// service must be served until the heading is fixed, and each reload must name the service.
+// service must be served, and each reload must name it, until a reload with --prune removes it.
 func TestMistakeOutsideService(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")

@@ -137,9 +137,9 @@ func (r *receiver) wantTrace(t *testing.T, want string) {
 
 const served = "(decode, compile, engine (prepare host, apply 1, finish host))"
 
-// TestTraceOfAFile changes a file, and drains an endpoint by an override. Each change must be one
-// trace, from reading it to applying it. Retries after a failure must have separate traces that
-// link to the change's trace.
+// TestTraceOfAFile adds services to a file, the last of them at a port that is in use. Each change
+// must be one trace, from reading it to applying it. Retries after a failure must have separate
+// traces that link to the change's trace.
 func TestTraceOfAFile(t *testing.T) {
 	r := startReceiver(t)
 	tracing := fmt.Sprintf("[tracing]\notlp_endpoint = %q\n", r.URL)

@@ -28,7 +28,7 @@ func TestReplayedHeartbeats(t *testing.T) {
 	died := time.Now()
 	replays := last()
 	if len(replays) != 2 {
-		t.Fatalf("heartbeats to %d hosts were recorded, want 2", len(replays))
+		t.Fatalf("hosts with recorded heartbeats = %d, want 2", len(replays))
 	}
 	stop := f.replay(replays)
 	wait.For(t, wait.Patience, "another owner in spite of replays", func() bool { o := f.owner(); return o != nil && o != dead })

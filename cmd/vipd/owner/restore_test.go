@@ -96,7 +96,7 @@ func TestRemovedAtOnce(t *testing.T) {
 	end()
 	parts.Wait()
 	if most := many/maxUnbound + 1; k.vips != many || k.calls > most {
-		t.Errorf("%d VIPs were removed in %d calls, want %d in at most %d", k.vips, k.calls, many, most)
+		t.Errorf("removed VIPs = %d in %d calls, want %d in at most %d", k.vips, k.calls, many, most)
 	}
 }
 

@@ -52,6 +52,6 @@ func TestStrangersWithOtherRouterID(t *testing.T) {
 		x.receive(end, a, groups)
 	}
 	if len(x.of) > maxStrangers {
-		t.Errorf("%d strangers are kept, want at most %d", len(x.of), maxStrangers)
+		t.Errorf("strangers kept = %d, want at most %d", len(x.of), maxStrangers)
 	}
 }

@@ -290,7 +290,7 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 		bound = other.down(interval) - 3*interval + plannedLate()
 	}
 	if took > wait.Bound(bound) {
-		t.Errorf("%s: takeover took %s, want at most %s", f.name, took, bound)
+		t.Errorf("%s: time until the takeover = %s, want at most %s", f.name, took, bound)
 	}
 	time.Sleep(2 * interval) // a second owner would answer within this time
 	if n := p.probe.twice(began); n > 0 {

@@ -102,7 +102,7 @@ func TestVRRPDiffers(t *testing.T) {
 			both := p.probe.longestTwice(began)
 			t.Logf("both answered for %s", both.Round(time.Millisecond))
 			if bound := 5 * o.interval; both > wait.Bound(bound) {
-				t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+				t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
 			}
 			if !p.b.problem(c.problem) {
 				t.Errorf("problems afterwards = %q, want %q", p.b.answer().Problems, c.problem)
@@ -172,7 +172,7 @@ func TestVRRPChecksum(t *testing.T) {
 	both := p.probe.longestTwice(began)
 	t.Logf("both answered for %s", both.Round(time.Millisecond))
 	if bound := 5 * interval; both > wait.Bound(bound) {
-		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestVRRPNewcomer(t *testing.T) {
 	both := p.probe.longestTwice(began)
 	t.Logf("both answered for %s", both.Round(time.Millisecond))
 	if bound := 5 * interval; both > wait.Bound(bound) {
-		t.Errorf("both hosts answered for %s, want at most %s", both, bound)
+		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
 	}
 	if !p.a.problem("it lists 10.9.0.101 as well") {
 		t.Errorf("problems = %q, want the difference", p.a.answer().Problems)

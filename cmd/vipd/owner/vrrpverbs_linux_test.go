@@ -81,7 +81,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	silent := p.probe.gap(p.a.mac, p.b.mac, began)
 	t.Logf("silent for %s", silent.Round(time.Millisecond))
 	if bound := p.b.down(interval) - 3*interval + plannedLate(); silent > wait.Bound(bound) {
-		t.Errorf("the VIP was silent for %s, want at most %s", silent, bound)
+		t.Errorf("silence of the VIP = %s, want at most %s", silent, bound)
 	}
 	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command on it", "vip", "move", "10.9.0.100")
 	p.a.wantOutput("10.9.0.12", "get", "vips")

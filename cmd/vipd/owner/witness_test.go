@@ -36,7 +36,7 @@ func TestWitnessOfGroups(t *testing.T) {
 	} {
 		changed := w.follow(layout(c.lan...), []config.VRRPGroup{main})
 		if got := w.of(&main); got != c.want || !slices.Equal(changed, c.changed) || (len(w.problems()) > 0) != c.withdrawn {
-			t.Errorf("%s: witness %q, changed %q, problems %q; want %q, %q, problems: %t", c.name, got, changed, w.problems(), c.want, c.changed, c.withdrawn)
+			t.Errorf("%s: witness = %q, changed = %q, problems = %q; want %q, %q, problems = %t", c.name, got, changed, w.problems(), c.want, c.changed, c.withdrawn)
 		}
 		if got := w.groups["lan"]; !slices.Equal(got, []string{"main"}) || len(w.groups["sync"]) > 0 {
 			t.Errorf("%s: groups = %v, want main on lan", c.name, w.groups)

@@ -27,7 +27,7 @@ func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 			return a.answers.Has(target)
 		}
 		if !ask(health.Result{Outcome: health.Passed, Text: "drain"}) {
-			t.Fatal("no answer after a drain")
+			t.Fatal("answer of the agent is unknown after a drain, want it known")
 		}
 		for i, want := range []bool{true, true, false} {
 			if got := ask(health.Result{Outcome: health.Failed, Text: "connection refused"}); got != want {

@@ -42,7 +42,7 @@ func TestFleetSharesChecks(t *testing.T) {
 			most = max(most, h.checking())
 		}
 		if bound := mean + 5*math.Sqrt(mean); float64(most) > bound {
-			t.Errorf("%d hosts: a host checks %d targets, the mean is %.0f, want at most %.0f", n, most, mean, bound)
+			t.Errorf("%d hosts: targets of one host = %d with a mean of %.0f, want at most %.0f", n, most, mean, bound)
 		}
 		t.Logf("%d hosts: settled after %s, %.2f probes of each target an interval, fair share %.1f targets a host, at most %d", n, settled, rate, mean, most)
 	}

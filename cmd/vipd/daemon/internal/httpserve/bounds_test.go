@@ -101,13 +101,13 @@ func TestSilentClients(t *testing.T) {
 					t.Fatal("time advanced, want no wait")
 				}
 				if _, err := ask(t, l); err != nil {
-					t.Errorf("request of another client: %v, want an answer", err)
+					t.Errorf("error of another client's request = %v, want none", err)
 				}
 				for range 2 * Default().Connections {
 					<-ends
 				}
 				if took := time.Since(began); took > time.Minute+10*time.Second {
-					t.Errorf("closing the idle connections took %s, want at most 70 s", took)
+					t.Errorf("time until the idle connections were closed = %s, want at most 70 s", took)
 				}
 			})
 		})
@@ -129,7 +129,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		l.dial(t, quick)
 		if err := <-ended; time.Since(began) != Default().write {
-			t.Errorf("answer ended after %s with %v, want %s", time.Since(began), err, Default().write)
+			t.Errorf("end of the answer after %s with %v, want it after %s", time.Since(began), err, Default().write)
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestFollowers(t *testing.T) {
 		}
 		for range Default().Connections / 2 {
 			if n := <-counts; n != lines {
-				t.Errorf("a follower received %d lines, want %d", n, lines)
+				t.Errorf("lines that a follower received = %d, want %d", n, lines)
 			}
 		}
 	})

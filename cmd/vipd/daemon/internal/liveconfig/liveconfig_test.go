@@ -25,11 +25,11 @@ func TestNode(t *testing.T) {
 			t.Fatal(problems)
 		}
 		if !c.Follow(text) {
-			t.Errorf("%s: Follow reports false, want true", test.kind)
+			t.Errorf("%s: Follow() = false, want true", test.kind)
 		}
 		current, problems := c.Now()
 		if current.Node != test.node || len(problems) != test.problems {
-			t.Errorf("%s: the node is %s, want %s; problems: %v", test.kind, current.Node, test.node, problems)
+			t.Errorf("%s: node = %s, want %s; problems = %v", test.kind, current.Node, test.node, problems)
 		}
 	}
 }
@@ -69,7 +69,7 @@ masquerade_bit = 3
 		t.Fatal(problems)
 	}
 	if !c.Follow(text) {
-		t.Fatal("Follow reports false, want true")
+		t.Fatal("Follow() = false, want true")
 	}
 	current, problems := c.Now()
 	if len(problems) != 3 {

@@ -72,7 +72,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 			}
 		}
 		if got := strings.Join(words, " "); got != c.want || o.Len() != c.kept {
-			t.Errorf("after %+v of port %d: got %s with %d kept, want %s with %d", c.said, c.port, got, o.Len(), c.want, c.kept)
+			t.Errorf("after %+v at port %d: endpoints = %s with %d overrides, want %s with %d", c.said, c.port, got, o.Len(), c.want, c.kept)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestDrainsBeginAfterYielding(t *testing.T) {
 		o := Options{Choice: Choice{Events: events.New(events.Options{})}, Engine: engine, Counters: &traffic.Counters{}}
 		New(o, use).retire(use)
 		if got := <-old.drains; old.yielded != drain || got != drain {
-			t.Errorf("mode yielded for %s and drained for %s, want %s for each", old.yielded, got, drain)
+			t.Errorf("time of yielding = %s, time of the drain = %s, want %s for each", old.yielded, got, drain)
 		}
 		<-use.ended
 	})

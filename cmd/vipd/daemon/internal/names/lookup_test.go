@@ -29,7 +29,7 @@ func TestSchedule(t *testing.T) {
 		asked := func(name, want string) {
 			t.Helper()
 			if got := n.times(name); got != want {
-				t.Errorf("%s was looked up at %s, want %s", name, got, want)
+				t.Errorf("lookups of %s at %s, want %s", name, got, want)
 			}
 		}
 		n.answers("", 20*time.Second, "192.0.2.1")
@@ -141,6 +141,6 @@ func TestOneOfManyChanges(t *testing.T) {
 	few, many := allocations(100), allocations(10_000)
 	t.Logf("%.0f allocations with 100 services, %.0f with 10,000", few, many)
 	if many > 3*few {
-		t.Errorf("a change allocates %.0f times with 10,000 services, want at most thrice the %.0f with 100", many, few)
+		t.Errorf("allocations of a change with 10,000 services = %.0f, want at most three times the %.0f with 100", many, few)
 	}
 }

@@ -60,7 +60,7 @@ func TestChangedDefinition(t *testing.T) {
 		n.found("db", true)
 		synctest.Wait()
 		if got, want := n.found("db", true), "192.0.2.2"; got != want {
-			t.Errorf("after a good answer: endpoints %q, want %q", got, want)
+			t.Errorf("endpoints after a good answer = %q, want %q", got, want)
 		}
 	})
 }
@@ -123,7 +123,7 @@ func TestFormerEndpoints(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if got := n.found("db", true); got != want {
-				t.Errorf("endpoints %q, want %q", got, want)
+				t.Errorf("endpoints = %q, want %q", got, want)
 			}
 		}
 		define()
@@ -173,7 +173,7 @@ func TestEtcdLimit(t *testing.T) {
 			n.found(name, true)
 			synctest.Wait()
 			if got := n.found(name, true); got != want {
-				t.Errorf("service %s: endpoints %q, want %q", name, got, want)
+				t.Errorf("service %s: endpoints = %q, want %q", name, got, want)
 			}
 		}
 		const refused = "! not looked up, because services from etcd may use 2 names (resolver.max_names)"

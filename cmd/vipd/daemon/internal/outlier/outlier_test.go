@@ -59,7 +59,7 @@ func TestFailedDialsAreCheap(t *testing.T) {
 		t.Errorf("allocations of a failed dial = %v, want at most 8", n)
 	}
 	if n := testing.AllocsPerRun(5, func() { p.Ejected(in, &balancer.Env{}, nil) }); n > 6*float64(len(targets)) {
-		t.Errorf("the next compilation makes %v allocations for %d endpoints, want at most 6 each", n, len(targets))
+		t.Errorf("allocations of the next compilation = %v for %d endpoints, want at most 6 each", n, len(targets))
 	}
 }
 

@@ -42,6 +42,6 @@ func TestUncheckedOfMany(t *testing.T) {
 	}
 	target := balancer.Target{Service: s.Name, Addr: netip.MustParseAddr("169.254.0.7"), Port: 80}
 	if n := testing.AllocsPerRun(10, func() { v.unchecked(s, target) }); n > 2 {
-		t.Errorf("the second report makes %v allocations, want at most 2", n)
+		t.Errorf("allocations of the second report = %v, want at most 2", n)
 	}
 }

@@ -252,7 +252,7 @@ func TestWritesWhatChanged(t *testing.T) {
 		}
 		most = max(was, size())
 		if i < 10 && most-was > 200 {
-			t.Errorf("a connection adds %d bytes to the file, want at most 200", most-was)
+			t.Errorf("bytes that a connection adds to the file = %d, want at most 200", most-was)
 		}
 		if i%97 == 0 || i == 100 || i == 200 {
 			if got := told(); got != sent {

@@ -66,8 +66,8 @@ func (n *node) count(port string, connections, failures uint64) {
 	}
 }
 
-// TestProblemThresholds makes connections within a minute fail. A problem must start if at least 3
-// % of at least ten connections fail, but not with fewer.
+// TestProblemThresholds makes connections within a minute fail. There must be a problem only if
+// there were ten or more new connections and 3 % or more of them failed.
 func TestProblemThresholds(t *testing.T) {
 	for _, c := range []struct {
 		name                  string
