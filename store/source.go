@@ -37,7 +37,7 @@ type Snapshot struct {
 	// Vanished lists the services among them that have no definition. The error may hide their
 	// definitions.
 	Retained, Vanished []balancer.Name
-	// Revision increases with each change of the state. A store with its own revisions uses them.
+	// Revision increases with each change to the state. A store with its own revisions uses them.
 	Revision int64
 	// Connected reports whether the place can be read. If not, Err is the reason, and the snapshot
 	// holds the last good state. This state is empty if the place was never read and no state was

@@ -86,7 +86,8 @@ func (f *files) run(r *reading, known *certificates) {
 	close(r.done)
 }
 
-// readCertificates is the default of the field read.
+// readCertificates reads the certificate files. If they have not changed since known was read, it
+// returns known.
 func (f *files) readCertificates(h *balancer.Health, known *certificates) (*certificates, error) {
 	now := &certificates{}
 	if h.CAFile == "" && h.Verify {

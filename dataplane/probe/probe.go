@@ -121,7 +121,7 @@ func (p *Probe) overslept(took time.Duration) bool {
 	return p.health.Type != balancer.ExecHealth && took > p.health.Timeout*3/2
 }
 
-// clearInterrupts makes the connections independent of the context's end.
+// clearInterrupts keeps the end of the context from interrupting the connections.
 func (a *attempt) clearInterrupts() {
 	for _, stop := range a.interrupts {
 		stop()

@@ -74,7 +74,7 @@ func secretsOf(h *balancer.Health) []string {
 		sent, _ := s.Request()
 		secrets = append(secrets, arguments(string(sent))...)
 	}
-	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longer secrets are first, because a secret may contain a shorter one
+	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) }) // longer secrets are first, because a secret may contain a shorter secret
 	return secrets
 }
 

@@ -74,7 +74,7 @@ func (r *Runner) setVerdictLocked(t balancer.Target, v balancer.Verdict) {
 	}
 }
 
-// newTransition returns a change of the state that some targets share.
+// newTransition returns the transition of targets from the state before to the state now.
 func newTransition(targets []balancer.Target, before, now health.State) Transition {
 	c := Transition{Targets: targets, Before: before.Verdict, State: now}
 	if !before.Since.IsZero() {

@@ -110,7 +110,7 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 		later := len(w.begins[other()]) - begun
 		w.mu.Unlock()
 		if later != 0 {
-			t.Errorf("checks after their removal = %d, want 0", later)
+			t.Errorf("checks after the removal of the check = %d, want 0", later)
 		}
 		if got := r.Set(m).Len(); got != 0 {
 			t.Errorf("verdicts without targets = %d, want 0", got)

@@ -205,7 +205,7 @@ func TestChangedBack(t *testing.T) {
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
-	for range 20 { // most of these pairs are published together, which has no effect
+	for range 20 { // most of these pairs of writes are published together, which changes nothing
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
 		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
 	}

@@ -65,7 +65,7 @@ func TestNodeConfig(t *testing.T) {
 	n := f.count()
 	p.put("/nodes/n1/config", `{"mode":"auto","zone":"z1"}`)
 	c.wait(t, ipvs, both)
-	p.put("/nodes/n1/status", `{}`) // nobody follows it
+	p.put("/nodes/n1/status", `{}`) // no source follows this key
 	p.put("/nodes/n10/config", `{}`)
 	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
 	if f.count() != n {

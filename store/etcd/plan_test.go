@@ -10,7 +10,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// planOf plans services that each have one address, or that are removed if the address is "".
+// planOf returns a plan for services with one address each. If the address is "", the plan removes
+// the service.
 func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	var changes []definitions.Change
 	for name, vip := range vips {

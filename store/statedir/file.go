@@ -243,7 +243,7 @@ func (f *File) late(began time.Time) {
 	}
 }
 
-// ended records the result of a job.
+// ended records the result of a job, and passes it to the job's done function.
 func (f *File) ended(j *job, err error) {
 	f.dir.mu.Lock()
 	f.since = time.Time{}

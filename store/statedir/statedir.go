@@ -20,8 +20,8 @@ const (
 	starting = 10 * time.Second
 	// pause is the time until a failed write is retried, and the minimum time between two writes of
 	// a Large file. Writes of a Large file use at most 1/share of the time, because such a file may
-	// have 25 MB (100,000 checks). The pause after a write is at most maxRest, even if the disk has
-	// hung.
+	// be 25 MB in size (100,000 checks). The pause after a write is at most maxRest, even if the
+	// disk has hung.
 	pause   = 5 * time.Second
 	share   = 20
 	maxRest = 5 * time.Minute

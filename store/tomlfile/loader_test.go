@@ -164,7 +164,8 @@ func inPieces(s store.Snapshot) string {
 	return text
 }
 
-// TestTextsAreNotKept reads services. They must not keep the text of their file in memory.
+// TestTextsAreNotKept copies the content of a document with an interner. The copy must be equal,
+// and all of its strings must be copies.
 func TestTextsAreNotKept(t *testing.T) {
 	in := interner{}
 	text := "[services.a]\nx = [{ y = \"zzz\" }]\n"

@@ -118,9 +118,10 @@ func (w *watchRun) start(what *look) error {
 	return nil
 }
 
-// resume continues the pending change of an earlier process. If its deadline has passed, pend ends
-// it afterwards. If the file has neither the former nor the pending text, it was saved after the
-// change, so the change is dropped. kept is the last good state of that process, or nil.
+// resume continues the pending change of an earlier process. If its deadline has passed, the next
+// call of pend ends the change. If the file has neither the former nor the pending text, it was
+// saved after the change, so the change is dropped. kept is the last good state of that process, or
+// nil.
 func (w *watchRun) resume(what *look, kept *goodState) {
 	var r pendingFile
 	if w.record == nil || !w.record.Read(&r) || r.Pending == nil || !samePath(r.Pending.Place, w.options.Main) {

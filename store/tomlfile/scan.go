@@ -146,7 +146,8 @@ func (s *scanner) value() {
 	}
 }
 
-// inside reads an array or inline table up to its end. element reads a single element.
+// inside reads an array or inline table up to its end. It calls the function element to read each
+// element.
 func (s *scanner) inside(end byte, element func(i int)) {
 	base, parts := len(s.path), s.parts
 	s.pos++

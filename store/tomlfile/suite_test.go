@@ -51,7 +51,7 @@ type place struct {
 // a partial file.
 func (p *place) Paused() bool { return p.paused }
 
-// save writes a file.
+// save writes a file, and sets paused if that was slow.
 func (p *place) save(path string, text []byte) {
 	began := time.Now()
 	p.write(p.t, path, text)

@@ -31,7 +31,7 @@ type world struct {
 	seen int
 }
 
-// newWorld creates a directory with files, which maps each path to its text.
+// newWorld creates a directory with the given files. files maps each path to its text.
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir()}

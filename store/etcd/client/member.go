@@ -72,7 +72,6 @@ func (c Config) open(endpoint string) (*Member, error) {
 	return m, Plain(err)
 }
 
-// close ends the connection.
 func (m *Member) close() { _ = m.Client.Close() } // an error has no consequence
 
 // Conn returns the connection. Unlike the client's own methods, requests on this connection do not

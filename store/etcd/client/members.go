@@ -52,7 +52,7 @@ func (s *Members) Close() {
 	s.replaceLocked(nil)
 }
 
-// noteRevision records the revision of an answer.
+// noteRevision raises seen to the revision of an answer, if that is higher.
 func (s *Members) noteRevision(h *etcdserverpb.ResponseHeader) {
 	for revision := h.GetRevision(); ; {
 		if before := s.seen.Load(); before >= revision || s.seen.CompareAndSwap(before, revision) {
@@ -72,7 +72,8 @@ func (s *Members) Leave(m *Member) {
 	s.order = append(slices.DeleteFunc(s.order, func(e string) bool { return e == m.endpoint }), m.endpoint)
 }
 
-// replaceLocked replaces the member in use.
+// replaceLocked replaces the member in use, and closes the former member. It moves the new member
+// to the front of order.
 func (s *Members) replaceLocked(m *Member) {
 	if before := s.current.Swap(m); before != nil && before != m {
 		before.close()
@@ -319,7 +320,8 @@ func (r *race) end(cancel context.CancelFunc) {
 	}
 }
 
-// discard closes a connection that is not used.
+// discard closes the connection to a member that is neither in use nor the best candidate. m may be
+// nil.
 func (r *race) discard(m *Member) {
 	if m != nil && m != r.current.Load() && m != r.best.Member {
 		m.close()

@@ -200,7 +200,7 @@ func (s *stream) checkRights(ctx context.Context) error {
 	return nil
 }
 
-// process handles one answer.
+// process handles an answer of the watch stream.
 func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse) error {
 	switch {
 	case answer.Canceled:
@@ -219,7 +219,7 @@ func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse
 	case len(answer.Events) > 0:
 		return s.processEvents(ctx, answer)
 	case answer.Header.Revision < s.History.Revision:
-		// A member that is behind reports such progress, and so does a member that has lost its
+		// A member that is behind reports a lower revision, and so does a member that has lost its
 		// history.
 		if err := s.verify(ctx); err != nil || s.full {
 			return cmp.Or(err, fmt.Errorf("etcd went back from revision %d to %d", s.History.Revision, answer.Header.Revision))

@@ -46,7 +46,8 @@ func addsClaims(before *Stored, wanted *balancer.Service, vips allocation) bool 
 	return false
 }
 
-// withAllocated returns a copy of a service that holds the addresses held and more from pools.
+// withAllocated returns a copy of a service whose addresses from pools are the addresses in more
+// and in held.
 func withAllocated(s *balancer.Service, held []heldVIP, more ...netip.Addr) *balancer.Service {
 	if s == nil {
 		return nil

@@ -50,7 +50,7 @@ type Plan struct {
 	revision int64
 }
 
-// Step is a change of a Plan, with its outcome.
+// Step is a change in a Plan, with its outcome.
 type Step struct {
 	Change
 	Outcome Outcome

@@ -28,7 +28,7 @@ type pool struct {
 	fields map[string]any
 }
 
-// with returns the text of the pool with other networks.
+// with returns the text of the pool after its networks are replaced with cidrs.
 func (p *pool) with(cidrs []netip.Prefix) ([]byte, error) {
 	fields := maps.Clone(p.fields)
 	if fields == nil {
@@ -66,7 +66,7 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 	return nil
 }
 
-// decodePool reads a pool.
+// decodePool decodes a pool. If the pool is unusable, wrong is set.
 func decodePool(name string, text []byte, revision int64) *pool {
 	p := &pool{name: name, revision: revision}
 	if len(text) > schema.MaxEntryText {

@@ -138,8 +138,8 @@ func (w *Writer) setPool(ctx context.Context, name string, cidrs []netip.Prefix,
 // maxNamed is the maximum number of addresses that an error names.
 const maxNamed = 10
 
-// orphans returns an error if services hold addresses of the pool old that the pool next does not
-// contain.
+// orphans returns an error if replacing the pool old with next would remove addresses that services
+// hold.
 func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	var lost []netip.Addr
 	for a := range b.held {

@@ -294,8 +294,9 @@ func (w *Writer) removeUnleased(ctx context.Context, name balancer.Name) (ops []
 	return ops, err
 }
 
-// conflict returns an error that names who has changed a service since the given revision, as far
-// as the history contains this. The history may have been read later than the service.
+// conflict returns the error of a change to a service that now has the given revision. It names the
+// author of the other change if the history contains it. The history may have been read later than
+// the service.
 func conflict(name balancer.Name, revision int64, past []HistoryEntry) error {
 	e := &ConflictError{Name: name, Revision: revision}
 	for _, p := range slices.Backward(past) {

@@ -62,7 +62,7 @@ type Registry struct {
 func NewRegistry(c *client.Client) *Registry { return &Registry{c, c.Keys} }
 
 // Nodes returns all nodes that exist or are configured, sorted by name. The result revision is the
-// revision of the last change of the keys that all nodes follow. It is 0 if the user may not read
+// revision of the last change to the keys that all nodes follow. It is 0 if the user may not read
 // all of these keys. A removed endpoint or override leaves no key, so its removal counts only after
 // the next change.
 func (r *Registry) Nodes(ctx context.Context) (nodes []Node, revision int64, err error) {
@@ -126,14 +126,14 @@ func (r *Registry) Published(ctx context.Context) (nodes snap.Map[balancer.NodeN
 	return nodes, err
 }
 
-// isNote reports whether a node's configuration only names who removed the settings.
+// isNote reports whether a node's configuration only names the user that removed the settings.
 func isNote(text []byte) bool {
 	value, problems := schema.DecodeValue(schema.Subject{Kind: schema.NodeConfigKind}, text, balancer.Origin{}, nil)
 	config, _ := value.(*schema.NodeConfig)
 	return config != nil && !config.HasSetting() && len(problems) == 0
 }
 
-// read parses a key of a node.
+// read decodes a key of the node, and adds its problems to the node's problems.
 func (n *Node) read(key string, kv *mvccpb.KeyValue) {
 	origin := balancer.Origin{Key: string(kv.Key), Revision: kv.ModRevision, Created: kv.CreateRevision}
 	read := func(into any) bool {

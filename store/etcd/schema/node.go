@@ -24,8 +24,8 @@ type NodeConfig struct {
 	Reason string `toml:"reason" json:"reason,omitempty"`
 }
 
-// HasSetting reports whether the configuration contains a setting. A note, which only names who
-// removed the settings, contains none.
+// HasSetting reports whether the configuration contains a setting. A note, which only names the
+// user that removed the settings, contains none.
 func (c NodeConfig) HasSetting() bool { return c.Mode != "" || c.Zone != "" || c.Standby }
 
 // NodeLive describes the running daemon (nodes/NODE/live). It is written once, under the daemon's

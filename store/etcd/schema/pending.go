@@ -14,7 +14,7 @@ import (
 	"vipd/balancer"
 )
 
-// Pending is a change of services that nodes serve before it is confirmed. Its key is
+// Pending is a change to services that nodes serve before it is confirmed. Its key is
 // PREFIX/pending.
 type Pending struct {
 	// By is the author of the change, and Ended is the user who ended it.

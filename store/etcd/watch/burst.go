@@ -6,7 +6,6 @@ import "time"
 // changes.
 type burst struct{ first, last time.Time }
 
-// add adds a change.
 func (b *burst) add(now time.Time) {
 	b.last = now
 	if b.first.IsZero() {

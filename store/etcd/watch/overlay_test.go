@@ -145,7 +145,7 @@ func TestPendingChecks(t *testing.T) {
 	}
 }
 
-// pendingText is the value of a pending change of web.
+// pendingText is the value of a pending change to web.
 func pendingText(p *schema.Pending, n int, base int64) string {
 	fields, _ := schema.ParseObject([]byte(numbered(n)))
 	p.Services = map[balancer.Name]*schema.PendingService{"web": {Fields: fields, Base: base}}

@@ -67,7 +67,8 @@ func (v value) same(w value) bool {
 	return v.created == w.created && v.modified == w.modified && v.lease == w.lease && v.text != nil && bytes.Equal(v.text, w.text)
 }
 
-// make decodes the value v of a key.
+// make decodes the value v of a key. If v has an error, the record keeps the last good value of
+// old, which may be nil.
 func (r *reader) make(key string, v value, old *record) *record {
 	next := &record{key: key, now: v}
 	origin := balancer.Origin{Key: key, Revision: v.modified, Created: v.created}
@@ -119,7 +120,7 @@ func bounded(all []balancer.Problem) []balancer.Problem {
 	return all
 }
 
-// keep keeps the pointer of the old value if the values are equal.
+// keep makes r share the decoded value of old if the two values are equal.
 func (r *record) keep(old *record) {
 	if old != nil && reflect.DeepEqual(r.decoded, old.decoded) {
 		r.decoded = old.decoded

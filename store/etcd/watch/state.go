@@ -190,7 +190,7 @@ func (s *state) remove(key rawKey, now time.Time) {
 	s.depart(key, r, now)
 }
 
-// settle updates a service after a change of its keys. It limits endpoints and overrides, keeps
+// settle updates a service after a change to its keys. It limits endpoints and overrides, keeps
 // endpoints that vanished together, and reports surplus addresses.
 func (s *state) settle(name balancer.Name, now time.Time) {
 	s.limit(s.keys.EndpointsOf(name), name, "endpoints", now)

@@ -27,7 +27,7 @@ func (w *watchRun) shown() *state {
 	return &w.state
 }
 
-// keepServices keeps the state from before another history was read, unless the new history has all
+// keepServices keeps before, the state of the former history, in use unless the new history has all
 // of its services.
 func (w *watchRun) keepServices(before *state) {
 	used := before
