@@ -553,8 +553,9 @@ func TestSysctlsOfOthers(t *testing.T) {
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
 }
 
-// TestCleanupSaysWhatItLeaves runs Cleanup while another program may need forwarding. The sysctl
-// must keep its value, and Cleanup must return the reason.
+// TestCleanupSaysWhatItLeaves runs Cleanup after vipd has enabled forwarding. If another program
+// may need forwarding or has changed the sysctl, the sysctl must keep its value, and Cleanup must
+// return the reason.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")

@@ -84,8 +84,8 @@ func TestLateOwnAddress(t *testing.T) {
 	}
 }
 
-// TestNoRoomForLedger makes the ledger unwritable. vipd must not make a device until it can write
-// the ledger, and must not lose a VIP.
+// TestNoRoomForLedger makes the ledger unwritable before and after a VIP is added. Prepare must
+// fail each time. The VIP must be added once the ledger can be written, and must then stay.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))

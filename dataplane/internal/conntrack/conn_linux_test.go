@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestSearchesHereWhereTheKernelDoesNot lists flows on a kernel that refuses to search. The kernel
-// must list all flows, and the package must select the matching flows.
+// TestSearchesHereWhereTheKernelDoesNot requests searches that the kernel refuses. list must then
+// visit all flows.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -44,11 +44,11 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
-		t.Errorf("error = %v, want the error of visit", err)
+		t.Errorf("error = %v, want the error from visit", err)
 	}
 	tab.want(t, Filter{}, flows)
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return unix.EINVAL }); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("error = %v, want the error of visit", err)
+		t.Errorf("error = %v, want the error from visit", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	visits := 0

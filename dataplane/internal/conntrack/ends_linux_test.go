@@ -50,7 +50,7 @@ func subscribe(t *testing.T, tab *table) *Ends {
 	return s
 }
 
-// watch starts collecting ended flows, until the test ends.
+// watch collects ended flows until the test ends.
 func watch(t *testing.T, tab *table) *ends {
 	t.Helper()
 	s := subscribe(t, tab)

@@ -50,10 +50,11 @@ func backendOf(f *Flow) (balancer.Target, bool) {
 	return balancer.Target{Service: "web", Addr: b.Addr(), Port: b.Port()}, f.Status.Has(DstNAT)
 }
 
-// suspect starts reporting unanswered translated flows, until the test ends.
+// suspect counts reports about unanswered translated flows until the test ends.
 func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
 
-// suspectAll starts reporting unanswered flows, until the test ends.
+// suspectAll counts reports about unanswered flows until the test ends. It assigns each flow to the
+// backend that the function "of" returns.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
 	s := &suspects{reported: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}

@@ -17,7 +17,7 @@ import (
 	"vipd/dataplane/internal/conntrack"
 )
 
-// flowTable is a conntrack with a few flows.
+// flowTable simulates a conntrack table with a few flows.
 type flowTable struct {
 	mu     sync.Mutex
 	flows  map[string]conntrack.Flow
@@ -79,7 +79,7 @@ func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	return &g
 }
 
-// add adds a flow of k that leads to backend i, or to no backend if i is 0.
+// add adds a flow of frontend k to backend i, or to no backend if i is 0.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,10 +122,10 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 			synctest.Wait()
 		}
 		dns, front := web(key(1), 1, 2), web(key(0), 1, 2)
-		table.add("a datagram to nobody", dns.Key, 0, 0)
-		table.add("an attempt at nobody", front.Key, 0, 0)
-		table.add("somebody's connection", front.Key, 0, conntrack.SeenReply)
-		table.add("another service's", key(7), 0, 0)
+		table.add("an untranslated datagram", dns.Key, 0, 0)
+		table.add("an unanswered, untranslated connection", front.Key, 0, 0)
+		table.add("an answered, untranslated connection", front.Key, 0, conntrack.SeenReply)
+		table.add("a flow of another service", key(7), 0, 0)
 		direct := web(key(3), 1)
 		direct.Forward = balancer.DRForward
 		table.add("a datagram by dr", direct.Key, 0, 0)
@@ -133,14 +133,14 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		begin(dns)
 		begin(front)
 		begin(direct)
-		has("while conntrack refuses", "a datagram to nobody", true)
+		has("while conntrack refuses deletions", "an untranslated datagram", true)
 		table.breaks(false)
 		time.Sleep(retryCut)
-		has("when the services came", "a datagram to nobody", false)
-		has("when the services came", "an attempt at nobody", false)
-		has("when the services came", "somebody's connection", true)
-		has("when the services came", "another service's", true)
-		has("when the services came", "a datagram by dr", true)
+		has("after the services were added", "an untranslated datagram", false)
+		has("after the services were added", "an unanswered, untranslated connection", false)
+		has("after the services were added", "an answered, untranslated connection", true)
+		has("after the services were added", "a flow of another service", true)
+		has("after the services were added", "a datagram by dr", true)
 
 		empty := web(key(4))
 		begin(empty)
@@ -148,30 +148,30 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 		table.add("a refused attempt", empty.Key, 0, 0)
 		take(empty, web(empty.Key, 1))
 		time.Sleep(mostPause)
-		has("when the first endpoint came", "a refused attempt", false)
+		has("after the first endpoint was added", "a refused attempt", false)
 
 		table.add("a flow", dns.Key, 2, 0)
 		take(dns, web(dns.Key, 1))
-		has("when its endpoint went", "a flow", false)
+		has("after its endpoint was removed", "a flow", false)
 
 		table.add("a connection", front.Key, 2, conntrack.SeenReply)
-		table.add("another's", front.Key, 1, conntrack.SeenReply)
+		table.add("a connection to the other endpoint", front.Key, 1, conntrack.SeenReply)
 		leaving := removed(front, time.Now().Add(time.Minute))
 		take(front, leaving)
 		time.Sleep(30 * time.Second)
 		take(leaving, front)
 		time.Sleep(time.Hour)
-		has("after a drain that was taken back", "a connection", true)
+		has("after a canceled drain", "a connection", true)
 		take(front, removed(front, time.Now().Add(time.Minute)))
 		time.Sleep(time.Minute - time.Second)
-		has("before its time", "a connection", true)
+		has("before the end of the drain time", "a connection", true)
 		time.Sleep(time.Second)
-		has("after its time", "a connection", false)
+		has("after the end of the drain time", "a connection", false)
 		take(front, nil)
 		time.Sleep(time.Minute - time.Second)
-		has("before the drain timeout of the frontend", "another's", true)
+		has("before the end of the frontend's drain timeout", "a connection to the other endpoint", true)
 		time.Sleep(time.Second)
-		has("after the drain timeout of the frontend", "another's", false)
+		has("after the end of the frontend's drain timeout", "a connection to the other endpoint", false)
 		if err := fl.Close(); err != nil {
 			t.Error(err)
 		}
@@ -201,21 +201,21 @@ func TestSweepsAreShared(t *testing.T) {
 			take(nil, web(key(2*n), 1, 2))
 			time.Sleep(leastPause / 20)
 		}
-		want("services that come", 1)
+		want("new services", 1)
 		time.Sleep(time.Minute)
-		want("the end of what may have been led by another mode", 1)
+		want("the end of the drain time of another mode's connections", 1)
 		take(web(key(0), 1, 2), web(key(0), 1, 2, 3))
-		want("an endpoint that comes", 0)
+		want("a new endpoint", 0)
 		leaving := removed(web(key(0), 1, 2, 3), time.Now().Add(time.Minute))
 		take(web(key(0), 1, 2, 3), leaving)
-		want("an endpoint that drains", 1)
+		want("a draining endpoint", 1)
 		time.Sleep(time.Minute)
-		want("the end of its drain", 1)
+		want("the end of its drain time", 1)
 		take(leaving, web(key(0), 1, 2))
-		want("an endpoint that is drained", 1)
+		want("the removal of the drained endpoint", 1)
 		take(web(key(0), 1, 2), web(key(0), 1))
 		take(web(key(2), 1, 2), web(key(2), 1))
-		want("endpoints that go at once", 1)
+		want("two endpoints removed at the same time", 1)
 		if err := fl.Close(); err != nil {
 			t.Error(err)
 		}
@@ -288,8 +288,9 @@ func TestGoesDuringASweep(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnotherModeAreItsOwn switches from userspace mode, whose connections lead to a
-// port of this host. They must keep their drain time, and must be neither counted nor listed here.
+// TestConnectionsOfAnotherModeAreItsOwn judges a connection that userspace mode has redirected to
+// its own port. The connection must stay while that port accepts connections, and must be neither
+// counted nor listed here.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)

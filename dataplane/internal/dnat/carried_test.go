@@ -94,8 +94,8 @@ func TestReadingsAreFew(t *testing.T) {
 	})
 }
 
-// TestNoPrivilege reads conntrack without privileges. No connection may be carried, and no call may
-// fail.
+// TestNoPrivilege makes conntrack refuse to be read, as without privileges. No connection may be
+// reported, no call may fail, and conntrack must be read only once.
 func TestNoPrivilege(t *testing.T) {
 	table := &readTable{refused: fs.ErrPermission}
 	c := carry(t, table)

@@ -43,7 +43,7 @@ func (r *rig) untilCut(due time.Time) {
 		return n == 0
 	})
 	if time.Now().Before(due) {
-		r.Errorf("the connection ended %s early, want it until its time", due.Sub(seen))
+		r.Errorf("the connection ended %s before its drain time, want it kept until then", due.Sub(seen))
 	}
 }
 
@@ -151,8 +151,8 @@ func TestDrainsGetTimes(t *testing.T) {
 	})
 }
 
-// TestReturnKeepsTime replaces a removed frontend. Connections of both frontends must end when
-// their own drain time ends.
+// TestReturnKeepsTime replaces a removed frontend. The connection of each frontend must end when
+// that frontend's drain time ends.
 func TestReturnKeepsTime(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)

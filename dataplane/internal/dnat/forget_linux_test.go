@@ -9,7 +9,7 @@ import (
 )
 
 // TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. Bytes must be kept while they are
-// requested, and for a while afterwards.
+// requested, and for counters.Retention afterwards.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
@@ -30,7 +30,7 @@ func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 		}
 		counts.prune(time.Now())
 		if len(counts.ended) != 1 || len(counts.shown) != 1 || len(counts.asked) != 1 || counts.ended[stays] != (volume{1, 2}) {
-			t.Errorf("after an hour %v ended, %v shown, %v expected; want only %s", counts.ended, counts.shown, counts.asked, stays.Service)
+			t.Errorf("after counters.Retention: ended = %v, shown = %v, asked = %v; want only %s", counts.ended, counts.shown, counts.asked, stays.Service)
 		}
 	})
 }

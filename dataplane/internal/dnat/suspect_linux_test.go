@@ -43,7 +43,7 @@ func TestSuspects(t *testing.T) {
 	for _, how := range [][]string{{"REJECT", "--reject-with", "tcp-reset"}, {"DROP"}} {
 		before := of(3)
 		r.server.Exec("iptables", append([]string{"-A", "INPUT", "-p", "tcp", "-d", "10.2.0.3", "-j"}, how...)...)
-		wait.For(t, 2*time.Minute, "3 to be told: it does "+how[0], func() bool { try(); return of(3) > before })
+		wait.For(t, 2*time.Minute, "a report about endpoint 3 after "+how[0], func() bool { try(); return of(3) > before })
 		r.server.Exec("iptables", "-F", "INPUT")
 	}
 	if n := of(2); n > 0 {

@@ -45,7 +45,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	<-begun
 	look := func() { looked <- r.tracker.traffic.look(context.Background()) }
 	go look()
-	wait.For(t, 5*time.Second, "the look to begin", func() bool {
+	wait.For(t, 5*time.Second, "the reading to begin", func() bool {
 		if r.tracker.traffic.looking.TryLock() {
 			r.tracker.traffic.looking.Unlock()
 			select {
@@ -107,7 +107,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 				got := bytes()
 				return got.in >= want.in && got.out >= want.out
 			})
-			wait.For(t, 5*time.Second, "the end of the flow of a service that is gone", func() bool { return len(r.tracked(proto)) == 0 })
+			wait.For(t, 5*time.Second, "the removed service's flow to end", func() bool { return len(r.tracked(proto)) == 0 })
 			before := bytes()
 			if before.in >= 2*want.in || before.out >= 2*want.out { // another acknowledgement may have arrived
 				t.Errorf("counted bytes = %+v, want less than twice the kernel's %+v", before, want)

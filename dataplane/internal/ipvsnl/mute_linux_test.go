@@ -32,7 +32,7 @@ func refusal(errno syscall.Errno) answer {
 }
 
 // clientOfFakes returns a Client that uses fake kernels: the first socket connects to the first
-// kernel, and so on. No kernel uses the real number of the IPVS family.
+// kernel, and so on. No socket has the real number of the IPVS family.
 func clientOfFakes(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -99,7 +99,7 @@ func TestNoAnswer(t *testing.T) {
 }
 
 // TestNoAnswerToABatch sends batches to a silent kernel. The client must stop after the first
-// batch, and every change must return its known outcome.
+// batch, and each error must show whether its change was tried.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
@@ -132,7 +132,7 @@ func TestContextEnds(t *testing.T) {
 	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if _, err := k.Services(short); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoAnswer) {
-		t.Fatalf("got %v, want %v, for nothing was asked", err, context.DeadlineExceeded)
+		t.Fatalf("got %v, want only %v because nothing was sent", err, context.DeadlineExceeded)
 	}
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNoAnswer) {
@@ -152,7 +152,8 @@ func TestClosed(t *testing.T) {
 	refuses(t, k)
 }
 
-// TestUnloaded unloads IPVS. The error must differ from the error of a missing destination.
+// TestUnloaded makes the kernel answer as if IPVS had been unloaded. The error must differ from the
+// error for a missing destination.
 func TestUnloaded(t *testing.T) {
 	k := clientOfFakes(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}

@@ -23,7 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// failAt repeats additions at random positions, and returns the indices of the repetitions.
+// failAt repeats random additions, which the kernel must then refuse. It returns all ops, and the
+// indices of the repetitions.
 func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	var out []Op
 	repeated := map[int]bool{}
@@ -191,8 +192,9 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSHasScheduler looks for schedulers. No objects may remain. A kernel without IPv6 must
-// return an error, because it can't answer without a virtual server.
+// TestIPVSHasScheduler looks for schedulers. No objects may remain. If the kernel lacks IPv6, the
+// result must be true, because the kernel then refuses the request before it looks for the
+// scheduler.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := readServers(t, k)
@@ -336,7 +338,8 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 	return all
 }
 
-// connectionsComeAndGo opens three connections and ends one of them.
+// connectionsComeAndGo opens three connections and ends one of them. The counts and the table of
+// connections must agree.
 func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
 	var states []string

@@ -221,8 +221,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges changes tables while vipd's table is read. Only changes of vipd's
-// table may cause another reading.
+// TestReadsBesideOtherChanges changes tables while vipd's table is read. Only a change to vipd's
+// own table may cause it to be read again.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx
@@ -251,7 +251,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		once = reads == 1
 	}
 	if !once {
-		t.Error("readings during changes of another table = 2 or more each time, want 1")
+		t.Error("readings during changes to another table = 2 or more each time, want 1")
 	}
 	reads = 0
 	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {

@@ -110,7 +110,7 @@ func TestReadsWhatWasWritten(t *testing.T) {
 }
 
 // TestRefusesShortLengths reads lengths that are smaller than a header. They must be errors,
-// because a reader would not advance.
+// because otherwise a reader would never advance.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)

@@ -98,8 +98,8 @@ func TestWaitsNoLonger(t *testing.T) {
 	}
 }
 
-// TestLateReaders stops the process while the kernel answers. Answers that arrived in time must be
-// received.
+// TestLateReaders waits for answers with a patience of zero, as if the process had not run in time.
+// Answers that have already arrived must be received.
 func TestLateReaders(t *testing.T) {
 	s := open(t)
 	s.Patience = 0
@@ -116,8 +116,8 @@ func TestLateReaders(t *testing.T) {
 	}
 }
 
-// TestNamesTheSocket opens a socket of a protocol that does not exist. The error must name the
-// protocol.
+// TestNamesTheSocket opens a socket of a protocol that does not exist. The error must be
+// EPROTONOSUPPORT.
 func TestNamesTheSocket(t *testing.T) {
 	const none = 31 // one below MAX_LINKS
 	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {

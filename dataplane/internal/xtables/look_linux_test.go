@@ -169,7 +169,7 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	}
 }
 
-// TestSaved reads rules in the format of other programs. Saved must stop at an error of visit.
+// TestSaved reads rules in the format of other programs. Saved must stop at an error from visit.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -367,7 +367,7 @@ func TestWriteTellsCounts(t *testing.T) {
 		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
-			t.Errorf("counts with a missing chain = %v, %v, want those of VIPD-A", got, err)
+			t.Errorf("counts with a missing chain = %v, %v, want the counts of VIPD-A", got, err)
 		}
 	})
 }

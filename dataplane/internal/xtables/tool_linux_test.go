@@ -106,8 +106,8 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// join makes rule the only rule of a base chain that leads to the chains. It returns the lines that
-// were necessary.
+// join makes rule the only rule of a base chain that jumps to any of the chains. It returns the
+// lines that did so.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
 	rules, err := tool.Rules(t.Context(), table, base)
@@ -138,7 +138,8 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput delays the reading of a program's output. The call must succeed.
+// TestLateOutput runs a program whose child writes after the program has ended. The call must
+// return this output without an error.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {
@@ -167,7 +168,7 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost adds foreign rules in a variant. Auto must select that variant.
+// TestFollowsTheHost adds foreign rules to a variant. Auto must select that variant.
 func TestFollowsTheHost(t *testing.T) {
 	empty(t)
 	log := slog.New(slog.DiscardHandler)

@@ -107,7 +107,7 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 }
 
 // randomGroup writes some chains of the given rank and lower ranks, and deletes unused chains.
-// Chains lead only to higher ranks, so there are no loops.
+// Chains jump only to chains of higher ranks, so there are no loops.
 func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
@@ -249,8 +249,8 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	})
 }
 
-// checkWith compares chains and their sizes. more holds the numbers of foreign rules that lead to
-// vipd's chains.
+// checkWith compares chains and their sizes. more holds, for each of vipd's chains, the number of
+// foreign rules that jump to it.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()
