@@ -152,9 +152,9 @@ func describe(s store.Snapshot) string {
 	return b.String()
 }
 
-// TestJoinedTells joins sources with problems and errors. Problems must name both places, and an
+// TestJoinedProblems joins sources with problems and errors. Problems must name both places, and an
 // error of either source must be reported.
-func TestJoinedTells(t *testing.T) {
+func TestJoinedProblems(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
 	fleet.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}})

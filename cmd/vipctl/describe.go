@@ -432,9 +432,9 @@ func describeVIP(c *cli.Call, name string) error {
 	if s, err := cli.AskDaemon(c, (*api.Client).Status); err == nil && s.Node == v.Owner {
 		v.Confirmed = s.Confirmed
 	}
-	const most = 10
+	const maxOwners = 10
 	v.Last, err = cli.AskEtcd(c, func(w *etcd.Store, ctx context.Context) ([]failover.Owner, error) {
-		return w.LastOwners(ctx, v.VIP, most)
+		return w.LastOwners(ctx, v.VIP, maxOwners)
 	})
 	if err != nil {
 		return fmt.Errorf("reading the last owners: %w", err)

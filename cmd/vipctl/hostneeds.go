@@ -81,7 +81,7 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 			// A running vipd also listens at single addresses. Only root may see the owner of a
 			// socket.
 			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
-			return !own && s.Takes(f.Key)
+			return !own && s.Receives(f.Key)
 		})
 		s := d.services.At(f.Service)
 		if !taken || s == nil {

@@ -108,10 +108,10 @@ func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.left) > 0 {
 		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.left, ", "))
 	}
-	const most = 5
+	const maxNodes = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
-		if i == most {
-			c.Note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-most, "node"))
+		if i == maxNodes {
+			c.Note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-maxNodes, "node"))
 			break
 		}
 		c.Note("%s has %s: %s", name, wording.Count(len(v.problems[name]), "problem"), v.problems[name][0])
@@ -285,9 +285,9 @@ func left(lag []laggard) (n uint64) {
 
 // names lists the first nodes for a sentence.
 func names(lag []laggard) string {
-	const most = 5
-	text := strings.Join(lists.Mapped(lag[:min(len(lag), most)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
-	if more := len(lag) - most; more > 0 {
+	const maxNodes = 5
+	text := strings.Join(lists.Mapped(lag[:min(len(lag), maxNodes)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")
+	if more := len(lag) - maxNodes; more > 0 {
 		text += fmt.Sprintf(" and %s more", wording.Count(more, "node"))
 	}
 	return text

@@ -131,9 +131,9 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// TestNoticesAtOnce deletes a jump right after one of vipd's changes, in a table that is slow to
-// compare. The next check must find the damage.
-func TestNoticesAtOnce(t *testing.T) {
+// TestDeletedJumpNoticed deletes a jump right after one of vipd's changes, in a table that is slow
+// to compare. The next check must find the damage.
+func TestDeletedJumpNoticed(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var many []*balancer.Frontend
 		for i := range 2000 {

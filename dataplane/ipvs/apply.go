@@ -143,7 +143,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 			}
 		}
 		p := s.plan(now)
-		if len(p.create) > 0 && !r.d.ledger.owns(s.key) && r.takenBy(s, taken) {
+		if len(p.create) > 0 && !r.d.ledger.owns(s.key) && r.blockedByForeign(s, taken) {
 			continue
 		}
 		if len(p.create) > 0 || s.exists {

@@ -236,10 +236,10 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeen changes virtual servers in several ways. Intact and Observe must report each
+// TestDamageObserved changes virtual servers in several ways. Intact and Observe must report each
 // change of vipd's virtual servers, and Apply must repair it. A foreign virtual server must not
 // count as a change.
-func TestDamageIsSeen(t *testing.T) {
+func TestDamageObserved(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
 	at := ipvsnl.Service{Key: f.Key}
@@ -283,9 +283,9 @@ func TestDamageIsSeen(t *testing.T) {
 	}
 }
 
-// TestDamageIsSeenAmongMany changes one of 1,500 virtual servers. The first comparison must report
-// the change.
-func TestDamageIsSeenAmongMany(t *testing.T) {
+// TestDamageObservedAmongMany changes one of 1,500 virtual servers. The first comparison must
+// report the change.
+func TestDamageObservedAmongMany(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
 	var all []*balancer.Frontend

@@ -46,9 +46,9 @@ func (d *Dataplane) listing() foreignCheck {
 	}
 }
 
-// takenBy reports whether s can't be created because another program's virtual server exists, or
-// may exist.
-func (r *round) takenBy(s *server, taken foreignCheck) bool {
+// blockedByForeign reports whether s can't be created because another program's virtual server
+// exists, or may exist.
+func (r *round) blockedByForeign(s *server, taken foreignCheck) bool {
 	there, err := taken(r.ctx, s.key)
 	switch {
 	case err != nil:

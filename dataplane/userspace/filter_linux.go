@@ -20,8 +20,8 @@ const (
 	networkHeader = ^uint32(0x100000) + 1   // SKF_NET_OFF
 	interfaceAt   = ^uint32(0x1000) + 1 + 8 // SKF_AD_OFF + SKF_AD_IFINDEX
 	loopback      = 1                       // the index of lo, in every network namespace
-	// mostInstructions is the kernel's limit for a classic filter.
-	mostInstructions = 4096
+	// maxInstructions is the kernel's limit for a classic filter.
+	maxInstructions = 4096
 )
 
 // filter restricts the socket to clients that its frontend allows. Established connections keep the
@@ -98,7 +98,7 @@ func filterProgram(c *config) []bpf.Instruction {
 			program = append(program, matchSource(p, keep)...)
 		}
 	}
-	if len(program) >= mostInstructions {
+	if len(program) >= maxInstructions {
 		return nil // clients are checked after the accept
 	}
 	return append(program, drop)

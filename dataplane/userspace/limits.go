@@ -42,9 +42,9 @@ func (s *shortage) isRecent() bool {
 }
 
 func newBudget(limit int) *budget {
-	most := maxDescriptors()
+	highest := maxDescriptors()
 	if limit <= 0 {
-		limit = most - reserve(most)
+		limit = highest - reserve(highest)
 	}
 	limit = max(limit, 2)
 	return &budget{limit: int64(limit), flows: int64(min(limit/16, 256))}

@@ -77,7 +77,7 @@ func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
 		d := start(t, Options{})
-		d.loops.pipes.most = most
+		d.loops.pipes.max = most
 		f := frontendAt(fmt.Sprintf("127.77.7.2:%d", 9000+most), s.addr)
 		d.apply(f)
 		echo(t, mustConnect(t, f.AddrPort()), countTo(200_000))
@@ -100,8 +100,8 @@ func TestPipesAreBounded(t *testing.T) {
 	if have < 16<<20 {
 		t.Fatalf("memory = %d bytes, want at least 16 MiB", have)
 	}
-	if p := newPipes(newBudget(1 << 30)); uint64(p.most)*pipeSize > have/32 {
-		t.Errorf("limit = %d pipes, want at most a 32nd of %d bytes", p.most, have)
+	if p := newPipes(newBudget(1 << 30)); uint64(p.max)*pipeSize > have/32 {
+		t.Errorf("limit = %d pipes, want at most a 32nd of %d bytes", p.max, have)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 	}
 	defer func() { _ = to.Close() }()
 	for most := range 2 {
-		d.loops.pipes.most = most
+		d.loops.pipes.max = most
 		l.hungry = nil
 		c := &conn{transport: transport{phase: relaying, counter: &counter{}}}
 		c.sides = [2]side{{fd: int(from.Fd()), readable: true, bulk: true}, {fd: int(to.Fd())}}

@@ -39,19 +39,19 @@ type pipe struct{ r, w int }
 // idle connections have none. If no pipe is available, the loop copies.
 type pipes struct {
 	budget *budget
-	most   int
+	max    int
 	open   atomic.Int64
 	pause  atomic.Int64 // no pipe is opened until this time (Unix nanoseconds)
 }
 
-func newPipes(b *budget) *pipes { return &pipes{budget: b, most: pipesFor(int(b.limit), memory())} }
+func newPipes(b *budget) *pipes { return &pipes{budget: b, max: pipesFor(int(b.limit), memory())} }
 
 // take opens a pipe. It returns false if none is available now.
 func (p *pipes) take() (pipe, bool) {
 	if !p.budget.room(2+p.budget.flows) || time.Now().UnixNano() < p.pause.Load() {
 		return pipe{}, false
 	}
-	if p.open.Add(1) > int64(p.most) {
+	if p.open.Add(1) > int64(p.max) {
 		p.open.Add(-1)
 		return pipe{}, false
 	}

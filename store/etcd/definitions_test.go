@@ -12,9 +12,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSays compares definitions with Stored.Matches. Only differences that matter to a reader may
-// count as changes.
-func TestSays(t *testing.T) {
+// TestMatches compares definitions with Stored.Matches. Only differences that matter to a reader
+// may count as changes.
+func TestMatches(t *testing.T) {
 	const stored = `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red"}`
 	for name, test := range map[string]struct {
 		text string

@@ -27,8 +27,8 @@ type Load struct {
 // other.
 const dialers = 8
 
-// most is the maximum length of a stall for which the load compensates.
-const most = 200 * time.Millisecond
+// maxStall is the maximum length of a stall for which the load compensates.
+const maxStall = 200 * time.Millisecond
 
 func latest(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -57,7 +57,7 @@ func (n *NS) Load(address string, perSecond, streams int) *Load {
 		next, pause := time.Now(), wait.Paced(time.Second)/time.Duration(perSecond)
 		for i := uint64(0); ctx.Err() == nil; i++ {
 			ticks <- i
-			next = latest(next.Add(pause), time.Now().Add(-most)) // clients that a stall has delayed start at once
+			next = latest(next.Add(pause), time.Now().Add(-maxStall)) // clients that a stall has delayed start at once
 			time.Sleep(time.Until(next))
 		}
 	})

@@ -32,7 +32,7 @@ type commandLine struct {
 // parse finds the verb, the flags and the arguments of a command line.
 func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, error) {
 	line, v := &commandLine{}, verbIn(verbs, typed)
-	args, used, marked := scan(typed, takenBy(verbs, v))
+	args, used, marked := scan(typed, flagsWithValue(verbs, v))
 	used = slices.DeleteFunc(used, func(f usedFlag) bool {
 		line.Help = line.Help || f.isHelp()
 		return f.isHelp()
@@ -128,9 +128,9 @@ func valueFlags(verbs []*Verb) map[string]bool {
 	return withValue
 }
 
-// takenBy maps each flag name to whether the flag has a value for the verb v. For flags that v does
-// not have, it uses the definitions of the other verbs.
-func takenBy(verbs []*Verb, v *Verb) map[string]bool {
+// flagsWithValue maps each flag name to whether the flag has a value for the verb v. For flags that
+// v does not have, it uses the definitions of the other verbs.
+func flagsWithValue(verbs []*Verb, v *Verb) map[string]bool {
 	withValue := valueFlags(verbs)
 	if v != nil {
 		maps.Copy(withValue, valueFlags([]*Verb{v}))
@@ -147,7 +147,7 @@ func verbIn(verbs []*Verb, typed []string) *Verb {
 		if v == nil {
 			continue
 		}
-		args, _, _ := scan(typed, takenBy(verbs, v))
+		args, _, _ := scan(typed, flagsWithValue(verbs, v))
 		if len(args) > 0 && args[0] == "help" {
 			args = args[1:]
 		}

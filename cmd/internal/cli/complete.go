@@ -98,7 +98,7 @@ func runComplete(c *Call) error {
 // offers lists the words that may follow the words in before.
 func offers(c *Call, before []string, last string) []string {
 	all := c.verbs
-	args, used, _ := scan(before, takenBy(all, verbIn(all, before)))
+	args, used, _ := scan(before, flagsWithValue(all, verbIn(all, before)))
 	var v *Verb
 	if len(args) > 0 {
 		if v = verbNamed(all, args[0]); v == nil {

@@ -138,7 +138,7 @@ func parsePart(inner string) (p part, err error) {
 // treated as that element if a path starts with a field, because "get services web" also prints a
 // list.
 func (t template) text(doc *yaml.Node) (string, error) {
-	if doc.Kind == yaml.SequenceNode && !t.takesList() {
+	if doc.Kind == yaml.SequenceNode && !t.isForList() {
 		if len(doc.Content) != 1 {
 			return "", fmt.Errorf("there are %d, and the template is for one: start its paths with [*], or name one", len(doc.Content))
 		}
@@ -154,9 +154,9 @@ func (t template) text(doc *yaml.Node) (string, error) {
 	return b.String() + "\n", nil
 }
 
-// takesList reports whether the template is for a list as a whole: none of its paths starts with a
+// isForList reports whether the template is for a list as a whole: none of its paths starts with a
 // field.
-func (t template) takesList() bool {
+func (t template) isForList() bool {
 	return !slices.ContainsFunc(t, func(p part) bool { return p.ofOne })
 }
 

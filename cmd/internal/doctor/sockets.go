@@ -23,7 +23,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	waiting := foreignSockets(o)
 	for _, f := range o.Frontends {
 		for _, s := range socketsIn(waiting, f.Port) {
-			if !s.Takes(f.Key) {
+			if !s.Receives(f.Key) {
 				continue
 			}
 			owner, known := owners()[s.Inode]

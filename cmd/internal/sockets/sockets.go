@@ -21,9 +21,9 @@ type Socket struct {
 	Inode string
 }
 
-// Takes reports whether the socket receives packets for key. It assumes that a socket on :: also
+// Receives reports whether the socket receives packets for key. It assumes that a socket on :: also
 // receives IPv4, as is usual.
-func (s Socket) Takes(key balancer.Key) bool {
+func (s Socket) Receives(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
 	return meets && key.Port.Contains(s.At.Port.First()) && s.At.Proto == key.Proto

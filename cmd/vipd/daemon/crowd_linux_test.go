@@ -26,7 +26,7 @@ import (
 // list while it reads the kernel, without storing it, and must answer other requests at the same
 // time.
 func TestConnectionListIsStreamed(t *testing.T) {
-	const most = 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
+	const maxKept = 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
 	crowd := wait.Soak(30_000, 100_000)
 	lab.New(t)
 	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // of this namespace
@@ -80,7 +80,7 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 				return fmt.Errorf("error of status after %d connections: %w", listed, err)
 			}
 			kept := uint64(1 << 40)
-			for tries := 0; tries < 3 && kept > most; tries++ { // memory of other goroutines is freed by a later collection
+			for tries := 0; tries < 3 && kept > maxKept; tries++ { // memory of other goroutines is freed by a later collection
 				now := live()
 				kept = min(kept, now-min(now, empty))
 			}
@@ -96,8 +96,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 		}
 		return err
 	})
-	if t.Logf("%d listed in %s, %d KiB kept at most", listed, time.Since(began).Round(time.Millisecond), grown>>10); grown > most {
-		t.Errorf("memory kept by listing connections = %d bytes, want at most %d", grown, most)
+	if t.Logf("%d listed in %s, %d KiB kept at most", listed, time.Since(began).Round(time.Millisecond), grown>>10); grown > maxKept {
+		t.Errorf("memory kept by listing connections = %d bytes, want at most %d", grown, maxKept)
 	}
 	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without CPU time looks like a silent kernel
 		none, err := n.client.Connections(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort("192.0.2.1:0")})

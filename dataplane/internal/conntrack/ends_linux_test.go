@@ -68,8 +68,8 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// TestTellsEveryEnd ends flows. Every end must be reported exactly once.
-func TestTellsEveryEnd(t *testing.T) {
+// TestEndsReported ends flows. Every end must be reported exactly once.
+func TestEndsReported(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
 	random := rand.New(rand.NewPCG(5, 5))

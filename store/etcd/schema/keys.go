@@ -270,9 +270,9 @@ func printable(s string) bool {
 
 // Quote quotes foreign text and shortens it.
 func Quote(text string) string {
-	const most = 120
-	if len(text) > most {
-		return strconv.Quote(text[:most]) + "..."
+	const maxShown = 120
+	if len(text) > maxShown {
+		return strconv.Quote(text[:maxShown]) + "..."
 	}
 	return strconv.Quote(text)
 }

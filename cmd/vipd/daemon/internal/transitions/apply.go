@@ -122,13 +122,13 @@ func Repaired(history *events.History, n int, what string) {
 
 // several lists service names in a sentence. If there are many, it lists only the first.
 func several(names []balancer.Name) string {
-	const most = 3
+	const maxNamed = 3
 	var all []string
 	for _, n := range names {
 		all = append(all, string(n))
 	}
-	if len(all) > most {
-		return wording.Some(all, most)
+	if len(all) > maxNamed {
+		return wording.Some(all, maxNamed)
 	}
 	return wording.List(all, "and")
 }
