@@ -35,7 +35,6 @@ type env struct {
 	review, stale bool
 }
 
-// do adds an action.
 func (e *env) do(a local.Action) { e.actions = append(e.actions, a) }
 
 // flush returns the actions since the last flush.

@@ -69,7 +69,7 @@ func (h *holding) forgetGone() {
 }
 
 // ownerChanged processes a change to the record of a VIP's owner. The parameter moved reports
-// whether another session now owns the VIP, or none.
+// whether the VIP now belongs to another session, or to none.
 func (h *holding) ownerChanged(name string, moved bool) {
 	v := h.vips.find(name)
 	if v == nil {

@@ -86,9 +86,10 @@ func (j *Juror) Vote(now, started local.Time, silence Timing) bool {
 	return j.Dead
 }
 
-// MayRevoke reports whether a session may be revoked if its jury has n members and votes of them,
-// without the holder, have voted it dead. The revoking node has known the session's current
-// revision since the time known. A renewal in etcd would have changed the revision.
+// MayRevoke reports whether a session may be revoked. Its jury has n members, and votes is the
+// number of members other than the holder that have voted the session dead. The revoking node has
+// known the session's current revision since the time known. A renewal in etcd would have changed
+// the revision.
 func MayRevoke(now, known local.Time, n, votes int, silence Timing) bool {
 	return votes >= Revoking(n) && now.Since(known) >= silence.Silence
 }

@@ -14,7 +14,8 @@ type Node struct {
 	takeover *takeover
 }
 
-// New returns a node without any state. Its gate must be closed, and no VIP may be bound.
+// New returns a node in its initial state. The gate of its host must be closed, and no VIP may be
+// bound.
 func New(o Options) *Node {
 	n := &Node{}
 	n.parts = newParts(o, n.learn)
@@ -132,7 +133,7 @@ func (n *Node) LostEtcd(now local.Time) []local.Action {
 	return nil
 }
 
-// Wrote processes the outcome of a Write. The revision is valid if the outcome is Done.
+// Wrote processes the outcome of a Write. The revision is valid only if the outcome is Done.
 func (n *Node) Wrote(now local.Time, id int, outcome Outcome, revision int64) []local.Action {
 	n.now = now
 	n.writer.answered(id, outcome, revision)

@@ -60,7 +60,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 }
 
 // preempt returns a node that the policy prefers to this node, and that has been healthy for the
-// policy's time. It returns "" if the VIP stays.
+// time Preempt of the policy. It returns "" if the VIP stays.
 func (p placement) preempt(v *vip) string {
 	prefer := v.policy.Prefer
 	if v.policy.Preempt <= 0 || len(prefer) == 0 {

@@ -106,8 +106,8 @@ func (r *ranking) leader(v *vip) string {
 	return ""
 }
 
-// isWell reports whether the network of a node's address, given by its index, works according to
-// the node. Networks that the node does not report are assumed to work.
+// isWell reports whether a node says that the network of its address with the index at works.
+// Networks that the node does not report are assumed to work.
 func isWell(well uint16, at int) bool { return at >= reported || well>>at&1 == 1 }
 
 // wellAnywhere reports whether the network of a VIP works on any node. If it works on none, a node

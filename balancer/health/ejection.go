@@ -8,7 +8,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// EjectionRules define when failed connection attempts eject an endpoint, and for how long.
+// EjectionRules define how many failed connection attempts eject an endpoint, and for how long.
 type EjectionRules struct {
 	// Failures is the number of attempts in a row that must fail before an endpoint is ejected.
 	// After its ejection an endpoint is on probation: a single failure ejects the endpoint again
@@ -44,10 +44,10 @@ type EjectionChange struct {
 	For time.Duration
 }
 
-// Ejections decides which endpoints temporarily get no new connections, from the results of
-// connection attempts. It has no clock. Only one goroutine at a time may use it. It keeps records
-// only of failing endpoints, and drops a record when all ejections of the endpoint are forgiven. A
-// restart loses the records, and endpoints that still fail are soon ejected again.
+// Ejections decides from the results of connection attempts which endpoints temporarily get no new
+// connections. It has no clock. Only one goroutine at a time may use it. It keeps records only of
+// failing endpoints, and drops a record when all ejections of the endpoint are forgiven. A restart
+// loses the records, and endpoints that still fail are soon ejected again.
 type Ejections struct {
 	rules   EjectionRules
 	records map[balancer.Target]*record

@@ -102,12 +102,12 @@ func (s State) decide(v balancer.Verdict) State {
 // Turning reports whether the latest result contradicted the verdict without changing it yet.
 func (s State) Turning() bool { return s.Streak > 0 }
 
-// next returns when the check after res is due. A random time of up to a tenth of the interval is
-// subtracted, so checks of different targets drift apart. No time is added, so a failure is
-// detected within the time that the rules promise. After a check that many targets may have had at
-// the same moment, the next check may be due at any time between the fast interval and the
-// interval. Checks never overlap: after a check that took longer than the interval, the next check
-// is due immediately.
+// next returns the time when the check after res is due. A random time of up to a tenth of the
+// interval is subtracted, so checks of different targets drift apart. No time is added, so a
+// failure is detected within the time that the rules promise. After a check that many targets may
+// have had at the same moment, the next check may be due at any time between the fast interval and
+// the interval. Checks never overlap: after a check that took longer than the interval, the next
+// check is due immediately.
 func (s State) next(r Rules, res Result) time.Time {
 	wait, early := r.Interval, r.Interval/10
 	switch {

@@ -126,7 +126,6 @@ func (t *Targets) dirty(env *balancer.Env, in *balancer.Inputs) map[balancer.Nam
 	return dirty
 }
 
-// replace replaces the subjects of one service.
 func (t *Targets) replace(name balancer.Name, in *balancer.Inputs) {
 	t.index.Update(name, in)
 	wanted := map[balancer.Target]Subject{}

@@ -116,8 +116,8 @@ func (s *maglevSeat) claimSlot(slots []uint16, i uint16) {
 
 // maglevPrice returns the weight that a slot costs. If the price is the greatest weight, the
 // heaviest member gets one slot per round, as in the paper. If that needs too many rounds, the
-// price is halved until few rounds are enough. Because it is only halved, adding or removing a
-// member rarely changes the price and most of the table.
+// price is halved until few rounds are enough. Halving keeps the price the same in most cases when
+// a member is added or removed, so most of the table rarely changes.
 func maglevPrice(members []candidate) int64 {
 	price, sum := int64(1), int64(0)
 	for _, m := range members {

@@ -17,7 +17,7 @@ const DefaultStickyLimit = 1 << 20
 // It identifies backends by their address, without a zone, and survives changes to the backends. If
 // a client's backend is not usable, the caller picks and stores another backend. The client then
 // stays there, even if the first backend returns. A client that did not connect in the meantime
-// finds its first backend again.
+// still has its first backend.
 //
 // Times may be slightly out of order, because goroutines race. Clients with the same address on
 // different links (IPv6 zones) count as a single client, as do an IPv4 address and its IPv6 form.
@@ -162,7 +162,6 @@ func (s *Sticky) removeLocked(at int32) {
 	}
 }
 
-// clearLocked empties the table.
 func (s *Sticky) clearLocked() {
 	s.clients = make(map[[16]byte]int32)
 	s.entries = make([]stickyEntry, 1)

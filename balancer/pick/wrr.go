@@ -155,7 +155,6 @@ func (w *weighted) pickAmongLocked(skipped int, skip func(i int) bool) int {
 	return w.members[best].index
 }
 
-// sortLocked sorts the members of each group.
 func (w *weighted) sortLocked() {
 	for i := range w.groups {
 		w.groups[i].head = 0

@@ -3,7 +3,7 @@ package local
 // Lapse is a reason why the gate must be closed, or may have closed because of its timeout.
 type Lapse string
 
-// The lapses.
+// The reasons for a lapse.
 const (
 	// NotRefreshed means that the gate was not refreshed in time. If the reason was that the
 	// session was not confirmed, NotConfirmed replaces it.

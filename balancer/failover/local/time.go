@@ -3,7 +3,7 @@ package local
 import "time"
 
 // Time is a time of this host's CLOCK_BOOTTIME, in nanoseconds. This clock also runs while the host
-// is suspended, and is never set. Times of different hosts are never compared.
+// is suspended, and can't be set. Times of different hosts are never compared.
 type Time int64
 
 // Add returns the time d after t.

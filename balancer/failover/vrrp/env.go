@@ -24,7 +24,6 @@ type env struct {
 	stopping, standby bool
 }
 
-// do adds an action.
 func (e *env) do(a local.Action) { e.actions = append(e.actions, a) }
 
 // flush returns the actions since the last flush.

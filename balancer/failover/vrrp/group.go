@@ -12,7 +12,8 @@ import (
 type Group struct {
 	Name     string
 	RouterID uint8
-	// Priority is 2 to 254. The router with the highest priority owns the VIPs.
+	// Priority is this host's priority, 2 to 254. The router with the highest priority owns the
+	// VIPs.
 	Priority uint8
 	Version  int // 2 or 3
 	Interval time.Duration

@@ -34,7 +34,7 @@ type peer struct {
 // peers are the other routers of a group.
 type peers struct {
 	of map[netip.Addr]*peer
-	// drops counts the packets that were dropped.
+	// drops counts the packets that were dropped, by reason.
 	drops map[Reason]uint64
 	// owner is the sender of the last accepted advert.
 	owner   *peer

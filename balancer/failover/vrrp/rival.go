@@ -10,16 +10,18 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// rival is a router that acts as an owner during this host's tenure. Normally the lower router
-// receives the other's adverts and releases the VIPs. If neither router does so, this host must
-// yield, because the other router does not accept its adverts:
+// rival is a router that acts as an owner during this host's tenure. Normally the router with the
+// lower priority receives the other's adverts and releases the VIPs. If neither router does so, the
+// other router does not accept this host's adverts, so this host must yield:
 //
-//   - A router that this host preempted was there first. It needs only to send adverts, or to
-//     answer for a VIP.
-//   - Any other router must answer for a VIP, because adverts alone are easily forged. It has
-//     more time, in which it yields if it runs vipd and preempted this host.
+//   - A router that this host preempted was the owner first. This host yields if the router
+//     continues to send adverts, or answers for a VIP.
+//   - To any other router, this host yields only if the router answers for a VIP, because adverts
+//     alone are easily forged. The limit is longer, so a rival that runs vipd and preempted this
+//     host yields first.
 //
-// A router that hangs answers, but sends no adverts, so this host keeps the VIPs of that router.
+// A router that hangs answers for its VIPs but sends no adverts, so this host keeps the VIPs that it
+// took over from such a router.
 type rival struct {
 	*peer
 	// preempted reports whether it was an owner when this host claimed the VIPs.

@@ -114,7 +114,6 @@ func (r *router) deadline() local.Time { return r.tenure.sent.Add(r.g.OwnerTime(
 // passes reports whether the gate may be opened or refreshed now, and VIPs may be bound.
 func (r *router) passes() bool { return r.owns() && local.Passes(r.now, r.deadline(), r.gateTime) }
 
-// step performs the steps that are due.
 func (r *router) step() {
 	switch r.state {
 	case Init:
@@ -181,7 +180,7 @@ func (r *router) claim() {
 // open, and the last advert is recent.
 func (r *router) settle() {
 	switch {
-	case r.tenure.sent == 0: // the first advert was not sent yet
+	case r.tenure.sent == 0: // the first advert has not been sent yet
 	case !r.passes():
 		r.backUp(cause{"gate", "opening the gate took too long"}, r.g.Interval)
 	case r.gate == closed: // even before due, because no VIP is bound yet

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// cause is the reason for a change of the state, as a word for metrics and a text for operators.
+// cause is the reason for a change to the state, as a word for metrics and a text for operators.
 type cause struct{ word, text string }
 
 // Change is a change to a group's state.
@@ -56,7 +56,7 @@ type Status struct {
 	Groups []GroupStatus `json:"groups"`
 }
 
-// GroupStatus is the state of a group.
+// GroupStatus is the state of a group on this host.
 type GroupStatus struct {
 	Name     string `json:"name"`
 	RouterID uint8  `json:"router_id"`
@@ -97,7 +97,7 @@ type Counters struct {
 	Late time.Duration `json:"late"`
 }
 
-// RouterStatus is another router of a group.
+// RouterStatus is the state of another router of a group.
 type RouterStatus struct {
 	Addr     netip.Addr    `json:"addr"`
 	Received uint64        `json:"received"`
