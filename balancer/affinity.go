@@ -29,13 +29,14 @@ type AffinityMemory struct {
 	Key
 	// Service is the service that owns the memory, or "" for PortScope and the memory of a VIP.
 	Service Name
-	// Prefix is Frontend.AffinityPrefix.
+	// Prefix is the frontend's AffinityPrefix.
 	Prefix int
 }
 
 // AffinityMemories returns the memories of f, or nil if it has no affinity. A new connection uses
-// the first memory. With VIPScope there is a second memory, which belongs only to the service. It
-// is used while the first memory holds a foreign endpoint for the client (see IsForeign).
+// the first memory. With VIPScope and foreign endpoints, there is a second memory, which belongs
+// only to the service. A new connection uses the second memory if the first holds a foreign
+// endpoint for the client (see IsForeign).
 func (f *Frontend) AffinityMemories() []AffinityMemory {
 	if f.AffinityTimeout <= 0 {
 		return nil

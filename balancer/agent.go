@@ -127,8 +127,9 @@ func (a AgentAnswer) Refuses(o *Override) bool {
 // agentSteps is the value of Percent that means the full weight.
 const agentSteps = 100
 
-// scaleByAgents reduces weights to the percentages of agents. One percent of weight 1 must be a
-// whole number, so all weights are multiplied by 100, or by less if the maximum weight requires it.
+// scaleByAgents reduces weights to the percentages that agents request. One percent of weight 1
+// must be a whole number, so all weights are multiplied by 100, or by less if the maximum weight
+// requires it.
 func scaleByAgents(candidates []candidate) {
 	heaviest, scaled := 1, false
 	for i := range candidates {
@@ -148,7 +149,7 @@ func scaleByAgents(candidates []candidate) {
 	}
 }
 
-// checkAgent checks the agent of a service.
+// checkAgent checks the agent settings of a service.
 func (r *healthReader) checkAgent(a *Agent) {
 	if a != nil && a.Port == 0 {
 		r.errorf("agent.port", "needs the port of the agent, such as 9707")

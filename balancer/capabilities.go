@@ -28,8 +28,8 @@ type Capabilities struct {
 	// them on the frontend's address and port, and answer clients directly. A frontend that such a
 	// method can't serve uses nat.
 	Untranslated []Forward
-	// Stateless reports whether Untranslated methods keep no state of connections. Then they choose
-	// endpoints by a hash, and can't limit clients.
+	// Stateless reports whether Untranslated methods keep no state of connections. These methods
+	// then choose endpoints by a hash, and can't limit clients.
 	Stateless bool
 	// KeepsSource reports whether the endpoint can see the client's address (snat = "never").
 	KeepsSource bool

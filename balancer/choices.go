@@ -167,7 +167,7 @@ func (OnFailure) Values() []string { return []string{"keep", "cut"} }
 // all.
 type HealthNeed string
 
-// The values.
+// The values of HealthNeed.
 const (
 	NeedAllHealth HealthNeed = "all"
 	NeedAnyHealth HealthNeed = "any"
@@ -179,7 +179,7 @@ func (HealthNeed) Values() []string { return []string{"all", "any"} }
 // HealthFrom determines whether each node runs the checks for itself, or the fleet shares them.
 type HealthFrom string
 
-// The values.
+// The values of HealthFrom.
 const (
 	HealthFromNode  HealthFrom = "node"
 	HealthFromFleet HealthFrom = "fleet"

@@ -19,7 +19,7 @@ type candidate struct {
 	ejected    bool
 	percent    int  // share of the weight that its agent requests
 	overridden bool // an override drains it
-	agentDrain bool // its agent drains it, and nothing else does
+	agentDrain bool // only its agent drains it
 	agentDown  bool // its agent reports it as down
 	from       Lookup
 	former     bool // see Endpoint.Former
@@ -304,7 +304,8 @@ func enoughTested(candidates []candidate) bool {
 	return up > 0 && up >= unknown
 }
 
-// prefer marks the eligible candidates that are not near as remote, if any are near.
+// prefer marks eligible candidates that are not near as remote, if another eligible candidate is
+// near.
 func prefer(candidates []candidate, near func(*candidate) bool) {
 	if anyEligible(candidates, near) {
 		setAside(candidates, Remote, func(c *candidate) bool { return !near(c) })

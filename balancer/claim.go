@@ -15,11 +15,10 @@ type compiledService struct {
 	service   *Service
 	endpoints []*Endpoint  // used on this node
 	claims    []*Frontend  // sorted by key, without duplicates
-	direct    []netip.Addr // VIPs that this host holds silently, because it is their real server
+	direct    []netip.Addr // VIPs that this host holds silently as their real server
 	problems  []Problem
 }
 
-// serviceInputs holds the inputs for compiling one service.
 type serviceInputs struct {
 	service *Service
 	joined  joinedEndpoints

@@ -18,8 +18,8 @@ type Env struct {
 	// Local are the node's own addresses, sorted, without loopback addresses and the VIPs that vipd
 	// holds.
 	Local []netip.Addr
-	// LocalInSubnets lists the addresses in Local that have a subnet on their device. VIPs of vipd
-	// owner do not have a subnet.
+	// LocalInSubnets lists the addresses in Local that have a subnet on their device. VIPs that
+	// vipd owner adds do not have a subnet.
 	LocalInSubnets []netip.Addr
 	// ExternalVIPs reports whether another program adds and removes VIPs. Then vipd serves only
 	// VIPs in Local and loopback VIPs.
@@ -157,7 +157,7 @@ type Desired struct {
 }
 
 // Revision identifies a state of the store. It also contains the time since which changes have been
-// waiting.
+// pending.
 type Revision struct {
 	// Store is the store's revision. For files it counts from 1; for etcd, it is etcd's revision.
 	Store int64 `json:"store"`

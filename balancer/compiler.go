@@ -46,8 +46,9 @@ type work struct {
 // maxRounds limits the rounds of one Next, in case two results alternate forever.
 const maxRounds = 8
 
-// Next compiles env and in at the time now. It sets the memory in in and the node port addresses in
-// env itself, because both follow from the compiled state. Equal values keep their pointers.
+// Next compiles env and in at the time now. It ignores the memory in the given inputs and the
+// NodePortAddresses in env, and computes both itself, because they follow from the compiled state.
+// Equal values keep their pointers.
 //
 // The result affects its own inputs: it starts and ends drains, and a VIP prevents node ports at
 // its address. Next therefore compiles again until nothing changes, which usually takes two rounds.
@@ -146,7 +147,6 @@ func (c *Compiler) markEnvChanges(w *work, env *Env, in *Inputs) {
 	}
 }
 
-// markInputChanges marks the objects whose inputs have changed.
 func (c *Compiler) markInputChanges(w *work, in *Inputs) {
 	mark(w.services, c.in.Services, in.Services, func(n Name) Name { return n })
 	mark(w.services, c.in.Endpoints, in.Endpoints, func(e EndpointID) Name { return e.Service })

@@ -56,8 +56,8 @@ func (c ClaimConflict) Problem() Problem {
 type claimHolders struct{ old, added []Name }
 
 // ClaimConflicts returns the claims that several services would have after a change, sorted by
-// service and key. The map changed has the new definition of each changed service, or nil for a
-// removed service. Each conflict is reported once, for the service that causes it.
+// service and key. The map changed contains the new definition of each changed service, or nil for
+// a removed service. Each conflict is reported once, for the service that causes it.
 func ClaimConflicts(before, changed map[Name]*Service) (all []ClaimConflict) {
 	after := map[Name]*Service{}
 	maps.Copy(after, before)

@@ -170,7 +170,6 @@ func (v vipEntry) MarshalText() ([]byte, error) {
 	return []byte("auto"), nil
 }
 
-// defaultConnectTimeout is the default of connect_timeout.
 const defaultConnectTimeout = time.Second
 
 // newServiceTable returns a service with the program's defaults.
@@ -244,7 +243,7 @@ const (
 	defaultHealthPath   = "/"
 )
 
-// The minimum time between two checks, and the minimum timeout of a check.
+// The minimum fast_interval, and the minimum timeout of a check.
 const (
 	minFastInterval = 100 * time.Millisecond
 	minTimeout      = time.Millisecond

@@ -42,7 +42,6 @@ type EjectionBudget struct {
 // endpoint that can't serve has no share.
 type endpointShares map[netip.AddrPort][]endpointShare
 
-// endpointShare is an endpoint's share of the connections to one port.
 type endpointShare struct {
 	*portShare
 	down bool // its checks fail, so an ejection changes nothing

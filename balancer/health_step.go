@@ -73,7 +73,6 @@ func dependsOnEnd(tree *syntax.Regexp) bool {
 	return slices.ContainsFunc(tree.Sub, dependsOnEnd)
 }
 
-// checkSteps checks the steps of a TCP check.
 func (r *healthReader) checkSteps(h *Health) {
 	if len(h.Steps) > 0 && (h.Send != "" || h.Expect != "") {
 		r.errorf("steps", "can't be used together with send and expect: make them the first step")
@@ -83,7 +82,6 @@ func (r *healthReader) checkSteps(h *Health) {
 	}
 }
 
-// checkStep checks the step at path.
 func (r *healthReader) checkStep(s *HealthStep, path string) {
 	at := func(field string) string { return decode.Join(path, field) }
 	expects := 0

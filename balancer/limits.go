@@ -26,7 +26,7 @@ type Limits struct {
 	Over OverLimit `toml:"over"`
 }
 
-// SetDefaults sets the prefix lengths.
+// SetDefaults sets the default prefix lengths.
 func (l *Limits) SetDefaults() { l.SourcePrefix = []int{32, 64} }
 
 // Example returns valid limits, for messages.

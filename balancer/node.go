@@ -19,7 +19,7 @@ type Node struct {
 	// Addresses lists the node's own addresses, sorted. A host that adds one of them locally can't
 	// reach the node.
 	Addresses []netip.Addr `json:"addresses"`
-	// AllowedEndpoints is addresses.allowed_endpoints of the node's configuration.
+	// AllowedEndpoints is the setting addresses.allowed_endpoints in the node's configuration.
 	AllowedEndpoints []netip.Prefix `json:"allowed_endpoints,omitempty"`
 }
 

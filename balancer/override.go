@@ -43,8 +43,8 @@ func OverrideEdits(all snap.Map[Target, *Override], t Target, change Override, d
 }
 
 // ChangedFrom returns the override of a target after the change o is applied to the override old.
-// Fields that o leaves unset keep their old value. Fields that equal the definition of all
-// endpoints of the target are dropped, unless wide, the override of the whole address, sets them.
+// Fields that o leaves unset keep their old value. A field is dropped if it equals the definition
+// of all endpoints of the target, unless wide, the override of the whole address, sets the field.
 // If the service has an agent, these fields are kept, because they override the agent's answer;
 // only the end of a drain is dropped. ChangedFrom returns nil if no field is left.
 func (o Override) ChangedFrom(old, wide Override, defined []*Endpoint, hasAgent bool) *Override {
@@ -128,8 +128,8 @@ func (o *Override) Inherit(shared *Override) *Override {
 	return both.withParts(weight, draining)
 }
 
-// Unexpired returns the part of o that has not expired: o itself if nothing has, and nil if
-// everything has.
+// Unexpired returns the part of o that has not expired. It returns o itself if no part has expired,
+// and nil if all parts have.
 func (o *Override) Unexpired(now time.Time) *Override {
 	weight, draining := o.parts()
 	lapsed := func(s overridePart) bool { return !s.expires.IsZero() && !s.expires.After(now) }

@@ -8,14 +8,13 @@ import (
 )
 
 // PortRange is the port of a service, or a range of its ports. A value up to 65535 is a single
-// port. Otherwise the upper 16 bits are the first port, and the lower 16 bits are the last.
-// So single ports sort before ranges.
+// port. Otherwise the upper 16 bits are the first port, and the lower 16 bits are the last. Single
+// ports therefore sort before ranges.
 type PortRange uint32
 
-// AllPorts is the range of all ports: a whole address.
+// AllPorts is the range of all ports, for services that use a whole address.
 const AllPorts PortRange = 1<<16 | 65535
 
-// allPorts is the text of AllPorts.
 const allPorts = "all"
 
 // NewPortRange returns the range from first to last.

@@ -24,7 +24,7 @@ type ProblemKind string
 
 // The kinds of problems.
 const (
-	// Refused means that the node's configuration does not allow a request of a service from etcd.
+	// Refused means that the node's configuration does not allow a setting of a service from etcd.
 	Refused ProblemKind = "refused"
 	// PortReserved means that a program of the node needs the port. No setting allows services to
 	// use such a port.

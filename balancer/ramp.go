@@ -63,7 +63,6 @@ func (m Memory) startRamps(old, next *Frontend, now time.Time) Memory {
 	return m
 }
 
-// advanceRamps advances all ramps to the time now.
 func (m Memory) advanceRamps(now time.Time) Memory {
 	for k, r := range m.Ramps.All() {
 		switch current, over := r.advance(now); {

@@ -148,7 +148,7 @@ type Endpoint struct {
 	// MaxConnections limits this node's connections to the endpoint, 1 to maxMaxConnections. 0
 	// means no limit.
 	MaxConnections int `toml:"max_connections"`
-	// HealthPort is the port to check. 0 means Health.Port of the service.
+	// HealthPort is the port to check. 0 means the port in the service's Health.
 	HealthPort uint16 `toml:"health_port"`
 	// Health selects whether the checks of the service apply. Default: they do.
 	Health EndpointHealth `toml:"health"`

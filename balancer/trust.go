@@ -66,8 +66,8 @@ func (s *Service) LogsTo() (to string, ok bool) {
 
 // refusesVIP explains why a service from etcd may not claim vip on this node. It returns "" if the
 // service may claim vip. The parameter owned reports whether only one host has the address at a
-// time. That an address belongs to another node is not a reason if this node also has the address,
-// because nothing would be lost.
+// time. An address of another node is treated as this node's own address if this node also has it,
+// because the claim would cut off nothing.
 func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 	i := slices.IndexFunc(env.Reserved, func(r Reserved) bool { return r.Addr == vip && r.Port == 0 })
 	node, ofNode := env.Nodes.Get(vip)
@@ -80,7 +80,7 @@ func (env *Env) refusesVIP(vip netip.Addr, owned bool) string {
 		return fmt.Sprintf("it is %s, which this node could no longer reach. Use another address, or add %s to addresses.allowed",
 			env.Reserved[i].Description, hostPrefix(vip))
 	case len(env.Allowed) > 0:
-		return "" // the networks apply to all services, also from files
+		return "" // the networks apply to all services, including services from files
 	case vip.IsLoopback(), vip.IsLinkLocalUnicast(), vip.IsMulticast():
 		return "services from etcd may claim loopback, link-local and multicast addresses only if addresses.allowed of the node contains them"
 	case own && !owned:
@@ -160,7 +160,6 @@ func Untrusted(s *Service, reserved []Reserved, nodes snap.Map[NodeName, *Node])
 	return all
 }
 
-// aboutEndpoints reports whether a problem is about endpoints.
 func aboutEndpoints(p Problem) bool { return strings.HasPrefix(p.Field, "endpoints") }
 
 // hostPrefix returns the network that contains only a.
@@ -197,7 +196,7 @@ func (env *Env) refusesEndpoint(s *Service, e *Endpoint, hostOnly bool) endpoint
 	}
 	named := slices.Contains(env.AllowedEndpoints, hostPrefix(e.Address))
 	if !named && isMetadata(e.Address) {
-		return metadataAddress // no larger network allows it
+		return metadataAddress // a larger network does not allow it
 	}
 	_, own := slices.BinarySearchFunc(env.Local, e.Address, netip.Addr.Compare)
 	node := env.Nodes.Has(e.Address)
@@ -264,8 +263,8 @@ func (s *Service) checksPort(e *Endpoint, port func(PortRange) bool) bool {
 
 // trustsAddress reports whether an endpoint from etcd at a is trusted on a node with this
 // addresses.allowed. Services on loopback and link-local addresses, such as cloud metadata, are
-// often open to all hosts that reach them. So users who may write to etcd must not publish them or
-// send checks to them.
+// often open to all hosts that reach them. Users who may write to etcd must therefore not be able
+// to publish such services, or send checks to them.
 //
 // If here is true, all clients are programs of this host. Loopback addresses are then trusted,
 // because these programs reach them anyway. Otherwise, a must be in an allowed network that

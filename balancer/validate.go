@@ -67,7 +67,6 @@ func (r *tableReader) fromDefaults(path string) bool {
 	return ok
 }
 
-// origin returns the origin of a field.
 func (r *tableReader) origin(path string) Origin {
 	if r.where == nil {
 		return Origin{}

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// checkDiscover checks the settings of discovery.
 func (r *tableReader) checkDiscover(d *Discover) {
 	if d == nil || r.isBroken("discover") {
 		return
@@ -24,7 +23,7 @@ func (r *tableReader) checkDiscover(d *Discover) {
 	}
 }
 
-// reportUnresolved reports failed lookups of names and of discovery.
+// reportUnresolved reports failed lookups of host names and failed discovery.
 func (u *compiledService) reportUnresolved(in *Inputs) {
 	s := u.service
 	reported := map[Lookup]bool{}

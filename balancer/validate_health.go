@@ -10,7 +10,6 @@ import (
 	"vipd/balancer/decode"
 )
 
-// formatted formats a duration for messages.
 func formatted(d time.Duration) string { return decode.FormatDuration(d) }
 
 // checkHealth checks the health table without the rest of the service.

@@ -61,8 +61,8 @@ func (r *tableReader) checkSourceRanges(s *Service) {
 	}
 }
 
-// checkTrusted reports that trusted is missing, although the service accepts PROXY headers, and
-// networks in trusted without effect.
+// checkTrusted reports an error if the service accepts PROXY headers and trusted is missing. It
+// warns about networks in trusted that have no effect.
 func (r *tableReader) checkTrusted(s *Service) {
 	switch {
 	case r.isBroken("trusted"), r.isBroken("accept_proxy_protocol"):

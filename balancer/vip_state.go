@@ -18,8 +18,8 @@ const (
 	// endpoint is applied. The order matters, because routers send clients as soon as the address
 	// exists.
 	Serving VIPState = "serving"
-	// Withdrawn means that the host does not hold the VIP because no endpoint of its services is
-	// usable, or the host is on standby.
+	// Withdrawn means that the host does not hold the VIP because no endpoint of the services on
+	// the VIP is usable, or because the host is on standby.
 	Withdrawn VIPState = "withdrawn"
 	// Owned means that one owner among the hosts adds the VIP to a real device (HoldOne).
 	Owned VIPState = "owned"
@@ -80,7 +80,6 @@ func Served(a netip.Addr, frontends snap.Map[Key, *Frontend]) bool {
 	return false
 }
 
-// updateVIPState updates the state of the VIP a.
 func (c *Compiler) updateVIPState(a netip.Addr) {
 	var state VIPState
 	if c.out.Addresses.Has(a) {

@@ -73,7 +73,6 @@ type decoder struct {
 	problems []Problem
 }
 
-// field is a field of a struct.
 type field struct {
 	name    string
 	index   []int
@@ -123,7 +122,6 @@ func (d *decoder) wrongType(wanted string, raw any) {
 	d.problem("needs %s, not %s", wanted, describe(raw)).Misplaced = isComposite(raw)
 }
 
-// isComposite reports whether raw is a table or a list.
 func isComposite(raw any) bool {
 	switch raw.(type) {
 	case map[string]any, []any, []map[string]any:
@@ -169,7 +167,6 @@ func plain(name string) bool {
 	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") == ""
 }
 
-// table decodes tree into the struct v.
 func (d *decoder) table(v reflect.Value, tree map[string]any) {
 	plan := d.fields(v.Type())
 	found := 0
