@@ -20,8 +20,8 @@ import (
 //     alone are easily forged. The limit is longer, so a rival that runs vipd and preempted this
 //     host yields first.
 //
-// A router that hangs answers for its VIPs but sends no adverts, so this host keeps the VIPs that it
-// took over from such a router.
+// A router that hangs answers for its VIPs but sends no adverts, so this host keeps the VIPs that
+// it took over from such a router.
 type rival struct {
 	*peer
 	// preempted reports whether it was an owner when this host claimed the VIPs.
