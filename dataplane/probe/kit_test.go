@@ -238,7 +238,7 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 	}
 }
 
-// busy is the start of the text of a check that counts as not run because the machine is busy.
+// busy is the start of a check's text if the check counts as not run because the machine is busy.
 const busy = "not run: this host was suspended, or too busy"
 
 // patient runs a check, and repeats it if this machine was too busy.

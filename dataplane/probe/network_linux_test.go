@@ -85,7 +85,7 @@ func testMark(t *testing.T, l *lab.Lab) {
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
 }
 
-// forbidden is the start of the text of a check whose target this host's own rules block.
+// forbidden is the start of a check's text if this host's own rules block the target.
 const forbidden = "not run: this host's own packet filter or routes forbid it"
 
 // TestForbiddenTargets blocks targets on this host, and then on the server. A block on this host is

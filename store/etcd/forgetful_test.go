@@ -147,7 +147,7 @@ func TestProxyForgetsLater(t *testing.T) {
 			c := etcdkit.Start(t, etcdkit.Options{})
 			p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
 			p.put("/endpoints/web/a", `{"address":"192.168.1.12"}`)
-			p.put("/services/web", web) // probe requests it
+			p.put("/services/web", web)
 			proxy := &forgetful{client: p.client, lost: p.config.Prefix + "/endpoints/", confirms: true}
 			config := p.config
 			config.Endpoints = []string{proxy.listen(t)}

@@ -267,7 +267,7 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // a name with a common prefix
 		clientv3.OpPut(folder+"n10/web/"+place80(0).Address(), `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`),
 	}
-	for i, service := range []string{"a", "live", "livelier", "web"} { // before and after the node's own key
+	for i, service := range []string{"a", "live", "livelier", "web"} { // services that sort before and after the node's own key
 		puts = append(puts, clientv3.OpPut(folder+"n1/"+service+"/"+place80(i).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`, clientv3.WithLease(former.ID)))
 	}
 	if _, err := p.client.Txn(t.Context()).Then(puts...).Commit(); err != nil {

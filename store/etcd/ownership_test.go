@@ -230,8 +230,8 @@ func TestOwnershipTokens(t *testing.T) {
 }
 
 // TestOwnershipWhenFull writes to an etcd that has reached its quota. If the conditions still hold,
-// a refused write must count as not executed, otherwise as unknown, because etcd refuses but
-// executes the transaction that exceeds the quota.
+// a refused write must count as not executed. Otherwise it must count as unknown, because etcd
+// executes the transaction that exceeds the quota, but returns the same error.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})

@@ -91,9 +91,9 @@ func (l *Lease) Hold(ctx context.Context, write func(context.Context) error, wak
 	_ = l.Revoke(ctx) // if etcd is unavailable, the lease expires
 }
 
-// HeldBy returns the error of a node whose key is held by other, which may be a daemon with the
-// same node name. The key of an earlier run expires with its lease, so HeldBy returns [ErrPatience]
-// until the key has existed for longer than that.
+// HeldBy returns the error that the lease's first key is held by other, for example by another
+// daemon with the same node name. The key of an earlier run expires with its lease, so HeldBy
+// returns [ErrPatience] until the key has existed for longer than that.
 func (l *Lease) HeldBy(other Foreign) error {
 	if other.Lease == 0 {
 		return fmt.Errorf("%s was written by another program, without a lease: delete it", l.Key)

@@ -25,8 +25,9 @@ func TestDecodePendingUnread(t *testing.T) {
 	}
 }
 
-// TestPendingCovers checks the scope of a change. Its parts are a union. A larger percentage must
-// include the nodes of a smaller percentage, and each must select about its share of many names.
+// TestPendingCovers checks the scope of a change, which is the union of its parts. A larger
+// percentage must include the nodes of a smaller percentage, and each must select about its share
+// of many names.
 func TestPendingCovers(t *testing.T) {
 	for text, want := range map[string]bool{"n1": true, "n2": false, "n2,n1": true, "zone=a": true, "zone=b, n2": false, "zone=b,zone=a": true, "100%": true, "n2,100%": true} {
 		on, err := ParseScope(text)
