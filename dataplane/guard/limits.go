@@ -164,7 +164,7 @@ func (s *limits) limiterAt(place setEntry) limiter {
 }
 
 // differ reports whether the kernel's limits of a changed place are wrong. It then forgets the
-// changed places. A change of endpoints does not affect limits.
+// changed places. A change to endpoints does not affect limits.
 func (s *limits) differ() bool {
 	defer clear(s.changed)
 	for place := range s.changed {

@@ -23,7 +23,7 @@ func unenforceable(f *balancer.Frontend, reason error, enforced bool) error {
 }
 
 // notInForce returns the error of a restricted frontend before its restrictions are in force. fault
-// is the reason why the last change of the guard failed, or nil.
+// is the reason why the last change to the guard failed, or nil.
 func notInForce(f *balancer.Frontend, fault error) error {
 	if fault == nil {
 		fault = errNotYet

@@ -1,9 +1,9 @@
 package host
 
-// backgroundThreshold is the number of new addresses from which a forwarding mode adds them in the
-// background, while it writes its rules. The kernel compares a new address with all addresses of
-// the device, so adding 10,000 addresses takes more than a second. A forwarding mode does not need
-// the addresses before its frontends.
+// backgroundThreshold is the minimum number of new addresses for which Prepare adds them in the
+// background, while a forwarding mode writes its rules. The kernel compares a new address with all
+// addresses of the device, so adding 10,000 addresses takes more than a second. A forwarding mode
+// does not need the addresses before its frontends.
 const backgroundThreshold = 256
 
 // runRest runs the rest of a Prepare. If the mode forwards and there are many addresses, a

@@ -257,7 +257,7 @@ func TestDirectHost(t *testing.T) {
 	repaired(h, "address 10.96.0.10 is now also on another device than lo")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "fd00:96::10/128")
 	if p := h.Problems(); len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "client has the address") {
-		t.Errorf("problems = %v, want one of the VIP on client", p)
+		t.Errorf("problems = %v, want one about the VIP on client", p)
 	}
 	l.Host().DelAddr("client", "10.96.0.10/32")
 	repaired(h, "address 10.96.0.10 can be added now")
@@ -267,7 +267,7 @@ func TestDirectHost(t *testing.T) {
 	served.Direct = d.Direct
 	round(h, served)
 	if p := h.Problems(); len(p) == 0 || !strings.Contains(p[0].Text, "so this host is itself a gateway of the VIP") {
-		t.Errorf("problems = %v, want one of the served VIP", p)
+		t.Errorf("problems = %v, want one about the served VIP", p)
 	}
 	checkAttempt(t, client, "10.96.0.10:22", refused)
 	round(h, d)

@@ -89,7 +89,7 @@ type Held struct {
 	// Note explains the state, such as the reason why the address is not held. It may be empty.
 	Note string `json:"note,omitempty"`
 	// Standing is "owned" for a VIP that one owner among the hosts adds. For any other VIP, it is
-	// the state because of which this host does not hold it yet, or "".
+	// the reason why this host does not hold the VIP for now, or "".
 	Standing balancer.VIPState `json:"standing,omitempty"`
 }
 

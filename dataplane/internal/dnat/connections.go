@@ -49,8 +49,8 @@ func (fl *Flows) leadsTo(f *balancer.Frontend, backend netip.AddrPort) bool {
 }
 
 // portOf returns the port whose counts include a flow. This is the port of its frontend, even if
-// that frontend was removed. It returns false for flows that do not lead to a backend, because the
-// mode that redirected them has counted them.
+// that frontend was removed. It returns false for a flow whose destination is not a backend,
+// because the mode that redirected the flow has counted it.
 func (fl *Flows) portOf(flow *conntrack.Flow) (counters.Port, bool) {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return counters.Port{}, false
@@ -84,8 +84,8 @@ func (fl *Flows) connection(f *balancer.Frontend, flow *conntrack.Flow, idle fun
 	return c, true
 }
 
-// connections calls visit for each of conntrack's flows that leads to a frontend's backend and
-// matches q.
+// connections calls visit for each flow in conntrack whose destination is a backend of its
+// frontend, if the flow matches q.
 func (fl *Flows) connections(ctx context.Context, open func() (Conn, error), q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	conn, err := open()
 	if err != nil {

@@ -1,5 +1,5 @@
 // Package dnat follows the connections of modes that translate destinations in the kernel. It uses
-// conntrack, which decides the destination of a flow only once, so later changes of rules affect
+// conntrack, which decides the destination of a flow only once, so later changes to rules affect
 // only new flows. Therefore the [Tracker]
 //
 //   - removes flows that conntrack would otherwise continue to send to a removed backend, or past a

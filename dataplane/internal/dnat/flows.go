@@ -335,7 +335,7 @@ func (fl *Flows) judge(now time.Time) func(*conntrack.Flow) bool {
 	}
 }
 
-// isOwnLocked reports whether a flow leads to a socket of this process.
+// isOwnLocked reports whether a flow's packets reach a socket of this process.
 func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	if !flow.Status.Has(conntrack.DstNAT) {
 		return true
@@ -344,8 +344,8 @@ func (fl *Flows) isOwnLocked(flow *conntrack.Flow) bool {
 	return (f == nil || f.Backend(flow.Backend()) == nil) && fl.own(flow.Backend().Addr())
 }
 
-// leads reports whether a flow belongs to a current or former frontend, and leads to a destination
-// that a translating mode chose.
+// leads reports whether a flow belongs to a current or former frontend, and a mode that translates
+// addresses has chosen its destination.
 func (fl *Flows) leads(flow *conntrack.Flow) bool {
 	fl.mu.Lock()
 	defer fl.mu.Unlock()

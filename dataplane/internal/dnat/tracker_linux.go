@@ -43,8 +43,8 @@ func (t *Tracker) Close() error {
 	return errors.Join(t.traffic.close(), t.flows.Close())
 }
 
-// Found records the frontends that an earlier process left in the kernel. Connections to them may
-// lead to backends that were removed in the meantime.
+// Found records the frontends that an earlier process left in the kernel. Some of their connections
+// may be to backends that have since been removed.
 func (t *Tracker) Found(there map[balancer.Key]dataplane.Digest) { t.flows.find(there) }
 
 // Applied processes a batch whose changes were applied, except for failed keys. It immediately
@@ -66,9 +66,9 @@ func (t *Tracker) Applied(ctx context.Context, batch []dataplane.Change, failed 
 	}
 }
 
-// Connections implements [dataplane.ListsConnections]. It calls visit for each of conntrack's flows
-// that leads to a frontend's backend and matches q. It uses a separate connection to conntrack, so
-// a slow visit does not block other readers.
+// Connections implements [dataplane.ListsConnections]. It calls visit for each flow in conntrack
+// whose destination is a backend of its frontend, if the flow matches q. It uses a separate
+// connection to conntrack, so a slow visit does not block other readers.
 func (t *Tracker) Connections(ctx context.Context, q dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
 	return t.flows.connections(ctx, Opened, q, visit)
 }

@@ -28,11 +28,11 @@ type Conn interface {
 	// Destinations reads the destinations of a virtual server in no particular order. It returns
 	// ErrNoService if the virtual server does not exist.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)
-	// Table reads all virtual servers with their destinations in the fastest way, with fewer
-	// details. Concurrent changes may be missed or read partially. If other network namespaces have
-	// virtual servers, the kernel (6.1) may omit entries at any time. It counts foreign entries
-	// when it saves its position in the table, but not when it restores the position. So a missing
-	// entry does not prove that the virtual server is missing.
+	// Table reads all virtual servers with their destinations. It is the fastest method, but
+	// returns fewer details. Concurrent changes may be missed or read partially. If other network
+	// namespaces have virtual servers, the kernel (6.1) may omit entries at any time. It counts
+	// foreign entries when it saves its position in the table, but not when it restores the
+	// position. So a missing entry does not prove that the virtual server is missing.
 	Table(ctx context.Context) (map[balancer.Key]TableService, error)
 	// Services4 returns the number of virtual servers with an IPv4 address or an IPv4 firewall
 	// mark. Its cost does not depend on their number. The kernel does not count other virtual
