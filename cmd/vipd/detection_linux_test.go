@@ -221,8 +221,9 @@ func detects(t *testing.T, mode string) {
 	}
 }
 
-// failOnce makes every endpoint fail in its way, and recover. It returns the services that lost
-// requests for longer than promised, and the maximum delay of the clients themselves.
+// failOnce makes each failing endpoint fail in the way of its service, and then recover. It returns
+// the services that lost requests for longer than promised, and the maximum delay of the clients
+// themselves.
 func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Duration) {
 	g.t.Helper()
 	measured := 0

@@ -122,7 +122,7 @@ func newCertificates(t *testing.T) *certificates {
 // machine.
 func quick() []tls.CurveID { return []tls.CurveID{tls.X25519} }
 
-// site is a server of one endpoint that fails in its way on request.
+// site is the server of one endpoint. On request, it fails in the way that its failure describes.
 type site struct {
 	t       *testing.T
 	failure failure

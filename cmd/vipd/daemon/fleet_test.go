@@ -222,7 +222,7 @@ func TestFleetSeesNodes(t *testing.T) {
 	})
 	set := func(edit func(schema.NodeConfig) schema.NodeConfig) {
 		t.Helper()
-		m.retry("etcd to take what is said of the node", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
+		m.retry("etcd to accept the node's configuration", func() error { _, err := m.writer.SetNode(t.Context(), "n1", edit); return err })
 	}
 	set(func(c schema.NodeConfig) schema.NodeConfig { c.Zone, c.By, c.Reason = "z9", "ana", "moved"; return c })
 	told("the zone", func(s schema.NodeStatus) bool { return s.Zone == "z9" })
@@ -239,7 +239,7 @@ func TestFleetSeesNodes(t *testing.T) {
 		return s.Mode == "iptables" && s.ProblemCount == 1 && strings.Contains(s.Problems[0], "/vipd/nodes/n1/config: mode: ")
 	})
 	set(func(schema.NodeConfig) schema.NodeConfig { return schema.NodeConfig{By: "cleo", Reason: "done"} })
-	told("what the file says", func(s schema.NodeStatus) bool {
+	told("the configuration of the file", func(s schema.NodeStatus) bool {
 		return s.Mode == "userspace" && s.Zone == "" && s.ProblemCount == 0 && s.Why == "configured in "+m.file()
 	})
 	m.answers("127.41.0.9", "one")
@@ -322,7 +322,7 @@ func TestFleetCountsDrains(t *testing.T) {
 		edit := func(old balancer.Override) *balancer.Override {
 			return cmp.Or(o.ChangedFrom(old, balancer.Override{}, []*balancer.Endpoint{{Weight: 1}}, false), o.Note(old))
 		}
-		m.retry("etcd to take an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
+		m.retry("etcd to accept an override", func() error { _, err := m.writer.EditOverride(t.Context(), target, edit); return err })
 	}
 	say(balancer.Override{Draining: &yes, By: "ana", Reason: "disk"})
 	left := func(want uint64) {

@@ -154,7 +154,7 @@ func TestAnswersWhileToolsHang(t *testing.T) {
 }
 
 // cleansUp removes the remains of kernel modes at the end of the test, because later tests run in
-// the same namespace. It is called before start.
+// the same namespace. It must be called before start.
 func (n *node) cleansUp() {
 	c := config.Default()
 	c.RunDir, c.StateDir = filepath.Join(n.dir, "run"), filepath.Join(n.dir, "state")

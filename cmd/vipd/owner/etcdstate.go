@@ -18,7 +18,7 @@ type etcdState struct {
 	refused atomic.Pointer[setback]
 }
 
-// setback is an error with its time, which is the start of an outage or the last refusal.
+// setback is an error and its time: the start of an outage, or the last refusal.
 type setback struct {
 	err error
 	at  time.Time

@@ -262,8 +262,9 @@ var vrrpFaults = []vrrpFault{
 	{"SIGTERM", func(r *vrrpRouter) { r.signal(syscall.SIGTERM) }, (*vrrpRouter).begin, true},
 }
 
-// plannedLate is the time, after its skew, within which a host must answer for a VIP that another
-// host passes to it. It is longer in make test, because other tests run at the same time.
+// plannedLate is the time within which a host must answer for a VIP that another host passes to it.
+// The time starts when the skew of the host's priority has passed. It is longer in make test,
+// because other tests run at the same time.
 func plannedLate() time.Duration {
 	if wait.Soaking() {
 		return 30 * time.Millisecond

@@ -63,7 +63,7 @@ func (w *worker) restore() {
 	w.queueInput(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
-// check retries adding absent VIPs, and reports if another program has changed the gate.
+// check tries again to add absent VIPs, and reports if another program has changed the gate.
 func (w *worker) check() {
 	if again := w.absent.again(); len(again) > 0 {
 		w.bind(again)

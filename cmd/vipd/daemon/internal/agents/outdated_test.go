@@ -146,8 +146,8 @@ func TestQuestionsCountFromRestart(t *testing.T) {
 	}
 }
 
-// TestSilentAgent asks an agent that has never answered. The third question must make it a problem
-// and kick the model, and so must the end of the silence.
+// TestSilentAgent asks an agent that has never answered. The third question must cause a problem
+// and kick the model. The end of the silence must also kick the model.
 func TestSilentAgent(t *testing.T) {
 	kicks := 0
 	a := New(Options{Record: func(events.Event) {}, Kick: func() { kicks++ }})

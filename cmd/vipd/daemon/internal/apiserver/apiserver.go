@@ -50,7 +50,8 @@ type Options struct {
 	// Silence returns the statistics of an endpoint that does not answer connections.
 	Silence func(balancer.Target) (explain.Silence, bool)
 	// Ownership returns the VIPs with one owner. MoveVIP passes a VIP's group to another host.
-	// Standby puts this host on standby, or ends the standby. They are only used with VRRP.
+	// Standby puts this host on standby, or ends the standby. Without VRRP, MoveVIP and Standby
+	// return an error.
 	Ownership func(context.Context) api.Ownership
 	MoveVIP   func(context.Context, netip.Addr, api.MoveRequest) error
 	Standby   func(context.Context, api.StandbyRequest) error

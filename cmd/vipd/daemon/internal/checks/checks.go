@@ -227,8 +227,8 @@ func (c *Checks) StateOf(t balancer.Target) (f Found) {
 	return f
 }
 
-// All returns the targets of the last Verdicts, no matter which nodes check them. Only the caller
-// of Verdicts may call it.
+// All returns the targets of the last call of Verdicts, regardless of which nodes check them. Only
+// the caller of Verdicts may call it.
 func (c *Checks) All() snap.Map[balancer.Target, health.Subject] { return c.all }
 
 // Uncheckable reports whether one of a target's checks could not run on this node, or whether this

@@ -27,8 +27,9 @@ func New(interval time.Duration) *Watch {
 // Problems returns the findings of the last check. The caller must not change the result.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
-// Run examines the host that host returns, and adds the problems that files returns, until ctx
-// ends. The first check runs after an interval, because vipd's own rules may not exist before that.
+// Until ctx ends, Run regularly examines the host that the function host returns. It adds the
+// problems that the function files returns. The first check runs after an interval, because vipd's
+// own rules may not exist before that.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {
 	next := time.NewTicker(w.interval)
 	defer next.Stop()

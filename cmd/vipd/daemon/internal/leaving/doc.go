@@ -1,7 +1,7 @@
 // Package leaving releases VIPs that no longer have frontends as soon as their last connection
 // ends.
 //
-//	model.State.Inputs.Leaving -> Run -> no connection -> model.Release
+//	model.State.Inputs.DrainingVIPs -> Run -> no connection -> model.Release
 //
 // Otherwise such a VIP would stay local for the drain_timeout of its services, and this host could
 // not reach another host that has the address. The package itself removes no addresses, and never

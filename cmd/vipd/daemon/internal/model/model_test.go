@@ -50,8 +50,8 @@ func options(t *testing.T, path string) model.Options {
 	}
 }
 
-// TestWaiting blocks the loop, as a disk that hangs would. Waiting must report this regardless of
-// the loop's work.
+// TestWaiting blocks the loop, like a disk that hangs. Waiting must report the time since then,
+// whether the loop works on a snapshot or on a kick.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(t, t.TempDir())

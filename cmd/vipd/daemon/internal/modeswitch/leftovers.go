@@ -8,8 +8,7 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// These are the limits of the pause between two attempts to remove leftovers, which doubles each
-// time.
+// The pause between two attempts to remove leftovers doubles each time, within these limits.
 const (
 	firstLeftoversPause   = 5 * time.Second
 	longestLeftoversPause = 5 * time.Minute

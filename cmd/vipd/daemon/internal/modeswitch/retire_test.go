@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// leaving is a dataplane that yields for the maximum time, and records the remaining time for its
-// drain.
+// leaving is a dataplane that yields for the maximum time, and records the time that is left for
+// its drain.
 type leaving struct {
 	refusing
 	yielded time.Duration

@@ -144,7 +144,7 @@ func TestFormerEndpoints(t *testing.T) {
 		define()
 		n.in.Health = health
 		n.found("db", true)
-		shows("192.0.2.4 (192.0.2.1)") // the unproven answer in between is forgotten
+		shows("192.0.2.4 (192.0.2.1)") // the answer in between passed no check, so it is forgotten
 		n.answers("", time.Second, "192.0.2.1", "192.0.2.5")
 		time.Sleep(time.Second)
 		shows("192.0.2.1 192.0.2.5")

@@ -216,7 +216,7 @@ func (p *Detector) suspect(s dataplane.FailedConnect) {
 	p.o.Hint(s.Target)
 }
 
-// These are the limits of the pause between two attempts to watch, which doubles each time.
+// The pause between two attempts to watch doubles each time, within these limits.
 const (
 	lookPause    = time.Second
 	longestPause = time.Minute

@@ -117,7 +117,8 @@ func (c *counter) Counters() []dataplane.FrontendCount {
 }
 
 // TestLiveConnectionsOfTwoModes counts conntrack's connections in a retired mode and in the next
-// mode. Each must count as live once. Connections that end in this process must be added.
+// mode. Each must count as live once. Connections that a mode terminates in this process must be
+// added.
 func TestLiveConnectionsOfTwoModes(t *testing.T) {
 	at := netip.MustParseAddrPort("192.0.2.1:80")
 	var all Counters

@@ -1,4 +1,4 @@
-// Package transitions turns changes of a node into events: one at the start, and one at the end
+// Package transitions turns changes to a node into events: one at the start, and one at the end
 // with the duration.
 //
 //	model  -> Compiled -> problems, panics, outages, drains, files that can't be read; at the start, endpoints that are still down
