@@ -23,19 +23,19 @@ const DefaultFile = "/etc/vipd/vipd.toml"
 // Config is the daemon's own part of vipd.toml. Its paths are absolute unless the file was named by
 // a relative path.
 type Config struct {
-	// Mode is the wanted dataplane. The default, auto, selects the best mode that works on this
+	// Mode is the configured mode. The default, auto, selects the best mode that works on this
 	// host.
 	Mode ModeName `toml:"mode"`
-	// StrictMode prevents a start in a mode other than Mode.
+	// StrictMode makes vipd fail to start if Mode does not work, instead of using another mode.
 	StrictMode bool `toml:"strict_mode"`
 	// Node is this host's name in the fleet. The default is the host name.
 	Node string `toml:"node"`
-	// Zone is the name of this host's location.
+	// Zone is the name of this host's zone. Services may prefer endpoints in the same zone.
 	Zone string `toml:"zone"`
-	// ClampMSS selects the connections whose segment size is limited to the MTU of their path, in
-	// modes that forward packets.
+	// ClampMSS selects when TCP segments are limited to the MTU of their path, in modes that
+	// forward packets.
 	ClampMSS ClampMSS `toml:"clamp_mss"`
-	// FastPath lists devices between which established connections skip netfilter and routing. The
+	// FastPath lists devices. Established connections between them skip netfilter and routing. The
 	// value "auto" means all devices. FastPathHardware offloads these connections to the devices'
 	// hardware.
 	FastPath         []string `toml:"fast_path"`
@@ -61,12 +61,13 @@ type Config struct {
 	Tracing   Tracing        `toml:"tracing"`
 	Ownership Ownership      `toml:"ownership"`
 	Resolver  Resolver       `toml:"resolver"`
-	// Services and VIPs belong to the store. VIPs holds the settings of VIPs.
+	// Services and VIPs are decoded by the store, not by this package. VIPs holds the settings of
+	// single VIPs.
 	Services map[string]any `toml:"services"`
 	VIPs     map[string]any `toml:"vips"`
 }
 
-// ModeName is a mode, or auto.
+// ModeName is the name of a mode, or "auto".
 type ModeName string
 
 // These are the modes in a configuration.
@@ -81,7 +82,7 @@ const (
 // Values lists the valid values.
 func (ModeName) Values() []string { return balancer.ModeNames() }
 
-// StoreKind is the kind of place from which services are read.
+// StoreKind is the kind of source from which services are read.
 type StoreKind string
 
 // These are the kinds of stores.
@@ -93,10 +94,10 @@ const (
 // Values lists the valid values.
 func (StoreKind) Values() []string { return []string{"file", "etcd"} }
 
-// Intercept is the way in which userspace mode intercepts traffic.
+// Intercept is a method by which userspace mode intercepts traffic.
 type Intercept string
 
-// These are the ways to intercept traffic.
+// These are the methods of interception.
 const (
 	AutoIntercept     Intercept = "auto"
 	RedirectIntercept Intercept = "redirect"
@@ -119,7 +120,7 @@ const (
 // Values lists the valid values.
 func (IptablesBackend) Values() []string { return []string{"auto", "nft", "legacy"} }
 
-// ClampMSS selects the connections whose segment size is limited to the MTU of their path.
+// ClampMSS selects when TCP segments are limited to the MTU of their path.
 type ClampMSS string
 
 // These are the values of ClampMSS.
@@ -135,8 +136,8 @@ func (ClampMSS) Values() []string { return []string{"auto", "always"} }
 // Store configures the source of services.
 type Store struct {
 	Kind StoreKind `toml:"kind"`
-	// Path is a TOML file or a directory of TOML files that is read in addition to the
-	// configuration itself. It may be "".
+	// Path is a TOML file, or a directory of TOML files, which also defines services. It may be
+	// empty.
 	Path string `toml:"path"`
 }
 
@@ -151,7 +152,7 @@ type Etcd struct {
 	KeyFile      string   `toml:"key_file"`
 }
 
-// Sync limits the rate of changes in the kernel.
+// Sync configures how often vipd changes, probes and compares its kernel objects.
 type Sync struct {
 	MinInterval    time.Duration `toml:"min_interval"`
 	ProbeInterval  time.Duration `toml:"probe_interval" range:"10ms,"`
@@ -162,17 +163,18 @@ type Sync struct {
 type Addresses struct {
 	// Interface is the device of the VIPs: a dummy device that vipd creates, or a real device.
 	Interface string `toml:"interface"`
-	// Bind reports whether vipd adds the addresses. If false, another program manages them.
+	// Bind reports whether vipd adds the VIPs to the device. If false, another program must add
+	// them.
 	Bind      bool `toml:"bind"`
 	StrictARP bool `toml:"strict_arp"`
 	// Allowed lists the networks whose addresses services may claim.
 	Allowed []netip.Prefix `toml:"allowed"`
-	// AllowedEndpoints lists the networks of host addresses, of this host or of other nodes, that
-	// may be endpoints of services from etcd.
+	// AllowedEndpoints lists networks. Services from etcd may use addresses of this host and of
+	// other nodes as endpoints only if they are in one of these networks.
 	AllowedEndpoints []netip.Prefix `toml:"allowed_endpoints"`
 }
 
-// NodePorts configures the addresses of node ports.
+// NodePorts limits the addresses of this host that serve node ports.
 type NodePorts struct {
 	Addresses []netip.Prefix `toml:"addresses"`
 }
@@ -182,17 +184,18 @@ type Host struct {
 	ManageSysctls bool `toml:"manage_sysctls"`
 }
 
-// Direct configures this host's part in direct routing as the host of an endpoint.
+// Direct configures this host as a real server, which is the host of an endpoint in direct routing.
 type Direct struct {
-	// RealServer reports whether this host holds the VIPs of services with forward = "dr" without
-	// answering ARP, if one of its own addresses is their endpoint. Other hosts are the gateways.
+	// RealServer reports whether this host is a real server of services with forward = "dr". If one
+	// of its addresses is an endpoint of such a service, it holds the service's VIPs without
+	// answering ARP for them. Other hosts are the gateways.
 	RealServer bool `toml:"real_server"`
 }
 
 // Health limits health checks.
 type Health struct {
 	AllowExec bool `toml:"allow_exec"`
-	// TLSDir is the directory that contains the TLS files for checks of services from etcd.
+	// TLSDir is the directory of the TLS files that health checks of services from etcd may use.
 	TLSDir string `toml:"tls_dir"`
 }
 
@@ -206,11 +209,12 @@ type Userspace struct {
 }
 
 // IPVS configures the timeouts of idle connections in the kernel, in whole seconds, for all virtual
-// servers of the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes, 2 minutes
-// and 5 minutes.
+// servers of the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes
+// (TCPTimeout), 2 minutes (TCPFinTimeout) and 5 minutes (UDPTimeout).
 type IPVS struct {
-	// TCPTimeout is the timeout of established TCP connections. If nil, conntrack's timeout is used
-	// if it is longer, vipd manages sysctls, and all virtual servers are vipd's.
+	// TCPTimeout is the timeout of established TCP connections. If nil, vipd raises it to
+	// conntrack's timeout, unless vipd may not change sysctls or other programs have virtual
+	// servers.
 	TCPTimeout *time.Duration `toml:"tcp_timeout"`
 	// TCPFinTimeout is the timeout of TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
@@ -224,13 +228,14 @@ type IPTables struct {
 	MasqueradeBit int             `toml:"masquerade_bit" range:"0,31"`
 }
 
-// API configures the daemon's sockets.
+// API configures the daemon's Unix socket and its HTTP listener.
 type API struct {
 	// Socket is the Unix socket for vipctl.
 	Socket string `toml:"socket"`
-	// HTTP is the address of metrics and health. If empty, they are not served.
+	// HTTP is the ADDRESS:PORT that serves metrics and the daemon's health. If empty, they are not
+	// served.
 	HTTP string `toml:"http"`
-	// HTTPHosts lists names of this host under which HTTP answers, in addition to its addresses,
+	// HTTPHosts lists names that HTTP requests may use for this host, in addition to its addresses,
 	// its host name and localhost.
 	HTTPHosts []string `toml:"http_hosts"`
 	// ChangeGroup is the group whose members may change the running vipd with vipctl, in addition
@@ -240,18 +245,18 @@ type API struct {
 
 // Ownership configures this host's part in VIPs with one owner (hold = "one").
 type Ownership struct {
-	// Enabled reports whether this host may own VIPs and takes part in the decision.
+	// Enabled reports whether this host may own VIPs and takes part in choosing owners.
 	Enabled bool `toml:"enabled"`
-	// By is the protocol that decides the owner. If empty, etcd decides if services are in etcd,
-	// and VRRP otherwise.
+	// By is the protocol that chooses the owner of a VIP. If empty, it is etcd if services are in
+	// etcd, and otherwise VRRP.
 	By OwnerBy `toml:"by"`
-	// VRRP maps names to groups of VIPs, if VRRP decides.
+	// VRRP maps names to groups of VIPs. It is empty unless VRRP chooses owners.
 	VRRP map[string]VRRP `toml:"vrrp"`
 	// ReachTakes reports whether a VRRP backup takes over from a silent owner only if an address in
 	// Reach answers.
 	ReachTakes bool `toml:"reach_takes"`
-	// Weight is this host's share of the VIPs. With weight 0, the host owns only VIPs that prefer
-	// it or are moved to it.
+	// Weight determines this host's share of the VIPs, relative to the weights of other hosts. With
+	// weight 0, the host owns only VIPs that prefer it or are moved to it.
 	Weight int `toml:"weight" range:"0,65535"`
 	// Interfaces lists the devices of owned VIPs. If empty, a VIP is on the device whose network
 	// contains it.
@@ -259,10 +264,10 @@ type Ownership struct {
 	// Listen lists this host's addresses for heartbeats. If empty, heartbeats use the addresses of
 	// the devices of owned VIPs, and the address from which the host reaches etcd.
 	Listen []netip.Addr `toml:"listen"`
-	// Reach lists addresses that must answer on the device. If empty, the default gateways on the
-	// device must answer.
+	// Reach lists addresses that must answer ARP or NDP on the device. If empty, the device's
+	// default gateways must answer.
 	Reach []netip.Addr `toml:"reach"`
-	// Detect is the time for which a host must be silent before another host replaces it.
+	// Detect is the time for which an owner must be silent before another host replaces it.
 	Detect time.Duration `toml:"detect" range:"400ms,10s"`
 	// RestartGrace is how long vipd itself may be down in kernel modes before its VIPs move.
 	RestartGrace time.Duration `toml:"restart_grace" range:"0s,10m"`
@@ -271,14 +276,14 @@ type Ownership struct {
 	AnnounceEvery time.Duration `toml:"announce_every" range:"0s,24h"`
 }
 
-// Metrics limits the cost of a scrape.
+// Metrics limits the number of series in the metrics.
 type Metrics struct {
-	// PerEndpoint reports whether endpoints have their own series.
+	// PerEndpoint reports whether each endpoint has its own series.
 	PerEndpoint bool `toml:"per_endpoint"`
 }
 
-// Hooks lists programs that run on events, with their arguments. An empty list means that no
-// program runs.
+// Hooks lists a program with its arguments for each kind of event. If a list is empty, no program
+// runs for that kind.
 type Hooks struct {
 	OnHealth  []string `toml:"on_health"`
 	OnMode    []string `toml:"on_mode"`
@@ -286,11 +291,12 @@ type Hooks struct {
 	OnProblem []string `toml:"on_problem"`
 	OnDrain   []string `toml:"on_drain"`
 	OnNames   []string `toml:"on_names"`
-	// User is the user that runs these programs. The default is nobody.
+	// User is the user as which these programs run. The default is nobody.
 	User string `toml:"user"`
 }
 
-// Commands returns the configured programs, by the name of their setting.
+// Commands maps the name of each setting, such as on_health, to its program and arguments. It omits
+// settings without a program.
 func (h *Hooks) Commands() map[string][]string {
 	all := map[string][]string{
 		"on_health": h.OnHealth, "on_mode": h.OnMode, "on_vip": h.OnVIP, "on_problem": h.OnProblem, "on_drain": h.OnDrain,
@@ -310,7 +316,7 @@ type Resolver struct {
 	// Servers lists DNS servers, each ADDRESS or ADDRESS:PORT. If empty, the servers in
 	// /etc/resolv.conf are used, and /etc/hosts is read first.
 	Servers []string `toml:"servers"`
-	// MaxNames is the maximum number of lookups that only services from etcd request.
+	// MaxNames is the maximum number of names that services from etcd may make this host look up.
 	MaxNames int `toml:"max_names" range:"0,1000000"`
 }
 
@@ -333,8 +339,8 @@ func Default() Config {
 	}
 }
 
-// Decode decodes the daemon's part of a document, and returns all problems. A field with a problem
-// keeps its default.
+// Decode decodes the daemon's part of a document, and returns all problems, including a section
+// services or vips that is not a table. A field that can't be decoded keeps its default.
 func Decode(d store.Document) (Config, []balancer.Problem) {
 	c := Default()
 	problems := tomlfile.Sections(d)
@@ -376,8 +382,8 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 	return c, problems
 }
 
-// Load reads a configuration file. It returns an error if the file can't be read. problems lists
-// mistakes in the file, by line.
+// Load reads a configuration file. It returns an error if the file can't be read, and otherwise the
+// problems in the file, sorted by line.
 func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {
@@ -390,13 +396,13 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	if d == nil {
 		return Default(), problems, nil
 	}
-	c, problems := Decode(d) // problems of Parse have no document
+	c, problems := Decode(d) // if Parse returns a document, it returns no problems
 	slices.SortStableFunc(problems, func(a, b balancer.Problem) int { return cmp.Compare(a.Origin.Line, b.Origin.Line) })
 	return c, problems, nil
 }
 
-// Unusable returns an error that lists the problems that make a configuration unusable, or nil if
-// there are none.
+// Unusable returns an error that joins all problems with the severity error. It returns nil if the
+// configuration can be used.
 func Unusable(problems []balancer.Problem) error {
 	var all []error
 	for _, p := range problems {

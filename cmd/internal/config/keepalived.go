@@ -1,6 +1,7 @@
 package config
 
-// OtherNames maps keepalived's settings of a vrrp_instance to vipd's settings.
+// OtherNames maps keepalived's settings of a vrrp_instance to hints about the equivalent settings
+// of vipd.
 func (*VRRP) OtherNames() map[string]string {
 	const (
 		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats that"

@@ -14,7 +14,6 @@ func Sections() (names []string) {
 	return names
 }
 
-// section returns the value of a section.
 func (c *Config) section(name string) any {
 	v := reflect.ValueOf(c).Elem()
 	for i := range v.NumField() {
@@ -25,18 +24,18 @@ func (c *Config) section(name string) any {
 	return nil
 }
 
-// Differs reports whether a section has another value in next than in c.
+// Differs reports whether the value of a section in next differs from its value in c.
 func (c *Config) Differs(section string, next *Config) bool {
 	return !reflect.DeepEqual(c.section(section), next.section(section))
 }
 
-// NeedsRestart reports whether a running vipd with the configuration c applies a change of a
-// section only after a restart.
+// NeedsRestart reports whether the section differs in next, and a vipd that runs with c must be
+// restarted to apply the new value.
 func (c *Config) NeedsRestart(section string, next *Config) bool {
 	switch section {
 	case "mode", "strict_mode", "zone", "node_ports", "defaults", "services", "vips", "health", "resolver", "direct":
 		return false
-	case "node": // the fleet knows this node by it
+	case "node": // the name identifies this host in etcd
 		return c.Store.Kind != FileStore && c.Differs(section, next)
 	case "store":
 		return c.Store.Kind != next.Store.Kind

@@ -27,7 +27,7 @@ func (f *findings) add(severity balancer.Severity, field, format string, args ..
 	f.addAt(balancer.Origin{}, severity, field, format, args...)
 }
 
-// addAt adds a problem with an origin, such as the line of a table.
+// addAt adds a problem and its place in the configuration.
 func (f *findings) addAt(at balancer.Origin, severity balancer.Severity, field, format string, args ...any) {
 	*f = append(*f, balancer.Problem{Severity: severity, Origin: at, Field: field, Text: fmt.Sprintf(format, args...)})
 }
@@ -36,8 +36,8 @@ func (f *findings) wrong(field, format string, args ...any) {
 	f.add(balancer.SeverityError, field, format, args...)
 }
 
-// validate returns problems that the types of the fields can't detect, and problems about settings
-// that this version does not support.
+// validate returns the problems that decoding can't detect, such as an invalid path or settings
+// that contradict each other.
 func (c *Config) validate() []balancer.Problem {
 	var f findings
 	c.checkPlaces(&f)
@@ -97,7 +97,7 @@ func (c *Config) checkPlaces(f *findings) {
 	}
 }
 
-// checkInterfaces checks the names of interfaces.
+// checkInterfaces checks the settings that name network interfaces, including the fast path.
 func (c *Config) checkInterfaces(f *findings) {
 	if !isInterface(c.Addresses.Interface) {
 		f.wrong("addresses.interface", notInterface, c.Addresses.Interface)
@@ -148,15 +148,15 @@ func (c *Config) checkFleet(f *findings) {
 	}
 }
 
-// Unbounded is the warning about a host that follows etcd without limits for VIPs. It is only a
-// warning, because the setting is newer than the store.
+// Unbounded is the warning for a host that reads services from etcd without limiting their VIPs
+// (addresses.allowed). It is not an error, because older configurations lack the setting.
 const Unbounded = "is empty: anyone with access to services in etcd can claim almost any address, such as a name server's, for this host's " +
 	"clients. Set it to the networks of your VIPs, such as [\"10.96.0.0/16\"]"
 
 const notInterface = "%q is not an interface's name: it has 1 to 15 characters, none of them a space, / or :"
 
-// isInterface reports whether an interface can have this name, which has at most 15 bytes
-// (IFNAMSIZ).
+// isInterface reports whether name is a possible name of a network interface. The kernel allows at
+// most 15 bytes (IFNAMSIZ).
 func isInterface(name string) bool {
 	return len(name) > 0 && len(name) <= 15 && !strings.ContainsAny(name, "/ \t\n:")
 }
@@ -166,7 +166,8 @@ func isInterface(name string) bool {
 const longestTimeout = math.MaxInt32 / 1000 * time.Second
 
 // notKernelTimeout returns the reason why IPVS can't use the timeout d, or "". The kernel counts
-// whole seconds, and 0 keeps its value. The type of the field already rejects negative values.
+// whole seconds. 0 is valid and keeps the kernel's timeout. Decoding already rejects negative
+// values.
 func notKernelTimeout(d time.Duration) string {
 	switch {
 	case d%time.Second != 0:
@@ -188,7 +189,8 @@ func (c *Config) Unowned() string {
 	return ""
 }
 
-// Unheld returns problems with addresses that need an owner although this host can't own VIPs.
+// Unheld returns a problem for each VIP and pool with hold = "one" if this host can't own VIPs. It
+// also returns the problems with the VIPs' VRRP groups.
 func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map[balancer.Name, *balancer.Pool]) (problems []balancer.Problem) {
 	why := c.Unowned()
 	_, problems = c.VRRPGroups(vips)
@@ -213,7 +215,7 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 	return problems
 }
 
-// etcdErrors returns the errors in the configuration of etcd's client.
+// etcdErrors returns the errors in the section [etcd].
 func (c *Config) etcdErrors() []error {
 	err := client.Config(c.Etcd).Check()
 	if all, ok := err.(interface{ Unwrap() []error }); ok {

@@ -27,8 +27,8 @@ const (
 // Values lists the possible values.
 func (OwnerBy) Values() []string { return []string{string(ByEtcd), string(ByVRRP)} }
 
-// Decider returns the protocol that decides owners. If it is not configured, etcd decides if
-// services are in etcd, and VRRP otherwise.
+// Decider returns the protocol that chooses owners. If none is configured, it is etcd if services
+// are in etcd, and otherwise VRRP.
 func (c *Config) Decider() OwnerBy {
 	switch {
 	case c.Ownership.By != "":
@@ -42,26 +42,27 @@ func (c *Config) Decider() OwnerBy {
 // VRRP is a group of VIPs that a single VRRP router (RFC 9568) owns at a time: the table
 // [ownership.vrrp.NAME].
 type VRRP struct {
-	// Origin is the origin of the table.
+	// Origin is the place of the table in the configuration.
 	Origin balancer.Origin `toml:"-"`
 	// RouterID is the virtual router ID, 1 to 255. All hosts of the group must have the same ID,
 	// and other routers on the LAN must have other IDs.
 	RouterID int `toml:"router_id"`
-	// Priority is 2 to 254. The healthy host with the highest priority owns the group.
+	// Priority is this host's priority, 2 to 254. If the group has no owner, the healthy host with
+	// the highest priority becomes the owner.
 	Priority int `toml:"priority"`
-	// AdvertInterval is the interval of adverts, in steps of 10 ms. In version 2, it is in whole
-	// seconds.
+	// AdvertInterval is the interval between adverts. It must be a multiple of 10 ms, or whole
+	// seconds in version 2.
 	AdvertInterval time.Duration `toml:"advert_interval"`
-	// Version is 3, or 2 for IPv4.
+	// Version is the version of VRRP: 3, or 2 for IPv4 only.
 	Version int `toml:"version" range:"2,3"`
 	// Preempt is the time for which this host must be healthy before it takes over the group from a
 	// host with a lower priority.
 	Preempt VRRPPreempt `toml:"preempt"`
-	// Interface is the device that sends and receives adverts. If empty, it is the device whose
+	// Interface is the device for sending and receiving adverts. If empty, it is the device whose
 	// network contains the first VIP.
 	Interface string `toml:"interface"`
-	// Peers lists the hosts that receive adverts by unicast. Adverts of other hosts are dropped. If
-	// empty, adverts use multicast.
+	// Peers lists the hosts that receive adverts by unicast. Adverts from other hosts are dropped.
+	// If empty, adverts use multicast.
 	Peers []netip.Addr `toml:"peers"`
 	// Source is the source address of adverts. The zero value selects the first address of the
 	// interface.
@@ -70,18 +71,18 @@ type VRRP struct {
 	Password string `toml:"password"`
 	// Checksum is the kind of checksum of adverts of version 3 over IPv4.
 	Checksum VRRPChecksum `toml:"checksum"`
-	// DownAdverts is the number of missed adverts after which a backup takes over the group.
+	// DownAdverts is the number of adverts that a backup must miss before it takes over the group.
 	DownAdverts int `toml:"down_adverts" range:"3,10"`
 	// Advertise lists the VIPs in adverts. If empty, adverts contain all VIPs of the first VIP's
 	// family.
 	Advertise []netip.Addr `toml:"advertise"`
 	// UnicastTTL is the minimum TTL of adverts from peers.
 	UnicastTTL int `toml:"unicast_ttl" range:"1,255"`
-	// Yield makes this host leave the group to another owner that ignores its adverts.
+	// Yield makes this host give up the group if another owner ignores this host's adverts.
 	Yield bool `toml:"yield"`
 }
 
-// SetDefaults sets the defaults of an empty table.
+// SetDefaults sets all fields to the defaults for a table without settings.
 func (g *VRRP) SetDefaults() {
 	*g = VRRP{
 		Priority: 100, AdvertInterval: 200 * time.Millisecond, Version: 3, Preempt: NeverPreempt,
@@ -92,7 +93,7 @@ func (g *VRRP) SetDefaults() {
 // VRRPPreempt is a duration of at least 0s, or NeverPreempt.
 type VRRPPreempt time.Duration
 
-// NeverPreempt leaves the group to its owner, even if the owner has a lower priority.
+// NeverPreempt leaves the group to its current owner, even if this host has a higher priority.
 const NeverPreempt VRRPPreempt = -1
 
 const maxVRRPPreempt = 24 * time.Hour
@@ -117,9 +118,9 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 // VRRPChecksum is a kind of checksum of adverts of version 3 over IPv4.
 type VRRPChecksum string
 
-// These are the kinds of checksums. AutoChecksum uses the same kind as the peer. Until a peer's
-// advert arrives, it includes the pseudo-header. The checksum of RFC 9568 covers only the advert;
-// keepalived includes a pseudo-header by default.
+// These are the kinds of checksums. PlainChecksum covers only the advert, as RFC 9568 requires.
+// PseudoChecksum also covers a pseudo-header, as keepalived does by default. AutoChecksum uses the
+// same kind as the peer, and PseudoChecksum until a peer's advert arrives.
 const (
 	AutoChecksum   VRRPChecksum = "auto"
 	PlainChecksum  VRRPChecksum = "plain"
@@ -131,9 +132,9 @@ func (VRRPChecksum) Values() []string {
 	return []string{string(AutoChecksum), string(PlainChecksum), string(PseudoChecksum)}
 }
 
-// These are the limits of an advert's fields: 12 bits of 10 ms in version 3, and 8 bits of seconds
-// in version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). A single byte counts the
-// addresses.
+// These are the limits of an advert's fields. The interval has 12 bits in units of 10 ms in version
+// 3, and 8 bits in seconds in version 2 (RFC 9568 section 5.2.7, RFC 3768 section 5.3.7). The
+// number of addresses has 8 bits.
 const (
 	intervalStep  = 10 * time.Millisecond
 	minInterval   = 100 * time.Millisecond
@@ -146,8 +147,8 @@ const (
 	unwellPriority = 1
 )
 
-// checkVRRP checks the settings of the protocol that decides owners, and each VRRP group
-// separately.
+// checkVRRP checks that the settings match the protocol that chooses owners. It then checks each
+// VRRP group, and that groups don't share a router ID.
 func (c *Config) checkVRRP(f *findings) {
 	o := &c.Ownership
 	if c.Decider() == ByEtcd {
@@ -202,7 +203,7 @@ func (g *VRRP) is4() bool {
 	return true
 }
 
-// check checks the group, whose table is at the path at.
+// check checks the group's own settings. at is the path of its table, such as ownership.vrrp.main.
 func (g *VRRP) check(f *findings, at string) {
 	switch {
 	case g.RouterID == 0:
@@ -267,7 +268,7 @@ func (g *VRRP) checkPeers(f *findings, at string) {
 	}
 }
 
-// VRRPGroup is a group with its VIPs, sorted. Its Advertise is never empty.
+// VRRPGroup is a VRRP group with its VIPs. The VIPs are sorted. Its Advertise is never empty.
 type VRRPGroup struct {
 	Name string
 	VRRP
@@ -280,7 +281,8 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	return c.vrrpGroups(vips, func(*VRRPGroup) {})
 }
 
-// vrrpGroups implements VRRPGroups. change may modify each group before its check.
+// vrrpGroups implements VRRPGroups. It calls change for each group, which may modify the group,
+// before it checks the group.
 func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change func(*VRRPGroup)) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil
@@ -329,8 +331,9 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 	return all, problems
 }
 
-// VRRPGroupsOf returns the VRRP groups, given the group that each VIP names. The VIPs may be newer
-// than c, so it accepts a removed VIP in Advertise and a table without a VIP.
+// VRRPGroupsOf is like VRRPGroups, but named maps each VIP to the name of its group. The VIPs may
+// be newer than c, so a group may advertise a removed VIP or have no VIPs. Neither is a problem.
+// Warnings are omitted.
 func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balancer.Problem) {
 	var vips snap.Map[netip.Addr, *balancer.VIP]
 	for a, group := range named {
@@ -349,7 +352,8 @@ func (c *Config) VRRPGroupsOf(named map[netip.Addr]string) ([]VRRPGroup, []balan
 	})
 }
 
-// groupOf returns the group of a VIP, or the reason why it has none.
+// groupOf returns the name of a VIP's group, or an error text if the VIP has no group. names lists
+// all groups.
 func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	switch {
 	case v.Group != "" && slices.Contains(names, v.Group):
@@ -362,8 +366,8 @@ func groupOf(v *balancer.VIP, names []string) (name, text string) {
 	return "", fmt.Sprintf("is missing; write the group of this VIP: %s", strings.Join(names, ", "))
 }
 
-// complete sets Advertise if it is empty. If the group's addresses are wrong, it returns the field
-// and the error.
+// complete sets Advertise if it is empty, and checks the group's addresses. If one is wrong, it
+// returns the field and the error text.
 func (g *VRRPGroup) complete() (field, text string) {
 	if len(g.VIPs) == 0 {
 		return "", fmt.Sprintf(`has no VIP; write [vips."ADDRESS"] with hold = "one" and group = %q, or remove the table`, g.Name)
