@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// checkBridges looks for bridges of this host, such as bridges of containers, that have both
-// clients and endpoints behind them.
+// checkBridges looks for bridges of this host, such as bridges of containers. If a client and an
+// endpoint are behind the same bridge, their packets bypass iptables.
 func checkBridges(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
 		return nil
@@ -30,9 +30,10 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1")}
 }
 
-// checkHairpin looks for endpoints behind a bridge that translates packets itself. If such an
-// endpoint connects to its own VIP, the packet must leave by the port by which it arrived. IPVS is
-// not affected, because virtual servers receive packets on this host instead of inside the bridge.
+// checkHairpin looks for endpoints behind a bridge whose packets iptables translates inside the
+// bridge. If such an endpoint connects to its own VIP and is selected itself, the packet must leave
+// through the bridge port on which it arrived. IPVS is not affected, because virtual servers
+// receive packets on this host instead of inside the bridge.
 func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {
 		return nil

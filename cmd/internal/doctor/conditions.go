@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// conditions represents the known conditions of a foreign rule of iptables or nft.
+// conditions holds the conditions of another program's iptables or nft rule, as far as vipd
+// understands them.
 type conditions struct {
-	to, from [][]netip.Prefix // each list is a condition
+	to, from [][]netip.Prefix // the rule matches only if each list contains the address
 	notTo    []netip.Prefix
 	// toPorts and fromPorts are the ports of the destination and the source. If nil, every port
 	// matches.
 	toPorts, fromPorts []portRange
-	protocols          []string // nil means any value
-	// never reports whether no packet of a connection to a VIP can match. It is also true if a
-	// match can't be determined, for example for a named set.
+	protocols          []string // if nil, every protocol matches
+	// never reports whether the rule is assumed to match no packet of a connection to a VIP. It is
+	// also true if a condition can't be evaluated, such as a named set.
 	never bool
 	// more reports whether the rule has unknown conditions, such as a device.
 	more bool
@@ -25,7 +26,7 @@ type conditions struct {
 
 type portRange struct{ first, last uint16 }
 
-// sample represents a packet of a connection to a VIP. Unknown fields are zero.
+// sample is an example of a packet of a connection to a VIP. Unknown fields are zero.
 type sample struct {
 	from, to netip.AddrPort
 	protocol string
@@ -64,7 +65,7 @@ func conditionsOf(rule string) (c conditions) {
 	return c
 }
 
-// add adds an option of iptables.
+// add adds the condition of an iptables option. not reports whether "!" precedes the option.
 func (c *conditions) add(option, value string, not bool) {
 	network, err := netip.ParsePrefix(value)
 	switch {
@@ -89,7 +90,7 @@ func (c *conditions) add(option, value string, not bool) {
 	}
 }
 
-// portRanges parses ports in iptables' syntax, such as 80,443,8000:8100.
+// portRanges parses a list of ports in iptables' syntax, such as 80,443,8000:8100.
 func portRanges(text string) (all []portRange) {
 	for _, part := range strings.Split(text, ",") {
 		low, high, isRange := strings.Cut(part, ":")
@@ -105,7 +106,7 @@ func portRanges(text string) (all []portRange) {
 	return all
 }
 
-// nftMatch is a match in nft's JSON.
+// nftMatch is a match expression in nft's JSON.
 type nftMatch struct {
 	Op   string `json:"op"`
 	Left struct {
@@ -123,7 +124,7 @@ type nftMatch struct {
 	Right json.RawMessage `json:"right"`
 }
 
-// conditions returns the conditions of a rule of nft.
+// conditions returns the rule's conditions.
 func (r *nftRule) conditions() (c conditions) {
 	for _, e := range r.Expr {
 		if e["match"] == nil {
@@ -166,8 +167,8 @@ func (c *conditions) addMatch(m *nftMatch) {
 	}
 }
 
-// portProtocols returns the protocols of a port's header. It returns nil for "th", which means all
-// protocols with ports.
+// portProtocols returns the protocol of the header that contains a port, such as "tcp". It returns
+// nil for the header "th", which stands for every protocol with ports.
 func portProtocols(header string) []string {
 	if header == "th" {
 		return nil
@@ -175,7 +176,8 @@ func portProtocols(header string) []string {
 	return []string{header}
 }
 
-// wordsOf returns the texts on the right side of a match: a single text or the elements of a set.
+// wordsOf returns the strings on the right side of a match: a single string, or the elements of a
+// set.
 func wordsOf(from json.RawMessage) []string {
 	var one string
 	if json.Unmarshal(from, &one) == nil {
@@ -188,7 +190,8 @@ func wordsOf(from json.RawMessage) []string {
 	return more.Set
 }
 
-// nftPorts reads the ports of a match: a port, a range, or a set of both.
+// nftPorts returns the ports on the right side of a match: a port, a range, or a set of ports and
+// ranges.
 func nftPorts(from json.RawMessage) []portRange {
 	var port uint16
 	if json.Unmarshal(from, &port) == nil {

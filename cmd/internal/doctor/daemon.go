@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// checkConfig reports a mistake in the configuration.
+// checkConfig reports why the configuration can't be used.
 func checkConfig(_ context.Context, o *observed) []Finding {
 	if o.ConfigProblem == "" {
 		return nil
@@ -15,7 +15,8 @@ func checkConfig(_ context.Context, o *observed) []Finding {
 	return []Finding{problem("the configuration: "+o.ConfigProblem, "", "vipctl check "+o.ConfigFile)}
 }
 
-// checkDaemon reports the state of the running vipd.
+// checkDaemon reports whether vipd runs, whether it uses another mode than configured, and how many
+// problems it has.
 func checkDaemon(_ context.Context, o *observed) []Finding {
 	if o.Status == nil {
 		return []Finding{noDaemon(o)}
@@ -45,8 +46,8 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// noDaemon returns the finding that no vipd answers. If VIPs of vipd are still on this host, the
-// finding is a problem.
+// noDaemon returns the finding that no vipd answers. It is a problem if vipd's VIPs are still on
+// this host, and otherwise a note.
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
 		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; in other "+

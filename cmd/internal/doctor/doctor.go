@@ -5,16 +5,16 @@ import (
 	"slices"
 )
 
-// check is a function in the table of checks. It returns its findings.
+// check is an entry in the table of checks.
 type check struct {
-	// name is the subject of the check. Consecutive checks may have the same name.
+	// name is the subject of the check. Several checks may share a name.
 	name string
 	run  func(ctx context.Context, o *observed) []Finding
 	// everywhere reports whether the check is also useful on systems other than Linux.
 	everywhere bool
 }
 
-// checks returns the table, in the order of the output.
+// checks returns the table of checks, in the order of the output.
 func checks() []check {
 	return []check{
 		{"vipd", checkConfig, true},
@@ -61,7 +61,8 @@ func checks() []check {
 	}
 }
 
-// runChecks runs the given checks, and returns the findings of all of them.
+// runChecks runs the checks in some, and returns their findings. On systems other than Linux, it
+// skips checks that are useful only on Linux.
 func runChecks(ctx context.Context, o *observed, some []check) (found []Finding) {
 	for _, c := range some {
 		if o.NotLinux && !c.everywhere {
@@ -82,19 +83,21 @@ func Examine(ctx context.Context, h Host) []Finding {
 	return runChecks(ctx, o, checks())
 }
 
-// Watched returns the warnings and problems that the daemon looks for each minute. These are rules
-// that drop packets to VIPs, programs that get no connections because services use their ports, and
-// node ports that this host's own connections may use. It tries no mode, and does not read vipd's
-// own rules.
+// Watched returns the warnings and problems that the daemon looks for each minute. These are other
+// programs' rules that drop packets of VIPs or otherwise break their connections, programs that get
+// no connections because services use their ports, and node ports that this host's own connections
+// may use. It does not try modes.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))
-	// If vipd can't listen because of another program, its mode reports that.
+	// If vipd can't listen because another program uses the port, the userspace mode already
+	// reports that.
 	sockets = slices.DeleteFunc(sockets, func(f Finding) bool { return f.Level == Problem })
 	return append(drops(ctx, o), sockets...)
 }
 
-// Drops returns the rules that may keep packets from VIPs or endpoints, as warnings and problems.
+// Drops returns warnings and problems about firewall rules that may keep packets from VIPs or
+// endpoints.
 func Drops(ctx context.Context, h Host) []Finding {
 	return drops(ctx, observe(ctx, h, "filter", "raw", "mangle"))
 }

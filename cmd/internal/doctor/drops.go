@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// reach is the share of connections to VIPs that rules drop.
+// reach is the extent to which rules drop connections to VIPs: none, some or all of them.
 type reach int
 
 const (
@@ -18,15 +18,15 @@ const (
 	all
 )
 
-// verdict is the effect of a list of rules on connections to VIPs.
+// verdict describes which connections to VIPs a list of rules drops.
 type verdict struct {
 	drops reach
 	// by lists the rules that drop connections.
 	by []string
 }
 
-// before returns the rules of other programs that precede vipd's own jump in a chain of the table
-// filter, and the jump itself. The jump is "" if it is missing.
+// before returns the rules that precede vipd's jump in a chain of the table filter, and the jump
+// itself. Without vipd's jump, it returns nil and "".
 func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	rules := b.chainOf("filter", chain).rules
 	for i, rule := range rules {
@@ -37,12 +37,12 @@ func (b *iptablesRules) before(chain string) (others []string, jump string) {
 	return nil, ""
 }
 
-// maxJumps is the maximum depth of jumps that are followed. Real rule sets are flatter, and the
-// kernel rejects loops.
+// maxJumps is the maximum depth to which jumps between chains are followed. Real rule sets are less
+// deep, and the kernel rejects loops.
 const maxJumps = 16
 
-// judge returns how many connections to VIPs these rules of the table filter drop, and which rules
-// drop them.
+// judge returns whether the rules, which are from the table filter, drop no, some or all
+// connections to VIPs, and which rules drop them. It follows jumps to other chains.
 func judge(o *observed, b *iptablesRules, rules []string, depth int) verdict {
 	var sum verdict
 	returns := false
@@ -87,15 +87,15 @@ func target(rule string) string {
 	return ""
 }
 
-// unconditional reports whether a rule matches every packet, because it has at most a comment
-// before its target.
+// unconditional reports whether a rule matches every packet: only a comment, if anything, precedes
+// its target.
 func unconditional(rule string) bool {
 	rest := withoutComment(rule)
 	return strings.HasPrefix(rest, "-j ") || strings.HasPrefix(rest, "-g ")
 }
 
-// irrelevant reports whether a rule matches only packets that vipd never accepts, such as packets
-// without a connection, and pings.
+// irrelevant reports whether a rule matches only packets that vipd never serves: invalid packets
+// and ICMP.
 func irrelevant(rule string) bool {
 	words := strings.Fields(rule)
 	hasOption := func(option string, values ...string) bool {
@@ -105,7 +105,8 @@ func irrelevant(rule string) bool {
 	return hasOption("--ctstate", "INVALID") || hasOption("--state", "INVALID") || hasOption("-p", "icmp", "ipv6-icmp", "icmpv6")
 }
 
-// letsVIPsThrough reports whether connections to VIPs satisfy the conditions of a rule.
+// letsVIPsThrough reports whether a rule matches connections to VIPs because it matches vipd's mark
+// or translated connections.
 func letsVIPsThrough(o *observed, rule string) bool {
 	mark := o.connectionMark()
 	parts := []string{fmt.Sprintf("-m connmark --mark %#x/%#x ", mark, mark)}
@@ -115,7 +116,8 @@ func letsVIPsThrough(o *observed, rule string) bool {
 	return slices.ContainsFunc(parts, func(part string) bool { return strings.HasPrefix(rule, part) })
 }
 
-// dropsBefore looks for foreign rules that drop packets before vipd's jump accepts them.
+// dropsBefore looks for other programs' rules that drop packets to VIPs before vipd's jump in the
+// chain accepts them.
 func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	others, jump := b.before(chain)
 	verdict := judge(o, b, others, 0)
@@ -136,16 +138,17 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 // filtered returns the chains that connections to VIPs pass through.
 func filtered(o *observed) []string {
 	chains := []string{"INPUT"}
-	if o.mode().Forward { // otherwise connections end on this host
+	if o.mode().Forward { // in other modes, connections end on this host
 		chains = append(chains, "FORWARD")
 	}
-	if o.mode().Name == config.IPVSMode { // virtual servers send packets out here
+	if o.mode().Name == config.IPVSMode { // packets from virtual servers leave through OUTPUT
 		chains = append(chains, "OUTPUT")
 	}
 	return chains
 }
 
-// checkRules looks for iptables rules and policies that drop connections to VIPs.
+// checkRules looks for policies of iptables, and rules before vipd's own, that drop connections to
+// VIPs.
 func checkRules(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
 		return []Finding{note("firewalls were not read: only root can read them", "", "sudo vipctl doctor")}
@@ -170,7 +173,8 @@ func checkRules(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// ownPolicy returns the finding about a policy DROP in the backend that vipd uses.
+// ownPolicy returns the finding about a chain with the policy DROP in the iptables backend that
+// vipd uses.
 func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts", name, b.program)
 	_, jump := b.before(name)
@@ -184,7 +188,8 @@ func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 		"it makes one, before all others, with the first frontend for which its mode needs it", b.program+" -S "+name)
 }
 
-// otherPolicy returns the finding about a policy DROP in the backend that vipd does not use.
+// otherPolicy returns the finding about a chain with the policy DROP in the iptables backend that
+// vipd does not use.
 func otherPolicy(o *observed, b *iptablesRules, name string) Finding {
 	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {

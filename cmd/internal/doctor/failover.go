@@ -14,8 +14,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// checkOwnership checks whether the kernel can fence VIPs that this host owns, and requests the
-// status of this host's vipd owner.
+// checkOwnership checks whether the kernel can fence the VIPs that this host owns. It then runs the
+// checks that need the status of this host's vipd owner.
 func checkOwnership(ctx context.Context, o *observed) []Finding {
 	switch {
 	case !o.Config.Ownership.Enabled:
@@ -47,11 +47,12 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	return found
 }
 
-// maxRefreshDelay is the delay of the gate's refresh above which a finding warns. If the delay
-// grows further, vipd owner releases its VIPs.
+// maxRefreshDelay is the maximum acceptable delay of vipd owner's periodic refresh of the gate.
+// With a much longer delay, vipd owner loses its VIPs.
 const maxRefreshDelay = 100 * time.Millisecond
 
-// ownerState returns the problems of vipd owner itself, and of its devices.
+// ownerState returns the problems that vipd owner reports, its delays, and VIPs for which no device
+// has a network.
 func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Problems {
 		found = append(found, problem(text, "", ""))
@@ -67,7 +68,7 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 	return found
 }
 
-// ownerGroups returns the state of each VRRP group, and the problems with its adverts.
+// ownerGroups returns the state and the problems of each VRRP group.
 func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	if len(s.VRRP.Groups) == 0 {
 		return []Finding{problem("no group of VRRP is on this host, so it owns no VIPs", "vipctl status has the reason", "vipctl status")}
@@ -87,7 +88,8 @@ func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// ownerSession lists the hosts that confirm this owner's session, and the session's problems.
+// ownerSession checks the connections of vipd owner to etcd and to the other hosts, which must
+// confirm it. Without problems, it lists these hosts.
 func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
@@ -107,7 +109,7 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 		}
 	}
 	switch {
-	case len(s.Confirmed) == 0 && s.Gate == "open": // without a session, that is unknown
+	case len(s.Confirmed) == 0 && s.Gate == "open": // while the gate is closed, other hosts are unknown
 		found = append(found, note("no other host takes part in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
 	case len(silent) > 0:
 		found = append(found, warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
@@ -125,7 +127,8 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 	return found
 }
 
-// otherHolders looks for other programs that hold the same VIPs.
+// otherHolders looks for owned VIPs in the configurations of keepalived and vip-manager, if these
+// programs run.
 func otherHolders(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, other := range []struct{ program, file string }{
 		{"keepalived", "/etc/keepalived/keepalived.conf"}, {"vip-manager", "/etc/default/vip-manager.yml"}, {"vip-manager", "/etc/patroni/vip-manager.yml"},

@@ -14,7 +14,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// ownerLimits lists the privileges and limits that vipd owner lacks.
+// ownerLimits returns a warning for each privilege or resource limit that vipd owner lacks.
 func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Hindered {
 		found = append(found, warning("vipd owner runs with less than it needs: "+text, "on a busy host it may be late, and lose its VIPs", "systemctl cat vipd-owner"))
@@ -22,8 +22,8 @@ func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// virtualMachine returns a note if this host is a virtual machine, which can be paused together
-// with its clocks.
+// virtualMachine returns a note if this host is a virtual machine. A pause also stops its clocks,
+// so it briefly still answers for its VIPs after the pause.
 func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	text, err := o.Run(ctx, "systemd-detect-virt", "--vm")
 	if err != nil || strings.TrimSpace(text) == "none" {
@@ -33,7 +33,8 @@ func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Find
 		"its clocks stop with it: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
 }
 
-// flushedGate returns a warning if a restart of the host's firewall removes the gate of owned VIPs.
+// flushedGate returns a warning if a restart of nftables.service would remove the rules that gate
+// owned VIPs.
 func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	if o.kernelSince(6, 9) || !strings.Contains(o.text("/etc/nftables.conf"), "flush ruleset") {
 		return nil
@@ -46,12 +47,12 @@ func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding
 		"replace \"flush ruleset\" of /etc/nftables.conf by the deletion of its own tables")}
 }
 
-// etcdMajority looks for hosts without which etcd has no majority. No host can take over the VIPs
-// of such a host.
+// etcdMajority returns a warning if etcd loses its majority when a single host dies. Other hosts
+// then can't take over that host's VIPs.
 func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	members, err := o.Members(ctx)
 	if err != nil || len(members) == 0 {
-		return nil // ownerSession reports that etcd is unreachable
+		return nil // if etcd is unreachable, ownerSession reports that
 	}
 	hosts := map[string][]netip.Addr{s.Node: {netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}}
 	for _, d := range o.interfaces {
@@ -89,7 +90,8 @@ func hostOf(text string) netip.Addr {
 	return a.Unmap()
 }
 
-// etcdElection reads the election timeout of an etcd on this host.
+// etcdElection returns a note if an etcd on this host has an election timeout of at least a second.
+// It reads the timeout from the process's arguments, environment and configuration file.
 func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding {
 	words := o.Words("etcd")
 	if len(words) == 0 {
@@ -118,16 +120,17 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 		"if a host with etcd's leader dies, its VIPs also rest for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
-// setting returns the value of an etcd setting if word has the form --NAME=VALUE, ETCD_NAME=VALUE
-// or NAME=VALUE.
+// setting returns the value of the etcd setting name if word sets it, as --NAME=VALUE,
+// ETCD_NAME=VALUE or NAME=VALUE.
 func setting(word, name string) (value string, ok bool) {
 	key, value, ok := strings.Cut(strings.TrimSpace(word), "=")
 	key = strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(strings.TrimLeft(key, "-"), "ETCD_")), "_", "-")
 	return strings.Trim(value, ` "'`), ok && key == name
 }
 
-// gateways looks for owned VIPs whose services keep the clients' addresses. Endpoints of such
-// services need a gateway that moves together with the VIP.
+// gateways looks for owned VIPs whose services keep the clients' addresses. Their endpoints need a
+// gateway address that moves together with the VIP. It returns a note if the VIP's group has no
+// such address.
 func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	inner := map[string]bool{}
 	for _, vip := range s.VIPs {

@@ -9,8 +9,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFastPath lists other programs' filters of forwarded packets that fast_path bypasses. Their
-// counters and later rules don't affect established connections.
+// checkFastPath lists other programs' chains that filter forwarded packets. With fast_path,
+// established connections bypass these chains, so they are neither counted there nor dropped by
+// rules that are added later.
 func checkFastPath(ctx context.Context, o *observed) []Finding {
 	name := o.mode().Name
 	if len(o.Config.FastPath) == 0 || name != config.IPTablesMode && name != config.NFTablesMode {

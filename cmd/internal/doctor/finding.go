@@ -29,7 +29,7 @@ type Finding struct {
 	Check string `json:"check"`
 	// What is the observation, as a sentence without a full stop.
 	What string `json:"what"`
-	// Why is the reason why the observation matters, or "" if that is obvious.
+	// Why explains why the observation matters. It is "" if that is obvious.
 	Why string `json:"why,omitempty"`
 	// Fix is a command that fixes the cause, or that shows more about it. It is "" if no action is
 	// needed.
@@ -62,7 +62,7 @@ func (f Finding) Problem() balancer.Problem {
 	return p
 }
 
-// orFine returns found or, if nothing was found, a finding of level OK.
+// orFine returns found or, if found is empty, a finding of level OK with the text what.
 func orFine(found []Finding, what string) []Finding {
 	if len(found) == 0 {
 		return []Finding{fine(what)}
@@ -70,10 +70,10 @@ func orFine(found []Finding, what string) []Finding {
 	return found
 }
 
-// grave returns the warnings and problems.
+// grave removes findings other than warnings and problems.
 func grave(found []Finding) []Finding {
 	return slices.DeleteFunc(found, func(f Finding) bool { return f.Level != Warning && f.Level != Problem })
 }
 
-// list joins the first elements of a list, and counts the others.
+// list formats the first five elements of a list, and the number of the others.
 func list(all []string) string { return wording.Some(all, 5) }

@@ -8,8 +8,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkFleet checks the connection to etcd, and whether the claims of services from etcd are
-// limited.
+// checkFleet checks whether etcd can be read and is protected by TLS, and whether the VIPs of
+// services from etcd are limited.
 func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	if o.Config.Store.Kind != config.EtcdStore {
 		return
@@ -32,7 +32,7 @@ func checkFleet(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// exposed reports whether one of the URLs refers to another host without TLS.
+// exposed reports whether at least one URL leads to another host without TLS.
 func exposed(urls []string) bool {
 	return slices.ContainsFunc(urls, func(u string) bool {
 		host, plain := strings.CutPrefix(u, "http://")

@@ -10,9 +10,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// readNAT reads the chains of the table nat that contain foreign rules, unless the table was
-// already read. It does not read the whole table, because the table may have rules for each service
-// of vipd or kube-proxy.
+// readNAT reads other programs' rules in the table nat, unless the table was already read. It
+// follows jumps from PREROUTING and OUTPUT, and skips the chains of vipd and kube-proxy, which may
+// have rules for each service.
 func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	if b.tables["nat"] != nil || b.kind == config.LegacyBackend && !slices.Contains(o.legacyTables(b.family), "nat") {
 		return
@@ -39,20 +39,20 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	}
 }
 
-// isTarget reports whether the search for foreign rules ends at a target, because it is not a
-// chain, or because it is a chain of vipd or kube-proxy.
+// isTarget reports whether the jump's target need not be followed, because it is not a chain, or
+// because it is a chain of vipd or kube-proxy.
 func isTarget(to string) bool {
 	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")
 }
 
-// sees reports whether the rule applies to packets of the family of a.
+// sees reports whether the rule applies to the IP family of a.
 func (f *foreignRule) sees(a netip.Addr) bool {
 	return f.family == "inet" || (f.family == "ip") == a.Is4()
 }
 
-// named returns the services for which the rule matches a packet. The function packets returns
-// sample packets of a frontend.
+// named returns the frontends for which the rule matches a packet, each with its service. The
+// function packets returns a frontend's sample packets.
 func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names []string) {
 	for _, at := range o.Frontends {
 		if !f.sees(at.Addr) {
@@ -68,12 +68,13 @@ func (f *foreignRule) named(o *observed, packets func(Frontend) []sample) (names
 	return names
 }
 
-// toVIP returns a sample of clients' packets to a frontend.
+// toVIP returns a sample packet from a client to the frontend.
 func toVIP(f Frontend) []sample {
 	return []sample{{to: f.AddrPort(), protocol: string(f.Proto)}}
 }
 
-// bothWays returns samples of clients' packets and of replies.
+// bothWays returns sample packets in both directions: from a client to the frontend, and replies
+// from the frontend and from its endpoints.
 func bothWays(f Frontend) []sample {
 	all := append(toVIP(f), sample{from: f.AddrPort(), protocol: string(f.Proto)})
 	for _, b := range f.Backends {
@@ -82,8 +83,8 @@ func bothWays(f Frontend) []sample {
 	return all
 }
 
-// forwarded returns samples of clients' packets and of replies, as the hooks forward and
-// postrouting see them.
+// forwarded returns the same samples as bothWays, and also packets to the endpoints, as the hooks
+// forward and postrouting see them.
 func forwarded(f Frontend) []sample {
 	all := bothWays(f)
 	for _, b := range f.Backends {
@@ -92,8 +93,8 @@ func forwarded(f Frontend) []sample {
 	return all
 }
 
-// grade returns a finding about the rule: a problem if all conditions of the rule are known, and
-// otherwise a warning.
+// grade returns a finding about the rule. It is a problem if all conditions of the rule are known,
+// and otherwise a warning.
 func (f *foreignRule) grade(what, why string) Finding {
 	if f.more {
 		return warning(what, why+" if they match the rule's other conditions", f.remove)
@@ -101,7 +102,8 @@ func (f *foreignRule) grade(what, why string) Finding {
 	return problem(what, why, f.remove)
 }
 
-// translatesFirst reports whether the rule translates connections before the mode does.
+// translatesFirst reports whether the rule translates connections to VIPs before vipd does in the
+// mode in use.
 func (f *foreignRule) translatesFirst(o *observed) bool {
 	if f.hook != "prerouting" && f.hook != "output" {
 		return false
@@ -117,7 +119,8 @@ func (f *foreignRule) translatesFirst(o *observed) bool {
 	return true // virtual servers and sockets receive the translated packet
 }
 
-// checkTranslations looks for rules of other programs that redirect connections to VIPs.
+// checkTranslations looks for other programs' rules that translate connections to VIPs before vipd
+// does.
 func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 	for _, f := range o.foreign {
 		if !f.translates || !f.translatesFirst(o) {
@@ -131,10 +134,11 @@ func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkTracking looks for rules of other programs that exempt connections to VIPs from tracking.
+// checkTracking looks for other programs' rules that exempt connections to VIPs from connection
+// tracking.
 func checkTracking(_ context.Context, o *observed) (found []Finding) {
 	if o.binds() {
-		return nil // in userspace mode the kernel translates nothing
+		return nil // vipd listens on the VIPs, so the kernel translates nothing
 	}
 	for _, f := range o.foreign {
 		if !f.untracks {
@@ -151,7 +155,7 @@ func checkTracking(_ context.Context, o *observed) (found []Finding) {
 // marksLate reports whether the rule changes a connection's mark after vipd has set it. vipd reads
 // the mark at the first packet, so earlier changes don't matter.
 func (f *foreignRule) marksLate() bool {
-	const sorting, source = -110, 96 // these values equal the guard's
+	const sorting, source = -110, 96 // the priorities of the guard's chains
 	switch f.hook {
 	case "prerouting", "output":
 		return f.priority > sorting
@@ -161,7 +165,7 @@ func (f *foreignRule) marksLate() bool {
 	return true
 }
 
-// checkMarks looks for rules of other programs that change the bits of connection marks that vipd
+// checkMarks looks for other programs' rules that change bits of the connection mark that vipd
 // uses.
 func checkMarks(_ context.Context, o *observed) (found []Finding) {
 	ours := uint32(0)

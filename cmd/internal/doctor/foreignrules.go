@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// foreignRule is a rule of another program that changes how connections are tracked, translated or
-// marked.
+// foreignRule is a rule of another program that exempts packets from tracking, translates
+// connections, or changes connection marks.
 type foreignRule struct {
 	conditions
 	// family is ip, ip6 or inet.
 	family string
-	// hook and priority are the hook and the priority of the base chain. first reports whether the
-	// rule precedes vipd's rules in the same chain of iptables.
+	// hook and priority belong to the base chain from which the rule is reached. first reports
+	// whether the rule precedes vipd's jump in that chain.
 	hook     string
 	priority int
 	first    bool
@@ -26,23 +26,24 @@ type foreignRule struct {
 	untracks, translates bool
 	// overwrites holds the bits of a connection's mark that the rule changes.
 	overwrites uint32
-	// unmarked reports whether the rule only matches connections without a mark. opening reports
-	// whether it only matches new connections.
+	// unmarked reports whether the rule matches only connections without a mark. opening reports
+	// whether it matches only new connections.
 	unmarked, opening bool
 }
 
-// These are priorities of iptables' tables.
+// These are the priorities at which the kernel runs iptables' tables.
 const (
 	rawTablePriority    = -300
 	mangleTablePriority = -150
 	natTablePriority    = -100
 )
 
-// maxFollowed is the maximum number of chains that are read in addition to the base chains of a
-// table. It also limits the depth of jumps.
+// maxFollowed limits the number of chains that are read from a base chain, and so also the depth of
+// jumps.
 const maxFollowed = 32
 
-// foreignRules reads the rules of other programs. It skips tables of vipd and kube-proxy.
+// foreignRules reads other programs' rules that affect tracking, translation or marks. It skips the
+// nft tables of vipd and kube-proxy.
 func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	if !o.Root {
 		return nil // checkRules reports the error
@@ -80,7 +81,7 @@ func (o *observed) foreignRules(ctx context.Context) []foreignRule {
 	return all
 }
 
-// tablesReader collects the rules of iptables that are reachable from a base chain.
+// tablesReader collects the foreign rules of iptables that are reachable from a base chain.
 type tablesReader struct {
 	b           *iptablesRules
 	table, hook string
@@ -123,7 +124,8 @@ func (r *tablesReader) read(name string) {
 	}
 }
 
-// connectionBits returns the bits of a connection's mark that a rule of iptables changes.
+// connectionBits returns the bits of the connection mark that an iptables rule, split into words,
+// may change.
 func connectionBits(words []string) uint32 {
 	at := slices.Index(words, "CONNMARK")
 	if at < 0 {
@@ -143,7 +145,7 @@ func connectionBits(words []string) uint32 {
 		return uint32(n)
 	}
 	if slices.Contains(words, "--save-mark") {
-		return number(option("--ctmask")) // without a mask, it saves all bits
+		return number(option("--ctmask")) // without a mask, the rule saves all bits
 	}
 	if set := option("--set-xmark"); set != "" {
 		value, mask, masked := strings.Cut(set, "/")
@@ -155,7 +157,7 @@ func connectionBits(words []string) uint32 {
 	return 0
 }
 
-// nftReader collects the rules of nft that are reachable from a base chain.
+// nftReader collects the foreign rules of nft that are reachable from a base chain.
 type nftReader struct {
 	o     *observed
 	base  *nftChain
@@ -170,7 +172,7 @@ func (r *nftReader) read(ctx context.Context, name string) {
 	r.seen[name] = true
 	chain := *r.base
 	chain.Name = name
-	objects, _ := r.o.nft(ctx, "list", "chain", chain.Family, chain.Table, chain.Name) // the chain has just disappeared
+	objects, _ := r.o.nft(ctx, "list", "chain", chain.Family, chain.Table, chain.Name) // fails only if the chain was removed
 	for _, object := range objects {
 		if object.Rule == nil {
 			continue
@@ -223,7 +225,7 @@ func (r *nftRule) needsUnmarked() bool {
 	})
 }
 
-// connectionBits returns the bits of a connection's mark that the rule changes.
+// connectionBits returns the bits of the connection mark that the rule may change.
 func (r *nftRule) connectionBits() (bits uint32) {
 	for _, e := range r.Expr {
 		var m struct {
@@ -241,8 +243,8 @@ func (r *nftRule) connectionBits() (bits uint32) {
 	return bits
 }
 
-// changedBits returns the bits in which the value of an expression may differ from the connection's
-// mark, from which it is computed.
+// changedBits returns the bits in which a new connection mark may differ from the old mark. value
+// is the nft expression of the new mark.
 func changedBits(value json.RawMessage) uint32 {
 	var expression struct {
 		CT *struct {

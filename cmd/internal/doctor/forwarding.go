@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkForwarding checks whether this host forwards IPv4 packets. Kernel modes need this for all
-// traffic from other hosts.
+// checkForwarding checks whether this host forwards IPv4 packets. Modes that forward packets need
+// this for traffic from other hosts.
 func checkForwarding(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward {
 		return nil
@@ -47,20 +47,21 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 	return nil
 }
 
-// devicesWith lists the devices, including "all", for which a sysctl in the family's conf directory
-// has the value.
+// devicesWith lists the devices whose sysctl net.FAMILY.conf.DEVICE.NAME has the value. "all"
+// counts as a device.
 func devicesWith(o *observed, family, name, value string) []string {
 	devices := []string{"all"}
 	for _, i := range o.interfaces {
 		devices = append(devices, i.Name)
 	}
 	return slices.DeleteFunc(devices, func(d string) bool {
-		// A device's name may contain dots, which are not separators.
+		// A device's name may contain dots, so sysctl, which treats dots as separators, can't be
+		// used.
 		return o.text("/proc/sys/net/"+family+"/conf/"+d+"/"+name) != value
 	})
 }
 
-// deviceSysctl returns the name of a sysctl of a device.
+// deviceSysctl returns the name of a device's IPv4 sysctl for the command sysctl.
 func deviceSysctl(device, name string) string {
 	if strings.Contains(device, ".") {
 		return "net/ipv4/conf/" + device + "/" + name

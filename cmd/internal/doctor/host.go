@@ -14,12 +14,12 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// Frontend is an address and port of a service.
+// Frontend is an address and port of a service, with the details that checks need.
 type Frontend struct {
 	balancer.Key
 	NodePort bool
 	Service  balancer.Name
-	// Scheduler is the scheduler compiled for the mode in use, or "" if it is unknown.
+	// Scheduler is the scheduler that the mode in use applies, or "" if it is unknown.
 	Scheduler balancer.Scheduler
 	// Backends are the frontend's endpoints.
 	Backends []netip.AddrPort
@@ -45,16 +45,16 @@ type Host struct {
 	Ledgers
 	Failover
 	Link
-	// Config is the content of ConfigFile, or the defaults. ConfigProblem is the reason why Config
-	// differs from the file, or "".
+	// Config is the configuration in ConfigFile, or the defaults if it can't be used. In that case,
+	// ConfigProblem is the reason. Otherwise it is "".
 	Config        config.Config
 	ConfigFile    string
 	ConfigProblem string
 	// Problems holds the problems of the running vipd or, if none runs, of the configuration's
 	// services.
 	Problems []balancer.Problem
-	// Status is the status of the running vipd. It is nil if no vipd answers, for the reason in
-	// NoDaemon.
+	// Status is the status of the running vipd. If no vipd answers, it is nil, and NoDaemon is the
+	// reason.
 	Status   *api.Status
 	NoDaemon string
 	// Frontends holds the frontends of the running vipd or, if none runs, the frontends compiled
@@ -64,11 +64,11 @@ type Host struct {
 	Modes []modes.Mode
 }
 
-// Ledgers reads vipd's records of its kernel objects.
+// Ledgers reads the files in which vipd records its kernel objects.
 type Ledgers struct {
-	// Recorded returns the virtual servers of IPVS in vipd's ledger.
+	// Recorded returns the IPVS virtual servers in vipd's ledger.
 	Recorded func() ([]balancer.Key, error)
-	// Held returns the addresses in vipd's ledger, with their devices.
+	// Held maps the addresses in vipd's ledger to their devices.
 	Held func() (map[netip.Addr]string, error)
 }
 
@@ -83,37 +83,37 @@ type Failover struct {
 	Members func(ctx context.Context) ([][]string, error)
 }
 
-// Link probes the networks of the host for other hosts.
+// Link finds other hosts on the networks of this host.
 type Link struct {
-	// Elsewhere probes the link of a device for other hosts that have VIPs of this host. vips are
-	// the VIPs that this host has or will have there.
+	// Elsewhere probes the link of a device for other hosts that answer for the given VIPs, and
+	// returns the MAC addresses of these hosts.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
-	// Neighbours lists the hosts in the kernel's neighbour tables, with their devices.
+	// Neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	Neighbours func() (map[netip.Addr]string, error)
 }
 
-// observed is a Host with observations that several checks share. Checks don't change it.
+// observed is a Host and the data that was read from it for several checks. Checks don't change it.
 type observed struct {
 	Host
-	// vips holds the addresses of all frontends except node ports.
+	// vips holds the addresses of all frontends that are not node ports.
 	vips map[netip.Addr]bool
 	// interfaces lists the devices of the host.
 	interfaces []Interface
-	// backends lists the readable backends of iptables.
+	// backends holds the rules of each iptables backend and family.
 	backends []*iptablesRules
 	// foreign lists the rules of other programs that affect tracking, translation or marks.
 	foreign []foreignRule
-	// trials holds the trial of each mode. serves is the mode that vipd would use according to the
-	// trials, or "" if they are inconclusive.
+	// trials holds the result of each mode's trial. serves is the mode that vipd would use
+	// according to these results, or "" if they are inconclusive.
 	trials []trial
 	serves config.ModeName
 }
 
-// observe reads the devices of a host, and its firewall rules in the given tables. If no tables are
-// given, it reads all tables.
+// observe reads the devices and the firewall rules of a host. tables limits the tables of iptables
+// that it reads. If there are none, it reads all tables.
 func observe(ctx context.Context, h Host, tables ...string) *observed {
 	o := &observed{Host: h, vips: map[netip.Addr]bool{}}
-	o.interfaces, _ = h.Interfaces() // without a list of devices, findings can't name devices
+	o.interfaces, _ = h.Interfaces() // after an error, findings name no devices
 	for _, f := range h.Frontends {
 		if !f.NodePort {
 			o.vips[f.Addr] = true
@@ -126,8 +126,9 @@ func observe(ctx context.Context, h Host, tables ...string) *observed {
 	return o
 }
 
-// mode returns the mode in use. Without a daemon, it returns the mode that the trials chose or, if
-// they are inconclusive, the configured mode. For auto, the latter is the best mode.
+// mode returns the mode in use. If no vipd answers, it returns the mode that vipd would use
+// according to the trials. If they are inconclusive, it returns the configured mode, and for auto
+// the best mode.
 func (o *observed) mode() modes.Mode {
 	name := cmp.Or(o.serves, o.Config.Mode)
 	if o.Status != nil {
@@ -141,20 +142,23 @@ func (o *observed) mode() modes.Mode {
 	return o.Modes[0]
 }
 
-// binds reports whether vipd listens on VIPs itself.
+// binds reports whether vipd itself listens on the VIPs, because it uses userspace mode without
+// redirects.
 func (o *observed) binds() bool {
 	return o.mode().Name == config.UserspaceMode &&
 		(o.Config.Userspace.Intercept == config.BindIntercept || o.Status != nil && strings.HasPrefix(o.Status.Mode.Detail, "bind"))
 }
 
-// hasFamily reports whether a frontend has an address of the family.
+// hasFamily reports whether any frontend has an address of the family: IPv4 if is4 is true, and
+// otherwise IPv6.
 func (o *observed) hasFamily(is4 bool) bool {
 	return slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return f.Addr.Is4() == is4 })
 }
 
-// connectionMark returns the bit that vipd sets in the mark of connections to frontends.
+// connectionMark returns the bit that vipd sets in the connection mark of each connection to a
+// frontend.
 func (o *observed) connectionMark() uint32 { return 1 << ((o.Config.IPTables.MasqueradeBit + 1) % 32) }
 
-// translates reports whether connection tracking knows the translations of connections to VIPs. It
-// does not know translations by IPVS.
+// translates reports whether connection tracking records how connections to VIPs are translated. It
+// does not record translations by IPVS.
 func (o *observed) translates() bool { return o.mode().Name != config.IPVSMode }

@@ -14,23 +14,23 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// wantsIPVS reports whether vipd uses IPVS, or would use IPVS if it worked.
+// wantsIPVS reports whether vipd uses ipvs mode, or is configured to use it if it works.
 func wantsIPVS(o *observed) bool {
 	return o.Status != nil && o.Status.Mode.InUse == string(config.IPVSMode) ||
 		o.Config.Mode == config.IPVSMode || o.Config.Mode == config.AutoMode
 }
 
-// checkSchedulers looks for the kernel modules of the services' schedulers.
+// checkSchedulers checks whether the kernel has the IPVS modules of the services' schedulers.
 func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	if !wantsIPVS(o) || o.module("ip_vs") == unseen || o.text("/lib/modules/"+o.release()+"/modules.dep") == "" {
-		return nil // the modules are unknown; the trial shows whether IPVS exists
+		return nil // the kernel's modules can't be listed; the trial of ipvs mode shows whether it works
 	}
 	wanted := map[string]bool{}
 	for _, f := range o.Frontends {
 		switch f.Scheduler {
 		case "":
 		case balancer.Random:
-			wanted["ip_vs_wrr"] = true // the nearest scheduler of IPVS
+			wanted["ip_vs_wrr"] = true // IPVS has no random scheduler
 		default:
 			wanted["ip_vs_"+string(f.Scheduler)] = true
 		}
@@ -50,7 +50,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConnectionTable checks the number of buckets of the table in which IPVS finds connections.
+// checkConnectionTable checks the number of buckets in the hash table of IPVS's connections.
 func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	bits, err := strconv.Atoi(o.text("/sys/module/ip_vs/parameters/conn_tab_bits"))
 	if err != nil || !wantsIPVS(o) {
@@ -65,11 +65,10 @@ func checkConnectionTable(_ context.Context, o *observed) []Finding {
 	return []Finding{f}
 }
 
-// virtualSysctl is a kernel setting of IPVS and its required value. loss is the effect of another
-// value.
+// virtualSysctl is an IPVS sysctl and its required value. loss is the effect of any other value.
 type virtualSysctl struct{ name, value, loss string }
 
-// virtualSysctls returns the settings that ipvs mode needs on this kernel.
+// virtualSysctls returns the sysctls that ipvs mode needs on this kernel.
 func virtualSysctls(o *observed) []virtualSysctl {
 	all := []virtualSysctl{
 		{"conntrack", "1", "the node's address can't replace the client's, so node ports and clients next to endpoints fail, and policies DROP stop connections to VIPs"},
@@ -82,8 +81,8 @@ func virtualSysctls(o *observed) []virtualSysctl {
 	return all
 }
 
-// checkVirtualServers reads the sysctls of IPVS. vipd sets them at its start, unless manage_sysctls
-// is off or other programs have virtual servers.
+// checkVirtualServers checks the sysctls of IPVS. vipd sets them when it starts, unless
+// manage_sysctls is off or other programs have virtual servers.
 func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" {
 		return nil
@@ -108,10 +107,10 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkServerTimeout compares the timeouts of IPVS and conntrack for idle TCP connections.
+// checkServerTimeout checks whether IPVS forgets idle TCP connections earlier than conntrack does.
 func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 	if o.mode().Name != config.IPVSMode || o.sysctl("net.ipv4.vs.conntrack") == "" || !o.Root {
-		return nil // only root can read the timeout, and reading it must not load IPVS
+		return nil // only root can read the timeout; if IPVS isn't loaded, reading it would load the module
 	}
 	seconds, err := strconv.Atoi(o.sysctl("net.netfilter.nf_conntrack_tcp_timeout_established"))
 	now, unread := o.ServerTimeout(ctx)

@@ -10,11 +10,11 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// need is a match of iptables that vipd's rules use. match is its name in the kernel's list of
-// loaded matches, and loss is the effect if it is missing.
+// need is a match extension of iptables that vipd's rules use. match is its name in the kernel, and
+// loss is the effect if the kernel lacks it.
 type need struct {
 	match string
-	// by reports whether the given mode needs the match.
+	// by reports whether a mode needs the match.
 	by   func(modes.Mode) bool
 	loss string
 }
@@ -34,8 +34,8 @@ func needs() []need {
 	}
 }
 
-// checkMatches checks whether the kernel has the matches that rules need. The kernel lists loaded
-// matches, and loads others on demand.
+// checkMatches checks whether the kernel has the matches that the mode's rules need. A match is
+// loaded already, or it is a module that can be loaded.
 func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	text, err := o.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {
@@ -58,7 +58,7 @@ func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkConntrackTable compares the number of tracked connections with its limit.
+// checkConntrackTable checks whether the table of tracked connections is nearly full.
 func checkConntrackTable(_ context.Context, o *observed) []Finding {
 	var count, limit int
 	_, errCount := fmt.Sscan(o.sysctl("net.netfilter.nf_conntrack_count"), &count)

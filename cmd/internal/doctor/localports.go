@@ -11,9 +11,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkLocalPorts looks for node ports that the kernel also assigns to this host's own connections.
-// IPVS does not know these connections, so it would send their answers to endpoints. In other
-// modes, conntrack or a listening socket prevents that.
+// checkLocalPorts looks for node ports that the kernel may also assign to this host's own
+// connections. In ipvs mode, IPVS would send the answers to such a connection to endpoints. In
+// other modes, conntrack or a listening socket prevents that.
 func checkLocalPorts(_ context.Context, o *observed) []Finding {
 	var low, high int
 	const between, reserved = "net.ipv4.ip_local_port_range", "net.ipv4.ip_local_reserved_ports"
@@ -42,7 +42,7 @@ func checkLocalPorts(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+reserved+"="+strings.Join(all, ","))}
 }
 
-// inPorts reports whether a list such as "8080,30000-30100" contains a port.
+// inPorts reports whether text, a list such as "8080,30000-30100", contains the port.
 func inPorts(text string, port int) bool {
 	for part := range strings.SplitSeq(text, ",") {
 		first, last, _ := strings.Cut(part, "-")

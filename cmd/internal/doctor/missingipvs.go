@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// missingIPVS returns the likely reason why the kernel has no IPVS for this process, and the
-// command that fixes it.
+// missingIPVS returns the likely reason why this process can't use IPVS, and a command that fixes
+// it. It returns "" for both if it finds no reason.
 func missingIPVS(s System) (why, fix string) {
 	const netAdmin, sysModule = 12, 16 // CAP_NET_ADMIN and CAP_SYS_MODULE in the kernel's include/uapi/linux/capability.h
 	const outside = "modprobe ip_vs  # on the host of this container"
@@ -30,19 +30,20 @@ func missingIPVS(s System) (why, fix string) {
 	return "this kernel comes without the module ip_vs", s.packaged("ip_vs")
 }
 
-// contained reports whether this process is in a container. It looks for the files of container
-// engines.
+// contained reports whether this process runs in a container, which it detects by the files of
+// container engines.
 func (s System) contained() bool {
 	return slices.ContainsFunc([]string{"/.dockerenv", "/run/.containerenv", "/run/systemd/container"}, s.exists)
 }
 
-// nested reports whether this process is in a user namespace that is not the host's.
+// nested reports whether this process is in a user namespace other than the host's.
 func (s System) nested() bool {
 	ids := strings.Fields(s.text("/proc/self/uid_map"))
 	return len(ids) > 0 && !slices.Equal(ids, []string{"0", "0", "4294967295"})
 }
 
-// capable reports whether this process has a capability, by its number.
+// capable reports whether this process has the capability with this number, or whether that is
+// unknown.
 func (s System) capable(number int) bool {
 	for line := range strings.Lines(s.text("/proc/self/status")) {
 		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
@@ -53,7 +54,8 @@ func (s System) capable(number int) bool {
 	return true
 }
 
-// packaged returns a command that installs a missing module, or that shows why it is missing.
+// packaged returns a command that installs a missing module or finds its package or, on other
+// distributions, shows whether the kernel was built with IPVS.
 func (s System) packaged(module string) string {
 	release := s.release()
 	system := s.text("/etc/os-release")

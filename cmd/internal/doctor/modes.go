@@ -12,14 +12,14 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// trial is the result of a mode's trial.
+// trial is the result of trying whether a mode works on this host.
 type trial struct {
 	mode modes.Mode
-	// skipped is the reason why the mode was not tried, or "". The mode in use is not tried,
-	// because it is known to work.
+	// skipped is the reason why the mode could not be tried, or "". inUse reports whether the mode
+	// is in use. Such a mode is not tried, because it is known to work.
 	skipped string
 	inUse   bool
-	// detail describes a mode that works. err is the reason why a mode does not work.
+	// detail describes the mode if it works. err is the reason if it does not.
 	detail string
 	err    error
 }
@@ -63,21 +63,22 @@ func try(ctx context.Context, o *observed, m modes.Mode) trial {
 	return t
 }
 
-// trialConfig returns a configuration for a trial. If vipd runs, the trial keeps its records in a
-// temporary directory, which done removes.
+// trialConfig returns the configuration for a trial. If vipd runs, run_dir is replaced with a
+// temporary directory, so the trial does not touch vipd's records. done removes the directory.
 func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	c, done = o.Config, func() {}
 	if o.Status == nil {
 		return c, done, nil
 	}
 	if c.RunDir, err = os.MkdirTemp("", "vipctl-doctor-"); err == nil {
-		done = func() { _ = os.RemoveAll(c.RunDir) } // the folder is small, so a leftover is harmless
+		done = func() { _ = os.RemoveAll(c.RunDir) } // the directory is small, so it is harmless if it remains
 	}
 	return c, done, err
 }
 
-// serving returns the mode that vipd would use for a configured mode: the configured mode if it
-// works, and otherwise the best mode that works. It returns "" if a better mode could not be tried.
+// serving returns the mode that vipd would use if wanted is configured. This is wanted if it works
+// or could not be tried, and otherwise the best mode that works. It returns "" if no mode works, or
+// if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {
@@ -116,7 +117,8 @@ func checkModes(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// failedTrial returns the finding about a mode that does not work.
+// failedTrial returns the finding about a mode that does not work. It is a problem if this mode is
+// configured, and otherwise a note.
 func failedTrial(o *observed, t trial) Finding {
 	f := note(fmt.Sprintf("%s mode does not work here: %s", t.mode.Name, oneLine(t.err)), "auto uses the next best mode", "")
 	if o.Config.Mode == t.mode.Name {
@@ -132,7 +134,7 @@ func failedTrial(o *observed, t trial) Finding {
 	return f
 }
 
-// checkChoice reports the mode that auto would use.
+// checkChoice reports which mode vipd uses, or would use, if the configured mode is auto.
 func checkChoice(_ context.Context, o *observed) []Finding {
 	wanted := o.Config.Mode
 	if o.Status != nil {
@@ -165,8 +167,9 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best that works here", best), Why: why}}
 }
 
-// Likely returns the mode that auto probably uses on a host whose files read returns, and the
-// reason why it skips better modes. It tries no mode, so vipd may choose another.
+// Likely returns the mode that auto probably selects on a host, and the reason why it skips better
+// modes. read reads a file of that host. Likely only looks for the module ip_vs and tries no mode,
+// so vipd may select another mode.
 func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string) {
 	s := System{ReadFile: read}
 	for _, mode = range modes.All() {
@@ -178,10 +181,10 @@ func Likely(read func(path string) ([]byte, error)) (mode modes.Mode, why string
 	return mode, why
 }
 
-// upper capitalizes the first letter of text.
+// upper changes the first letter of text to upper case.
 func upper(text string) string { return strings.ToUpper(text[:1]) + text[1:] }
 
-// in formats a detail in parentheses.
+// in returns detail in parentheses after a space, or "" if it is empty.
 func in(detail string) string {
 	if detail == "" {
 		return ""

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// nftObject is an entry of the output of nft -j: a chain, a rule, or an object that checks don't
-// need.
+// nftObject is an object in the output of nft -j: a chain, a rule, or another object, for which
+// both fields are nil.
 type nftObject struct {
 	Chain *nftChain `json:"chain"`
 	Rule  *nftRule  `json:"rule"`
@@ -32,14 +32,14 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether iptables-nft created the chain. The rules of such chains are read with
-// iptables-save instead.
+// fromTables reports whether the chain seems to be created by iptables-nft. The rules of such
+// chains are read with iptables-save instead.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&
 		strings.ToUpper(c.Name) == c.Name
 }
 
-// place returns the family, table and name of the chain, as in nft's commands.
+// place returns the chain's family, table and name, as nft's commands need them.
 func (c *nftChain) place() string { return c.Family + " " + c.Table + " " + c.Name }
 
 // nft runs nft -j, and returns the objects in its output.
@@ -57,7 +57,8 @@ func (s System) nft(ctx context.Context, args ...string) ([]nftObject, error) {
 	return answer.Objects, nil
 }
 
-// checkForeignChains looks for chains in other programs' nft tables that drop connections to VIPs.
+// checkForeignChains looks for chains of other programs' nft tables that may drop connections to
+// VIPs.
 func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
 		return nil // checkRules reports the error
@@ -66,7 +67,7 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 		return []Finding{note("others' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
 	}
 	hooks := []string{"prerouting", "input", "output"}
-	if o.mode().Forward { // otherwise connections to VIPs end on this host
+	if o.mode().Forward { // in other modes, connections to VIPs end on this host
 		hooks = append(hooks, "forward")
 	}
 	objects, err := o.nft(ctx, "list", "chains")
@@ -83,8 +84,8 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no foreign nft table drops by default or mentions your VIPs")
 }
 
-// foreignChain looks for drops in a chain: by its policy, by a rule without conditions, or by a
-// rule that matches a VIP or an endpoint.
+// foreignChain reports whether a chain drops packets by its policy or by a rule without conditions,
+// and which rules drop packets to a VIP or an endpoint.
 func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Finding) {
 	how := ""
 	if c.Policy == "drop" {
@@ -131,7 +132,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 	return found
 }
 
-// dropsAll reports whether the rule drops or rejects packets without a condition.
+// dropsAll reports whether the rule drops or rejects all packets.
 func (r *nftRule) dropsAll() bool {
 	ends := false
 	for _, e := range r.Expr {
@@ -148,14 +149,14 @@ func (r *nftRule) dropsAll() bool {
 	return ends
 }
 
-// ends reports whether the rule has one of the verdicts.
+// ends reports whether the rule contains one of these statements, such as "accept".
 func (r *nftRule) ends(verdicts ...string) bool {
 	return slices.ContainsFunc(r.Expr, func(e map[string]json.RawMessage) bool {
 		return slices.ContainsFunc(verdicts, func(verdict string) bool { return e[verdict] != nil })
 	})
 }
 
-// named returns the frontends and endpoints that the rule matches by their destination.
+// named returns the frontends and endpoints whose addresses the rule names as destinations.
 func named(o *observed, r *nftRule) (places []string) {
 	var hosts []netip.Prefix
 	port := uint16(0) // 0 means any port
@@ -176,7 +177,7 @@ func named(o *observed, r *nftRule) (places []string) {
 		case "daddr":
 			hosts = prefixes(m.Right)
 		case "dport":
-			_ = json.Unmarshal(m.Right, &port) // a set counts as any port
+			_ = json.Unmarshal(m.Right, &port) // if ports are a set or a range, every port matches
 		}
 	}
 	if len(hosts) == 0 {
@@ -205,8 +206,8 @@ func named(o *observed, r *nftRule) (places []string) {
 	return slices.Compact(places)
 }
 
-// prefixes returns the addresses on the right side of a match: an address, a network, or a set of
-// both. It skips named sets.
+// prefixes returns the networks on the right side of a match: an address, a network, or a set of
+// both. It ignores named sets.
 func prefixes(from json.RawMessage) []netip.Prefix {
 	var one string
 	if json.Unmarshal(from, &one) == nil {
@@ -236,8 +237,8 @@ func prefixes(from json.RawMessage) []netip.Prefix {
 	return all
 }
 
-// letsVIPs reports whether the rule accepts connections to VIPs, because it accepts translated
-// connections or connections with vipd's mark.
+// letsVIPs reports whether the rule accepts connections to VIPs because it accepts translated
+// connections, or connections with vipd's mark.
 func letsVIPs(o *observed, r *nftRule) bool {
 	accepts, known := false, false
 	for _, e := range r.Expr {

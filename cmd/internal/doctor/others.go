@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// checkPrograms looks for programs that also write rules for packets of services.
+// checkPrograms looks for kube-proxy, Docker and firewalls, whose rules may also affect packets of
+// services.
 func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	chains := map[string]bool{}
 	for _, b := range o.backends {
@@ -31,7 +32,7 @@ func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// firewalls looks for firewalls that replace entire rule sets.
+// firewalls looks for firewalls whose restart removes other programs' rules: firewalld and ufw.
 func firewalls(ctx context.Context, o *observed, chains map[string]bool) (found []Finding) {
 	flushes := "its restart or reload removes rules of other programs; vipd restores its own within a second"
 	if state, err := o.Run(ctx, "systemctl", "is-active", "firewalld"); err == nil && strings.TrimSpace(state) == "active" {

@@ -12,9 +12,9 @@ import (
 	"vipd/balancer"
 )
 
-// checkOutput searches OUTPUT for rules that drop packets from this host to endpoints. Such packets
-// belong to health checks, to userspace mode, or to local programs. vipd's own rules accept only
-// packets of local programs.
+// checkOutput searches the chain OUTPUT for rules that drop packets from this host to endpoints.
+// Health checks, userspace mode and local programs send such packets. vipd's own rules accept only
+// the packets of local programs.
 func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	for _, b := range o.backends {
 		found = append(found, droppedOutput(o, b)...)
@@ -22,8 +22,8 @@ func checkOutput(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// droppedOutput returns a finding for each rule in OUTPUT of a backend that drops packets to
-// endpoints.
+// droppedOutput returns a finding for each rule that drops packets to endpoints in the chain OUTPUT
+// of one backend.
 func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	if c := b.chainOf("filter", "OUTPUT"); c.policy != "DROP" && judge(o, b, c.rules, 0).drops == nothing {
 		return nil
@@ -55,17 +55,16 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	return found
 }
 
-// packet is the first packet of a connection to an endpoint. A packet to an address of this host
-// leaves by lo.
+// packet is the first packet of a connection from this host to an endpoint. Key is its destination.
 type packet struct {
 	balancer.Key
-	// here reports whether the endpoint is on this host.
+	// here reports whether the endpoint is on this host, so the packet leaves through lo.
 	here bool
 }
 
-// verdictOf reports whether a chain of the table filter accepts a packet. If the chain drops the
-// packet, by is the rule that drops it. A rule with unknown conditions, such as a user ID, may
-// accept the packet but does not count as a drop.
+// verdictOf reports whether a chain of the table filter accepts the packet. If the chain certainly
+// drops the packet, by is the rule or the policy that drops it. A rule with unknown conditions,
+// such as a user ID, counts if it accepts packets, but not if it drops them.
 func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted bool, by string) {
 	c := b.chainOf("filter", name)
 	stays := true
@@ -76,7 +75,7 @@ func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted b
 		}
 		sure = sure && stays
 		switch jump := target(rule); {
-		case jump == "ACCEPT" || jump == "NFQUEUE": // a queue's program may accept it
+		case jump == "ACCEPT" || jump == "NFQUEUE": // the program that reads the queue may accept the packet
 			return true, ""
 		case jump == "RETURN" && sure:
 			return false, ""
@@ -98,15 +97,15 @@ func (b *iptablesRules) verdictOf(to packet, name string, depth int) (accepted b
 	return false, ""
 }
 
-// matches returns whether a rule in iptables-save's syntax may match the packet, and whether it
-// certainly does.
+// matches reports in may whether a rule may match the packet, and in sure whether it certainly
+// does. The rule has iptables-save's syntax.
 func (to packet) matches(rule string) (may, sure bool) {
 	conditions, _, _ := strings.Cut(strings.Replace(withoutComment(rule), "-g ", "-j ", 1), "-j ")
 	words := append(strings.Fields(conditions), "")
 	sure = true
 	for i, option := range words {
 		if !strings.HasPrefix(option, "-") || option == "-m" {
-			continue // a value, "!", or the module of the options that follow
+			continue // a value, "!", or the module of the following options
 		}
 		fits, known := to.fulfils(option, words[i+1])
 		if known && fits == (i > 0 && words[i-1] == "!") {
@@ -117,7 +116,7 @@ func (to packet) matches(rule string) (may, sure bool) {
 	return true, sure
 }
 
-// withoutComment removes the comment of a rule.
+// withoutComment returns the rule without its comment option.
 func withoutComment(rule string) string {
 	before, text, found := strings.Cut(rule, "-m comment --comment ")
 	if !found {
@@ -130,7 +129,8 @@ func withoutComment(rule string) string {
 	return before + after
 }
 
-// fulfils reports whether the packet satisfies a condition, and whether that is known.
+// fulfils reports in fits whether the packet satisfies an option of iptables with this value. known
+// is false if that can't be determined.
 func (to packet) fulfils(option, value string) (fits, known bool) {
 	switch option {
 	case "-d":
@@ -149,7 +149,7 @@ func (to packet) fulfils(option, value string) (fits, known bool) {
 	case "--ctstate", "--state":
 		return slices.Contains(strings.Split(value, ","), "NEW"), true
 	case "-i":
-		return false, value == "lo" // for packets of other hosts
+		return false, value == "lo" // packets from other hosts do not arrive on lo
 	case "-o":
 		return to.here && value == "lo", to.here || value == "lo"
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// savedRules returns the files from which netfilter-persistent, iptables-services and
-// nftables.service load rules at boot. It maps each file to a command that saves the host's rules
-// without vipd's.
+// savedRules maps each file of firewall rules that is loaded at boot to a command that saves the
+// host's rules without vipd's. netfilter-persistent, iptables-services and nftables.service load
+// these files.
 func savedRules() map[string]string {
 	return map[string]string{
 		"/etc/iptables/rules.v4": "iptables-save | grep -v VIPD- > /etc/iptables/rules.v4", "/etc/iptables/rules.v6": "ip6tables-save | grep -v VIPD- > /etc/iptables/rules.v6",
@@ -18,7 +18,7 @@ func savedRules() map[string]string {
 	}
 }
 
-// checkSaved looks for objects of vipd in rules that are loaded at boot.
+// checkSaved looks for vipd's rules in the files of firewall rules that are loaded at boot.
 func checkSaved(_ context.Context, o *observed) (found []Finding) {
 	saved := savedRules()
 	for _, file := range slices.Sorted(maps.Keys(saved)) {

@@ -12,18 +12,17 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// ipvsTable is the kernel's list of virtual servers, with the size of its connection table in the
-// first line. It exists once ip_vs is loaded.
+// ipvsTable is the file that lists the kernel's virtual servers. It exists once ip_vs is loaded.
 const ipvsTable = "/proc/thread-self/net/ip_vs"
 
-// server is a virtual server of the kernel.
+// server is a virtual server in the kernel.
 type server struct {
 	key balancer.Key
-	// mark is set instead of key if the server matches packets by a mark.
+	// mark is set, and key is zero, if the server matches packets by a firewall mark.
 	mark string
 }
 
-// String returns the server as messages show it.
+// String returns the server's mark or its address, port and protocol, for messages.
 func (s server) String() string {
 	if s.mark != "" {
 		return "mark " + s.mark
@@ -54,7 +53,8 @@ func (s System) servers() []server {
 	return all
 }
 
-// hexAddrPort parses 0A600A00:0050, in network order, and [2001:0db8:...]:0050.
+// hexAddrPort parses an address and a hexadecimal port as in ipvsTable: 0A600A00:0050 in network
+// byte order, or [2001:0db8:...]:0050.
 func hexAddrPort(text string) (netip.AddrPort, bool) {
 	at := strings.LastIndexByte(text, ':')
 	if at < 0 {
@@ -87,7 +87,8 @@ func foreignServers(o *observed) ([]server, error) {
 	return slices.DeleteFunc(all, func(s server) bool { return s.mark == "" && ours[s.key] }), err
 }
 
-// checkForeignServers lists virtual servers of other programs, which vipd never changes.
+// checkForeignServers lists other programs' virtual servers, which vipd never changes. It is a
+// problem if one has the address and port of a service.
 func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	foreign, err := foreignServers(o)
 	if err != nil {
@@ -131,7 +132,7 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkServerPrograms looks for programs that manage virtual servers.
+// checkServerPrograms looks for other programs that manage virtual servers.
 func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	for _, p := range []struct{ name, why string }{
 		{"keepalived", "it may have virtual servers, which vipd leaves alone. With lvs_flush, it removes vipd's when it starts or stops, and " +
@@ -154,7 +155,7 @@ func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// vipNetwork returns a network that contains VIPs, as an example for a command.
+// vipNetwork returns a network that contains the first VIP, or an example if there is none.
 func vipNetwork(o *observed) string {
 	for _, f := range o.Frontends {
 		if !f.NodePort {

@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Idle returns the reason why no backend gets new connections, given the states of all backends. It
-// returns "" if a backend does.
+// Idle returns the reason why none of a frontend's backends gets new connections. states are the
+// states of the backends. It returns "" if a backend gets new connections.
 func Idle(states []balancer.BackendState) string {
 	states = slices.DeleteFunc(slices.Clone(states), func(s balancer.BackendState) bool { return s == balancer.Removed })
 	if len(states) == 0 {
@@ -41,8 +41,8 @@ func Idle(states []balancer.BackendState) string {
 	return "all endpoints are " + text
 }
 
-// checkIdle looks for services without a usable endpoint, unless a problem of the service already
-// reports that. Services with the same cause share a finding.
+// checkIdle looks for services and frontends without an endpoint for new connections. It skips a
+// service if a problem already reports that. Services with the same cause share a finding.
 func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	var causes []string
 	idle := map[string][]string{}
@@ -53,13 +53,13 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	for _, f := range o.Frontends {
 		name := string(f.Service)
 		if f.Idle == "" || served[f.Service] && f.NodePort && len(f.Backends) == 0 {
-			continue // a service has node ports in both families, although it may have endpoints in only one
+			continue // a node port exists in both families, even if all endpoints are in one family
 		}
 		if o.reportsEndpoints(f.Service) {
 			continue
 		}
 		if served[f.Service] {
-			name += " at " + f.Key.String() // its other frontends have endpoints
+			name += " at " + f.Key.String() // other frontends of the service are served
 		}
 		if seen[[2]string{f.Idle, name}] {
 			continue
@@ -73,7 +73,7 @@ func checkIdle(_ context.Context, o *observed) (found []Finding) {
 	for _, cause := range causes {
 		all, level := idle[cause], Problem
 		if o.Status == nil {
-			level = Warning // endpoints may still be added, or register
+			level = Warning // endpoints may be added or register after vipd starts
 		}
 		name, _, _ := strings.Cut(all[0], " ")
 		found = append(found, Finding{
@@ -94,18 +94,18 @@ func (o *observed) reportsEndpoints(service balancer.Name) bool {
 	})
 }
 
-// defined reports whether a problem is in a definition or the configuration. The verbs check, plan,
-// reload and status report such problems in the same words. Checks of the host find all other
-// problems.
+// defined reports whether a problem comes from a service or the configuration, and no other check
+// reports it. vipctl check, plan, reload and status report such a problem with the same text.
 func (o *observed) defined(p balancer.Problem) bool {
 	if o.Status != nil && o.Status.Mode.Fallback && p.Field == "mode" || p.String() == o.ConfigProblem {
-		return false // checkDaemon and checkConfig report this problem
+		return false // checkDaemon or checkConfig reports this problem
 	}
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns the level of a problem. Except for outages and unanswered connections, the verbs
-// check, plan and reload fail for the same problems as doctor.
+// level returns Warning for a problem with the severity warning, and otherwise Problem. Outages and
+// unanswered connections are always Problem. Except for these, vipctl check, plan and reload fail
+// for the same problems as doctor.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning
@@ -113,8 +113,8 @@ func level(p balancer.Problem) Level {
 	return Problem
 }
 
-// checkProblems repeats the problems of definitions, starting with the most severe problems.
-// Services with the same problem share a finding.
+// checkProblems returns findings for the problems of services and the configuration, the most
+// severe first. Services with the same problem share a finding.
 func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	const maxNamed = 8
 	type cause struct {
@@ -133,7 +133,7 @@ func checkProblems(_ context.Context, o *observed) (found []Finding) {
 		}
 		byCause[c] = append(byCause[c], p)
 	}
-	slices.SortStableFunc(causes, func(a, b cause) int { return cmp.Compare(a.level, b.level) }) // "problem" is before "warning"
+	slices.SortStableFunc(causes, func(a, b cause) int { return cmp.Compare(a.level, b.level) }) // "problem" sorts before "warning"
 	for _, c := range causes[:min(len(causes), maxNamed)] {
 		found = append(found, findingOf(c.level, byCause[c], o.ConfigFile))
 	}
@@ -143,7 +143,7 @@ func checkProblems(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// findingOf returns the finding about problems of several services with the same text.
+// findingOf returns one finding for problems that differ only in their service.
 func findingOf(level Level, same []balancer.Problem, configFile string) Finding {
 	p := same[0]
 	f := Finding{Level: level, What: p.String(), Fix: "vipctl check " + configFile}

@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// checkSockets looks for other programs that listen at frontends.
+// checkSockets looks for other programs that listen on the address and port of a frontend.
 func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	if len(o.Frontends) == 0 {
 		return nil
@@ -36,7 +36,8 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "no other program listens where services do")
 }
 
-// foreignSockets returns the listening sockets that don't belong to this process, by port.
+// foreignSockets maps each port to the sockets that wait for clients there, except this process's
+// own sockets.
 func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	var own map[string]bool
 	if o.Own != nil {
@@ -53,7 +54,7 @@ func foreignSockets(o *observed) map[balancer.PortRange][]sockets.Socket {
 	return all
 }
 
-// socketsIn returns the sockets in a range of ports.
+// socketsIn returns the sockets on any port of a range.
 func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortRange) (in []sockets.Socket) {
 	if !ports.IsRange() {
 		return all[ports]
@@ -67,12 +68,12 @@ func socketsIn(all map[balancer.PortRange][]sockets.Socket, ports balancer.PortR
 	return in
 }
 
-// sharedVIPs returns the VIPs that are also addresses of the host. Clients may use the host's own
-// programs at these addresses.
+// sharedVIPs returns the VIPs that are the host's own addresses, so clients may also use other
+// programs there.
 func sharedVIPs(o *observed) map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
 	if o.Status == nil || !o.Config.Addresses.Bind {
-		return all // other programs may have added VIPs
+		return all // it is unknown which addresses are the host's own
 	}
 	for _, a := range o.Status.Addresses {
 		if addr, err := netip.ParseAddr(a.Address); err == nil && a.Held == "host" && !a.Owned && !addr.IsLoopback() {
@@ -82,9 +83,9 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 	return all
 }
 
-// listener returns the finding about another program's socket at a frontend. A socket on every
-// address is harmless, unless vipd also listens at the frontend, or clients use the host's programs
-// at its address.
+// listener returns the finding about another program's socket at a frontend. A socket on all
+// addresses is harmless, unless vipd must also listen there, the frontend is a node port, or
+// clients may use the program at the frontend's address (shared).
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)

@@ -9,7 +9,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// checkLoopbackRouting checks whether other hosts can reach 127.0.0.0/8.
+// checkLoopbackRouting checks whether route_localnet lets other hosts reach 127.0.0.0/8.
 func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 	on := devicesWith(o, "ipv4", "route_localnet", "1")
 	if len(on) == 0 {
@@ -20,7 +20,8 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+deviceSysctl(on[0], "route_localnet")+"=0")}
 }
 
-// checkReversePath checks whether devices drop packets whose return path uses another device.
+// checkReversePath looks for devices that drop a packet if the route back to its source uses
+// another device.
 func checkReversePath(_ context.Context, o *observed) []Finding {
 	// The kernel uses the larger value of the device and of "all". 1 is strict, and 2 is loose.
 	strict := devicesWith(o, "ipv4", "rp_filter", "1")
@@ -36,7 +37,7 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
-// checkARP checks whether the host ignores ARP requests for VIPs on lo or on vipd's own device.
+// checkARP checks that the host does not answer ARP for VIPs on lo or on vipd's own device.
 func checkARP(_ context.Context, o *observed) (found []Finding) {
 	held := slices.DeleteFunc(heldOn(o), func(d string) bool { return d != "lo" && !strings.HasPrefix(d, "vipd") })
 	if len(held) == 0 || !o.Config.Addresses.StrictARP {
@@ -53,7 +54,7 @@ func checkARP(_ context.Context, o *observed) (found []Finding) {
 	return orFine(found, "held VIPs are kept out of ARP (arp_ignore, arp_announce)")
 }
 
-// heldOn returns the devices on which the running vipd holds VIPs.
+// heldOn returns the devices to which the running vipd has added VIPs.
 func heldOn(o *observed) (devices []string) {
 	if o.Status == nil {
 		return nil
@@ -88,7 +89,8 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 
-// checkLoose checks whether connection tracking accepts connections that started on another host.
+// checkLoose checks whether connection tracking accepts TCP connections whose first packets passed
+// through another host.
 func checkLoose(_ context.Context, o *observed) []Finding {
 	if !o.mode().Forward || o.sysctl("net.netfilter.nf_conntrack_tcp_loose") != "0" {
 		return nil

@@ -17,39 +17,42 @@ type Interface struct {
 	Name string
 	// Bridge reports whether the device is a bridge of the kernel.
 	Bridge bool
-	// OneWay lists the ports of a bridge whose hairpin mode is off: they never send a packet back
-	// through the port by which it arrived.
+	// OneWay lists the ports of a bridge with hairpin mode off. The bridge never sends a packet
+	// back through such a port if it arrived there.
 	OneWay []string
 	Addrs  []netip.Addr
-	// Networks are the networks that are connected to the device.
+	// Networks lists the networks of the device's addresses, except loopback and link-local
+	// networks.
 	Networks []netip.Prefix
 }
 
 // System is the operating system of a host: its files, programs and devices.
 type System struct {
-	// Root reports whether this process may read rules and try modes.
+	// Root reports whether this process may read firewall rules and try modes.
 	Root bool
-	// NotLinux reports whether the host runs another system, without the files that most checks
-	// read.
+	// NotLinux reports whether the host runs another operating system, which lacks the files that
+	// most checks read.
 	NotLinux bool
 	// Interfaces lists the devices of the host.
 	Interfaces func() ([]Interface, error)
 	// ReadFile reads a file of /proc, /sys, /lib/modules or /etc.
 	ReadFile func(path string) ([]byte, error)
-	// Look finds a program, and Run runs a program and returns its standard output.
+	// Look returns the path of a program. Run runs a program and returns its standard output.
 	Look func(program string) (string, error)
 	Run  func(ctx context.Context, program string, args ...string) (string, error)
-	// Owners returns the programs that own sockets, by inode, as far as this process can see them.
+	// Owners maps the inode of each socket to the name of the program that owns it, if this process
+	// may see the program.
 	Owners func() map[string]string
-	// Own returns the sockets of this process, by inode, if it is the daemon. It is nil in other
-	// programs.
+	// Own returns the inodes of this process's sockets. It is nil unless this process is the
+	// daemon.
 	Own func() map[string]bool
-	// Refused returns the directories in a configuration that prevent vipd from starting.
+	// Refused returns the directories of a configuration with which vipd does not start, because
+	// other users could change files there.
 	Refused func(config.Config) []folder.Refusal
-	// Words returns the arguments and environment of a running program, or nothing if it does not
-	// seem to run.
+	// Words returns the arguments and the environment of a running program, or nil if the program
+	// does not seem to run.
 	Words func(program string) []string
-	// ServerTimeout returns how long IPVS remembers open TCP connections without packets.
+	// ServerTimeout returns how long IPVS keeps an established TCP connection without packets.
 	ServerTimeout func(context.Context) (time.Duration, error)
 }
 
@@ -68,7 +71,8 @@ func (s System) exists(path string) bool {
 	return err == nil
 }
 
-// text reads a file without surrounding white space; it returns "" if the file can't be read.
+// text returns the content of a file without surrounding white space, or "" if the file can't be
+// read.
 func (s System) text(path string) string {
 	text, err := s.ReadFile(path)
 	if err != nil {
@@ -77,7 +81,8 @@ func (s System) text(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// sysctl reads a setting such as net.ipv4.ip_forward. It returns "" if the kernel does not have it.
+// sysctl returns the value of a kernel setting such as net.ipv4.ip_forward. It returns "" if the
+// setting can't be read.
 func (s System) sysctl(name string) string {
 	return s.text("/proc/sys/" + strings.ReplaceAll(name, ".", "/"))
 }
@@ -85,27 +90,28 @@ func (s System) sysctl(name string) string {
 // release returns the version of the running kernel, as uname -r prints it.
 func (s System) release() string { return s.text("/proc/sys/kernel/osrelease") }
 
-// kernelSince reports whether the kernel is known to have this version or a later version.
+// kernelSince reports whether the kernel has at least this version. It returns false if the version
+// is unknown.
 func (s System) kernelSince(major, minor int) bool {
 	var version [2]int
 	_, err := fmt.Sscanf(s.release(), "%d.%d", &version[0], &version[1])
 	return err == nil && slices.Compare(version[:], []int{major, minor}) >= 0
 }
 
-// presence describes whether the kernel has a module.
+// presence is the availability of a kernel module.
 type presence int
 
 const (
-	// unseen means that neither the kernel nor a list of modules has the module. It may still exist
-	// in a kernel that lists no modules.
+	// unseen means that the module is neither loaded nor in a list of modules. It may still be
+	// available if there are no lists.
 	unseen presence = iota
-	// loadable means that the kernel loads it on request.
+	// loadable means that the kernel can load the module.
 	loadable
 	// loaded means that the module is loaded or built in.
 	loaded
 )
 
-// module returns whether the kernel has a module.
+// module returns the availability of a module.
 func (s System) module(name string) presence {
 	if s.exists("/sys/module/"+name+"/uevent") || s.exists("/sys/module/"+name+"/refcnt") {
 		return loaded

@@ -9,9 +9,9 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// iptablesRules holds the rules of iptables in one of the kernel's two backends, for one family.
+// iptablesRules holds the iptables rules of one backend, nft or legacy, for one IP family.
 type iptablesRules struct {
-	// family is iptables or ip6tables.
+	// family is "iptables" or "ip6tables".
 	family string
 	kind   config.IptablesBackend
 	// program is the command that reads and writes the rules.
@@ -21,9 +21,9 @@ type iptablesRules struct {
 	err error
 }
 
-// chain is one chain of a table.
 type chain struct {
-	// policy is the verdict at the end of a built-in chain. It is "-" in other chains.
+	// policy is the verdict for packets that reach the end of a built-in chain. It is "-" in other
+	// chains.
 	policy string
 	// rules are in iptables-save's syntax, without -A and the chain's name.
 	rules []string
@@ -31,8 +31,8 @@ type chain struct {
 
 func families() []string { return []string{"iptables", "ip6tables"} }
 
-// plain returns the backend that the program of a family uses, and the program's version. It
-// returns "" if the program is not installed.
+// plain returns the backend that the program named family ("iptables" or "ip6tables") uses, and the
+// program's version. Both are "" if the program is missing or does not run.
 func (s System) plain(ctx context.Context, family string) (config.IptablesBackend, string) {
 	if !s.has(family) {
 		return "", ""
@@ -44,12 +44,12 @@ func (s System) plain(ctx context.Context, family string) (config.IptablesBacken
 	if strings.Contains(version, "nf_tables") {
 		return config.NFTBackend, strings.TrimSpace(version)
 	}
-	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have only the legacy backend, and don't print its name
+	return config.LegacyBackend, strings.TrimSpace(version) // versions before 1.8 have only this backend, and don't print its name
 }
 
-// readBackends reads the rules of both backends and families, in the given tables, or in all tables
-// if none are given. In the legacy backend, it reads only loaded tables, because reading a table
-// loads it.
+// readBackends reads the rules of both iptables backends and both families. only lists the tables
+// to read. If nil, it reads all tables. In the legacy backend, it reads only tables that are
+// loaded, because reading a table would load it.
 func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRules {
 	if !o.Root {
 		return nil
@@ -63,7 +63,7 @@ func readBackends(ctx context.Context, o *observed, only []string) []*iptablesRu
 				if plain != kind {
 					continue
 				}
-				b.program = family // some systems have only the plain names
+				b.program = family // some systems lack the names that include the backend
 			}
 			switch {
 			case kind == config.NFTBackend && only == nil:
@@ -90,7 +90,7 @@ func (s System) legacyTables(family string) []string {
 	return strings.Fields(s.text("/proc/thread-self/net/" + name))
 }
 
-// read runs iptables-save with args and adds the rules in its output.
+// read runs the backend's iptables-save with args, and adds the rules in its output.
 func (b *iptablesRules) read(ctx context.Context, o *observed, args ...string) {
 	saved, err := o.Run(ctx, b.program+"-save", args...)
 	if err != nil {
@@ -125,8 +125,8 @@ func (b *iptablesRules) chainOf(table, name string) *chain {
 	return &chain{}
 }
 
-// counts returns the number of vipd's rules and of foreign rules. A jump to a chain of vipd counts
-// as vipd's.
+// counts returns the number of vipd's rules, including jumps to its chains, and the number of other
+// rules.
 func (b *iptablesRules) counts() (ours, foreign int) {
 	for _, chains := range b.tables {
 		for name, c := range chains {
@@ -142,8 +142,9 @@ func (b *iptablesRules) counts() (ours, foreign int) {
 	return ours, foreign
 }
 
-// ours returns the backend that vipd uses, or would use, for the family. It is the backend with
-// vipd's rules, or else the configured backend, or else the backend with the host's other rules.
+// ours returns the iptables backend that vipd uses, or would use, for the family. It is the backend
+// that contains vipd's rules. If there are none, it is the configured backend. With auto, it is a
+// backend that has other rules, preferably the backend of the plain program.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {
@@ -168,7 +169,8 @@ func ours(ctx context.Context, o *observed, family string) config.IptablesBacken
 	return inUse[0]
 }
 
-// checkTools looks for the programs that vipd runs.
+// checkTools checks whether iptables and ip6tables and their restore programs are installed, and
+// reports which backend vipd uses.
 func checkTools(ctx context.Context, o *observed) (found []Finding) {
 	for _, family := range families() {
 		plain, version := o.plain(ctx, family)
@@ -185,7 +187,8 @@ func checkTools(ctx context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// checkMixedBackends looks for foreign rules in the iptables backend that vipd does not use.
+// checkMixedBackends looks for other programs' rules in the iptables backend that vipd does not
+// use.
 func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
 	if !o.Root {
 		return []Finding{note("the host's rules were not read: only root can read them", "", "sudo vipctl doctor")}

@@ -18,8 +18,8 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// ThisHost returns a Host whose functions read the host and the network namespace of this process.
-// The caller adds functions that need the configuration.
+// ThisHost returns a Host whose functions read this host and the network namespace of this process.
+// The caller must set the other fields, such as the configuration.
 func ThisHost() Host {
 	const notLinux = runtime.GOOS != "linux"
 	return Host{System: System{
@@ -39,7 +39,7 @@ func interfaces() ([]Interface, error) {
 	for _, d := range devices {
 		_, notBridge := os.Stat("/sys/class/net/" + d.Name + "/bridge")
 		i := Interface{Name: d.Name, Bridge: notBridge == nil}
-		ports, _ := filepath.Glob("/sys/class/net/" + d.Name + "/brif/*/hairpin_mode") // fails only for bad patterns
+		ports, _ := filepath.Glob("/sys/class/net/" + d.Name + "/brif/*/hairpin_mode") // fails only for invalid patterns
 		for _, port := range ports {
 			if on, err := os.ReadFile(port); err == nil && strings.TrimSpace(string(on)) == "0" {
 				i.OneWay = append(i.OneWay, filepath.Base(filepath.Dir(port)))
@@ -62,7 +62,8 @@ func interfaces() ([]Interface, error) {
 	return all, nil
 }
 
-// runProgram runs a program, and returns its output. Its error includes the program's message.
+// runProgram runs a program, and returns its standard output. If the program fails, the error
+// contains its error output.
 func runProgram(ctx context.Context, program string, args ...string) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -75,15 +76,16 @@ func runProgram(ctx context.Context, program string, args ...string) (string, er
 	return string(out), err
 }
 
-// words returns the arguments and environment of the first process of a program.
+// words returns the arguments and the environment of a program's first process, or nil if it does
+// not run.
 func words(program string) []string {
-	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for bad patterns
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for invalid patterns
 	for _, p := range processes {
 		if name, err := os.ReadFile(p); err != nil || strings.TrimSpace(string(name)) != program {
 			continue
 		}
 		args, err := os.ReadFile(filepath.Join(filepath.Dir(p), "cmdline"))
-		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // root reads those of other users
+		environment, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "environ")) // only root can read another user's
 		// A zombie process has no arguments.
 		if err == nil && len(args) > 0 {
 			return strings.FieldsFunc(string(args)+"\x00"+string(environment), func(r rune) bool { return r == 0 })

@@ -14,25 +14,24 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Without a running vipd, an address may have one of these states in addition to the values of
-// api.Address.Held.
+// These are additional values of api.Address.Held, for addresses without a running vipd.
 const (
 	toCome = "to come" // vipd will add it to its device when it starts
 	unsure = "unsure"  // the address is on a device, but its origin is unknown
 )
 
-// traffic holds the host's data for findings about VIPs. The data is read only once, because there
-// may be 10,000 VIPs.
+// traffic holds the data for findings about all VIPs. It is read only once, because there may be
+// 10,000 VIPs.
 type traffic struct {
 	*observed
 	// devices maps the host's addresses to their devices.
 	devices map[netip.Addr]string
 	// answersByAny reports whether the host answers ARP for its addresses on every device.
 	answersByAny bool
-	// gateways holds the addresses by which other hosts may reach this host. The key is true for
-	// IPv4 and false for IPv6.
+	// gateways holds an address of this host for each family, which other hosts can use as the
+	// gateway to VIPs. The key is true for IPv4 and false for IPv6.
 	gateways map[bool]string
-	// elsewhere maps VIPs on this host's devices to the MACs of other hosts that answer for them.
+	// elsewhere maps each VIP for which another host answers to that host's MAC address.
 	elsewhere map[netip.Addr]net.HardwareAddr
 	// neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	neighbours map[netip.Addr]string
@@ -64,20 +63,21 @@ func checkTraffic(ctx context.Context, o *observed) []Finding {
 	return append(found, order...)
 }
 
-// newTraffic reads the addresses, networks and neighbours of the host.
+// newTraffic reads the addresses and neighbours of the host, and chooses its gateway addresses.
 func newTraffic(o *observed) *traffic {
 	t := &traffic{
 		o, map[netip.Addr]string{}, o.sysctl("net.ipv4.conf.all.arp_ignore") == "0",
 		map[bool]string{false: "THIS-HOST", true: "THIS-HOST"}, map[netip.Addr]net.HardwareAddr{}, map[netip.Addr]string{},
 	}
 	if o.Neighbours != nil {
-		t.neighbours, _ = o.Neighbours() // without neighbor tables, networks determine the devices
+		t.neighbours, _ = o.Neighbours() // after an error, only networks determine the devices
 	}
 	found := map[bool]bool{}
 	for _, i := range o.interfaces {
 		for _, a := range i.Addrs {
 			t.devices[a] = cmp.Or(t.devices[a], i.Name)
-			// vipd sets arp_ignore = 1, so hosts on the LAN can't resolve an address on lo.
+			// An address on lo can't be a gateway: vipd sets arp_ignore = 1, so other hosts can't
+			// resolve it.
 			if is4 := a.Is4(); i.Name != "lo" && !found[is4] && !a.IsLoopback() && !a.IsLinkLocalUnicast() && !o.vips[a] {
 				found[is4], t.gateways[is4] = true, a.String()
 			}
@@ -86,7 +86,8 @@ func newTraffic(o *observed) *traffic {
 	return t
 }
 
-// addresses returns the VIPs and their holders, from the running vipd or otherwise from its ledger.
+// addresses returns the VIPs and the devices that hold them. They come from the running vipd or, if
+// none answers, from its ledger and the devices' addresses.
 func (t *traffic) addresses() []api.Address {
 	if t.Status != nil {
 		return t.Status.Addresses
@@ -111,8 +112,8 @@ func (t *traffic) addresses() []api.Address {
 	return all
 }
 
-// arrival describes how traffic for an address reaches this host. In the finding's command, "VIP"
-// represents the address.
+// arrival returns the finding about how traffic for an address reaches this host. In the finding's
+// command, "VIP" stands for the address.
 func (t *traffic) arrival(a api.Address) Finding {
 	addr, err := netip.ParseAddr(a.Address)
 	device := a.Held
@@ -154,11 +155,12 @@ func (t *traffic) arrival(a api.Address) Finding {
 	return announced(fmt.Sprintf("held on %s%s: this host answers ARP or NDP for it there", device, t.leftText()))
 }
 
-// maxProbed is the maximum number of VIPs per device for which other hosts are probed.
+// maxProbed is the maximum number of VIPs that are probed on a device.
 const maxProbed = 256
 
-// probeLinks asks on the links of this host's real devices which other hosts have VIPs of these
-// devices, or VIPs in the devices' networks. It returns findings about failed probes.
+// probeLinks finds other hosts that answer for VIPs, and records them in elsewhere. It probes each
+// VIP on the real device that holds it, or whose network contains it. It returns findings about
+// probes that failed or were skipped.
 func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (found []Finding) {
 	if !t.Root || t.Elsewhere == nil {
 		return nil
@@ -187,7 +189,8 @@ func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (foun
 	return found
 }
 
-// link returns the real device on which vipd holds or will hold an address, or "".
+// link returns the real device on which vipd holds or will hold the address. It returns "" if there
+// is none, for example because the address is on lo or on vipd's own device.
 func (t *traffic) link(a api.Address) string {
 	device := a.Held
 	if device == toCome {
@@ -199,8 +202,8 @@ func (t *traffic) link(a api.Address) string {
 	return device
 }
 
-// near returns the device whose network contains an address or, if there is none, the device on
-// which a neighbor has the address, or "".
+// near returns the device whose network contains the address. If there is none, it returns the
+// device of the neighbour that has the address, or "".
 func (t *traffic) near(a netip.Addr) string {
 	for _, i := range t.interfaces {
 		if slices.ContainsFunc(i.Networks, func(n netip.Prefix) bool { return n.Contains(a) }) {
@@ -210,9 +213,9 @@ func (t *traffic) near(a netip.Addr) string {
 	return t.neighbours[a]
 }
 
-// networkDevice is like near, but returns "" if the host answers ARP for its IPv4 addresses on
-// every device. Hosts in the device's network resolve the address by ARP instead of sending to a
-// router.
+// networkDevice returns the device whose network contains the address, if hosts in this network
+// can't resolve the address. It returns "" for IPv4 if this host answers ARP for its addresses on
+// every device.
 func (t *traffic) networkDevice(a netip.Addr) string {
 	if a.Is4() && t.answersByAny {
 		return ""
@@ -220,8 +223,7 @@ func (t *traffic) networkDevice(a netip.Addr) string {
 	return t.near(a)
 }
 
-// arrivalToCome describes how traffic will reach an address that vipd has not yet added to its
-// device.
+// arrivalToCome returns the finding about an address that vipd has not yet added to its device.
 func (t *traffic) arrivalToCome(route string) Finding {
 	device := t.Config.Addresses.Interface
 	switch {
@@ -233,7 +235,7 @@ func (t *traffic) arrivalToCome(route string) Finding {
 	return routed(fmt.Sprintf("not here yet: vipd puts addresses on %s; other hosts reach them if they have a route to this host", device), route)
 }
 
-// routed returns the finding about an address for which no host answers ARP. announced returns the
+// routed returns a finding about an address for which no host answers ARP. announced returns a
 // finding about an address on a real device.
 func routed(what, route string) Finding {
 	return Finding{
@@ -246,7 +248,8 @@ func announced(what string) Finding {
 	return Finding{Level: OK, What: what, Why: "only one host may hold it this way; if VIPs have owners, another host takes over (docs/ownership.md)"}
 }
 
-// leftText returns a remark for an address that is still on this host although no vipd answers.
+// leftText returns a remark for the finding about an address that is still on this host, if no vipd
+// answers.
 func (t *traffic) leftText() string {
 	if t.Status != nil {
 		return ""

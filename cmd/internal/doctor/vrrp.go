@@ -13,7 +13,7 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// vrrpRouters compares this host with the other routers of its groups.
+// vrrpRouters compares this host's settings with the adverts of other routers in its VRRP groups.
 func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, g := range s.VRRP.Groups {
 		settings := o.Config.Ownership.VRRP[g.Name]
@@ -40,7 +40,8 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// freeRouterIDs lists some router IDs that no group has and that no router used recently.
+// freeRouterIDs lists up to three router IDs that neither a configured group nor a router seen on
+// the LAN uses.
 func freeRouterIDs(s *api.OwnerStatus, c *config.Config) string {
 	const listed = 3
 	var free []string

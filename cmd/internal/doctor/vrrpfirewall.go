@@ -12,13 +12,13 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// vrrpProtocol is the number of the IP protocol of adverts, which firewalls may list instead of its
+// vrrpProtocol is the IP protocol number of VRRP. Firewalls may list the number instead of the
 // name.
 const vrrpProtocol = "112"
 
 // advertDrops looks for firewall rules that certainly drop the multicast adverts of other routers.
-// It assumes that a rule with unknown conditions may accept them. It ignores unicast adverts, which
-// may be accepted as part of a connection.
+// A rule with unknown conditions is assumed to accept adverts. Unicast adverts are not checked,
+// because a rule for established connections may accept them.
 func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []Finding) {
 	const effect = "a host that receives no adverts becomes a second owner of the VIPs"
 	var groups []netip.Addr
@@ -42,7 +42,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 	if !o.has("nft") || len(groups) == 0 {
 		return found
 	}
-	objects, _ := o.nft(ctx, "list", "chains") // checkForeignChains reports an error
+	objects, _ := o.nft(ctx, "list", "chains") // checkForeignChains reports the error
 	for _, object := range objects {
 		c := object.Chain
 		if c == nil || c.Hook != "input" || c.fromTables() || !slices.ContainsFunc(groups, c.filters) {
@@ -61,13 +61,13 @@ func hasIPv6(g *vrrp.GroupStatus) bool {
 	return g.Owner.Is6() || slices.ContainsFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr.Is6() })
 }
 
-// filters reports whether packets to an address pass through the chain.
+// filters reports whether packets of the address's family pass through the chain.
 func (c *nftChain) filters(to netip.Addr) bool {
 	return c.Family == "inet" || c.Family == "ip" && to.Is4() || c.Family == "ip6" && to.Is6()
 }
 
-// dropsAdverts reports whether a chain certainly drops adverts. If so, its policy or a rule without
-// conditions drops them, and no earlier rule may accept them.
+// dropsAdverts reports whether a chain certainly drops adverts: its policy or a rule without
+// conditions drops them, and no earlier rule can accept them.
 func dropsAdverts(c *nftChain, objects []nftObject) bool {
 	for _, object := range objects {
 		switch r := object.Rule; {
@@ -97,7 +97,7 @@ func excludesAdverts(e map[string]json.RawMessage) bool {
 	}
 	values := wordsOf(m.Right)
 	if values == nil {
-		_ = json.Unmarshal(m.Right, &values) // other values may match
+		_ = json.Unmarshal(m.Right, &values) // values of other types may match
 	}
 	lacks := func(words ...string) bool {
 		return len(values) > 0 && !slices.ContainsFunc(words, func(word string) bool { return slices.Contains(values, word) })
