@@ -1,13 +1,15 @@
-// Package doctor examines a host: its abilities, and obstacles to the traffic of VIPs. "vipctl
-// doctor" prints the findings. Each minute, the daemon reports some of them as problems.
+// Package doctor examines a host: which modes work, and what may prevent traffic from reaching VIPs
+// and endpoints. "vipctl doctor" prints the findings. The daemon runs some of the checks each
+// minute, and reports their findings as problems.
 //
 //	findings := doctor.Examine(ctx, doctor.Host{Config: c, Status: status, ...})
 //
-// A Host is the input of checks: values, and functions that read the system. It is observed once. A
-// check is a function in the table checks, from the observed host to findings. Each finding has a
-// level, an observation, the reason why it matters, and a command that fixes it.
+// A Host is the input of the checks. It contains values, and functions that read the system. Data
+// that several checks need is read once. A check is a function that returns findings about the
+// host. The function checks lists all of them. Each finding has a level and an observation, and
+// often the reason why it matters and a command that fixes it.
 //
-// Only trials of modes change the host: they create and delete a few objects that receive no
-// traffic. They need root, and don't affect a running vipd. If an observation needs more
-// privileges, a finding reports that. The package fixes nothing.
+// Only the trials of modes change the host. They create and delete a few kernel objects that
+// receive no traffic, and don't affect a running vipd. Trials of kernel modes need root. If a check
+// needs more privileges, its finding reports that. The package never fixes anything.
 package doctor

@@ -55,7 +55,8 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	return found
 }
 
-// packet is the first packet of a connection from this host to an endpoint. Key is its destination.
+// packet is the first packet of a connection from this host to an endpoint, or another host's VRRP
+// advert. Key is its destination.
 type packet struct {
 	balancer.Key
 	// here reports whether the endpoint is on this host, so the packet leaves through lo.

@@ -1,21 +1,21 @@
-// Package events provides the history of this node: a limited, ordered list of events in memory
-// that any number of readers can follow. The component that detects a start or an end records the
-// event once. The log line is written from the same event.
+// Package events provides the history of this node: an ordered list of recent events in memory. Any
+// number of readers can follow it. The component that detects a change records one event, from
+// which the log line is also written.
 //
 //	h := events.New(events.Options{Log: log})
 //	go h.Run(ctx) // writes the log
 //	h.Record(events.Event{Kind: events.Health, Service: "web", Endpoint: "10.0.0.1:80", Text: "is down",
 //		Cause: "connection refused", Was: "up", Lasted: 3 * time.Hour})
 //
-// Readers request the events after their last event (Read), and wait for more (Changed). A slow
-// reader does not block writers. It receives the number of dropped events.
+// Readers request the events after the last event that they have read (Read), and wait for more
+// (Changed). A slow reader does not block writers. If events were dropped before it read them, it
+// receives their number.
 //
-// If the history is full, the most frequent kind loses its oldest event. So frequent events, such
-// as applies or flapping endpoints, displace only older events of their own kind.
+// If the history is full, the oldest event of the most frequent kind is dropped. So many events of
+// one kind, such as applies or flapping endpoints, displace only older events of the same kind.
 //
-// The log is also a reader. A log that accepts no lines, such as a pipe without a reader, does not
-// block writers.
+// The log is also a reader. So if it blocks, such as a pipe that nobody reads, writers continue.
 //
-// The history is lost when the process ends, but the log is not. The current state, such as
-// problems, is not in this package but in the daemon's views.
+// The history is lost when the process ends, but the log remains. The history does not contain the
+// current state, such as problems, which the daemon's views provide.
 package events

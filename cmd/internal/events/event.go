@@ -15,17 +15,17 @@ type Kind string
 const (
 	// Reload means that the configuration and the files of services were read again.
 	Reload Kind = "reload"
-	// Pending means that a change has started or ended that reverts unless it is confirmed.
+	// Pending means that a change that must be confirmed was made, confirmed or reverted.
 	Pending Kind = "pending"
 	// Apply means that a change was applied in the dataplane.
 	Apply Kind = "apply"
-	// Health means that an endpoint went up or down, or that it gets more or fewer connections
-	// because of failed connects.
+	// Health means that an endpoint went up or down, or that its share of connections changed
+	// because connects failed or succeed again.
 	Health Kind = "health"
 	// Drain means that a drain of an endpoint started or ended.
 	Drain Kind = "drain"
-	// Override means that an operator made a manual change: a weight, a drain, or a node's
-	// configuration.
+	// Override means that an operator changed something manually, such as a weight, a drain or a
+	// node's configuration, or that such a change has ended.
 	Override Kind = "override"
 	// Mode means that another mode serves now, or failed to start.
 	Mode Kind = "mode"
@@ -33,14 +33,15 @@ const (
 	Drift Kind = "drift"
 	// Problem means that a problem started or ended.
 	Problem Kind = "problem"
-	// Panic means that all endpoints of a service are used because too few are healthy, or that
-	// this state has ended.
+	// Panic means that a service starts to use all its endpoints because too few are healthy, or
+	// that it no longer does.
 	Panic Kind = "panic"
 	// Store means that the source of services can't be read, or can be read again.
 	Store Kind = "store"
 	// VIP means that this host has withdrawn a VIP, or holds it again.
 	VIP Kind = "vip"
-	// Names means that the addresses of a name, or the output of a program, have changed.
+	// Names means that a lookup of endpoints, by a DNS name or a program, has returned a new
+	// result.
 	Names Kind = "names"
 )
 
@@ -61,15 +62,16 @@ type Event struct {
 	Level slog.Level `json:"level"`
 	// Service is the affected service, or "" for the node.
 	Service balancer.Name `json:"service,omitempty"`
-	// Endpoint is ADDRESS:PORT, or ADDRESS for all ports, or "" for the service as a whole.
+	// Endpoint is the affected endpoint: ADDRESS:PORT, or ADDRESS for all its ports. It is "" if
+	// the event is about the whole service or the node.
 	Endpoint string `json:"endpoint,omitempty"`
-	// Text describes the event: "is down". Its subject is the endpoint or, if there is none, the
-	// service. If neither is set, the text is a complete sentence.
+	// Text describes the event, such as "is down". Its subject is the endpoint or, if there is
+	// none, the service. If neither is set, the text is a complete sentence.
 	Text string `json:"text"`
-	// Cause is the reason: "connection refused".
+	// Cause is the reason for the event, such as "connection refused".
 	Cause string `json:"cause,omitempty"`
-	// Was names the state that ended ("up"). Lasted is its duration, or 0 if no state ended or the
-	// duration is unknown.
+	// Was is the state that the event ended, such as "up". Lasted is the duration of that state. It
+	// is 0 if no state ended or the duration is unknown.
 	Was    string        `json:"was,omitempty"`
 	Lasted time.Duration `json:"lasted_ns,omitempty"`
 	// Took is the duration of the event itself, such as a sync.

@@ -54,7 +54,7 @@ func (h *History) Record(e Event) {
 	if e.At.IsZero() {
 		e.At = h.o.Now()
 	}
-	e.At = e.At.Round(0) // remove the monotonic reading, which means nothing to other processes
+	e.At = e.At.Round(0) // remove the monotonic clock reading, which is meaningless in other processes
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.kept >= h.o.Limit {
@@ -92,8 +92,8 @@ func (h *History) dropLocked() {
 func (q *queue) len() int       { return len(q.events) - q.from }
 func (q *queue) oldest() uint64 { return q.events[q.from].Seq }
 
-// drop drops the oldest event. It copies the list only when more than half of the events were
-// dropped, so a drop is cheap.
+// drop drops the oldest event. It copies the list only if more than half of its events have been
+// dropped, so a drop is cheap on average.
 func (q *queue) drop() {
 	q.events[q.from] = Event{}
 	q.from++
@@ -115,8 +115,8 @@ func (q *queue) after(seq uint64) []Event {
 	return kept[i:]
 }
 
-// Changed returns a channel that is closed at the next event. Call Changed before Read, so no event
-// is missed in between.
+// Changed returns a channel that is closed when the next event is recorded. Call Changed before
+// Read. Otherwise an event between the two calls is missed.
 func (h *History) Changed() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,9 +126,10 @@ func (h *History) Changed() <-chan struct{} {
 	return h.more
 }
 
-// Read returns the events after number since, in order, and the number of these events that were
-// dropped. It returns at most limit events, unless limit is 0. If this process has not assigned the
-// number, it belongs to an earlier process, and Read returns all events.
+// Read returns at most limit events after the event with the number since, in order. It also
+// returns how many events in this range were dropped. If limit is 0, it returns all events after
+// since. If this process has not assigned the number since, an earlier process has, so Read starts
+// with the first event.
 func (h *History) Read(since uint64, limit int) (events []Event, missed uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

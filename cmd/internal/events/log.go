@@ -14,8 +14,8 @@ const flushTime = 2 * time.Second
 const atOnce = 100
 
 // Run logs the events in order. After ctx ends, it logs the remaining events and returns. It may be
-// called only once. If the log blocks, Run still returns, but its writing goroutine stays blocked
-// in its last line.
+// called only once. If the log blocks, Run still returns after flushTime, but its goroutine remains
+// blocked.
 func (h *History) Run(ctx context.Context) {
 	written, enough := make(chan struct{}), make(chan struct{})
 	go func() { // Run waits for this goroutine, unless a write never returns
@@ -32,7 +32,7 @@ func (h *History) Run(ctx context.Context) {
 	}
 }
 
-// write logs events until ctx has ended and all events are logged, or until enough is closed.
+// write logs events until ctx has ended and no event is left, or until enough is closed.
 func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	since := h.first - 1
 	for {
@@ -57,7 +57,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		case <-more:
 		case <-ctx.Done():
 			select {
-			case <-more: // an event was recorded just before the end
+			case <-more: // an event was recorded just before ctx ended
 			default:
 				return
 			}
@@ -65,7 +65,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 	}
 }
 
-// log logs an event. The line has the event's time, because the log may be late.
+// log writes an event to the log, with the event's own time, because it may be written much later.
 func (h *History) log(e *Event) {
 	ctx, handler := context.Background(), h.o.Log.Handler()
 	if !handler.Enabled(ctx, e.Level) {
@@ -73,10 +73,11 @@ func (h *History) log(e *Event) {
 	}
 	line := slog.NewRecord(e.At, e.Level, e.message(), 0)
 	line.AddAttrs(e.attrs()...)
-	_ = handler.Handle(ctx, line) // like a Logger, because the error can't be reported anywhere
+	_ = handler.Handle(ctx, line) // ignored as in slog.Logger, because there is nowhere to report it
 }
 
-// message returns the event's text for the log. The line's attributes contain the subject.
+// message returns the event's text for the log. It does not name the subject, because the line's
+// attributes do.
 func (e *Event) message() string {
 	switch {
 	case e.Endpoint != "":
@@ -87,7 +88,7 @@ func (e *Event) message() string {
 	return e.Text
 }
 
-// attrs returns the attributes of the event's line in the log.
+// attrs returns the attributes of the event's log line.
 func (e *Event) attrs() []slog.Attr {
 	all := []slog.Attr{slog.String("kind", string(e.Kind))}
 	text := func(key, value string) {

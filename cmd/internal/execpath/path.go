@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// folders returns the directories of iptables, ipset, modprobe and similar tools. On Debian, su
-// without "-" sets a PATH without these directories. The PATH of users and of some supervisors also
-// lacks them.
+// folders returns the directories of iptables, ipset, modprobe and similar tools. PATH lacks them
+// for ordinary users, for some supervisors and, on Debian, after su without "-".
 func folders() []string { return []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} }
 
-// AddFolders appends the missing directories of administrators' programs to this process's PATH.
-// Programs call it first. On Windows, it does nothing.
+// AddFolders appends the directories of administrators' programs to this process's PATH, unless
+// they are already in it. Call it before other code looks for programs. On Windows, it does
+// nothing.
 func AddFolders() {
 	if runtime.GOOS == "windows" {
 		return
@@ -22,7 +22,7 @@ func AddFolders() {
 	_ = os.Setenv("PATH", with(os.Getenv("PATH"))) // fails only for names with "=" or a zero byte
 }
 
-// with returns path with the missing directories appended.
+// with returns the list path with the directories of folders appended that it lacks.
 func with(path string) string {
 	have := filepath.SplitList(path)
 	for _, folder := range folders() {

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// maxLinks is the maximum number of symbolic links on a path, as in kernels.
+// maxLinks is the maximum number of symbolic links that are followed on a path, as in Linux.
 const maxLinks = 40
 
 // Check returns an error if a user other than root and this process's user could change the content
-// of the directory at path. That is the case if the directory, a parent directory, or a symbolic
-// link on the path belongs to that user, or if that user can write to it. A sticky parent
-// directory, such as /tmp, is accepted. A missing or unreachable path is not an error.
+// of the directory at path. Such a user owns the directory, a parent directory or a symbolic link
+// on the path, or can write to one of the directories. A parent directory that others can write to
+// is accepted if it is sticky, such as /tmp. A missing or unreachable path is not an error.
 func Check(path string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -26,26 +26,27 @@ func Check(path string) error {
 	}
 	above := trusted
 	if info, err := os.Stat("/"); err == nil {
-		// In a user namespace, the host's root has no user ID of its own. It may appear as nobody,
-		// the user of checks, so it may only own the parent directories.
+		// In a user namespace, the host's root may have no user ID and appear as nobody, the user
+		// of exec checks. So the owner of "/" may own parent directories, but not the directory
+		// itself.
 		above = func(user uint32) bool { return trusted(user) || user == ownerOf(info) }
 	}
 	return check(abs, above, maxLinks)
 }
 
-// CheckFiles returns an error if [Check] does, or if a file in the directory at path has a name
-// that vipd uses and belongs to another user. Such a file was created before root owned the
-// directory, and vipd would trust it.
+// CheckFiles returns an error if [Check] does, or if a file in the directory belongs to another
+// user and has a name that vipd may use. Such a file may be older than the directory's current
+// owner, and vipd would trust it.
 func CheckFiles(path string) error {
 	if err := Check(path); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil // its user reports it
+		return nil // the code that uses it reports the error
 	}
 	for _, e := range entries {
-		if e.IsDir() || !Uses(e.Name()) { // vipd uses no subdirectories there
+		if e.IsDir() || !Uses(e.Name()) { // vipd uses no subdirectories
 			continue
 		}
 		info, err := e.Info()
@@ -58,8 +59,9 @@ func CheckFiles(path string) error {
 	return nil
 }
 
-// Make checks the directory at path, and creates it with mkdir if it is missing. It then checks the
-// directory and its files again, because another user may have created it in between.
+// Make checks the directory at path, and creates it with mkdir. It then checks the directory and
+// its files again, because another user may have created it in between. mkdir must accept an
+// existing directory.
 func Make(path string, mkdir func(path string) error) error {
 	if err := Check(path); err != nil {
 		return err
@@ -70,11 +72,12 @@ func Make(path string, mkdir func(path string) error) error {
 	return CheckFiles(path)
 }
 
-// trusted reports whether a user may own vipd's directories: root and the user of this process.
+// trusted reports whether a user may own vipd's directories: only root and this process's user may.
 func trusted(user uint32) bool { return user == 0 || user == uint32(os.Geteuid()) }
 
-// check follows path from the root directory. above reports whether a user may own the parent
-// directories and the links. links is the maximum number of links to follow.
+// check implements Check. It checks each part of path, starting with "/". above reports whether a
+// user may own the parent directories and the symbolic links. links is the maximum number of links
+// to follow.
 func check(path string, above func(user uint32) bool, links int) error {
 	at := string(filepath.Separator)
 	parts := strings.Split(strings.Trim(filepath.Clean(path), at), at)
@@ -82,7 +85,7 @@ func check(path string, above func(user uint32) bool, links int) error {
 		at = filepath.Join(at, part)
 		info, err := os.Lstat(at)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR): // its user reports it
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR): // the code that uses it reports the error
 			return nil
 		case err != nil:
 			return fmt.Errorf("checking who can write to %s: %w", at, err)
@@ -104,15 +107,15 @@ func check(path string, above func(user uint32) bool, links int) error {
 	return nil
 }
 
-// othersWrite reports whether all users may write, or a group other than root's group and this
-// process's own group.
+// othersWrite reports whether other users may write to a file: all users, or a group other than
+// root's group. Unless this process is root, its own group may also write.
 func othersWrite(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	private := ok && (stat.Gid == 0 || os.Geteuid() != 0 && int(stat.Gid) == os.Getegid())
 	return info.Mode().Perm()&0o002 != 0 || info.Mode().Perm()&0o020 != 0 && !private
 }
 
-// ownerOf returns the user id of a file's owner.
+// ownerOf returns the user ID of a file's owner.
 func ownerOf(info fs.FileInfo) uint32 {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return stat.Uid

@@ -5,23 +5,22 @@ import (
 	"slices"
 )
 
-// Uses reports whether vipd may use a file with this name in run_dir or state_dir, as a record, a
-// socket or a lock.
+// Uses reports whether vipd may use a file with this name in run_dir or state_dir. Its records,
+// sockets and locks have the extensions .json, .state, .sock and .lock.
 func Uses(name string) bool {
 	return slices.Contains([]string{".json", ".state", ".sock", ".lock"}, filepath.Ext(name))
 }
 
-// Refusal returns the reason why vipd does not start with a directory, and the field that
-// configures it.
+// Refusal is a directory with which vipd does not start.
 type Refusal struct {
-	// Field is run_dir, state_dir or api.socket.
+	// Field is the setting that names the directory: run_dir, state_dir or api.socket.
 	Field string
 	// Err is the reason, with the command that fixes it.
 	Err error
 }
 
-// Refused returns the directories that prevent vipd's start, among run_dir, state_dir and the
-// directory of api.socket. An empty stateDir is not checked.
+// Refused checks run_dir, state_dir and the directory of api.socket, and returns the directories
+// with which vipd does not start. It skips stateDir if it is empty.
 func Refused(runDir, stateDir, socket string) (all []Refusal) {
 	for _, f := range []struct {
 		field, path string

@@ -1,4 +1,4 @@
-// Package keepalived finds the virtual routers of a keepalived on this host. It only reads the
-// statements that name routers. It skips lines that depend on conditions (@), and does not replace
-// variables, so every router that it returns exists.
+// Package keepalived reads the virtual routers (vrrp_instance) of keepalived processes from their
+// configuration files. It ignores lines that depend on a condition (@), and does not replace
+// variables. So the result may lack routers or details, but what it contains is certain.
 package keepalived

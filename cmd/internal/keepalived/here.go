@@ -6,9 +6,8 @@ import (
 	"strings"
 )
 
-// Here returns the routers of all keepalived processes if another program has VRRP sockets in the
-// network namespace of this process. Otherwise it returns nil, because keepalived runs elsewhere,
-// for example in a container.
+// Here is like [Running], but returns nil if no other process has VRRP sockets in the network
+// namespace of this process. keepalived then runs in another namespace, such as a container's.
 func Here() []Router {
 	if !foreignSockets() {
 		return nil
@@ -24,13 +23,13 @@ func foreignSockets() bool {
 	}
 	var own []string
 	for _, fd := range globFiles("/proc/self/fd/*") {
-		name, _ := os.Readlink(fd) // it may be closed by now
+		name, _ := os.Readlink(fd) // fails if the file was closed in the meantime
 		own = append(own, name)
 	}
 	return slices.ContainsFunc(sockets, func(inode string) bool { return !slices.Contains(own, "socket:["+inode+"]") })
 }
 
-// rawSockets returns the inodes of VRRP sockets in one of the kernel's lists of raw sockets.
+// rawSockets returns the inodes of the VRRP sockets in list, the content of /proc/net/raw or raw6.
 func rawSockets(list string) (inodes []string) {
 	const protocol, inode = ":0070", 9
 	for line := range strings.Lines(list) {

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// File is keepalived's usual configuration.
+// File is keepalived's default configuration file.
 const File = "/etc/keepalived/keepalived.conf"
 
-// Router is a vrrp_instance. Interface is "" and ID is 0 if they are unknown.
+// Router is a virtual router (vrrp_instance). ID is 0 and Interface is "" if they are unknown.
 type Router struct {
 	ID        int
 	Interface string
 }
 
-// maxDepth is keepalived's limit for nested includes.
+// maxDepth is the maximum depth of nested includes, as in keepalived.
 const maxDepth = 10
 
-// Routers returns the routers of a configuration and of the files that it includes. read reads a
-// file, and glob lists the files that match a pattern.
+// Routers returns the routers in a configuration file and in the files that it includes. read
+// returns the content of a file, and glob lists the files that match a pattern.
 func Routers(file string, read func(path string) string, glob func(pattern string) []string) (all []Router) {
 	text := words(file, read, glob, maxDepth)
 	for i, word := range text {
@@ -32,7 +32,7 @@ func Routers(file string, read func(path string) string, glob func(pattern strin
 		switch {
 		case word == "vrrp_instance":
 			all = append(all, Router{})
-		case len(all) == 0: // global definitions
+		case len(all) == 0: // not in a router, but for example in global_defs
 		case word == "interface":
 			all[len(all)-1].Interface = next
 		case word == "virtual_router_id":
@@ -42,7 +42,8 @@ func Routers(file string, read func(path string) string, glob func(pattern strin
 	return all
 }
 
-// words returns the words of a configuration and of the files that it includes, without comments.
+// words returns the words of a configuration file and of the files that it includes. It omits
+// comments and conditional lines.
 func words(file string, read func(string) string, glob func(string) []string, depth int) (all []string) {
 	for line := range strings.Lines(read(file)) {
 		if i := strings.IndexAny(line, "#!"); i >= 0 {
@@ -84,11 +85,11 @@ func FileOf(args []string) string {
 	return File
 }
 
-// Running returns the routers of all keepalived processes on this machine, in all network
-// namespaces.
+// Running returns the routers of all keepalived processes that this process sees, in any network
+// namespace.
 func Running() (all []Router) {
 	var files []string
-	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for bad patterns
+	processes, _ := filepath.Glob("/proc/[0-9]*/comm") // fails only for invalid patterns
 	for _, comm := range processes {
 		if name, err := os.ReadFile(comm); err != nil || strings.TrimSpace(string(name)) != "keepalived" {
 			continue

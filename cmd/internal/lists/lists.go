@@ -1,6 +1,6 @@
 package lists
 
-// Mapped returns the result of a function for each element of a list.
+// Mapped returns a list with the result of to for each element of all.
 func Mapped[T, R any](all []T, to func(T) R) []R {
 	out := make([]R, len(all))
 	for i, t := range all {
@@ -9,7 +9,7 @@ func Mapped[T, R any](all []T, to func(T) R) []R {
 	return out
 }
 
-// NonNil returns s, or an empty list if s is nil, because JSON shows a nil list as null.
+// NonNil returns s, or an empty list if s is nil. JSON encodes a nil list as null.
 func NonNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}

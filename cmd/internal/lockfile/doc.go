@@ -1,7 +1,8 @@
-// Package lockfile ensures that only one program at a time uses a run_dir: the daemon for its
-// lifetime, or vipctl while it cleans up after a dead daemon. The kernel releases the lock when the
-// process ends.
+// Package lockfile ensures that only one program at a time uses a run_dir. The daemon locks it for
+// its lifetime, and vipctl while it cleans up after a daemon that has ended. The kernel releases
+// the lock when the process ends.
 //
-// The lock guards the files in run_dir. Several network namespaces may share a run_dir, and so may
-// vipds without privileges in the kernel. Package netlock guards the network namespace.
+// The lock guards the files in run_dir, which two vipds in different network namespaces may share.
+// So may two vipds in one namespace that have no privileges to change it. Package netlock guards
+// the network namespace.
 package lockfile

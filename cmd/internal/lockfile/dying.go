@@ -3,23 +3,23 @@ package lockfile
 import "time"
 
 const (
-	// patience is the maximum wait for a dying holder. After kill -9, the kernel closes a process's
-	// files only at the very end of its exit. For a process with much memory and many sockets, this
-	// lasts 100 ms, or more on a busy host.
+	// patience is the maximum time to wait for a dying holder. After kill -9, the kernel closes a
+	// process's files only near the end of its exit. If the process has much memory and many
+	// sockets, this takes 100 ms, or more on a busy host.
 	patience = 2 * time.Second
 	// attemptPause is the time between two attempts.
 	attemptPause = 10 * time.Millisecond
 )
 
-// Await calls try until no other process holds the lock, and reports whether another process still
-// does. It waits for at most patience, and only while the holder is dying. holder returns the
-// process ID of the holder, or 0 if it is unknown.
+// Await calls try, which tries to acquire a lock, until it succeeds. While another process holds
+// the lock and is dying, it retries for at most patience. It reports whether another process still
+// holds the lock. holder returns the process ID of the holder, or 0 if it is unknown.
 func Await(try func() (held bool), holder func() (pid int)) (held bool) {
 	return await(try, func() bool { return IsDying(holder()) })
 }
 
-// await implements Await. dying reports whether the holder is dying. A holder may release the lock
-// between try and dying, so await tries once more before it gives up.
+// await implements Await. dying reports whether the holder is dying. The holder may end between the
+// calls of try and dying, so await tries once more before it gives up.
 func await(try, dying func() bool) (held bool) {
 	end := time.Now().Add(patience)
 	for again := true; try(); time.Sleep(attemptPause) {

@@ -13,18 +13,19 @@ import (
 // exiting is the flag of a process that has started to exit (the kernel's PF_EXITING).
 const exiting = 0x4
 
-// IsDying reports whether a process has ended or can't continue, because it is exiting, killed or a
-// zombie. It returns false for ID 0, which means a process that this process can't see.
+// IsDying reports whether a process has ended, or is about to end because it is exiting, was killed
+// or is a zombie. It returns false for ID 0, which stands for a process that this process can't
+// see.
 func IsDying(pid int) bool {
 	if pid <= 0 {
 		return false
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil { // it has ended, or /proc hides the processes of other users
+	if err != nil { // the process has ended, or /proc hides other users' processes
 		return errors.Is(unix.Kill(pid, 0), unix.ESRCH)
 	}
-	// The name, in parentheses, may contain any character. The state is the first field after the
-	// name, and the flags are the seventh.
+	// The process's name is in parentheses and may contain any character. After it, the first field
+	// is the state, and the seventh contains the flags.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 7 || fields[0] == "Z" || fields[0] == "X" {
 		return true

@@ -2,5 +2,5 @@
 
 package lockfile
 
-// IsDying returns false, because that is unknown on this system.
+// IsDying returns false, because it can't tell on this system.
 func IsDying(int) bool { return false }

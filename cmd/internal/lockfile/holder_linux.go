@@ -11,8 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Holder returns the process ID of the vipd that holds the lock at path. It returns 0 if no holder
-// is visible, or if a cleanup of vipctl holds the lock. It neither opens nor changes the file.
+// Holder returns the process ID of the vipd that holds the lock at path. It returns 0 if the lock
+// is free, if the holder is not visible, or if vipctl holds the lock for a cleanup. It does not
+// open the file.
 func Holder(path string) (pid int) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -29,9 +30,9 @@ func Holder(path string) (pid int) {
 	return holderIn(string(locks), fmt.Sprintf("%02x:%02x:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev), stat.Ino), program)
 }
 
-// holderIn looks for a file, written as MAJOR:MINOR:INODE, in the text of /proc/locks. Its lines
-// look like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". The line of a process that waits for a
-// lock has an arrow after the number.
+// holderIn implements Holder. locks is the content of /proc/locks, and file is MAJOR:MINOR:INODE. A
+// line looks like "1: FLOCK ADVISORY WRITE 1234 00:19:5678 0 EOF". If the process waits for the
+// lock, the line has an arrow after the first field, and is ignored.
 func holderIn(locks, file string, program func(pid int) string) int {
 	for line := range strings.Lines(locks) {
 		f := strings.Fields(line)

@@ -12,9 +12,9 @@ import (
 // ErrHeld means that another process holds the lock.
 var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
 
-// Acquire opens or creates the lock file at path, and holds the lock until the file is closed. If
-// another process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits for
-// its end.
+// Acquire opens or creates the lock file at path, and locks it until the file is closed. If another
+// process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits for its
+// end.
 func Acquire(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|noFollow, 0o600)
 	if err != nil {
@@ -30,25 +30,25 @@ func Acquire(path string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
-	case Lost(f): // a cleanup has removed it between the two calls: another process could lock a new file
+	case Lost(f): // a cleanup removed the file before it was locked, so another process could lock a new file
 		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
 }
 
-// Path returns the file that a daemon locks in its run_dir for its lifetime.
+// Path returns the path of the lock file in a run_dir.
 func Path(runDir string) string { return filepath.Join(runDir, "vipd.lock") }
 
-// Lost reports whether a lock's file was removed or replaced. If so, another process could acquire
-// a lock with the same name.
+// Lost reports whether a locked file was removed or replaced. If so, another process could lock a
+// new file at the same path.
 func Lost(f *os.File) bool {
 	held, err := f.Stat()
 	current, err2 := os.Stat(f.Name())
 	return err != nil || err2 != nil || !os.SameFile(held, current)
 }
 
-// Note writes a text about the lock's holder into the lock file. The text remains after the holder
-// ends, until the next holder calls Note.
+// Note replaces the content of the lock file with a text about the lock's holder. The text remains
+// after the holder ends, until the next holder calls Note.
 func Note(f *os.File, text string) error {
 	err := f.Truncate(0)
 	if err == nil {
@@ -60,14 +60,15 @@ func Note(f *os.File, text string) error {
 	return nil
 }
 
-// Noted returns the text of the last Note at path, or "" if the file has no text or can't be read.
+// Noted returns the text that Note wrote to the lock file at path. It returns "" if the file is
+// empty or can't be read.
 func Noted(path string) string {
 	const maxNote = 1 << 10
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
-	defer func() { _ = f.Close() }() // it was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	text, _ := io.ReadAll(io.LimitReader(f, maxNote))
 	return strings.TrimSpace(string(text))
 }

@@ -12,13 +12,14 @@ import (
 
 // Place is a set of services in which names are looked up.
 type Place struct {
-	// Inputs are the services and endpoints, with their manual overrides.
+	// Inputs contains the services, their endpoints and the manual overrides.
 	*balancer.Inputs
-	// Name describes the place after the word "service" in sentences, such as " in etcd".
+	// Name is the text that error messages add after a service or an endpoint, such as " in etcd".
 	Name string
 }
 
-// Service returns the service with the name, or an error that suggests known names.
+// Service returns the service with this name. If there is none, the error suggests or lists known
+// names.
 func (p Place) Service(name balancer.Name) (*balancer.Service, error) {
 	s, ok := p.Services.Get(name)
 	if ok {
@@ -41,12 +42,12 @@ func (p Place) Endpoints(t balancer.Target) (at []*balancer.Endpoint) {
 	return at
 }
 
-// serves reports whether a port of the service has the given port of e as its target.
+// serves reports whether a port of the service sends connections to this port of e.
 func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
 	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
 }
 
-// Addresses lists the addresses of a service's endpoints at each of its ports, as ADDRESS:PORT.
+// Addresses lists the service's endpoints as ADDRESS:PORT, with an entry for each target port.
 func (p Place) Addresses(service *balancer.Service) (all []string) {
 	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
 		for _, t := range each(service, e) {
@@ -56,7 +57,8 @@ func (p Place) Addresses(service *balancer.Service) (all []string) {
 	return all
 }
 
-// each returns the targets of an endpoint, one for each of its ports.
+// each returns the targets of an endpoint: its address with each port to which the service sends
+// connections.
 func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.Target) {
 	for i := range service.Ports {
 		t := balancer.Target{Service: service.Name, Addr: e.Address, Port: e.TargetPort(&service.Ports[i])}
@@ -67,8 +69,8 @@ func each(service *balancer.Service, e *balancer.Endpoint) (targets []balancer.T
 	return targets
 }
 
-// Meant suggests a known name that is similar to name, as "; did you mean X?". It returns "" if no
-// name is similar.
+// Meant returns "; did you mean X?", where X is the known name that is most similar to name. It
+// returns "" if no name is similar.
 func Meant(name string, known []string) string {
 	near := decode.Nearest(name, known)
 	if near == "" {
@@ -77,7 +79,7 @@ func Meant(name string, known []string) string {
 	return "; did you mean " + near + "?"
 }
 
-// Other returns Meant's suggestion or, if there is none, a list of the known names.
+// Other returns the suggestion of [Meant] or, if it has none, a list of the known names.
 func Other(name string, known []string) string {
 	if near := Meant(name, known); near != "" {
 		return near

@@ -13,7 +13,8 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// Targets lists the targets of a request, in order.
+// Targets returns the targets that a request selects, sorted. The request names a node, or a
+// service and an endpoint's address or DNS name.
 func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	switch {
 	case q.Node != "" && (q.Service != "" || q.Address != ""):
@@ -40,8 +41,8 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, wording.Some(p.Addresses(service), 8))
 }
 
-// HostName returns the DNS name that a user typed instead of an address, in the form of
-// definitions, or "".
+// HostName returns text as services write a DNS name: in lower case and without a trailing dot. It
+// returns "" if text is not a DNS name.
 func HostName(text string) string {
 	if name := strings.ToLower(strings.TrimSuffix(text, ".")); balancer.IsHostName(name) {
 		return name
@@ -49,7 +50,7 @@ func HostName(text string) string {
 	return ""
 }
 
-// atName lists the targets of every endpoint of a service that has this DNS name.
+// atName returns the targets of each endpoint of the service that was found by this DNS name.
 func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var known []string
@@ -72,13 +73,13 @@ func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target
 	return slices.Compact(targets), nil
 }
 
-// NoEndpointsError means that a node has no endpoint.
+// NoEndpointsError means that no endpoint is on the requested node.
 type NoEndpointsError struct{ text string }
 
-// Error returns the text.
+// Error returns the error's text.
 func (e *NoEndpointsError) Error() string { return e.text }
 
-// onNode lists the targets of every endpoint on a node, for all services.
+// onNode returns the targets of each endpoint on a node, for all services.
 func (p Place) onNode(node string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var nodes []string
@@ -98,8 +99,8 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 	return slices.Compact(targets), nil
 }
 
-// targetsAt returns the targets of one endpoint. If the endpoint uses the service's ports, its only
-// target is its address. Otherwise there is a target for each of its ports, because another
+// targetsAt returns the targets of one endpoint. If the endpoint has no ports of its own, its only
+// target is its address without a port. Otherwise it has a target for each port, because another
 // endpoint may have the same address.
 func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Target {
 	if e.Port == 0 && len(e.Ports) == 0 {
@@ -130,10 +131,11 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	return o, nil
 }
 
-// Spares returns an error if a request without Force would make new connections to a port fail, in
-// either family. This is so if the request drains usable endpoints, and leaves neither min_usable
-// endpoints nor a usable backup. An endpoint is usable if it does not drain, has a weight, and is
-// not down according to its health and its agent.
+// Spares returns an error if the request would make new connections to a port of a service fail, in
+// either family. It returns nil if the request has Force. New connections fail if the request
+// drains usable endpoints, and leaves fewer than min_usable endpoints and no usable backup. An
+// endpoint is usable if it does not drain, has a weight above 0, and is not down according to its
+// health and its agent.
 func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Target) error {
 	drains := q.Draining != nil && *q.Draining || q.Weight != nil && *q.Weight == 0
 	if q.Force || !drains {
@@ -142,7 +144,7 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	var none, few []string
 	for i, t := range targets {
 		s := in.Services.At(t.Service)
-		if s == nil || i > 0 && targets[i-1].Service == t.Service { // they are in order
+		if s == nil || i > 0 && targets[i-1].Service == t.Service { // targets are sorted by service
 			continue
 		}
 		last, scarce := endedPorts(in, s, targets)
@@ -166,8 +168,9 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	return errors.New(strings.Join(why, ", and ") + ", so new connections would fail: nothing was changed; --force changes it anyway")
 }
 
-// endedPorts returns the ports of a service whose connections would fail if the targets drained:
-// ports without usable endpoints in none, and ports with fewer than min_usable in few.
+// endedPorts returns the ports of a service whose new connections would fail if the targets
+// drained. none lists the ports without usable endpoints. few lists the ports with fewer than
+// min_usable of them.
 func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Target) (none, few []string) {
 	for _, vip := range s.Addresses() {
 		for i := range s.Ports {
@@ -186,9 +189,9 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts the usable endpoints of a port in the family of a VIP: the targets in drained,
-// other backups in backups, and the rest in left. If several endpoints have the same address and
-// port, only the first counts.
+// countUsable counts the usable endpoints of a port that have the VIP's family. drained counts the
+// targets, backups the other backups, and left the rest. If several endpoints have the same address
+// and port, only the first counts.
 func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {
@@ -210,7 +213,8 @@ func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip
 	return drained, left, backups
 }
 
-// covers reports whether a target selects the endpoint at t, which has a port.
+// covers reports whether the target of, which may lack a port, selects the endpoint at t, which has
+// a port.
 func covers(of, t balancer.Target) bool {
 	return of.Service == t.Service && of.Addr == t.Addr && (of.Port == 0 || of.Port == t.Port)
 }
