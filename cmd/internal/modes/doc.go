@@ -1,9 +1,10 @@
-// Package modes lists the modes of this version, for vipd, vipctl, and their tests. A new dataplane
-// needs one line in All, and a function here that creates it from the configuration.
+// Package modes lists the modes of this version, for vipd, vipctl and their tests. A new mode needs
+// an entry in All, and a function here that describes it and creates its dataplane from the
+// configuration.
 //
-// The daemon uses Mode.New, which tries whether a mode works here. Except for Cleanup, the other
-// functions of a Mode don't touch the host. The verbs check and plan use them, without root and
-// without a daemon.
+// Mode.New checks whether the mode works on this host, and creates its dataplane. Mode.Cleanup
+// removes the mode's objects. The other functions of a Mode don't access the host, so vipctl check
+// and plan can use them without root and without a daemon.
 //
-// The package does not choose a mode: cmd/vipd/daemon does, in the order of All.
+// The package does not choose a mode. cmd/vipd/daemon does, in the order of All.
 package modes

@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/ipvs"
 )
 
-// HostOptions returns the options that all modes share: addresses, the guard and sysctls. The
-// caller adds the needs of the mode.
+// HostOptions returns the options for the parts of the host that all modes share, such as addresses
+// and sysctls. The caller adds the mode's needs.
 func HostOptions(c config.Config) host.Options {
 	o := host.DefaultOptions()
 	o.Interface = c.Addresses.Interface
@@ -18,7 +18,7 @@ func HostOptions(c config.Config) host.Options {
 	o.ManageSysctls, o.RunDir = c.Host.ManageSysctls, c.RunDir
 	o.ForeignServers = func() bool {
 		foreign, err := ipvs.HasForeign(context.Background(), c.RunDir)
-		return foreign || err != nil // foreign rules may exist if they can't be read
+		return foreign || err != nil // after an error, assume that there are foreign servers
 	}
 	o.Variant, o.MasqueradeBit = host.Variant(c.IPTables.Backend), c.IPTables.MasqueradeBit
 	o.ClampMSS = c.ClampMSS == config.AlwaysClampMSS

@@ -16,26 +16,27 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// Mode is a way to serve traffic.
+// Mode is one of vipd's methods of serving traffic, such as ipvs mode.
 type Mode struct {
 	// Name is the mode's name in the config, in --mode and in status.
 	Name config.ModeName
-	// New tries whether the mode works here, and returns its dataplane. The error contains the
-	// reason and the remedy.
+	// New checks whether the mode works on this host, and returns its dataplane. The error explains
+	// why the mode does not work, and how to fix it.
 	New func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error)
-	// Keeps reports whether traffic continues without this process. If so, everything stays in
-	// place when vipd stops.
+	// Keeps reports whether traffic continues without vipd. If so, vipd leaves its kernel objects
+	// in place when it stops.
 	Keeps bool
-	// Needs are the mode's requirements of the host. A dataplane in use may need less; see its
-	// traits.
+	// Needs describes what the mode requires from the host. The dataplane that New returns may need
+	// less, as its traits show.
 	dataplane.Needs
-	// Capabilities returns the settings that the mode supports on a fully equipped host. A
-	// dataplane in use may have fewer.
+	// Capabilities returns the settings that the mode supports on a host with all kernel features.
+	// The dataplane that New returns may support fewer.
 	Capabilities func() balancer.Capabilities
-	// Render returns the mode's rules in their native syntax.
+	// Render returns the mode's rules for the frontends in their native syntax, such as nft's.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
-	// Cleanup removes the objects of this mode that an earlier process left, and returns its
-	// actions as text. A dry run only returns the actions. Objects that all modes share stay.
+	// Cleanup removes the objects of this mode that an earlier process left, and returns a
+	// description of each action. If dry is true, it removes nothing. It keeps objects that all
+	// modes share.
 	Cleanup func(ctx context.Context, c config.Config, dry bool) ([]string, error)
 }
 
@@ -48,7 +49,8 @@ func All() []Mode {
 	return []Mode{guarded(ipvsMode()), guarded(nftablesMode()), guarded(iptablesMode()), userspaceMode()}
 }
 
-// guarded wraps New of a mode that needs the guard. The guard must pass its own trial first.
+// guarded changes New of a mode that needs the guard: New fails if the guard does not work on this
+// host.
 func guarded(m Mode) Mode {
 	trial := m.New
 	m.New = func(ctx context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
@@ -60,7 +62,7 @@ func guarded(m Mode) Mode {
 	return m
 }
 
-// Find returns the mode with a name, and reports whether this version has it.
+// Find returns the mode with this name. The bool is false if this version does not have it.
 func Find(name config.ModeName) (Mode, bool) {
 	all := All()
 	if i := slices.IndexFunc(all, func(m Mode) bool { return m.Name == name }); i >= 0 {
@@ -143,7 +145,8 @@ func userspaceMode() Mode {
 	}
 }
 
-// inputOf adds a comment with the name of the program that reads the text.
+// inputOf adds a comment line before the text, with the program that reads it. It keeps an empty
+// text.
 func inputOf(program, text string) string {
 	if text == "" {
 		return ""

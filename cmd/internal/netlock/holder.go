@@ -7,13 +7,13 @@ import (
 
 // Holder is the process that holds the lock.
 type Holder struct {
-	// PID is the holder's process ID, or 0 if this process can't see the holder's process
-	// namespace.
+	// PID is the holder's process ID, or 0 if the holder is in a process namespace that this
+	// process can't see.
 	PID int `json:"-"`
-	// Program is the holder's name, or "" if PID is 0.
+	// Program is the name of the holder's program, or "" if it is unknown.
 	Program string `json:"-"`
 	// Config is the holder's configuration file, and RunDir is its run_dir, as absolute paths. They
-	// are "" if the holder does not answer or is not a vipd.
+	// are "" if the holder does not report them.
 	Config string `json:"config"`
 	RunDir string `json:"run_dir"`
 }
@@ -43,8 +43,9 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s already manages the services of this network namespace", e.Holder)
 }
 
-// ForeignError means that a process of an unprivileged user has the lock's name. Any user can use
-// that name, but must not prevent vipd from serving, so vipd then relies on the lock of run_dir.
+// ForeignError means that an unprivileged user's process occupies the name of the lock. Any user
+// can do that. It must not prevent vipd from serving, so vipd then relies only on the lock of
+// run_dir.
 type ForeignError struct{ PID, UID int }
 
 func (e *ForeignError) Error() string {

@@ -20,8 +20,8 @@ import (
 // name is the abstract name of the socket.
 const name = "@vipd"
 
-// answerTime is the maximum time for the holder's answer, and the maximum time that a client
-// occupies the holder. It is long enough for an overloaded host.
+// answerTime is the maximum time to wait for the holder's answer, and to send it. It is long enough
+// for an overloaded host.
 const answerTime = 5 * time.Second
 
 // Lock is the lock of the network namespace. A nil Lock holds nothing.
@@ -30,10 +30,10 @@ type Lock struct {
 	answer   []byte
 }
 
-// Acquire acquires the lock of this process's network namespace. While Run runs, it reports self to
-// other processes. If another process has the lock, the error is a *HeldError. If that process is
-// dying, Acquire waits for its end. If an unprivileged user has the lock, the error is a
-// *ForeignError.
+// Acquire acquires the lock of this process's network namespace. [Lock.Run] reports self to other
+// processes. If another process holds the lock, the error is a *HeldError, or a *ForeignError if an
+// unprivileged user's process occupies the lock's name. If the holder is dying, Acquire waits for
+// its end.
 func Acquire(self Holder) (*Lock, error) {
 	answer, err := json.Marshal(self)
 	if err != nil {
@@ -56,8 +56,8 @@ func Acquire(self Holder) (*Lock, error) {
 	return &Lock{l, answer}, nil
 }
 
-// Run reports the holder to every process that connects, until ctx ends. The lock is held until
-// Close.
+// Run reports the holder to each process that connects, until ctx ends. The lock is held until
+// Close, even without Run.
 func (l *Lock) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.listener.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -90,8 +90,8 @@ func (l *Lock) Close() error {
 	return l.listener.Close()
 }
 
-// holder returns the process ID and the user of the holder, without waiting for its answer. pid is
-// 0 if it is unknown.
+// holder returns the process ID and the user ID of the lock's holder, without waiting for its
+// answer. pid is 0 if it is unknown.
 func holder() (pid, uid int) {
 	c, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
@@ -101,7 +101,8 @@ func holder() (pid, uid int) {
 	return Peer(c.(*net.UnixConn))
 }
 
-// Ask returns the known details about the process that holds the lock of this network namespace.
+// Ask returns what is known about the process that holds the lock of this network namespace. It
+// waits for the holder's answer.
 func Ask() (h Holder) {
 	conn, err := net.DialTimeout("unix", name, answerTime)
 	if err != nil {
@@ -124,8 +125,8 @@ func Ask() (h Holder) {
 	return h
 }
 
-// Peer returns the process ID and the user at the other end of c. pid is 0 if the process is not
-// visible here.
+// Peer returns the process ID and the user ID at the other end of c. pid is 0 if this process can't
+// see the other process.
 func Peer(c *net.UnixConn) (pid, uid int) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -139,8 +140,8 @@ func Peer(c *net.UnixConn) (pid, uid int) {
 	return pid, uid
 }
 
-// Needed reports whether this process needs the lock, because it may change the network namespace
-// (CAP_NET_ADMIN).
+// Needed reports whether this process needs the lock, because it has the privilege to change the
+// network namespace (CAP_NET_ADMIN).
 func Needed() bool {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

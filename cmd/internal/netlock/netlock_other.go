@@ -4,11 +4,11 @@ package netlock
 
 import "context"
 
-// Lock is the lock of the network namespace. It does not exist on this system, because vipd changes
-// only its own sockets here.
+// Lock stands for the lock of the network namespace. This system needs none, because vipd has only
+// userspace mode here.
 type Lock struct{}
 
-// Acquire returns nil, because there is no lock on this system.
+// Acquire returns nil, because no lock is needed on this system.
 func Acquire(Holder) (*Lock, error) { return nil, nil }
 
 // Ask returns an empty Holder.

@@ -1,3 +1,3 @@
-// Package rates computes rates from a node's counts at successive times, and keeps the last rates
-// for sparklines. It uses neither a clock nor a daemon: callers pass counts with their time to Add.
+// Package rates computes rates from a node's traffic counts at successive times, and keeps the last
+// rates for sparklines. It does not read the counts or the time itself. Callers pass both to Add.
 package rates

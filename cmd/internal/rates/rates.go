@@ -9,10 +9,11 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// Kept is the maximum number of past rates that are kept for each row.
+// Kept is the maximum number of past rates of each row.
 const Kept = 60
 
-// Window holds the latest rates. Its zero value is ready to use. It is not safe for concurrent use.
+// Window holds the latest counts and rates of all services and endpoints. Its zero value is ready
+// to use. It is not safe for concurrent use.
 type Window struct {
 	last   api.Traffic
 	series map[place]*series
@@ -29,30 +30,31 @@ type series struct {
 	counted [3]uint64 // connections, bytes in, bytes out
 	rate    Rate
 	past    []float32 // rates of new connections, latest last
-	at      time.Time // time when it was last present
+	at      time.Time // time of the latest counts
 }
 
-// Rate is a rate per second.
+// Rate holds rates per second.
 type Rate struct {
-	// New counts new connections. In and Out count bytes from and to clients.
+	// New is the rate of new connections. In and Out are the rates of bytes from and to clients.
 	New, In, Out float64
 }
 
-// Row is one service, or one endpoint of a service.
+// Row contains the rates and counts of a service, or of an endpoint at one port of a service.
 type Row struct {
 	Service balancer.Name
 	// Endpoint is nil in a row of a service.
 	Endpoint *api.EndpointTraffic
 	Rate
-	// NoBytes reports whether the kernel counts connections but no bytes.
+	// NoBytes reports whether the kernel counts the service's connections, but not their bytes.
 	NoBytes bool
 	Active  uint64
-	// Unanswered counts new connections without an answer since the daemon started.
+	// Unanswered counts new connections that got no answer, since the daemon started.
 	Unanswered uint64
-	// Up of Of endpoints get new connections. In a service's row, they describe the port with the
-	// fewest.
+	// Of is the number of endpoints, and Up is the number of these that get new connections. In a
+	// service's row, they describe the port with the fewest such endpoints.
 	Up, Of int
-	// Use holds the counts of a service per port. It is nil in an endpoint's row.
+	// Use holds the numbers of endpoints for each port of a service. It is nil in an endpoint's
+	// row.
 	Use api.Use
 	// Past holds the last rates of new connections. The latest rate is last.
 	Past []float32
@@ -69,7 +71,8 @@ func (r Row) bytes(n float64) string {
 	return Bytes(uint64(n))
 }
 
-// Add adds new counts. It ignores counts that are not newer than the previous counts.
+// Add computes rates from new counts and the previous counts. It ignores counts that are not newer
+// than the previous counts.
 func (w *Window) Add(t api.Traffic) {
 	if !t.At.After(w.last.At) {
 		return
@@ -112,7 +115,7 @@ func (w *Window) add(p place, at time.Time, counted [3]uint64) {
 	s.counted, s.at = counted, at
 }
 
-// Last returns the latest counts.
+// Last returns the latest counts that were added.
 func (w *Window) Last() *api.Traffic { return &w.last }
 
 // Services returns a row for each service, sorted by name.
@@ -161,7 +164,7 @@ func (w *Window) row(p place) Row {
 	return Row{Service: p.service, Rate: s.rate, Past: s.past}
 }
 
-// bars are the heights of a sparkline.
+// bars are the bars of a sparkline, from the lowest to the highest.
 var bars = []rune("▁▂▃▄▅▆▇█")
 
 // Spark draws the last values as bars, in at most width characters. If there are more values, each

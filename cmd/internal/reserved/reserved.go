@@ -18,8 +18,9 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// These are the intervals and the timeout of a lookup. Checking routes needs only a few system
-// calls. Looking up host names loads the name servers if there are 10,000 nodes.
+// These are the intervals of updates, and the timeout of a name lookup. Routes are checked often,
+// because that needs only a few system calls. Names are looked up rarely, because 10,000 nodes
+// would load the name servers.
 const (
 	routesEvery = 10 * time.Second
 	namesEvery  = 5 * time.Minute
@@ -30,17 +31,18 @@ const (
 type Options struct {
 	// Endpoints are the URLs of etcd.
 	Endpoints []string
-	// Gateways returns the gateways by which this host reaches the given addresses. If nil,
+	// Gateways returns the gateways through which this host reaches the given addresses. If nil,
 	// gateways are ignored.
 	Gateways func(to []netip.Addr) []netip.Addr
-	// Sources returns the addresses from which this host sends to the given addresses. If nil,
-	// these source addresses are ignored.
+	// Sources returns this host's source addresses for packets to the given addresses. If nil,
+	// [Follower.Sources] returns none.
 	Sources func(to []netip.Addr) []netip.Addr
-	// Sockets returns this host's sockets that wait for clients. If nil, ports in use are ignored.
+	// Sockets returns this host's sockets that wait for clients. If nil, the ports of programs are
+	// not reserved.
 	Sockets func() []sockets.Socket
-	// Own returns the inodes of this process's sockets, which are not sockets of another program.
+	// Own returns the inodes of this process's sockets, whose ports are not reserved.
 	Own func() map[string]bool
-	// HTTP is the address of this process's API and metrics, as HOST:PORT, or "" if there is none.
+	// HTTP is the HOST:PORT on which this process serves HTTP, or "" if it serves none.
 	HTTP string
 	// Lookup returns the addresses of a host name. If nil, the system's resolver is used.
 	Lookup func(ctx context.Context, name string) ([]netip.Addr, error)
@@ -48,19 +50,20 @@ type Options struct {
 	Resolver string
 }
 
-// Follower tracks reserved addresses and ports. Its methods are safe for concurrent use. A nil
+// Follower tracks the reserved addresses and ports. Its methods are safe for concurrent use. A nil
 // Follower and the zero value reserve nothing.
 type Follower struct {
 	o       Options
-	members []netip.Addr            // as written
+	members []netip.Addr            // addresses in the URLs of etcd
 	ports   []balancer.Reserved     // of etcd
-	names   map[string][]netip.Addr // resolved addresses of the other members; Run owns it
+	names   map[string][]netip.Addr // addresses of the host names in the URLs; Run owns it
 	taken   portTracker             // Run owns it
 	now     atomic.Pointer[[]balancer.Reserved]
 	sources atomic.Pointer[[]netip.Addr]
 }
 
-// New returns a Follower that reserves everything that is known without a request to another host.
+// New returns a Follower. It already reserves everything that can be found without contacting
+// another host.
 func New(o Options) *Follower {
 	if o.Lookup == nil {
 		o.Lookup = func(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -73,7 +76,7 @@ func New(o Options) *Follower {
 	for _, endpoint := range o.Endpoints {
 		u, err := url.Parse(endpoint)
 		if err != nil || u.Hostname() == "" {
-			continue // a socket, or a mistake that the store reports
+			continue // a Unix socket, or a mistake that the store reports
 		}
 		if n, err := strconv.ParseUint(u.Port(), 10, 16); err == nil && n > 0 {
 			ports[uint16(n)] = true
@@ -88,7 +91,7 @@ func New(o Options) *Follower {
 		f.ports = append(f.ports, balancer.Reserved{Port: port, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"})
 	}
 	if host, port, err := net.SplitHostPort(o.HTTP); err == nil {
-		at, _ := netip.ParseAddr(host) // the zero address, for a name or nothing, represents all addresses
+		at, _ := netip.ParseAddr(host) // the zero address, which stands for all addresses, if host is a name or empty
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil && n > 0 {
 			if at.IsUnspecified() {
 				at = netip.Addr{}
@@ -100,14 +103,14 @@ func New(o Options) *Follower {
 	return f
 }
 
-// IANA has registered these ports for etcd. They are always reserved, because a member that is down
-// does not listen on them.
+// These ports are registered for etcd. They are always reserved, even while the local member of
+// etcd is down and does not listen on them.
 const (
 	etcdClients = 2379
 	etcdPeers   = 2380
 )
 
-// All returns the reserved objects: ports of etcd, then ports of programs, then addresses, sorted.
+// All returns the reserved ports of etcd and vipd, then the ports of programs, then the addresses.
 func (f *Follower) All() []balancer.Reserved {
 	if f == nil || f.now.Load() == nil {
 		return nil
@@ -115,8 +118,8 @@ func (f *Follower) All() []balancer.Reserved {
 	return *f.now.Load()
 }
 
-// Sources returns the addresses from which this host sends to etcd, and to destinations that use
-// the default route.
+// Sources returns this host's source addresses for packets to the reserved addresses, and to
+// destinations that are reached by the default route.
 func (f *Follower) Sources() []netip.Addr {
 	if f == nil || f.sources.Load() == nil {
 		return nil
@@ -124,8 +127,8 @@ func (f *Follower) Sources() []netip.Addr {
 	return *f.sources.Load()
 }
 
-// Run calls changed after each change of the reserved objects until ctx ends, and returns ctx's
-// error.
+// Run keeps the reserved addresses and ports up to date until ctx ends, and calls changed after
+// each change. It returns ctx's error.
 func (f *Follower) Run(ctx context.Context, changed func()) error {
 	tick := time.NewTicker(routesEvery)
 	defer tick.Stop()
@@ -146,7 +149,8 @@ func (f *Follower) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// lookup resolves the names. A name that can't be resolved keeps its earlier addresses.
+// lookup resolves the host names of etcd. A name that can't be resolved keeps its earlier
+// addresses.
 func (f *Follower) lookup(ctx context.Context) {
 	for name := range f.names {
 		limited, cancel := context.WithTimeout(ctx, lookupTime)
@@ -157,13 +161,14 @@ func (f *Follower) lookup(ctx context.Context) {
 	}
 }
 
-// anywhere holds documentation addresses, which are reached by the default route.
+// anywhere holds addresses that are reached by the default route, because they are reserved for
+// documentation.
 var anywhere = [...]string{"198.51.100.1", "2001:db8::1"}
 
 // ofEtcd describes addresses of etcd.
 const ofEtcd = "an address of etcd"
 
-// look updates the reserved objects, and reports whether they have changed.
+// look updates the reserved addresses and ports, and reports whether they have changed.
 func (f *Follower) look() bool {
 	reasons := map[netip.Addr]string{}
 	note := func(all []netip.Addr, purpose string) {
@@ -203,7 +208,7 @@ func (f *Follower) look() bool {
 	return true
 }
 
-// nameServers returns the system resolver's name servers, or none if the file can't be read.
+// nameServers returns the name servers in the resolver's file, or none if the file can't be read.
 func (f *Follower) nameServers() (all []netip.Addr) {
 	text, _ := os.ReadFile(f.o.Resolver)
 	for line := range strings.Lines(string(text)) {

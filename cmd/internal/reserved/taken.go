@@ -13,26 +13,28 @@ import (
 	"vipd/cmd/internal/sockets"
 )
 
-// kept is how long a port stays reserved after its program was last seen, because the program may
-// be restarting.
+// kept is how long a port stays reserved after its program stopped listening, because the program
+// may only be restarting.
 const kept = time.Minute
 
 // portTracker tracks the ports on which programs of the host listen.
 type portTracker struct {
 	o    Options
-	seen map[balancer.Key]time.Time // the last time; an invalid address represents all
-	// before holds the sockets of the previous call of look, and own the sockets of this process.
+	seen map[balancer.Key]time.Time // when a program last listened; the zero address stands for all addresses
+	// before holds the sockets that the previous call of look found. own holds this process's
+	// sockets.
 	before, own map[sockets.Socket]bool
 }
 
-// look returns the ports in use, sorted. A UDP socket counts only if the previous call also found
-// it, because most UDP sockets belong to clients and close soon.
+// look returns the ports on which other programs listen, or recently listened, sorted. A UDP socket
+// counts only if the previous call also found it, because most UDP sockets belong to clients and
+// close soon.
 func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 	if t.o.Sockets == nil {
 		return nil
 	}
 	first, last := localPorts()
-	chosen := func(k balancer.Key) bool { return first <= k.Port.First() && k.Port.First() <= last } // probably by the kernel
+	chosen := func(k balancer.Key) bool { return first <= k.Port.First() && k.Port.First() <= last } // the kernel probably chose the port
 	found := map[sockets.Socket]bool{}
 	for _, s := range t.o.Sockets() {
 		if s.At.Addr.IsUnspecified() && s.At.Proto == balancer.UDP && chosen(s.At) {
@@ -62,9 +64,10 @@ func (t *portTracker) look(now time.Time) (all []balancer.Reserved) {
 	return all
 }
 
-// findOwn finds the sockets on which this process serves, as in userspace mode: sockets with an
-// address, or with a port that the kernel has chosen. Listing a process's sockets is expensive if
-// it has many connections, so findOwn only lists them if there is a new socket.
+// findOwn sets own to the sockets on which this process serves in userspace mode. It considers only
+// sockets with an address, or with a port that the kernel probably chose. Listing this process's
+// sockets is expensive if it has many connections, so findOwn lists them only if there is a new
+// socket.
 func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balancer.Key) bool) {
 	var all map[string]bool
 	own := map[sockets.Socket]bool{}
@@ -82,8 +85,8 @@ func (t *portTracker) findOwn(found map[sockets.Socket]bool, chosen func(balance
 	t.own = own
 }
 
-// localPorts returns the range of ports from which the kernel chooses ports for programs
-// (net.ipv4.ip_local_port_range), or its default.
+// localPorts returns the range from which the kernel chooses ports (net.ipv4.ip_local_port_range).
+// If the setting can't be read, it returns the kernel's default.
 func localPorts() (first, last uint16) {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if _, scanErr := fmt.Sscan(string(text), &first, &last); err != nil || scanErr != nil {

@@ -10,14 +10,14 @@ import (
 	"vipd/balancer/decode"
 )
 
-// descriptions maps the section and name of each field to its description. The section is the
-// table's path, without the names that users choose.
+// descriptions maps SECTION.FIELD to the description of the field. A section is the path of a table
+// without the names that users choose, such as services.ports.
 type descriptions map[string]string
 
-// of returns the description of a field, or "" if there is none.
 func (d descriptions) of(section, name string) string { return d[decode.Join(section, name)] }
 
-// sections maps the headings of docs/reference.md whose tables describe fields to sections.
+// sections maps each heading of docs/reference.md that has a table of fields to the section of
+// these fields.
 func sections() map[string]string {
 	return map[string]string{
 		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Limits": "services.limits", "### Health checks": "services.health",
@@ -25,7 +25,8 @@ func sections() map[string]string {
 	}
 }
 
-// readDescriptions reads the descriptions from both sources. folder is the top of the source tree.
+// readDescriptions reads the descriptions in systemd/vipd.toml and docs/reference.md. folder is the
+// top of the source tree.
 func readDescriptions(folder string) (descriptions, error) {
 	d := descriptions{}
 	settings, err := os.ReadFile(filepath.Join(folder, "systemd/vipd.toml"))
@@ -41,7 +42,7 @@ func readDescriptions(folder string) (descriptions, error) {
 	return d, nil
 }
 
-// addSettings adds the comments of a default configuration.
+// addSettings adds the comments of the settings in text, a default configuration.
 func (d descriptions) addSettings(text string) {
 	section := ""
 	for line := range strings.Lines(text) {
@@ -57,7 +58,8 @@ func (d descriptions) addSettings(text string) {
 	}
 }
 
-// addReference adds the last column of the tables of docs/reference.md.
+// addReference adds the meanings and defaults of fields in the tables of text, which is
+// docs/reference.md.
 func (d descriptions) addReference(text string) {
 	section, known := "", false
 	for line := range strings.Lines(text) {
@@ -76,7 +78,7 @@ func (d descriptions) addReference(text string) {
 	}
 }
 
-// plain removes the markup of Markdown.
+// plain removes Markdown's links and code marks.
 func plain(text string) string {
 	text = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(text, "$1")
 	return strings.ReplaceAll(text, "`", "")

@@ -3,6 +3,6 @@
 //	go run ./cmd/internal/schema -o packaging/vipd.schema.json
 //
 // The fields and their types come from the structs that vipd decodes. The descriptions come from
-// docs/reference.md and systemd/vipd.toml. The command must run at the top of the source tree. The
-// schema omits rules between fields, which "vipctl check" checks.
+// docs/reference.md and systemd/vipd.toml. Run the command at the top of the source tree. The
+// schema does not contain rules that concern several fields. "vipctl check" checks these.
 package main

@@ -24,7 +24,7 @@ func main() {
 	}
 }
 
-// generate returns the schema. folder is the top of the source tree.
+// generate returns the JSON Schema. folder is the top of the source tree.
 func generate(folder string) ([]byte, error) {
 	about, err := readDescriptions(folder)
 	if err != nil {

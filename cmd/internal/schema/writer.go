@@ -15,14 +15,14 @@ import (
 // node is a part of the schema.
 type node = map[string]any
 
-// writer converts the types that package decode reads to parts of the schema.
+// writer creates the parts of the schema for the types that package decode reads.
 type writer struct{ about descriptions }
 
-// duration matches what time.ParseDuration reads, without signs.
+// duration matches the durations that time.ParseDuration accepts, except signed durations.
 const duration = `^([0-9]+(\.[0-9]+)?(ns|us|µs|ms|s|m|h))+$`
 
-// table returns the schema of a struct: an object that has only the struct's fields. section is the
-// section of the fields' descriptions.
+// table returns the schema of a struct: an object with only the struct's fields. section is the
+// section in which the fields are described.
 func (w *writer) table(t reflect.Type, section string) node {
 	properties := node{}
 	w.addFields(properties, t, section)
@@ -51,8 +51,8 @@ func (w *writer) described(n node, section, name string) node {
 	return n
 }
 
-// value returns the schema of a value. As in package decode, types with a special meaning take
-// precedence over kinds.
+// value returns the schema of a type. allowed is its range tag, or "". As in package decode,
+// special types such as time.Duration take precedence over the type's kind.
 func (w *writer) value(t reflect.Type, allowed, section string) node {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
@@ -87,7 +87,8 @@ func (w *writer) value(t reflect.Type, allowed, section string) node {
 	return integer(t, allowed)
 }
 
-// integer returns the schema of an integer, with the limits of its type and of its range tag.
+// integer returns the schema of an integer type, with the limits of the type and of its range tag,
+// which is allowed.
 func integer(t reflect.Type, allowed string) node {
 	n := node{"type": "integer"}
 	switch t.Kind() {

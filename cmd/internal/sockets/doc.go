@@ -1,10 +1,11 @@
-// Package sockets lists the sockets of this network namespace that wait for clients, from
-// /proc/net.
+// Package sockets lists the sockets of this network namespace that wait for clients. It reads them
+// from /proc/net.
 //
 //	for _, s := range sockets.All() {
 //		fmt.Println(s.At, s.Inode)
 //	}
 //
-// It needs no privileges. To find the owner of a socket, it searches /proc/PID/fd of readable
-// processes for the socket's inode. On systems without /proc, it finds no sockets.
+// It needs no privileges, except to find the owners of other users' sockets: it searches
+// /proc/PID/fd of readable processes for a socket's inode. On systems without /proc, it finds no
+// sockets.
 package sockets

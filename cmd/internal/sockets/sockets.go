@@ -15,45 +15,45 @@ import (
 )
 
 // Socket is a socket that waits for clients. An unspecified address means all addresses of the
-// host, and :: includes IPv4.
+// host. :: includes IPv4 addresses.
 type Socket struct {
 	At    balancer.Key
 	Inode string
 }
 
-// Receives reports whether the socket receives packets for key. It assumes that a socket on :: also
-// receives IPv4, as is usual.
+// Receives reports whether the socket receives packets to key. It assumes that a socket on :: also
+// receives IPv4 packets, as is usual.
 func (s Socket) Receives(key balancer.Key) bool {
 	on := s.At.Addr
 	meets := on == key.Addr || on.IsUnspecified() && (on.Is6() || key.Addr.Is4())
 	return meets && key.Port.Contains(s.At.Port.First()) && s.At.Proto == key.Proto
 }
 
-// Folder is the directory of Files.
+// Folder is the directory that contains the [Files].
 const Folder = "/proc/thread-self/net/"
 
 // File is one of the kernel's lists of sockets.
 type File struct {
 	Name  string
 	Proto balancer.Protocol
-	// state is the state of sockets that wait for clients (the kernel's include/net/tcp_states.h).
-	// It is TCP_LISTEN or, for UDP sockets that are not connected, TCP_CLOSE.
+	// state is the hexadecimal state of sockets that wait for clients (see the kernel's
+	// include/net/tcp_states.h): TCP_LISTEN or, for UDP sockets that are not connected, TCP_CLOSE.
 	state string
 }
 
-// Files returns the kernel's lists.
+// Files returns the kernel's lists of TCP and UDP sockets.
 func Files() []File {
 	return []File{{"tcp", balancer.TCP, "0A"}, {"tcp6", balancer.TCP, "0A"}, {"udp", balancer.UDP, "07"}, {"udp6", balancer.UDP, "07"}}
 }
 
-// In returns the sockets in the text of a file that wait for clients. The kernel lists TCP's
-// listening sockets first, and In stops after them, because a proxy has many other sockets.
+// In returns the sockets that wait for clients. text is the content of the file. The kernel lists
+// TCP's listening sockets first, and In stops after them, because a proxy has many other sockets.
 func (f File) In(text io.Reader) (all []Socket) {
 	lines := bufio.NewScanner(text)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
 		switch {
-		case len(words) < 10, words[0] == "sl": // the heading
+		case len(words) < 10, words[0] == "sl": // the heading, or an unknown line
 			continue
 		case words[3] != f.state && f.Proto == balancer.TCP:
 			return all
@@ -67,8 +67,8 @@ func (f File) In(text io.Reader) (all []Socket) {
 	return all
 }
 
-// parse parses an address and port in the kernel's form: hexadecimal words of 32 bits in the host's
-// byte order, and the port.
+// parse parses an address and a port in the kernel's form. Both are hexadecimal. The address
+// consists of 32-bit words in the host's byte order.
 func parse(text string) (netip.AddrPort, bool) {
 	address, port, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(address)
@@ -79,16 +79,16 @@ func parse(text string) (netip.AddrPort, bool) {
 	for i := 0; i < len(raw); i += 4 {
 		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
 	}
-	a, _ := netip.AddrFromSlice(raw) // it has the length of an address
+	a, _ := netip.AddrFromSlice(raw) // raw has the length of an address
 	return netip.AddrPortFrom(a.Unmap(), uint16(n)), true
 }
 
 // All returns all sockets of this network namespace that wait for clients.
 func All() (all []Socket) {
 	for _, f := range Files() {
-		if text, err := os.Open(Folder + f.Name); err == nil { // IPv6 may be off
+		if text, err := os.Open(Folder + f.Name); err == nil { // the file is missing if IPv6 is off
 			all = append(all, f.In(text)...)
-			_ = text.Close() // it was only read
+			_ = text.Close() // the file was only read
 		}
 	}
 	return all
@@ -97,7 +97,7 @@ func All() (all []Socket) {
 // Own returns the inodes of the sockets of this process.
 func Own() map[string]bool {
 	own := map[string]bool{}
-	descriptors, _ := os.ReadDir("/proc/self/fd") // systems without it have no sockets to distinguish
+	descriptors, _ := os.ReadDir("/proc/self/fd") // systems without /proc list no sockets anyway
 	for _, d := range descriptors {
 		if inode, ok := strings.CutPrefix(target("/proc/self/fd/"+d.Name()), "socket:["); ok {
 			own[strings.TrimSuffix(inode, "]")] = true
@@ -106,11 +106,11 @@ func Own() map[string]bool {
 	return own
 }
 
-// Owners returns the name of the program that owns each socket, by inode, for all visible
-// processes.
+// Owners maps each socket's inode to the name of the program that owns it. It omits sockets of
+// processes that this process can't inspect.
 func Owners() map[string]string {
 	owners := map[string]string{}
-	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for bad patterns
+	descriptors, _ := filepath.Glob("/proc/[0-9]*/fd/*") // fails only for invalid patterns
 	for _, d := range descriptors {
 		inode, ok := strings.CutPrefix(target(d), "socket:[")
 		if !ok {
@@ -124,7 +124,7 @@ func Owners() map[string]string {
 	return owners
 }
 
-// target returns the target of a link, or "" if it can't be read.
+// target returns the target of a symbolic link, or "" if the link can't be read.
 func target(link string) string {
 	to, _ := os.Readlink(link) // the descriptor may have been closed
 	return to

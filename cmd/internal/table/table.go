@@ -9,13 +9,13 @@ import (
 // Column is one column of a table.
 type Column struct {
 	Title string
-	// Wide columns are only shown in the wide form.
+	// Wide hides the column except in the wide form.
 	Wide bool
 	// Skip hides the column in every form.
 	Skip bool
 	// Right aligns cells to the right, for numbers.
 	Right bool
-	// Style returns the style of a cell with this text. If nil, cells are plain.
+	// Style returns the style of a cell, given its text. If nil, cells are plain.
 	Style func(text string) Style
 }
 
@@ -25,12 +25,12 @@ func (c *Column) shown(form Form) bool { return !c.Skip && (form.Wide || !c.Wide
 type Form struct {
 	// Wide also shows the wide columns.
 	Wide bool
-	// Color writes styles as terminal colours.
+	// Color shows the styles of cells, as terminal escape sequences.
 	Color bool
-	// Width is the maximum number of columns of a line, or 0 if there is no limit. In longer lines,
-	// the widest cells are cut, except numbers. The last cell is cut at its end. Other cells are
-	// cut in the middle, because long names often differ only at their ends. If too little of the
-	// cells would remain, nothing is cut.
+	// Width is the maximum number of columns of a line, or 0 if there is no limit. If lines would
+	// be longer, cells in the widest columns are cut, except in columns aligned to the right. The
+	// last cell of a line is cut at its end. Other cells are cut in the middle, because long names
+	// often differ only at their ends. If the cells would become too short, nothing is cut.
 	Width int
 }
 
@@ -45,8 +45,8 @@ type Table struct {
 // New returns an empty table with these columns.
 func New(columns ...Column) *Table { return &Table{columns: columns} }
 
-// Row adds a row: a cell for each column, including wide columns. An empty cell shows as "-". It
-// panics on any other number of cells.
+// Row adds a row, which must have a cell for each column, including hidden columns. An empty cell
+// is printed as "-". Row panics if the number of cells is wrong.
 func (t *Table) Row(cells ...string) {
 	if len(cells) != len(t.columns) {
 		panic("table: a row needs a cell for each column")
@@ -60,13 +60,13 @@ func (t *Table) Row(cells ...string) {
 	t.rows = append(t.rows, row)
 }
 
-// Len returns the number of rows.
+// Len returns the number of rows that Part has not yet dropped.
 func (t *Table) Len() int { return len(t.rows) }
 
 // gap separates columns.
 const gap = "  "
 
-// Part returns the text of the rows added so far, and drops them, so a long table can be printed in
+// Part returns the text of the current rows and drops the rows, so a long table can be printed in
 // parts. Only the first part has titles. Columns are at least as wide as in the previous part.
 func (t *Table) Part(form Form) string {
 	text := t.Text(form)
@@ -74,7 +74,7 @@ func (t *Table) Part(form Form) string {
 	return text
 }
 
-// Text returns the table with its titles, a line for each row.
+// Text returns the table: a line with the titles, and a line for each row.
 func (t *Table) Text(form Form) string {
 	widths := t.fit(t.widths(), form)
 	var b strings.Builder
@@ -104,8 +104,8 @@ func (t *Table) widths() []int {
 	return widths
 }
 
-// fit returns the widths of the columns in this form. If a line would be too long, it shrinks the
-// widest columns.
+// fit returns the widths at which columns are printed. If lines would be longer than form.Width, it
+// reduces the widths of the widest columns.
 func (t *Table) fit(widths []int, form Form) []int {
 	if form.Width == 0 {
 		return widths
@@ -128,7 +128,7 @@ func (t *Table) fit(widths []int, form Form) []int {
 	return widths
 }
 
-// line writes one row. It writes spaces only before text, so no line ends in spaces.
+// line writes one row. It writes spaces only before the next cell, so no line ends in spaces.
 func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) {
 	pending := 0
 	first := true
@@ -162,7 +162,7 @@ func (t *Table) line(b *strings.Builder, row []string, widths []int, form Form) 
 	b.WriteByte('\n')
 }
 
-// shortest is the minimum width of a cut cell.
+// shortest is the minimum width to which a column is reduced.
 const shortest = 10
 
 // last returns the index of the last column that is shown.
@@ -175,7 +175,8 @@ func (t *Table) last(form Form) int {
 	return 0
 }
 
-// Line replaces control characters with spaces, because foreign text must not control the terminal.
+// Line replaces control characters with spaces, so text from other sources can't control the
+// terminal.
 func Line(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

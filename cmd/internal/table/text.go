@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Style is the colour or weight of a text on a terminal.
+// Style is the colour or weight of text on a terminal.
 type Style string
 
 // These are the styles. The zero value is plain text.
@@ -27,13 +27,13 @@ func Paint(text string, s Style) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// Width returns the number of columns of text on a terminal. Combining marks have none, wide
-// letters of East Asia and pictures have two, and all other characters have one.
+// Width returns the number of columns that text needs on a terminal. A combining mark needs none, a
+// wide East Asian character or a pictograph needs two, and any other character needs one.
 func Width(text string) int {
 	n := 0
 	for _, r := range text {
 		switch {
-		case r < utf8.RuneSelf: // faster than a search of the tables
+		case r < utf8.RuneSelf: // faster than searching the Unicode tables
 			n++
 		case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),

@@ -11,14 +11,14 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Fields lists the fields of a definition in the order of output: vips, ports and endpoints, then
-// the others, then health.
+// Fields returns the names of a definition's fields in the order for output: vips, ports and
+// endpoints, then the other fields, then health.
 func Fields(definition map[string]any) []string {
 	return inOrder(definition, []string{"vips", "ports", "endpoints"}, []string{"health"})
 }
 
-// inOrder lists the keys that have a value: the keys in first, then the others, then the keys in
-// last.
+// inOrder returns the table's keys with a value: the keys in first, then the other keys in
+// alphabetical order, then the keys in last.
 func inOrder(table map[string]any, first, last []string) []string {
 	var keys []string
 	for key, value := range table {
@@ -36,14 +36,14 @@ func inOrder(table map[string]any, first, last []string) []string {
 	return keys
 }
 
-// Value formats a value decoded from JSON. A list of several tables has one table per line, each
-// after indent. If indent is "", everything is on one line.
+// Value formats a value that was decoded from JSON. A list of several tables gets a line for each
+// table, which starts with indent. If indent is "", everything is on one line.
 func Value(v any, indent string) string {
 	switch v := v.(type) {
 	case string:
 		return Quote(v)
 	case float64:
-		// JSON has one kind of number, but definitions have integers.
+		// JSON numbers are decoded as float64, but definitions need integers.
 		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 			return strconv.FormatInt(int64(v), 10)
 		}
@@ -71,7 +71,7 @@ func list(values []any, indent string) string {
 	return "[" + strings.Join(parts, ", ") + "]"
 }
 
-// table formats an inline table. Keys that identify an entry come first.
+// table formats an inline table. Keys that identify it, such as name and address, are first.
 func table(t map[string]any) string {
 	keys := inOrder(t, []string{"type", "name", "address", "port", "protocol", "send", "send_hex"}, nil)
 	if len(keys) == 0 {
@@ -84,12 +84,12 @@ func table(t map[string]any) string {
 	return "{ " + strings.Join(parts, ", ") + " }"
 }
 
-// Key formats a key, in quotes if TOML needs them.
+// Key formats a key. It adds quotes if TOML requires them.
 func Key(key string) string { return toml.Key{key}.String() }
 
 // Quote formats a string in quotes. TOML has fewer escapes than Go.
 func Quote(text string) string {
-	text = strings.ToValidUTF8(text, "\uFFFD") // a file may have another encoding
+	text = strings.ToValidUTF8(text, "\uFFFD") // text from a file may have another encoding
 	if key := Key(text); key != text {
 		return key
 	}

@@ -11,7 +11,8 @@ import (
 // Header is the name of W3C's traceparent header, which names the parent span of a request.
 const Header = "traceparent"
 
-// Within returns ctx inside the span that a traceparent names, or ctx itself if it names none.
+// Within returns a copy of ctx whose parent span is the span that a traceparent names. If it names
+// none, Within returns ctx itself.
 func Within(ctx context.Context, parent string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{Header: parent})
 }
@@ -23,9 +24,9 @@ func Parent(ctx context.Context) string {
 	return carrier[Header]
 }
 
-// Command starts the span of a vipctl command inside parent, a traceparent. If parent is "", the
-// trace starts here. The caller must call end with the command's error. It waits up to two seconds
-// until the span is sent. Without an endpoint, no span is started.
+// Command starts the span of a vipctl command. parent is the traceparent of the parent span. If it
+// is "", a new trace starts. The caller must call end with the command's error. end waits up to two
+// seconds until the span is sent. If o has no endpoint, Command starts no span.
 func Command(ctx context.Context, o Options, name, parent string) (inside context.Context, end func(error)) {
 	ctx = Within(ctx, parent)
 	if o.Endpoint == "" {
@@ -44,12 +45,13 @@ func Command(ctx context.Context, o Options, name, parent string) (inside contex
 		span.End()
 		ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandTime)
 		defer cancel()
-		_ = t.provider.Shutdown(ending) // an unreachable receiver misses the span
+		_ = t.provider.Shutdown(ending) // if the receiver is unreachable, the span is lost
 	}
 }
 
-// Reload starts the span of a reload inside ctx's span. The caller must call end. Changes of the
-// store that are compiled before the end are part of the span. A nil Tracer traces nothing.
+// Reload starts the span of a reload inside ctx's span. The caller must call end with the reload's
+// error. Changes to the store that are compiled before that belong to the span. A nil Tracer traces
+// nothing.
 func (t *Tracer) Reload(ctx context.Context) (end func(error)) {
 	if t == nil {
 		return func(error) {}
@@ -71,12 +73,12 @@ func (t *Tracer) setReload(is trace.SpanContext) {
 	t.reload = is
 }
 
-// commands returns the parent of a change's trace: the newest command that caused the change.
-// others holds links to the other commands. Without a command, the parent is the reload that
-// includes the change, or no span.
+// commands returns a context with the parent span of a change. The parent is the newest command
+// that caused the change. If there is none, it is the reload that includes the change, or no span.
+// others holds links to the other commands that caused the change.
 func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (parent context.Context, others []trace.Link) {
 	parent = context.Background()
-	after := c.Before.Revision.Store // 0 at the start: earlier writes are not traced
+	after := c.Before.Revision.Store // 0 when vipd starts; earlier changes are not traced
 	if t.o.Commands != nil && !c.Seen.IsZero() && after > 0 && c.Snapshot.Revision > after && ctx.Err() == nil {
 		asking, cancel := context.WithTimeout(ctx, commandTime)
 		defer cancel()

@@ -35,10 +35,10 @@ type Options struct {
 	Log      *slog.Logger
 }
 
-// Commands reads the traces that commands have stored. etcd.Store implements it.
+// Commands reads the traceparents that commands have stored in etcd.
 type Commands interface {
-	// Traces returns the traces of changes of these services between two revisions, starting with
-	// the newest.
+	// Traces returns the traceparents of changes to these services. The changes are newer than the
+	// revision after, up to the revision until. The newest is first.
 	Traces(ctx context.Context, services []string, after, until int64) ([]string, error)
 	Close() error
 }
@@ -51,27 +51,26 @@ type Tracer struct {
 	carried  chan carried // the input of Run
 
 	mu      sync.Mutex
-	pending []*Compile        // compiled, but not yet part of a round; newest last
+	pending []*Compile        // compiled, but not yet applied by a round; newest last
 	reload  trace.SpanContext // span of the running reload; invalid if there is none
 
-	// failed is the trace of the last change that could not be applied completely. It is invalid if
+	// failed is the span of the last change that could not be applied completely. It is invalid if
 	// there is none. Run owns it.
 	failed trace.SpanContext
 }
 
-// carried is a round of the engine with its changes.
+// carried is a round of the engine with the changes that it applied.
 type carried struct {
 	round   *dataplane.Round
 	changes []*Compile
 }
 
 const (
-	// sendEvery is the interval at which spans are sent. sendTime is the maximum time for sending
-	// them.
+	// sendEvery is the interval at which spans are sent. sendTime is the timeout for sending them.
 	sendEvery = time.Second
 	sendTime  = 5 * time.Second
-	// commandTime is the maximum time for etcd to return a change's command, and for the receiver
-	// to accept a command's span.
+	// commandTime is the timeout for reading a change's commands from etcd, and for sending a
+	// command's span.
 	commandTime = 2 * time.Second
 	// maxPending is the maximum number of changes that wait for a round of the engine.
 	maxPending = 100
@@ -79,7 +78,7 @@ const (
 	named = 10
 )
 
-// New returns a Tracer of vipd. It connects only when it has spans to send.
+// New returns a Tracer for vipd. It connects to the receiver only when it has spans to send.
 func New(o Options) (*Tracer, error) { return newTracer(o, "vipd") }
 
 func newTracer(o Options, program string) (*Tracer, error) {
@@ -99,8 +98,8 @@ func newTracer(o Options, program string) (*Tracer, error) {
 	return t, nil
 }
 
-// Run creates the traces. After ctx ends, it sends the remaining spans, for at most sendTime, and
-// returns.
+// Run creates and sends traces until ctx ends. It then sends the remaining spans, for at most
+// sendTime.
 func (t *Tracer) Run(ctx context.Context) {
 	for ended := false; !ended; {
 		select {
@@ -115,27 +114,28 @@ func (t *Tracer) Run(ctx context.Context) {
 		t.makeTraces(ctx, &c)
 	}
 	if t.o.Commands != nil {
-		_ = t.o.Commands.Close() // all requests to it have ended
+		_ = t.o.Commands.Close() // no request is running
 	}
 	ending, cancel := context.WithTimeout(context.Background(), sendTime)
 	defer cancel()
-	_ = t.provider.Shutdown(ending) // an unreachable receiver misses the last spans
+	_ = t.provider.Shutdown(ending) // if the receiver is unreachable, the last spans are lost
 }
 
-// Compile is a compilation of a new desired state, for [Tracer.Compiled].
+// Compile describes how a new desired state was compiled, for [Tracer.Compiled].
 type Compile struct {
 	Snapshot *store.Snapshot
-	// Seen is the time when the snapshot was published. It is zero if the store did not change, but
-	// for example the health of an endpoint or a drain.
+	// Seen is the time when the store published the snapshot. It is zero if the store did not
+	// change, but for example an endpoint's health did.
 	Seen         time.Time
 	Began, Ended time.Time
 	// Before and Desired are the previous and the new desired state.
 	Before, Desired balancer.Desired
 
-	reload trace.SpanContext // the reload that includes it; invalid if there is none
+	reload trace.SpanContext // span of the reload that includes it; invalid if there is none
 }
 
-// Compiled adds a new desired state, which waits for a round of the engine.
+// Compiled records a new desired state. It waits for a round of the engine that applies it. States
+// that change nothing are ignored.
 func (t *Tracer) Compiled(c *Compile) {
 	if c.Before.Frontends == c.Desired.Frontends && c.Seen.IsZero() {
 		return
@@ -153,7 +153,8 @@ func (t *Tracer) Compiled(c *Compile) {
 	t.pending = append(t.pending, c)
 }
 
-// Round adds a round of the engine, with the changes that it applied. It never blocks.
+// Round records a round of the engine, together with the waiting changes that it applied. It never
+// blocks.
 func (t *Tracer) Round(r *dataplane.Round) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,11 +171,12 @@ func (t *Tracer) Round(r *dataplane.Round) {
 	t.pending = slices.Delete(t.pending, 0, last+1)
 	select {
 	case t.carried <- c:
-	default: // drop the round: etcd has not returned commands for minutes
+	default: // drop the round, because etcd has not answered for minutes
 	}
 }
 
-// makeTraces creates the traces of a round's changes.
+// makeTraces creates a trace for each change of a round. If there is none, it creates a trace of
+// the round itself.
 func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	for i, c := range of.changes {
 		t.change(ctx, c, of.round, i == len(of.changes)-1)
@@ -184,8 +186,8 @@ func (t *Tracer) makeTraces(ctx context.Context, of *carried) {
 	}
 }
 
-// change creates the trace of a change. own reports whether the round was for this change.
-// Otherwise a later change overtook it, and only the later change's trace has the round's spans.
+// change creates the trace of a change. own reports whether it is the latest change of the round.
+// Only that change's trace contains the round's spans.
 func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own bool) {
 	began := c.Began
 	for _, earlier := range []time.Time{c.Seen, c.Snapshot.Began} {
@@ -209,7 +211,7 @@ func (t *Tracer) change(ctx context.Context, c *Compile, r *dataplane.Round, own
 	t.end(root, r, own)
 }
 
-// again creates the trace of a round without a new change, such as a retry or a repair.
+// again creates the trace of a round that applied no new change, such as a retry or a repair.
 func (t *Tracer) again(r *dataplane.Round) {
 	options := []trace.SpanStartOption{trace.WithTimestamp(r.Began), trace.WithNewRoot(), trace.WithAttributes(attribute.String("vipd.cause", "repair"))}
 	if t.failed.IsValid() {
@@ -223,8 +225,8 @@ func (t *Tracer) again(r *dataplane.Round) {
 	}
 }
 
-// end ends a trace with the round. If the round failed, end remembers the trace of its last change
-// for retries.
+// end ends the span root, with the error of the round. If own, end also sets failed, to which the
+// traces of retries link: root if the round failed, and otherwise none.
 func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	if r.Err != nil {
 		root.SetStatus(codes.Error, r.Err.Error())
@@ -238,7 +240,7 @@ func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	root.End(trace.WithTimestamp(r.Ended))
 }
 
-// round creates the spans of a round.
+// round creates the spans of a round and its steps.
 func (t *Tracer) round(ctx context.Context, r *dataplane.Round) {
 	ctx, engine := t.tracer.Start(ctx, "engine", trace.WithTimestamp(r.Began),
 		trace.WithAttributes(attribute.Bool("vipd.full", r.Full), attribute.Int("vipd.frontends.changed", r.Changes)))
@@ -266,7 +268,7 @@ func (t *Tracer) span(ctx context.Context, name string, began, ended time.Time, 
 	span.End(trace.WithTimestamp(ended))
 }
 
-// cause describes the change.
+// cause returns "store" if the store has changed, and otherwise "node".
 func cause(c *Compile) string {
 	if c.Seen.IsZero() {
 		return "node"
@@ -274,8 +276,8 @@ func cause(c *Compile) string {
 	return "store"
 }
 
-// changedServices returns the names of the first services whose frontends a change affects, and the
-// number of all affected frontends.
+// changedServices returns the names of at most named services whose frontends a change affects, and
+// the number of all affected frontends.
 func changedServices(c *Compile) (names []string, frontends int) {
 	all := map[string]bool{}
 	for _, d := range snap.Diff(c.Before.Frontends, c.Desired.Frontends) {

@@ -6,8 +6,7 @@ import (
 	"runtime/debug"
 )
 
-// Version is the release. It is a variable because the linker sets it (-X). No other code writes
-// it.
+// Version is the version of the release. It is a variable only because the linker sets it (-X).
 var Version = "dev"
 
 // Info identifies a build.
@@ -16,7 +15,7 @@ type Info struct {
 	// Commit is the revision of the source, with "-dirty" if the source was changed, or "" if it is
 	// unknown.
 	Commit string `json:"commit,omitempty"`
-	// Go is the toolchain's version, and Platform is OS/ARCH.
+	// Go is the version of Go. Platform has the form OS/ARCH.
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -43,7 +42,7 @@ func Current() Info {
 	return info
 }
 
-// String formats the build in one line.
+// String returns the details of the build in one line.
 func (i Info) String() string {
 	commit := cmp.Or(i.Commit, "unknown")
 	return i.Version + ", commit " + commit + ", " + i.Go + ", " + i.Platform

@@ -1,3 +1,2 @@
-// Package wording formats counts, verbs and lists for sentences. Callers write the sentences
-// themselves.
+// Package wording formats the parts of sentences that depend on a number or a list.
 package wording

@@ -14,7 +14,7 @@ func Count[N int | int64 | uint64](n N, what string) string {
 	return strconv.FormatInt(int64(n), 10) + " " + what + "s"
 }
 
-// Be returns the verb for n objects: "is" or "are".
+// Be returns the form of "be" for n objects: "is" or "are".
 func Be(n int) string {
 	if n == 1 {
 		return "is"
@@ -22,7 +22,7 @@ func Be(n int) string {
 	return "are"
 }
 
-// Do returns the auxiliary verb for n objects: "does" or "do".
+// Do returns the form of "do" for n objects: "does" or "do".
 func Do(n int) string {
 	if n == 1 {
 		return "does"
@@ -30,7 +30,8 @@ func Do(n int) string {
 	return "do"
 }
 
-// List joins the elements, such as "a, b and c". word is the word before the last element.
+// List joins the elements of a list, such as "a, b and c". word is the conjunction before the last
+// element.
 func List(all []string, word string) string {
 	last := len(all) - 1
 	if last < 1 {
@@ -39,8 +40,8 @@ func List(all []string, word string) string {
 	return strings.Join(all[:last], ", ") + " " + word + " " + all[last]
 }
 
-// Some formats a list as "a, b and 5 more" if it has more than limit elements, and as "none" if it
-// is empty.
+// Some joins the elements of a list with commas. If there are more than limit, it returns the first
+// elements and a count, such as "a, b and 5 more". If there are none, it returns "none".
 func Some(all []string, limit int) string {
 	switch more := len(all) - limit; {
 	case len(all) == 0:
