@@ -1,12 +1,13 @@
-// Package packaging contains the scripts for the .deb and .rpm packages, which "make package"
-// builds into build/packages.
+// Package packaging contains the scripts that build the .deb and .rpm packages, and their tests.
+// "make package" writes the packages to build/packages.
 //
-//	version     the version of the tree, from its tags, and how packages write it
-//	build       compiles, writes manual pages and completions, and calls nfpm, whose version test/nfpm.mod pins
-//	nfpm.yaml   what is in the packages
-//	deb, rpm    the scripts that the package managers call
-//	man         the generator of the manual pages
+//	version     prints the version of the tree: the last tag, and the commits since then
+//	build       compiles, writes manual pages and completions, and runs nfpm (its version is in test/nfpm.mod)
+//	nfpm.yaml   lists the contents of the packages
+//	deb, rpm    contain the scripts that the package managers run
+//	man         generates the manual pages
 //
-// The same commit makes the same bytes. The tests here look at the files; "make package-test"
-// installs, upgrades, downgrades, removes and purges packages on a machine of test/systemd.
+// Builds of the same commit are identical. The tests here check the files and the built packages.
+// "make package-test" installs, upgrades, downgrades, removes and purges packages on a virtual
+// machine (test/systemd).
 package packaging

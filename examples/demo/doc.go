@@ -1,8 +1,9 @@
-// Demo shows vipd at work on this machine, through the real programs and without root:
+// Demo shows vipd at work on this machine. It runs the real programs and needs no root:
 //
-//	demo run     three servers behind the VIPs of examples/quickstart.toml, until Ctrl-C
-//	demo tour    what happens to traffic when servers die, drain and come back and when the configuration changes or
-//	             breaks; every claim is checked, and the exit code is 1 if one does not hold
+//	demo run     serves three servers behind the VIPs of examples/quickstart.toml, until Ctrl-C
+//	demo tour    shows traffic while servers die, drain and return, and while the configuration changes or has mistakes;
+//	             it checks each claim, and exits with code 1 if one does not hold
 //
-// It finds vipd, vipctl and echo next to itself, and the examples in the folder above.
+// The programs vipd, vipctl and echo must be in the same directory as demo, and the directory
+// examples next to that directory.
 package main

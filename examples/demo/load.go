@@ -11,7 +11,7 @@ import (
 )
 
 // load represents clients that repeatedly request the same URL. Each request uses a new connection
-// and is not retried, so a failure here would be a failure for a user.
+// and is not retried, so a user would also see each failure.
 type load struct {
 	url     string
 	cancel  context.CancelFunc
@@ -22,13 +22,13 @@ type load struct {
 	failures []string
 }
 
-// tally has the results of a load.
+// tally holds the results of a load.
 type tally struct {
 	answers  map[string]int
 	failures []string
 }
 
-// total returns the number of answers of all servers.
+// total returns the number of answers from all servers.
 func (t tally) total() (n int) {
 	for _, count := range t.answers {
 		n += count
@@ -46,21 +46,20 @@ func (l *load) count(server string, err error) {
 	}
 }
 
-// sofar returns the results so far.
 func (l *load) sofar() tally {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return tally{maps.Clone(l.answers), append([]string(nil), l.failures...)}
 }
 
-// stop lets every client finish its request, and returns the results.
+// stop stops the clients after their current requests, and returns the results.
 func (l *load) stop() tally {
 	l.cancel()
 	l.clients.Wait()
 	return l.sofar()
 }
 
-// fetch sends one request on a new connection, and returns the name of the server.
+// fetch sends one request on a new connection, and returns the name of the server that answered.
 func fetch(url string) (string, error) {
 	transport := &http.Transport{DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()

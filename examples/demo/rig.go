@@ -14,8 +14,8 @@ import (
 	"vipd/examples/process"
 )
 
-// patience is the time limit of immediate reactions on a slow machine. A server that was down for
-// some seconds may also be ejected for half a minute.
+// patience is the time limit for each step on a slow machine. It is long because a server that was
+// down for some seconds may be ejected for half a minute.
 const patience = 2 * time.Minute
 
 // rig runs the programs of one demonstration.
@@ -25,7 +25,7 @@ type rig struct {
 	started []*process.Process
 }
 
-// newRig finds the programs next to this one.
+// newRig finds the programs in the directory of this program.
 func newRig(socket string) (*rig, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -42,7 +42,7 @@ func newRig(socket string) (*rig, error) {
 
 func (r *rig) program(name string) string { return filepath.Join(r.bin, name) }
 
-// start runs one of the programs in the background, until end.
+// start starts one of the programs, which runs until end.
 func (r *rig) start(tee io.Writer, name string, args ...string) (*process.Process, error) {
 	p, err := process.Start(tee, exec.Command(r.program(name), args...))
 	if err == nil {
@@ -82,7 +82,7 @@ func (r *rig) vipd(ctx context.Context, tee io.Writer, config string) (*process.
 	})
 }
 
-// vipctl runs a command of vipctl and returns its output.
+// vipctl runs vipctl with args and returns its output.
 func (r *rig) vipctl(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, r.program("vipctl"), append([]string{"--socket", r.socket}, args...)...).CombinedOutput()
 	if err != nil {
@@ -91,7 +91,7 @@ func (r *rig) vipctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// ask runs a command of vipctl that reads, and decodes its answer.
+// ask runs vipctl with args, and decodes the JSON output into answer.
 func (r *rig) ask(ctx context.Context, answer any, args ...string) error {
 	out, err := r.vipctl(ctx, append(args, "-o", "json")...)
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *rig) end() error {
 	for i := len(r.started) - 1; i >= 0; i-- {
 		p := r.started[i]
 		select {
-		case <-p.Done(): // the program has already ended, which its user has reported
+		case <-p.Done(): // the program has already ended, and the caller has reported that
 		default:
 			failures = append(failures, p.Stop(patience))
 		}

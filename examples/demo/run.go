@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// run serves examples/quickstart.toml until ctx ends.
+// run runs vipd with examples/quickstart.toml, and its three servers, until ctx ends.
 func run(ctx context.Context) (err error) {
 	r, err := newRig("")
 	if err != nil {
@@ -68,7 +68,7 @@ vipd serves examples/quickstart.toml. In another terminal:
 Edit examples/quickstart.toml while it runs: vipd takes the change by itself. Ctrl-C here ends everything.
 `
 
-// quickstartPortsFree returns an error if other programs use ports of the quickstart.
+// quickstartPortsFree returns an error if other programs use ports that the quickstart needs.
 func quickstartPortsFree() error {
 	needed := []string{"tcp 127.10.0.1:8080", "tcp 127.10.0.1:7000", "udp 127.10.0.1:7000", "tcp 127.0.0.1:9890"}
 	for i := range 3 {
@@ -89,7 +89,8 @@ func quickstartPortsFree() error {
 	return nil
 }
 
-// tryBind listens at an address such as "udp 127.0.0.1:7000" for a moment.
+// tryBind briefly listens on an address such as "udp 127.0.0.1:7000", and returns an error if that
+// fails.
 func tryBind(place string) (err error) {
 	var l io.Closer
 	if network, address, _ := strings.Cut(place, " "); network == "udp" {

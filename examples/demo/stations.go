@@ -13,7 +13,8 @@ func (t *tourist) spread() {
 	t.claim(seen["a"] == 100 && seen["b"] == 100 && seen["c"] == 100, "300 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// death kills a server during requests. Only the connections that it had accepted may fail.
+// death kills a server under load and starts it again. Only requests on connections that it had
+// accepted may fail.
 func (t *tourist) death() {
 	t.say("\n2. server b is killed (kill -9) while %d clients ask, and comes back", clients)
 	before, given := t.accepted("b"), t.endpoint("b")
@@ -23,7 +24,7 @@ func (t *tourist) death() {
 	t.answering(l, "a", 200)
 	seen := l.stop()
 	after, now := t.accepted("b"), t.endpoint("b")
-	// A connection that the kernel had accepted for b, but b itself had not, dies with it too.
+	// A connection also fails if the kernel had accepted it for b, but b itself had not.
 	accepted := after - before
 	queued := max(0, now.Connections-given.Connections-accepted)
 	lost := accepted - seen.answers["b"]
@@ -43,7 +44,7 @@ func (t *tourist) death() {
 	t.noFailures(seen)
 }
 
-// drained drains a busy server. No client may see a failure.
+// drained drains a busy server, restarts it and ends the drain. No request may fail.
 func (t *tourist) drained() {
 	t.say("\n3. server b is drained while %d clients ask for slow answers", clients)
 	l := t.startLoad("/slow?ms=200")
@@ -66,7 +67,8 @@ func (t *tourist) drained() {
 	t.noFailures(l.stop())
 }
 
-// reloaded changes the file under load. The change must apply without a command.
+// reloaded changes the configuration under load. vipd must apply the change without a command, and
+// no request may fail.
 func (t *tourist) reloaded() {
 	t.say("\n4. the file changes: a gets weight 3, c is removed")
 	text := strings.Replace(tourConfig, "address = \"127.10.9.11\"", "address = \"127.10.9.11\"\nweight = 3", 1)
@@ -83,14 +85,15 @@ func (t *tourist) reloaded() {
 			}
 		}
 		err := t.ask(t.ctx, &status, "status")
-		return status.Endpoints == 2 && status.Sync.Applied == status.Sync.Wanted && status.Sync.Pending == 0, err // the configuration is in effect
+		return status.Endpoints == 2 && status.Sync.Applied == status.Sync.Wanted && status.Sync.Pending == 0, err // the new configuration is applied
 	})
 	t.noFailures(l.stop())
 	seen := t.fetch(400)
 	t.claim(seen["a"] == 300 && seen["b"] == 100, "400 requests: a %d, b %d, c %d", seen["a"], seen["b"], seen["c"])
 }
 
-// brokenFile writes a mistake into the file. vipd must report the mistake, and no request may fail.
+// brokenFile writes two mistakes into the configuration. vipd must report both, and no request may
+// fail.
 func (t *tourist) brokenFile() {
 	t.say("\n5. the file breaks: weigth = 3, ports = [{ port = 80800 }]")
 	text := strings.Replace(tourConfig, "address = \"127.10.9.11\"", "address = \"127.10.9.11\"\nweigth = 3", 1)
@@ -118,7 +121,7 @@ func (t *tourist) brokenFile() {
 	t.claim(err == nil, "after a fix of the file, vipctl reload succeeds%s", why)
 }
 
-// lineOf returns the place of a word in the configuration, in vipd's form.
+// lineOf returns the place of a word in the configuration as vipd reports it: vipd.toml:LINE.
 func lineOf(text, word string) string {
 	before, _, _ := strings.Cut(text, word)
 	return fmt.Sprintf("vipd.toml:%d", 1+strings.Count(before, "\n"))

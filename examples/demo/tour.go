@@ -19,8 +19,8 @@ const (
 	clients = 8
 )
 
-// tourist runs a tour with three servers, a daemon, and a configuration that it changes. After the
-// first error it does nothing.
+// tourist runs a tour with three servers, a vipd and a configuration that the tour changes. After
+// the first error, its methods do nothing.
 type tourist struct {
 	*rig
 	ctx            context.Context
@@ -31,12 +31,12 @@ type tourist struct {
 	err            error
 }
 
-// serverAddress returns the listening address of a server, which is always local.
+// serverAddress returns the local address on which a server listens.
 func serverAddress(name string) string {
 	return map[string]string{"a": "127.10.9.11", "b": "127.10.9.12", "c": "127.10.9.13"}[name]
 }
 
-// tour runs all stations, and fails if any claim fails.
+// tour runs all stations. It returns an error if a step fails or a claim does not hold.
 func tour(ctx context.Context) (err error) {
 	folder, err := os.MkdirTemp("", "vipd-tour-")
 	if err != nil {
@@ -95,7 +95,7 @@ address = "127.10.9.12"
 address = "127.10.9.13"
 `
 
-// do runs a step, unless the tour has failed or must end.
+// do runs a step, unless an earlier step has failed or the tour's context has ended.
 func (t *tourist) do(step func() error) {
 	if t.err == nil {
 		t.err = t.ctx.Err()
@@ -111,7 +111,7 @@ func (t *tourist) say(format string, args ...any) {
 	}
 }
 
-// claim verifies a statement, and prints it with the observation.
+// claim prints a statement, and whether it holds.
 func (t *tourist) claim(holds bool, format string, args ...any) {
 	if t.err != nil {
 		return
@@ -125,7 +125,7 @@ func (t *tourist) claim(holds bool, format string, args ...any) {
 	t.say("  %-4s %s", mark, fmt.Sprintf(format, args...))
 }
 
-// noFailures verifies that every request was answered.
+// noFailures claims that no request failed.
 func (t *tourist) noFailures(seen tally) {
 	t.claim(len(seen.failures) == 0, "no request failed (%d answered, %d failed%s)", seen.total(), len(seen.failures), first(seen.failures))
 }
@@ -137,7 +137,7 @@ func first(failures []string) string {
 	return ", the first: " + failures[0]
 }
 
-// write replaces the configuration atomically, like an editor or a deployment.
+// write replaces the configuration file atomically, as editors and deployments do.
 func (t *tourist) write(text string) {
 	t.do(func() error {
 		next := t.config + ".next"
@@ -157,7 +157,7 @@ func (t *tourist) startServer(name string) {
 	})
 }
 
-// command runs a command of vipctl that must succeed.
+// command runs vipctl with args, and returns its output. The command must succeed.
 func (t *tourist) command(args ...string) (out string) {
 	t.do(func() (err error) {
 		out, err = t.vipctl(t.ctx, args...)
@@ -166,7 +166,8 @@ func (t *tourist) command(args ...string) (out string) {
 	return out
 }
 
-// accepted returns the server's own count of HTTP requests, which can also be read after its death.
+// accepted returns the number of HTTP requests that a server has accepted. It comes from the
+// server's file, so it can be read even after the server was killed.
 func (t *tourist) accepted(name string) (n int) {
 	t.do(func() error {
 		text, err := os.ReadFile(t.countFile(name))
@@ -181,7 +182,7 @@ func (t *tourist) accepted(name string) (n int) {
 	return n
 }
 
-// endpoint is vipctl's view of a server.
+// endpoint is an endpoint in the output of vipctl.
 type endpoint struct {
 	Address     string `json:"address"`
 	State       string `json:"state"`
@@ -205,7 +206,7 @@ func (t *tourist) endpoint(name string) (e endpoint) {
 	return e
 }
 
-// fetch sends a number of requests, and counts the answers of each server.
+// fetch sends requests one after another, and returns the number of answers from each server.
 func (t *tourist) fetch(times int) map[string]int {
 	seen := map[string]int{}
 	for range times {
@@ -218,7 +219,7 @@ func (t *tourist) fetch(times int) map[string]int {
 	return seen
 }
 
-// startLoad starts clients that send requests until stop.
+// startLoad starts clients that request the path until stop is called.
 func (t *tourist) startLoad(path string) *load {
 	ctx, cancel := context.WithCancel(t.ctx)
 	l := &load{url: "http://" + tourVIP + path, cancel: cancel, answers: map[string]int{}}
@@ -239,7 +240,7 @@ func (t *tourist) stopLoads() {
 	}
 }
 
-// answering waits until the load has n more answers from a server.
+// answering waits until the load has received n more answers from a server.
 func (t *tourist) answering(l *load, name string, n int) {
 	before := l.sofar().answers[name]
 	t.await(fmt.Sprintf("%s has answered %d more requests", name, n), func() (bool, error) {
@@ -247,7 +248,8 @@ func (t *tourist) answering(l *load, name string, n int) {
 	})
 }
 
-// await polls until check is true.
+// await calls check until it returns true. what describes the condition in the error after a
+// timeout.
 func (t *tourist) await(what string, check func() (bool, error)) {
 	t.do(func() error {
 		ctx, cancel := context.WithTimeout(t.ctx, patience)

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// counts has the counts of a server. With a file, each change is written before the answer, so the
-// file is correct even after a kill -9.
+// counts holds the counts of a server. If there is a file, each new count is written to it before
+// the server answers, so the file is correct even after kill -9.
 type counts struct {
 	mu   sync.Mutex
 	file io.WriterAt
@@ -16,13 +16,13 @@ type counts struct {
 	http, tcp, udp uint64
 }
 
-// add increments a field of c.
+// add increments field, which must be a field of c, and updates the file.
 func (c *counts) add(field *uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	*field++
 	if c.file != nil {
-		_, _ = io.WriteString(io.NewOffsetWriter(c.file, 0), c.textLocked()) // counting must not stop the server
+		_, _ = io.WriteString(io.NewOffsetWriter(c.file, 0), c.textLocked()) // an error must not stop the server
 	}
 }
 
@@ -32,8 +32,8 @@ func (c *counts) text() string {
 	return c.textLocked()
 }
 
-// textLocked returns one line; numbers only grow, so a later line always covers an earlier one in
-// the file.
+// textLocked returns the counts in one line. The line never becomes shorter, so it always
+// overwrites the previous line in the file.
 func (c *counts) textLocked() string {
 	return fmt.Sprintf("accepted http=%d tcp=%d udp=%d\n", c.http, c.tcp, c.udp)
 }

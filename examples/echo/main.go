@@ -24,11 +24,11 @@ func main() {
 	}
 }
 
-// run serves until ctx ends.
+// run parses args and serves until ctx ends. It then prints the counts to out.
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	var s server
 	flags := flag.NewFlagSet("echo", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // main prints mistakes once
+	flags.SetOutput(io.Discard) // main prints the error
 	flags.StringVar(&s.name, "name", "echo", "the `NAME` that answers carry")
 	flags.StringVar(&s.http, "http", "", "serve HTTP on `ADDRESS:PORT`")
 	flags.StringVar(&s.tcp, "tcp", "", "serve raw TCP on `ADDRESS:PORT`")

@@ -13,11 +13,11 @@ import (
 	"time"
 )
 
-// server answers with its name on up to three sockets.
+// server answers with its name over HTTP, TCP and UDP. An empty address turns a protocol off.
 type server struct {
 	name           string
 	http, tcp, udp string
-	// grace is the maximum time that serve waits for open connections at its end.
+	// grace is how long serve waits for open connections before it closes them.
 	grace  time.Duration
 	counts counts
 
@@ -25,7 +25,7 @@ type server struct {
 	udpConn                   net.PacketConn
 }
 
-// listen opens all sockets, or none.
+// listen opens the sockets. If one can't be opened, it closes the others.
 func (s *server) listen() (err error) {
 	defer func() {
 		if err != nil {
@@ -53,7 +53,8 @@ func (s *server) listen() (err error) {
 	return nil
 }
 
-// explain adds the remedy to an error of listening.
+// explain returns an error for a flag's address on which the server can't listen. It includes a fix
+// if another program uses the port.
 func explain(flag, address string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("--%s %s: another program has that port; end it or take another one", flag, address)
@@ -73,7 +74,8 @@ func (s *server) closeListeners() {
 	}
 }
 
-// serve answers until ctx ends, and then finishes open requests, for at most grace.
+// serve answers until ctx ends or a socket fails. It then waits for open requests, for at most
+// grace.
 func (s *server) serve(ctx context.Context) error {
 	var all sync.WaitGroup
 	failed := make(chan error, 3)
@@ -106,7 +108,7 @@ func (s *server) serve(ctx context.Context) error {
 		_ = web.Close()
 	}
 	s.closeListeners()
-	all.Wait() // the accept loops have ended, so conns gets no more connections
+	all.Wait() // after the accept loops have ended, conns does not grow
 	context.AfterFunc(last, cutAll)
 	conns.Wait()
 	return err
@@ -139,7 +141,8 @@ func (s *server) handler() http.Handler {
 	return mux
 }
 
-// serveTCP accepts until its listener is closed. Connections are closed when cut ends.
+// serveTCP serves TCP connections until the listener is closed. When cut ends, it closes
+// connections that are still open.
 func (s *server) serveTCP(cut context.Context, conns *sync.WaitGroup) error {
 	for {
 		conn, err := s.tcpListener.Accept()
@@ -160,7 +163,7 @@ func (s *server) serveTCP(cut context.Context, conns *sync.WaitGroup) error {
 	}
 }
 
-// serveUDP answers until its socket is closed.
+// serveUDP answers datagrams until the socket is closed.
 func (s *server) serveUDP() error {
 	buffer := make([]byte, 65535)
 	for {
@@ -173,6 +176,6 @@ func (s *server) serveUDP() error {
 		}
 		s.counts.add(&s.counts.udp)
 		answer := append([]byte(s.name+" "), buffer[:n]...)
-		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // an error means that the client has disconnected
+		_, _ = s.udpConn.WriteTo(answer[:min(len(answer), 65507)], client) // after an error, only this client lacks its answer
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// detach gives the program its own process group, and makes the kernel end it if its starter is
-// killed.
+// detach makes the program start in its own process group. The kernel kills the program if this
+// process dies.
 func detach(cmd *exec.Cmd) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -4,6 +4,6 @@ package process
 
 import "os/exec"
 
-// detach does nothing, because the demo runs only on Linux; elsewhere the package only has to
-// build.
+// detach does nothing. The demo runs only on Linux, and on other systems the package must only
+// compile.
 func detach(*exec.Cmd) {}

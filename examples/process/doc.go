@@ -1,3 +1,4 @@
 // Package process starts and ends programs, for the demo and for the tests of the examples. Each
-// runs in its own process group, so that Ctrl-C reaches only its starter. Its output is kept.
+// program runs in its own process group, so Ctrl-C reaches only the process that started it. The
+// program's output is kept.
 package process

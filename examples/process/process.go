@@ -23,7 +23,7 @@ type Process struct {
 	err  error
 }
 
-// Start runs a command. Its output is kept, and copied to tee unless that is nil.
+// Start starts a command. Its output is kept, and also written to tee if tee is not nil.
 func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 	p := &Process{name: cmd.Args[0], cmd: cmd, out: &output{tee: tee}, done: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = p.out, p.out
@@ -38,10 +38,11 @@ func Start(tee io.Writer, cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// Done is closed when the program has ended.
+// Done returns a channel that is closed when the program has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err returns how the program ended, once Done is closed; nil means exit code 0.
+// Err returns the error with which the program ended, or nil if its exit code was 0. Call it only
+// after Done is closed.
 func (p *Process) Err() error {
 	if p.err == nil {
 		return nil
@@ -49,13 +50,13 @@ func (p *Process) Err() error {
 	return fmt.Errorf("%s: %w\n%s", p.name, p.err, p.Output())
 }
 
-// Output returns the output so far.
+// Output returns the output that the program has written so far.
 func (p *Process) Output() string { return p.out.text() }
 
-// Pid returns its process id.
+// Pid returns the program's process ID.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Signal sends a signal. An ended program is not an error.
+// Signal sends a signal to the program. It is not an error if the program has ended.
 func (p *Process) Signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("sending %v to %s: %w", s, p.name, err)
@@ -69,7 +70,8 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop asks the program to end and waits. After patience it is killed, which is an error.
+// Stop sends SIGTERM and waits for the program's end. If the program still runs after patience,
+// Stop kills it and returns an error.
 func (p *Process) Stop(patience time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {
 		return err
@@ -83,7 +85,8 @@ func (p *Process) Stop(patience time.Duration) error {
 	}
 }
 
-// Await polls ready until it returns nil, ctx ends, or the program ends.
+// Await calls ready until it returns nil. It returns an error if ctx or the program ends before
+// that.
 func (p *Process) Await(ctx context.Context, ready func() error) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -102,7 +105,7 @@ func (p *Process) Await(ctx context.Context, ready func() error) error {
 	}
 }
 
-// AwaitOutput polls until the program has printed text.
+// AwaitOutput waits until the program's output contains text.
 func (p *Process) AwaitOutput(ctx context.Context, text string) error {
 	return p.Await(ctx, func() error {
 		if strings.Contains(p.Output(), text) {
@@ -112,7 +115,7 @@ func (p *Process) AwaitOutput(ctx context.Context, text string) error {
 	})
 }
 
-// cmpErr turns an unexpected end with exit code 0 into an error.
+// cmpErr returns err or, if it is nil, an error that reports the unexpected end with exit code 0.
 func cmpErr(err error) error {
 	if err == nil {
 		return errors.New("with exit code 0")
@@ -120,7 +123,7 @@ func cmpErr(err error) error {
 	return err
 }
 
-// output keeps everything that is written to it.
+// output is a writer that keeps everything that is written to it.
 type output struct {
 	mu   sync.Mutex
 	kept bytes.Buffer
@@ -132,7 +135,7 @@ func (o *output) Write(b []byte) (int, error) {
 	defer o.mu.Unlock()
 	o.kept.Write(b)
 	if o.tee != nil {
-		_, _ = o.tee.Write(b) // a closed terminal must not block the program
+		_, _ = o.tee.Write(b) // the program must continue even if tee fails
 	}
 	return len(b), nil
 }

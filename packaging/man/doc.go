@@ -3,6 +3,6 @@
 //
 //	go run ./packaging/man -bin bin -o build/man
 //
-// Their content has other sources: the --help of the built programs, the settings in
-// systemd/vipd.toml, and docs/reference.md. It runs at the top of the tree.
+// The content of the pages comes from the --help output of the built programs, systemd/vipd.toml
+// and docs/reference.md. Run the command at the top of the source tree.
 package main

@@ -2,27 +2,27 @@ package main
 
 import "strings"
 
-// help is the --help output of a program.
+// help is the parsed --help output of a program.
 type help struct {
-	// usage is the first line, or the text below "Usage:".
+	// usage is the first paragraph.
 	usage string
-	// paragraphs precede the first list.
+	// paragraphs are the other paragraphs before the first list.
 	paragraphs []string
-	// lists maps a line that ends with a colon to the indented list below it.
+	// lists maps each heading, which is text that ends with a colon, to the indented list below it.
 	lists map[string][]listItem
-	// order has the keys of lists in order.
+	// order holds the keys of lists in the order of the output.
 	order []string
-	// last are the paragraphs after the lists.
+	// last holds the paragraphs after the first list.
 	last []string
 }
 
-// listItem is an item of a list: the term and its text.
+// listItem is an item of a list, such as a flag and its description.
 type listItem struct{ term, text string }
 
-// isCommands reports whether a list has commands.
+// isCommands reports whether the list with this heading contains commands.
 func isCommands(list string) bool { return strings.HasPrefix(list, "Commands") }
 
-// commands returns the entries of all lists of commands.
+// commands returns the items of all lists of commands.
 func (h *help) commands() (all []listItem) {
 	for _, list := range h.order {
 		if isCommands(list) {
@@ -32,7 +32,7 @@ func (h *help) commands() (all []listItem) {
 	return all
 }
 
-// parseHelp parses the text.
+// parseHelp parses the --help output of a program.
 func parseHelp(text string) *help {
 	h := &help{lists: map[string][]listItem{}}
 	var paragraph []string
@@ -69,7 +69,8 @@ func parseHelp(text string) *help {
 	return h
 }
 
-// addTo adds a line to a list: two spaces start a term, and deeper indentation continues it.
+// addTo adds a line to a list. After two spaces, a new item starts. A line with more spaces
+// continues the text of the last item.
 func addTo(list []listItem, l string) []listItem {
 	rest := l[2:]
 	if strings.HasPrefix(rest, " ") && len(list) > 0 {

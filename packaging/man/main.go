@@ -37,7 +37,7 @@ func write(bin, out, version string) error {
 	return nil
 }
 
-// all creates the pages.
+// all returns all pages.
 func all(bin, version string) ([]*page, error) {
 	vipctl, err := asked(bin, "vipctl")
 	if err != nil {
@@ -63,7 +63,7 @@ func all(bin, version string) ([]*page, error) {
 	return append(pages, vipdPage(vipd, owner, version), settings), err
 }
 
-// asked reads the help of a program, or of one of its commands.
+// asked returns the help of a program, or of one of its commands.
 func asked(bin, program string, command ...string) (*help, error) {
 	out, err := exec.Command(filepath.Join(bin, program), append(command, "--help")...).Output()
 	if err != nil {
@@ -156,8 +156,8 @@ func vipdPage(h, owner *help, version string) *page {
 	return p
 }
 
-// settingsPage returns vipd.toml(5): the settings of the daemon from the default configuration, and
-// docs/reference.md.
+// settingsPage returns vipd.toml(5): the daemon's settings from the default configuration, and the
+// content of docs/reference.md.
 func settingsPage(version string) (*page, error) {
 	defaults, err := os.ReadFile("systemd/vipd.toml")
 	if err != nil {
@@ -179,7 +179,8 @@ func settingsPage(version string) (*page, error) {
 	return p, nil
 }
 
-// settings writes the settings of a default configuration, each with its default and its comment.
+// settings writes the settings in text, a default configuration, each with its default and its
+// comment.
 func (p *page) settings(text string) {
 	for l := range strings.Lines(text) {
 		l = strings.TrimSpace(l)

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// markdown writes a part of a document: headings, paragraphs, blocks, lists and tables.
+// markdown converts Markdown text and adds it to the page: headings, paragraphs, code blocks and
+// tables.
 func (p *page) markdown(text string) {
 	lines := strings.Split(text, "\n")
 	for i := 0; i < len(lines); {
@@ -38,7 +39,8 @@ func (p *page) markdown(text string) {
 	}
 }
 
-// table writes each row as an item whose term is the first cell. A column named default follows it.
+// table writes each row of a Markdown table as an item. The first cell is the term, and the other
+// cells are its text.
 func (p *page) table(rows []string) {
 	header := cells(rows[0])
 	for _, row := range rows[min(2, len(rows)):] {
@@ -64,7 +66,7 @@ func (p *page) table(rows []string) {
 	}
 }
 
-// sentence ends text with a full stop.
+// sentence returns text with a full stop at its end, or "" if text is empty.
 func sentence(text string) string {
 	if text == "" {
 		return ""
@@ -72,7 +74,7 @@ func sentence(text string) string {
 	return strings.TrimSuffix(text, ".") + "."
 }
 
-// cells splits a row of a table.
+// cells returns the cells of a row of a Markdown table.
 func cells(row string) []string {
 	row = strings.ReplaceAll(strings.Trim(strings.TrimSpace(row), "|"), `\|`, "\x00")
 	out := strings.Split(row, "|")

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// page is a manual page that is being written.
+// page is a manual page and the roff text written so far.
 type page struct {
 	name    string
 	section int
 	b       strings.Builder
 }
 
-// newPage starts a page. brief is its line in the index of manual pages.
+// newPage returns a page with a header and its section NAME. brief is the description there, which
+// the index of manual pages shows.
 func newPage(name string, section int, version, brief string) *page {
 	p := &page{name: name, section: section}
 	fmt.Fprintf(&p.b, ".TH %s %d \"\" %q %q\n", strings.ToUpper(name), section, "vipd "+version, "vipd manual")
@@ -28,15 +29,15 @@ func (p *page) file() string { return fmt.Sprintf("%s.%d", p.name, p.section) }
 func (p *page) heading(text string)    { fmt.Fprintf(&p.b, ".SH %q\n", text) }
 func (p *page) subheading(text string) { fmt.Fprintf(&p.b, ".SS %q\n", plain(text)) }
 
-// paragraph writes running text with Markdown.
+// paragraph writes a paragraph of Markdown text.
 func (p *page) paragraph(text string) { fmt.Fprintf(&p.b, ".PP\n%s\n", line(inline(text))) }
 
-// item writes a term, in bold, and its meaning.
+// item writes a term in bold, and its description, which is Markdown.
 func (p *page) item(term, text string) {
 	fmt.Fprintf(&p.b, ".TP\n\\fB%s\\fR\n%s\n", escaped(plain(term)), line(inline(text)))
 }
 
-// literal writes lines unchanged.
+// literal writes lines that are printed unchanged, without filling.
 func (p *page) literal(lines []string) {
 	p.b.WriteString(".PP\n.RS 4\n.nf\n")
 	for _, l := range lines {
@@ -45,7 +46,7 @@ func (p *page) literal(lines []string) {
 	p.b.WriteString(".fi\n.RE\n")
 }
 
-// seeAlso lists other pages, such as vipctl(1).
+// seeAlso writes the section SEE ALSO with other pages, such as vipctl(1).
 func (p *page) seeAlso(pages ...string) {
 	p.heading("SEE ALSO")
 	for i, other := range pages {
@@ -59,12 +60,12 @@ func (p *page) seeAlso(pages ...string) {
 	}
 }
 
-// escaped escapes text, so that roff prints it unchanged.
+// escaped escapes text so that roff prints it unchanged.
 func escaped(text string) string {
 	return strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "`", `\(ga`, "^", `\(ha`, "~", `\(ti`).Replace(text)
 }
 
-// line escapes a line that roff would read as a request.
+// line escapes text that starts with a dot, which roff would read as a request.
 func line(text string) string {
 	if strings.HasPrefix(text, ".") {
 		return `\&` + text
@@ -72,20 +73,21 @@ func line(text string) string {
 	return text
 }
 
-// These match Markdown; nothing writes to them.
+// These match Markdown's code, bold text and links.
 var (
 	code   = regexp.MustCompile("`([^`]*)`")
 	bold   = regexp.MustCompile(`\*\*([^*]+)\*\*`)
 	linked = regexp.MustCompile(`\[([^\]]+)\]\([^)]*\)`)
 )
 
-// plain removes Markdown from text.
+// plain removes Markdown's marks from text.
 func plain(text string) string {
 	text = strings.ReplaceAll(linked.ReplaceAllString(text, "$1"), `\|`, "|")
 	return bold.ReplaceAllString(code.ReplaceAllString(text, "$1"), "$1")
 }
 
-// inline converts Markdown: code and bold text become bold, and links become their text.
+// inline converts Markdown text to roff. Code and bold text become bold, and links become their
+// text.
 func inline(text string) string {
 	text = strings.ReplaceAll(linked.ReplaceAllString(text, "$1"), `\|`, "|")
 	text = bold.ReplaceAllString(text, "`$1`")
