@@ -22,7 +22,7 @@ type applied struct {
 // retry is a change that failed, or that the host does not permit yet.
 type retry struct {
 	backoff
-	wanted *balancer.Frontend // a change of the wanted frontend ends the backoff
+	wanted *balancer.Frontend // a change to the wanted frontend ends the backoff
 	err    error
 	// held reports whether the host does not permit the change yet. If so, the engine calls
 	// Host.Ready again in every round.
@@ -46,8 +46,8 @@ func isApplied(f *balancer.Frontend) bool { return f.Service != "" }
 // frontend.
 func unknown(k balancer.Key) *balancer.Frontend { return &balancer.Frontend{Key: k} }
 
-// settle records that the key is in its desired state: f was applied. If f is nil, the key was
-// removed.
+// settle records that the key has reached its desired state. f is the applied frontend, or nil if
+// the key was removed.
 func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 	delete(a.retries, key)
 	delete(a.removed, key)
@@ -65,7 +65,8 @@ func (a *applied) settle(key balancer.Key, f *balancer.Frontend) {
 // before, because the key may have been created although Apply failed.
 func (a *applied) markUnknown(key balancer.Key) { a.frontends = a.frontends.Set(key, unknown(key)) }
 
-// damaged returns the keys that were applied as wanted, but now differ in found.
+// damaged returns the keys whose applied frontend was the wanted one, but whose frontend in found
+// differs from it.
 func (a *applied) damaged(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) (keys []balancer.Key) {
 	for key, change := range snap.Diff(a.frontends, found) {
 		if change.HadOld && want.Frontends.At(key) == change.Old {
@@ -107,7 +108,7 @@ func (a *applied) nextRetry() (next time.Time) {
 func (a *applied) isReady(want balancer.Desired) bool {
 	failing := 0
 	for k := range a.retries {
-		if want.Frontends.Has(k) { // the other retries are of removals
+		if want.Frontends.Has(k) { // otherwise the retry is a removal
 			failing++
 		}
 	}

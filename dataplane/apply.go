@@ -12,19 +12,20 @@ import (
 	"vipd/balancer/snap"
 )
 
-// batches applies the changes of a round in batches. It splits a batch that fails into halves.
+// batches applies the changes of a round in batches. If a batch fails, it splits the batch into
+// halves.
 type batches struct {
 	*Engine
 	ctx         context.Context
 	failures    int // number of consecutive failures
-	maxFailures int // at this number, the failure is assumed not to depend on single keys
+	maxFailures int // after this many, failures are assumed not to depend on single keys
 	changes     int
 	failed      error // the first failure
 	postponed   error // the reason why changes were postponed
 }
 
-// apply applies the differences from want, except keys in backoff. Keys that have failed before
-// come last, so they do not delay other keys.
+// apply applies the differences between the applied state and want, except for keys in backoff.
+// Keys that have failed before come last, so they do not delay other keys.
 func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	b := &batches{Engine: e, ctx: ctx}
 	var fresh, failed []Change
@@ -66,9 +67,9 @@ func (e *Engine) apply(ctx context.Context, want balancer.Desired) *batches {
 	return b
 }
 
-// removedRangesFirst orders the removal of a range of ports before all other changes if a range is
-// added on the same address, because the ranges may overlap. Other removals keep their places, so a
-// divided batch opens no gap between a removal and an addition.
+// removedRangesFirst sorts a batch. A removed port range comes before all other changes if another
+// range is added on the same address, because the two ranges may overlap. Other removals keep their
+// places, so splitting the batch causes no gap between a removal and an addition.
 func removedRangesFirst(batch []Change) {
 	type place struct {
 		addr  netip.Addr
@@ -108,8 +109,8 @@ func (b *batches) note(err error) {
 	}
 }
 
-// run applies a batch. If the whole batch fails, it applies the halves. A sample is a single change
-// that shows whether any change can be applied.
+// run applies a batch. If the whole batch fails, it applies the halves. If sample is set, the batch
+// is a single change that shows whether any change can be applied.
 func (b *batches) run(batch []Change, sample bool) {
 	if len(batch) == 0 || b.ctx.Err() != nil {
 		return
@@ -163,9 +164,9 @@ func (b *batches) fail(c Change, err error) {
 	b.applied.markUnknown(c.Key)
 }
 
-// postpone leaves the rest of a batch for a later round. It does not count as an attempt, because
-// the failure does not depend on single keys. The state of these keys is unknown, because larger
-// batches that failed may have applied some of them.
+// postpone leaves a batch for a later round. It does not count as an attempt, because the failure
+// does not depend on single keys. The state of these keys is unknown, because larger batches that
+// failed may have applied some of them.
 func (b *batches) postpone(batch []Change) {
 	b.postponed = b.failed
 	due := time.Now().Add(b.pause(b.whole.tries + 1))

@@ -46,8 +46,8 @@ const (
 )
 
 // A UDP flow has no end. After IdleAfter without a packet, the flow no longer counts as live and
-// its state is Idle, but the kernel keeps it longer. IdleAfter exceeds 5 s, because resolvers ask
-// again after that time.
+// its state is Idle, but the kernel keeps it longer. IdleAfter exceeds 5 s, because DNS resolvers
+// repeat an unanswered query after that time.
 const (
 	IdleAfter = 10 * time.Second
 	Idle      = "idle"
@@ -82,7 +82,8 @@ func (q *ConnectionQuery) Names(c *Connection) bool {
 		(q.State == "" || q.State == c.State)
 }
 
-// matches reports whether a is selected by want.
+// matches reports whether a equals want. A want without an address matches everything, and a want
+// with port 0 matches every port.
 func matches(a, want netip.AddrPort) bool {
 	return !want.Addr().IsValid() || want.Addr() == a.Addr() && (want.Port() == 0 || want.Port() == a.Port())
 }

@@ -71,8 +71,9 @@ type digester struct{ buf []byte }
 
 func (w *digester) number(n int64) { w.buf = binary.AppendVarint(w.buf, n) }
 
-// newer appends the set fields of a policy that DigestOf does not name. An unset field does not
-// change the digest, so digests that an earlier version has written into the kernel remain valid.
+// newer appends the fields of a policy that follow SlowStart, if they are set. An unset field does
+// not change the digest, so digests that an earlier version has written into the kernel remain
+// valid.
 func (w *digester) newer(policy reflect.Value) {
 	slowStart, _ := policy.Type().FieldByName("SlowStart")
 	for i := slowStart.Index[0] + 1; i < policy.NumField(); i++ {

@@ -90,7 +90,7 @@ func (w *fixture) key() balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(w.IntN(12))}), Port: 80, Proto: balancer.TCP}
 }
 
-// change makes a random change of the desired state, and sets it.
+// change makes a random change to the desired state, and calls Set with the result.
 func (w *fixture) change() {
 	for range 1 + w.IntN(6) {
 		k := w.key()
@@ -187,27 +187,27 @@ func TestEngineConverges(t *testing.T) {
 	}
 }
 
-// TestEngineBeforeFirstSet starts an engine over a foreign frontend without calling Set. It must
-// write nothing, and must remove the foreign frontend after the first Set.
+// TestEngineBeforeFirstSet starts an engine over a kernel that has a frontend. The engine must
+// write nothing before the first Set, and must then remove the frontend.
 func TestEngineBeforeFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { f[w.key()] = 42 })
 		time.Sleep(time.Hour)
 		if w.kernel.Writes() != 0 || len(w.kernel.Frontends()) != 1 || w.engine.Status().Ready {
-			t.Error("the engine wrote or was ready before the first Set, want neither")
+			t.Error("before the first Set: the engine wrote or was ready, want neither")
 		}
 		w.set()
 		time.Sleep(time.Second)
 		if len(w.kernel.Frontends()) != 0 || !w.engine.Status().Ready {
-			t.Error("the foreign frontend exists after the first Set, want it removed")
+			t.Error("after the first Set: the frontend still exists, want it removed")
 		}
 		w.stop()
 	})
 }
 
-// TestEngineOneBadFrontend applies 200 frontends, one of which fails. The error names the key in
-// one case, and not in the other. The other 199 must be applied immediately.
+// TestEngineOneBadFrontend applies 200 frontends, one of which fails. The error names its key in
+// the first case, but not in the second. The other 199 must be applied immediately.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestEngineOneBadFrontend(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
-				t.Errorf("byKey %v: failing = %v, ready = %v, want only the bad frontend and ready", byKey, s.Failing, s.Ready)
+				t.Errorf("byKey %v: failing = %v, ready = %v, want only the bad frontend, and true", byKey, s.Failing, s.Ready)
 			}
 			w.kernel.Fail(fake.Faults{}, 1)
 			time.Sleep(2 * time.Minute)
@@ -259,14 +259,14 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if s := w.engine.Status(); !s.Ready || len(s.Failing) != 1 {
-			t.Errorf("ready = %v, failing = %v, want ready and 1 failure", s.Ready, s.Failing)
+			t.Errorf("ready = %v, failing = %v, want true and 1 failure", s.Ready, s.Failing)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		w.stop()
 	})
 }
 
-// gatedHost is a host that does not permit changes of frontends with source ranges while shut is
+// gatedHost is a host that does not permit changes to frontends with source ranges while shut is
 // set.
 type gatedHost struct {
 	*fake.Host
@@ -292,9 +292,9 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	return nil
 }
 
-// TestEngineHeldChange changes frontends while the host does not permit these changes. The
-// frontends must stay unchanged and be removable, and other frontends must not wait. Soon after the
-// host permits the changes, they must be applied.
+// TestEngineHeldChange changes frontends while the host does not permit it. These frontends must
+// stay unchanged until soon after the host permits the changes. Meanwhile it must be possible to
+// remove them, and other frontends must not wait.
 func TestEngineHeldChange(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
-				t.Errorf("broken %v: failing = %v, ready = %v, want 3 failures with errShut and ready", broken, s.Failing, s.Ready)
+				t.Errorf("broken %v: failing = %v, ready = %v, want 3 failures with errShut, and true", broken, s.Failing, s.Ready)
 			}
 			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)
 			w.desired.Addresses = w.desired.Addresses.Delete(gone.Addr).Delete(opened.Addr)
@@ -430,8 +430,8 @@ func TestEngineRevertedFailure(t *testing.T) {
 	}
 }
 
-// TestEngineManyBadFrontends applies 300 frontends, of which 60 adjacent frontends fail. This is
-// more than maxFailures. The others must be applied within ten seconds.
+// TestEngineManyBadFrontends applies 300 frontends. 60 adjacent frontends fail, which is more than
+// maxFailures. The others must be applied within ten seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -452,8 +452,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineReplacedRange replaces a port range with an overlapping range, which precedes or
-// follows it in the order of keys. No round may fail.
+// TestEngineReplacedRange replaces a port range with an overlapping range. In the order of keys,
+// the new range is before or after the old range. No round may fail.
 func TestEngineReplacedRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -484,7 +484,7 @@ func TestEngineBurst(t *testing.T) {
 		w.change()
 		synctest.Wait()
 		if d := w.difference(); d != "" {
-			t.Errorf("difference after the first change = %q, want none", d)
+			t.Errorf("after the first change: difference = %q, want none", d)
 		}
 		for range 1000 {
 			w.change()
@@ -581,7 +581,7 @@ func TestEngineHostRepairs(t *testing.T) {
 		time.Sleep(10500 * time.Millisecond)
 		synctest.Wait()
 		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
-			t.Errorf("after 10 checks: %d repairs, %d reported, last damage %q, %d full comparisons; want 20, 20, both, 1", n, w.repaired, w.damage, w.full)
+			t.Errorf("after 10 checks: %d repairs, %d reported, last damage %q, %d full comparisons; want 20, 20, both objects, 1", n, w.repaired, w.damage, w.full)
 		}
 		w.stop()
 	})
@@ -750,8 +750,8 @@ func (d turning) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineLooksWhileLooksFail finds damage in six consecutive checks, so checks become less
-// frequent. Then the checks fail instead, and the engine must check every second again.
+// TestEngineLooksWhileLooksFail makes six consecutive checks find damage, so checks become less
+// frequent. Then it makes the checks fail. The engine must check every second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -765,7 +765,7 @@ func TestEngineLooksWhileLooksFail(t *testing.T) {
 		time.Sleep(10500 * time.Millisecond)
 		synctest.Wait()
 		if n := looks.Load() - 7; n < 10 {
-			t.Errorf("looks in 10 s = %d, want 10", n)
+			t.Errorf("checks in 10 s = %d, want 10", n)
 		}
 		w.stop()
 	})

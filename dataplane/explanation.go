@@ -57,8 +57,8 @@ func (o Object) Counted(n uint64) Object {
 	return o
 }
 
-// Led returns the probability that a new connection is sent to a backend, because of affinity or
-// the backend's share.
+// Led returns the probability that the client's next connection is sent to a backend. If affinity
+// selects a backend, it is 1 for that backend. Otherwise it is the backend's share.
 func (e *Explanation) Led(backend netip.AddrPort) float64 {
 	if e.Sticky.IsValid() {
 		if e.Sticky == backend {

@@ -28,7 +28,7 @@ func (e *Engine) Switch(next Dataplane, d balancer.Desired, moved func()) {
 	e.wake.Send()
 }
 
-// startSwitch makes the engine write to the next dataplane.
+// startSwitch makes next the dataplane of the engine, and requests a full comparison.
 func (e *Engine) startSwitch(next *succession) {
 	next.serving = e.applied.frontends
 	if e.moving != nil {
@@ -40,9 +40,10 @@ func (e *Engine) startSwitch(next *succession) {
 	e.compare = comparison{due: true, addresses: true}
 }
 
-// withRemoved adds to found, the state of the next dataplane, the frontends that must be removed
-// there. These are frontends that the former dataplane is removing, or has removed recently. Their
-// connections may outlive the former dataplane, and the next dataplane must end them.
+// withRemoved returns found, which is the state of the next dataplane, and adds the frontends that
+// must be removed there. These are the frontends that the former dataplane still serves although
+// they are no longer wanted, or has removed recently. Their connections may outlive the former
+// dataplane, and the next dataplane must end them.
 func (e *Engine) withRemoved(found snap.Map[balancer.Key, *balancer.Frontend], want balancer.Desired) snap.Map[balancer.Key, *balancer.Frontend] {
 	for key, f := range e.moving.serving.All() {
 		if !want.Frontends.Has(key) {

@@ -34,7 +34,7 @@ type openHost struct {
 func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	for k := range h.w.kernel.Frontends() {
 		if !applied.Has(k) {
-			h.w.t.Errorf("frontends of Finish = none at %s, want the served frontend", k)
+			h.w.t.Errorf("Finish received no frontend at %s, want the served frontend", k)
 		}
 	}
 	return h.Host.Finish(ctx, applied)
@@ -57,7 +57,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("frontends of the next dataplane = none at %s, want the served frontend", k)
+				p.t.Errorf("the next dataplane has no frontend at %s, want the served frontend", k)
 			}
 		}
 		p.kernel, p.other = to, from

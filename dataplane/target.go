@@ -12,21 +12,21 @@ type target struct {
 	mu sync.Mutex // guards the fields below
 	request
 	behind time.Time // time since which the desired state has not been applied, or zero
-	newer  time.Time // time of the first change since the last take, or zero
+	newer  time.Time // time of the first change since the last call of take, or zero
 }
 
 // request is the part of a target that the loop receives.
 type request struct {
 	desired balancer.Desired
 	isSet   bool
-	compare bool        // a full comparison was requested since the last take
-	next    *succession // the switch that was requested since the last take, or nil
+	compare bool        // a full comparison was requested since the last call of take
+	next    *succession // the switch that was requested since the last call of take, or nil
 }
 
-// set stores d as the desired state. If next is not nil, d is the desired state of next, and both
-// are stored together because a state must be applied only in its own dataplane. Without a switch,
-// if an older change has not been applied yet, d gets the time of that change. applied is the time
-// of the last change that was applied.
+// set stores d as the desired state. If next is not nil, d is the desired state of next. Both are
+// stored together, because a state must be applied only in its own dataplane. If next is nil and an
+// older change has not been applied yet, d gets the time of that change. applied is the time of the
+// last applied change.
 func (t *target) set(d balancer.Desired, next *succession, applied time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -57,7 +57,8 @@ func (t *target) get() (balancer.Desired, bool) {
 	return t.desired, t.isSet
 }
 
-// take returns the request, and clears the requests for a comparison and a switch.
+// take returns the desired state, with the requests for a comparison and a switch. It clears these
+// requests.
 func (t *target) take() request {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -68,7 +69,8 @@ func (t *target) take() request {
 	return r
 }
 
-// settle records whether the round that started at a given time has applied its desired state.
+// settle records whether a round has applied its desired state. started is the time when the round
+// started.
 func (t *target) settle(started time.Time, isApplied bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -28,8 +28,8 @@ type Step struct {
 	Began, Ended time.Time
 	// Frontends is the number of frontends that the step applies, or 0 if it concerns all.
 	Frontends int
-	// Batches is the number of restores and netlink batches that the step has written, and Bytes is
-	// their total size (see Wrote).
+	// Batches is the number of netlink batches and runs of iptables-restore by which the step has
+	// written, and Bytes is their total size (see Wrote).
 	Batches, Bytes int
 	Err            error
 }
@@ -39,8 +39,8 @@ type writes struct{ batches, bytes atomic.Int64 }
 
 type writesKey struct{}
 
-// Wrote records that a restore or netlink batch of a given size was written by the step to which
-// ctx belongs. Without a trace, it does nothing.
+// Wrote records that the step to which ctx belongs has written a netlink batch, or input of
+// iptables-restore, with a number of bytes. Without a trace, it does nothing.
 func Wrote(ctx context.Context, bytes int) {
 	if w, traced := ctx.Value(writesKey{}).(*writes); traced {
 		w.batches.Add(1)

@@ -20,7 +20,7 @@ func (w *watch) start(d time.Duration) {
 	w.timer, w.due = time.NewTimer(d), time.Now().Add(d)
 }
 
-// hurry moves the next check forward after an alert.
+// hurry makes the next check happen as soon as plan permits, because of an alert.
 func (w *watch) hurry() {
 	if w.soonest.Before(w.due) {
 		w.timer.Reset(time.Until(w.soonest))
@@ -48,7 +48,7 @@ func (w *watch) plan(o *Options, began time.Time, damaged bool) {
 // look checks vipd's objects for damage, and reports whether it found any. The next round then
 // compares everything. While every check finds damage, checks become less frequent, because a full
 // comparison is expensive. If a script damages one object after another, each of the first five
-// damages is repaired within two seconds.
+// objects is repaired within two seconds.
 func (e *Engine) look(ctx context.Context) (damaged bool) {
 	w := &e.watch
 	began := time.Now()

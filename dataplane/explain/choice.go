@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// choose describes the endpoints that the client may be sent to.
+// choose adds steps that explain the choice of an endpoint, and lists the endpoints of f.
 func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	who := a.Client.String()
 	if f.AffinityPrefix > 0 {
@@ -103,7 +103,7 @@ func (e *Endpoint) text(client netip.Addr) string {
 	return text + "; sees " + sees + ": " + e.Source
 }
 
-// summarize adds the summary of the steps.
+// summarize sets the verdict and its summary, which follow from the endpoints that can be chosen.
 func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	var led, lost, silent []string
 	stopped, mostly := 0, 0
@@ -157,8 +157,8 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	}
 }
 
-// bounded reports whether all backends that get new connections have a connection limit. If so, and
-// no backend can be chosen, all of them have reached their limit.
+// bounded reports whether every backend that gets new connections has a connection limit. If so,
+// and no backend can be chosen, all of them have reached their limit.
 func bounded(f *balancer.Frontend) bool {
 	return !slices.ContainsFunc(f.Backends, func(b balancer.Backend) bool { return b.State == balancer.Active && b.MaxConnections == 0 })
 }

@@ -2,9 +2,10 @@
 // covers the holder of the address, the frontend, the source check, affinity, each endpoint with
 // its share, the address that the endpoint sees, and the way back.
 //
-// The package has no rules of its own. Compile and the engine determine which frontends are served.
-// The dataplane reads the choice from the kernel, the guard reads its sets, and the routes are the
-// kernel's. Package test/packetflow compares the verdicts with real packets in every mode.
+// The package has no rules of its own. Which frontends are served depends on the compiled
+// configuration and the engine. The dataplane and the guard read the rest from their objects in the
+// kernel, and the kernel also returns the routes. Package test/packetflow compares the verdicts
+// with real packets in every mode.
 //
 //	n := explain.Inputs{Desired: desired, Applied: done, Mode: "nftables", Dataplane: dp, Connections: connections, Held: held}
 //	answer, err := n.Explain(ctx, explain.Question{Client: client, To: key})

@@ -204,8 +204,8 @@ func (a *Answer) verdict(v Verdict, format string, args ...any) {
 	a.Verdict, a.Summary = v, fmt.Sprintf(format, args...)
 }
 
-// frontend describes the frontend and whether it is applied as wanted. doubtful reports whether its
-// state in the kernel is unknown.
+// frontend adds a step that names the frontend and shows whether it is applied as wanted. doubtful
+// reports whether its state in the kernel is unknown.
 func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	what := nameOf(f)
 	if f.NodePort {
@@ -224,7 +224,7 @@ func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	}
 }
 
-// nameOf returns the service and the port of a frontend.
+// nameOf returns the text that names a frontend: "service web, port http".
 func nameOf(f *balancer.Frontend) string {
 	text := "service " + string(f.Service)
 	if f.Port != "" {
@@ -243,7 +243,8 @@ func (n *Inputs) trouble(k balancer.Key) string {
 	return n.Trouble(k)
 }
 
-// source checks source ranges. It returns the guard's objects that concern the frontend.
+// source adds a step that shows whether source_ranges permit the client. It returns the guard's
+// objects that concern the frontend.
 func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []dataplane.Object {
 	objects, has, err := guard.Explain(f, a.Client)
 	if err != nil {
@@ -292,8 +293,9 @@ const unanswered = "syn-sent"
 // errMore means that the client has more connections than the answer may list.
 var errMore = errors.New("there are more")
 
-// existing finds the client's existing connections, except connections that have ended. If they
-// can't be read, the answer omits them, because reading a large table may take too long.
+// existing adds the client's existing connections to the answer, except connections that have
+// ended. It returns the reason if the list may be incomplete, for example because reading a large
+// table takes too long.
 func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread error) {
 	if n.Connections == nil {
 		return nil
@@ -314,7 +316,7 @@ func (n *Inputs) existing(ctx context.Context, a *Answer, port uint16) (unread e
 }
 
 // list adds a step for each connection of the client. Connections that an endpoint has not answered
-// come first, with advice. unread is the reason why there may be more connections.
+// come first, with advice. unread is the reason why the list may be incomplete.
 func (a *Answer) list(unread error) {
 	waiting := map[netip.AddrPort]int{}
 	for _, c := range a.Existing {

@@ -25,8 +25,9 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
-// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer. The
-// advice must be in the first step, once. No step may be wrong, because the connections may be new.
+// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer.
+// Only the first step must contain the advice. No step may be marked as wrong, because the
+// connections may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
@@ -70,8 +71,9 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestDoubtful explains a frontend whose last change failed. The answer must describe its wanted
-// state. A client on another host must not reach a loopback address.
+// TestDoubtful explains a frontend whose last change failed. The answer must describe the wanted
+// frontend. For a client on another host, the answer must be that its packets don't leave that
+// host.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -113,8 +115,8 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (datap
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must report
-// them, except for UDP.
+// TestSilentEndpoint explains connections to endpoints that do not answer. Except for UDP, the
+// summary must report the missing answers.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")
 	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}

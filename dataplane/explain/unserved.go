@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// address describes the holder of the address.
+// address adds a step that shows who holds the address: vipd, the host itself, or another host.
 func (n *Inputs) address(a *Answer) {
 	to := a.To.Addr
 	held := n.held(to)
@@ -55,7 +55,7 @@ func (n *Inputs) addedByVipd(at netip.Addr) bool {
 	return h != nil && h.Where != "none" && h.Where != "host"
 }
 
-// unserved explains an address and port without an applied frontend.
+// unserved explains why no frontend is applied for the requested address and port.
 func (n *Inputs) unserved(a *Answer) {
 	key, want := balancer.FrontendAt(n.Desired.Frontends, a.To)
 	late := func(text string) string {
@@ -95,7 +95,7 @@ func (n *Inputs) unserved(a *Answer) {
 
 func place(k balancer.Key) string { return fmt.Sprintf("%s/%s", k.Port, k.Proto) }
 
-// places lists ports. It shortens long lists.
+// places returns the ports of keys as text: "80/tcp, 443/tcp". It names at most eight ports.
 func places(keys []balancer.Key) string {
 	const most = 8
 	words := make([]string, 0, most)

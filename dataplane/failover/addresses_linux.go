@@ -118,7 +118,7 @@ func (x *Addresses) Strip(vips []netip.Addr) (own []netip.Addr, err error) {
 // Held returns the addresses of this host with their networks, by device index. It uses a single
 // request, because a host may have many devices and addresses. It wraps the kernel's errors.
 func Held() (map[int][]netip.Prefix, error) {
-	const tries = 5 // a change of addresses interrupts a listing
+	const tries = 5 // a change to addresses interrupts a listing
 	all, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
 	for n := 1; errors.Is(err, netlink.ErrDumpInterrupted) && n < tries; n++ {
 		all, err = netlink.AddrList(nil, netlink.FAMILY_ALL)

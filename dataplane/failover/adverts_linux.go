@@ -119,7 +119,7 @@ func (x *Adverts) reopen() {
 	}
 }
 
-// Run follows changes of the interfaces until ctx ends, and then closes the sockets.
+// Run follows changes to the interfaces until ctx ends, and then closes the sockets.
 func (x *Adverts) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := x.followLinks(ctx); err != nil && ctx.Err() == nil {
@@ -136,8 +136,8 @@ func (x *Adverts) Run(ctx context.Context) {
 	x.running.Wait()
 }
 
-// followLinks reopens sockets at each change of an interface, until ctx ends or the subscription
-// fails. It also reopens them at the start, because earlier changes are not reported.
+// followLinks calls reopen at the start and after each change to an interface. It returns when ctx
+// ends or the subscription fails.
 func (x *Adverts) followLinks(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_LINK)

@@ -74,10 +74,10 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	return a
 }
 
-// message returns an advert of virtual router 51 with a text.
+// message returns an advert of virtual router 51 that ends with text.
 func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
-// next returns the next packet that the router receives, and fails the test if none arrives.
+// next returns the next received packet. It fails the test if none arrives.
 func (r *router) next(t *testing.T) Advert {
 	t.Helper()
 	select {
@@ -120,7 +120,7 @@ func TestAdvertsArrive(t *testing.T) {
 		}
 		got := b.next(t)
 		if got.At.Before(before.Add(-time.Second)) || got.At.After(time.Now()) {
-			t.Errorf("%s: received at %s, want a moment after %s", c.name, got.At, before)
+			t.Errorf("%s: At = %s, want shortly after %s", c.name, got.At, before)
 		}
 		got.At = time.Time{}
 		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: message(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -134,7 +134,7 @@ func TestAdvertsArrive(t *testing.T) {
 		t.Error("Send from an address of another host = nil, want an error")
 	}
 	if err := a.Send("wan", a.own4, vrrpGroup(true), nil); !errors.Is(err, unix.ENODEV) {
-		t.Errorf("sending on an unknown interface = %v, want %v", err, unix.ENODEV)
+		t.Errorf("Send on an unknown interface = %v, want %v", err, unix.ENODEV)
 	}
 }
 
@@ -226,8 +226,8 @@ func TestAdvertSources(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays a receiver. Queued packets must have the time when they arrived, so the
-// receiver can drop old packets.
+// TestAdvertsQueued delays a receiver while a packet waits in its queue. The packet's time must be
+// the time of its arrival, so the receiver can drop old packets.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -245,7 +245,7 @@ func TestAdvertsQueued(t *testing.T) {
 	close(held)
 	for range 3 {
 		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
-			t.Errorf("receive time of a packet sent at %s = %s, want the time before the delay", sent, got.At)
+			t.Errorf("time of a packet sent at %s = %s, want a time before the delay", sent, got.At)
 		}
 	}
 }

@@ -151,8 +151,8 @@ func (a *Advert) read(m unix.SocketControlMessage) {
 	}
 }
 
-// filterAdverts makes the kernel drop packets that are not adverts of version 2 or 3, so they do
-// not wake this process.
+// filterAdverts makes the kernel drop packets other than adverts of version 2 or 3, so such packets
+// do not wake this process.
 func filterAdverts(fd int, v4 bool) error {
 	const version2, version3 = 0x21, 0x31 // version and type of an advert, in one byte
 	first := []bpf.Instruction{bpf.LoadAbsolute{Off: 0, Size: 1}}

@@ -74,13 +74,13 @@ func (n *Announcer) Announce(device int, addrs []netip.Addr) {
 	n.wake.Send()
 }
 
-// calm is the time for which claims of other hosts to a new address are ignored, because late
-// frames of the last owner may still arrive.
+// calm is the time after Announce in which claims of other hosts to the address are ignored,
+// because late frames of the last owner may still arrive.
 const calm = time.Second
 
 // Defend announces an address immediately because another host claims it, at most once a second
-// (RFC 5227, section 2.4). It returns false if the claim does not count, because this host has had
-// the address for less than calm, or does not announce it.
+// (RFC 5227, section 2.4). It returns false and does nothing if this host does not announce the
+// address, or started less than calm ago.
 func (n *Announcer) Defend(a netip.Addr) bool {
 	n.mu.Lock()
 	x := n.all[a]
@@ -103,7 +103,7 @@ func (n *Announcer) Forget(addrs []netip.Addr) {
 
 func (n *Announcer) forgetLocked(a netip.Addr) {
 	if old := n.all[a]; old != nil {
-		old.over = true // next skips it when it is due
+		old.over = true // the method next skips it when it is due
 		delete(n.all, a)
 	}
 }

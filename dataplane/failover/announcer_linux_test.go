@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnnouncementSchedule announces addresses. Each address must be announced immediately, after
-// 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must
+// TestAnnouncementSchedule announces addresses. Each address must be announced immediately, again
+// after 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must
 // precede repeats.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +74,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			}
 		}
 		if took := seen()[999].at; first != 1000 || took < 380*time.Millisecond || took > 410*time.Millisecond {
-			t.Errorf("announcements in order = %d in %s, want 1000 in about 400 ms", first, took)
+			t.Errorf("first announcements in order = %d in %s, want 1000 in about 400 ms", first, took)
 		}
 		time.Sleep(2 * time.Second) // 1,000 repeats of two frames take 4 s
 		synctest.Wait()
@@ -202,8 +202,8 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader reads announcements after the listener's time is over. Announcements that arrived
-// in time must count.
+// TestLateReader starts to read announcements after the listener's time limit. Announcements that
+// arrived before the limit must count.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -230,7 +230,7 @@ func TestLateReader(t *testing.T) {
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
 		if err != nil || !told.Load() {
-			t.Errorf("claimed(%s) = %t, %v, want true", vip, told.Load(), err)
+			t.Errorf("claim of %s reported = %t, %v, want true", vip, told.Load(), err)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestControlAddresses(t *testing.T) {
 	var v6 int
 	for _, a := range controls {
 		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
-			t.Errorf("control = %s, want no VIP, and an address near the VIPs or documentation", a)
+			t.Errorf("control = %s, want an address near the VIPs that is not a VIP, or documentation", a)
 		}
 		if near6.Contains(a) {
 			v6++
@@ -34,8 +34,8 @@ func TestControlAddresses(t *testing.T) {
 	}
 }
 
-// TestProxyARPDevices looks for devices that answer for addresses that no host has. A host that
-// happens to own one control address must not count as a proxy.
+// TestProxyARPDevices records answers for control addresses, and detects proxies. A host that
+// happens to have one of the control addresses must not count as a proxy.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")
@@ -51,7 +51,7 @@ func TestProxyARPDevices(t *testing.T) {
 		"a host with only VIPs": {map[netip.Addr]net.HardwareAddr{netip.MustParseAddr("192.0.2.1"): mac(1)}, false},
 	} {
 		if got := proxiesIn(c.found, controls)[mac(1).String()]; got != c.want {
-			t.Errorf("%s: a proxy = %v, want %v", name, got, c.want)
+			t.Errorf("%s: is a proxy = %v, want %v", name, got, c.want)
 		}
 	}
 }

@@ -286,7 +286,7 @@ func (g *Gate) Open() error {
 }
 
 // Refresh extends the timeout of an open gate. A closed gate stays closed. Refresh does not wait
-// for the locks that changes of rules need, and returns within microseconds.
+// for the locks that changes to rules need, and returns within microseconds.
 func (g *Gate) Refresh() error {
 	return unix.Sendto(g.beat, g.token.Load()[:], unix.MSG_DONTWAIT, g.to)
 }

@@ -49,7 +49,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	lab.Eventually(t, 10*time.Second, "answers", func() error {
 		found := answers(t, client, vip4, vip6)
 		if len(found) != 2 || found[netip.MustParseAddr(vip4)].String() != mac {
-			return fmt.Errorf("who answers is %v", found)
+			return fmt.Errorf("answers before the freeze = %v, want both VIPs at the owner", found)
 		}
 		return nil
 	})
@@ -66,7 +66,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
-				return fmt.Errorf("after %s %v answer", asked, found)
+				return fmt.Errorf("%s after the freeze: answers = %v, want none", asked, found)
 			}
 		}
 		return nil
@@ -78,7 +78,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 			t.Errorf("%s: answers = %v, want none", when, found)
 		}
 		if err := askServer(t, client); err == nil {
-			t.Errorf("%s: forwarded packets = 1, want none", when)
+			t.Errorf("%s: the server answered, want no answer", when)
 		}
 	}
 	silent("frozen, with the addresses bound")
@@ -113,8 +113,8 @@ func askServer(t *testing.T, client *lab.NS) error {
 	return err
 }
 
-// TestGateLifecycle opens and closes a gate, changes its VIPs, and damages it. The VIPs must answer
-// only while the gate is open, and Intact must report the damage.
+// TestGateLifecycle opens and closes a gate, changes its VIPs, and deletes its table. The VIPs must
+// answer only while the gate is open, and Intact must report the missing table.
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
@@ -145,7 +145,7 @@ func TestGateLifecycle(t *testing.T) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, when, func() error { // a busy host may answer late
 			if found := answers(t, client, vip4, vip6); len(found) != want {
-				return fmt.Errorf("%v answer, want %d", found, want)
+				return fmt.Errorf("answers = %v, want %d", found, want)
 			}
 			return nil
 		})
@@ -181,7 +181,7 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want no reason only if the table is protected (%t)", reason, err, !g.shared)
+		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want \"\" if and only if the table is protected (%t)", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
@@ -244,7 +244,7 @@ func TestLostVIPs(t *testing.T) {
 	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
 	lost(both...)
 	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
-		t.Errorf("failures of restoring = %v, want only the second VIP's", failed)
+		t.Errorf("failures of the second Bind = %v, want only the second VIP's", failed)
 	}
 	lost()
 	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {

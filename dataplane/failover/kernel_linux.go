@@ -94,15 +94,14 @@ func (k *Kernel) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// listener is a listener on an interface for other hosts with VIPs, and for the hosts that must be
-// within reach.
+// listener is a running call of listenForHosts.
 type listener struct {
 	stop  context.CancelFunc
 	hosts []netip.Addr
 }
 
-// listenForHosts listens on an interface, until ctx ends, for other hosts with VIPs and for the
-// hosts that must be within reach.
+// listenForHosts reports other hosts that claim VIPs on an interface, until ctx ends. It also sends
+// requests to the given hosts, and reports their answers.
 func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.Addr) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -120,11 +119,11 @@ func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.
 	listening.Wait()
 }
 
-// reaching is the interval of requests to hosts that must be within reach.
+// reaching is the interval of the requests to the hosts in Places.Reach.
 const reaching = 100 * time.Millisecond
 
-// listen calls do with the index of an interface until ctx ends. If the interface is missing or do
-// returns, it tries again after a second.
+// listen repeatedly calls the function do with the index of an interface until ctx ends. It pauses
+// for a second before it calls do again, or if the interface is missing.
 func (k *Kernel) listen(ctx context.Context, name, what string, do func(device int) error) {
 	for ctx.Err() == nil {
 		device, err := net.InterfaceByName(name)
@@ -206,7 +205,7 @@ func (k *Kernel) Cover(p Places) error {
 	return k.gate.Cover(k.vips())
 }
 
-// follow makes the gate cover the interfaces that exist.
+// follow makes the gate cover those interfaces of the places that exist.
 func (k *Kernel) follow() error {
 	present := k.present()
 	if slices.Equal(present, k.gate.devices) {
@@ -218,7 +217,7 @@ func (k *Kernel) follow() error {
 			away = append(away, a)
 		}
 	}
-	if err := k.strip(away); err != nil { // a renamed interface still has its VIPs
+	if err := k.strip(away); err != nil { // a renamed interface still has the VIPs of its former name
 		return err
 	}
 	return k.gate.Follow(present)

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the environment variable that makes the test binary own VIPs. Its value lists the
-// VIPs.
+// childVar is an environment variable that lists VIPs. If it is set, the test binary owns these
+// VIPs instead of running tests.
 const childVar = "VIPD_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -33,8 +33,8 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own owns VIPs on the device lan. It refreshes the gate forever. If the gate has closed, it opens
-// the gate again until it reads a line from standard input.
+// own owns VIPs on the device lan, and refreshes the gate forever. If the gate has closed, it opens
+// the gate again, but no longer does so after it has read a line from standard input.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -142,7 +142,8 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers asks for VIPs from a namespace, and returns the MACs of the hosts that answer.
+// answers asks in a namespace which hosts have the VIPs. It returns the MACs of the hosts that
+// answer.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr

@@ -19,7 +19,7 @@ type Places struct {
 	// own to the interface for it.
 	Interfaces []string
 	Devices    map[netip.Addr]string
-	// Reach maps an interface to the hosts of which at least one must answer on it.
+	// Reach maps an interface to hosts. At least one of these hosts must answer on the interface.
 	Reach map[string][]netip.Addr
 }
 
@@ -159,8 +159,9 @@ func find(vips []netip.Addr, o LayoutOptions) (Layout, error) {
 	return l, nil
 }
 
-// describe returns the description of a device for other hosts, which has one address and the
-// networks, and the device's own addresses. Only addresses with a network are own addresses.
+// describe returns the address of a device for heartbeats, with the device's networks, and the
+// device's own addresses. An own address has a network, unlike a VIP. An address in listen is
+// preferred for heartbeats.
 func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, own map[netip.Addr]bool) {
 	own = map[netip.Addr]bool{}
 	for _, p := range addrs {
@@ -180,7 +181,7 @@ func describe(addrs []netip.Prefix, listen []netip.Addr) (at failover.Address, o
 	return at, own
 }
 
-// grow returns next, but with addresses at the same indexes as in l.
+// grow returns next with its addresses reordered, so that addresses of l keep their indexes.
 func (l Layout) grow(next Layout) Layout {
 	out := next
 	out.At = slices.Clone(l.At)
@@ -203,13 +204,13 @@ func (l Layout) grow(next Layout) Layout {
 	return out
 }
 
-// index returns the index of an address, or -1 if it is missing.
+// index returns the index of the address a in all, or -1.
 func index(all []failover.Address, a netip.Addr) int {
 	return slices.IndexFunc(all, func(has failover.Address) bool { return has.Addr == a })
 }
 
-// within returns the hosts that must answer on each interface. These are the hosts in the
-// interface's networks, except VIPs.
+// within assigns hosts to the interfaces on which they must answer. A host belongs to the
+// interfaces whose networks contain it, unless it is a VIP.
 func (l Layout) within(hosts []netip.Addr) map[string][]netip.Addr {
 	reach := map[string][]netip.Addr{}
 	for i, name := range l.On {

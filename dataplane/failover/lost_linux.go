@@ -26,7 +26,7 @@ func (k *Kernel) watch(ctx context.Context) {
 	}
 }
 
-// departures does the work of watch until ctx ends or the subscription fails.
+// departures does the work of watch until the subscription fails or ctx ends.
 func (k *Kernel) departures(ctx context.Context) error {
 	const room = 1 << 20 // the kernel reports an overflow
 	s, err := nlsock.Subscribe(unix.NETLINK_ROUTE, room, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_LINK)

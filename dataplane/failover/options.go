@@ -26,8 +26,8 @@ type KernelOptions struct {
 	Lost func()
 	// Links is called when an interface may have changed.
 	Links func()
-	// Reached is called when one of the hosts that must be within reach answers on an interface.
-	// hosts lists all of the interface's hosts.
+	// Reached is called when a host in Places.Reach answers on its interface. hosts lists all hosts
+	// in the entry of that interface.
 	Reached func(on string, hosts []netip.Addr)
 	Log     *slog.Logger
 }

@@ -37,8 +37,9 @@ const (
 	usualPatience = 300 * time.Millisecond
 )
 
-// Elsewhere asks on the link of a device for other hosts with VIPs. It returns the MACs of the
-// hosts that answer in time. It ignores proxies, which also answer for addresses that no host has.
+// Elsewhere asks on the link of a device whether other hosts have the VIPs. It returns the MACs of
+// the hosts that answer in time. It ignores proxies, which also answer for addresses that no host
+// has.
 func Elsewhere(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error) {
 	return elsewhere(ctx, device, vips, usualPatience)
 }
@@ -55,19 +56,20 @@ func elsewhere(ctx context.Context, device string, vips []netip.Addr, patience t
 	controls := controlsFor(vips)
 	found, err := Probe(ctx, d.Index, slices.Concat(vips, controls), patience)
 	proxies := proxiesIn(found, controls)
-	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // ignore proxies, and other devices of this host on the same link
+	maps.DeleteFunc(found, func(a netip.Addr, mac net.HardwareAddr) bool { // ignore control addresses, proxies, and other devices of this host on the same link
 		return proxies[mac.String()] || slices.Contains(controls, a) ||
 			slices.ContainsFunc(own, func(i net.Interface) bool { return bytes.Equal(i.HardwareAddr, mac) })
 	})
 	return found, err
 }
 
-// documentation is an address that no host has (RFC 5737). Packets to it use the default route.
+// documentation is an address that no host has (RFC 5737). A proxy for all addresses behind its
+// default route also answers for it.
 var documentation = netip.AddrFrom4([4]byte{198, 51, 100, 254})
 
-// controlsFor returns addresses that probably no host has: two near the first VIP of each family,
-// and documentation if there are IPv4 VIPs. A proxy may answer for a single network, or for all
-// addresses behind its default route.
+// controlsFor returns control addresses, which probably no host has. For each family of the VIPs,
+// it returns two addresses near the first VIP, because a proxy may answer only for a single
+// network. For IPv4, it also returns documentation.
 func controlsFor(vips []netip.Addr) (all []netip.Addr) {
 	for _, is4 := range []bool{true, false} {
 		i := slices.IndexFunc(vips, func(a netip.Addr) bool { return a.Is4() == is4 })
@@ -207,7 +209,7 @@ func Reach(ctx context.Context, device int, hosts []netip.Addr, every time.Durat
 	return errors.Join(err, failed, sender.Close())
 }
 
-// askAgain sends requests for all VIPs at an interval until ctx ends.
+// askAgain sends requests for all addresses in vips at an interval, until ctx ends.
 func askAgain(ctx context.Context, sender *neigh.Sender, vips []netip.Addr, every time.Duration) error {
 	again := time.NewTicker(every)
 	defer again.Stop()

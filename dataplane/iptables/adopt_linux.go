@@ -7,9 +7,9 @@ import (
 	"vipd/balancer"
 )
 
-// findTree follows the rules in the kernel from the root. If they lead to every frontend and
-// nowhere else, they become the family's tree. Otherwise it marks the tree as unsure, and returns a
-// description of the error.
+// findTree follows the rules that were read, starting at the root. If they lead to every frontend
+// and nowhere else, they become the family's tree. Otherwise the tree stays unsure, and findTree
+// returns a description of the error.
 func (s *survey) findTree() string {
 	y := s.y
 	for chain := range s.rules {
@@ -56,7 +56,7 @@ func (s *survey) findTree() string {
 // treeReader converts rules to nodes.
 type treeReader struct {
 	*survey
-	// fronts holds the frontends by their chains.
+	// fronts maps the names of chains to their frontends.
 	fronts map[string]balancer.Key
 	// seen holds the chains to which rules lead, and reached is the number of frontends among these
 	// chains.
@@ -65,10 +65,10 @@ type treeReader struct {
 }
 
 // node reads the rules of a chain and of the chains below it. wrong is the first chain whose rules
-// do not have the form of a tree node.
+// do not have the form of a tree node, or "".
 func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wrong string) {
 	n = &treeNode{name: name, at: at}
-	for _, rule := range rules { // the form of other rules depends on the ranges
+	for _, rule := range rules { // first, because the form of the other rules depends on n.ranges
 		if k, ok := t.fronts[targetOf(rule)]; ok && k.Port.IsRange() {
 			n.ranges = append(n.ranges, k)
 		}
@@ -92,7 +92,7 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 		}
 		if isNode(to) {
 			b.node = &treeNode{name: to}
-			for whole, bits := b.at, at.len+1; bits <= whole.len; bits++ { // the length of the prefix is known only from the rule
+			for whole, bits := b.at, at.len+1; bits <= whole.len; bits++ { // try each prefix length, because only the rule shows it
 				if b.at = whole.prefix(bits); b.rule(n) == rule {
 					break
 				}
@@ -114,8 +114,8 @@ func (t *treeReader) node(name string, at path, rules []string) (n *treeNode, wr
 	return n, ""
 }
 
-// below returns the path of a frontend to which a chain belongs or leads. It returns the zero path
-// if there is none.
+// below returns the path of the frontend of a chain. For a node, it returns the path of one of the
+// frontends below the node. If there is none, it returns the zero path.
 func (t *treeReader) below(chain string) path {
 	for range maxTreeDepth + 1 {
 		if k, ok := t.fronts[chain]; ok && k.Port.IsRange() {

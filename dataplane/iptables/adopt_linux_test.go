@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestFindTree reads trees from their rules, and damages the rules. A tree with a missing, wrong or
-// duplicate rule must be refused.
+// TestFindTree reads trees from their rules, before and after it damages the rules. An undamaged
+// tree must be accepted. A tree with a missing, wrong or duplicate rule must be refused.
 func TestFindTree(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{1, 40, 3000} {
@@ -41,7 +41,7 @@ func TestFindTree(t *testing.T) {
 				return s.findTree()
 			}
 			if wrong := read(); wrong != "" || y.unsure || !reflect.DeepEqual(y.tree.root, wanted.root) {
-				t.Fatalf("%s, %d keys: error = %q, unsure = %v, want neither", source.name, n, wrong, y.unsure)
+				t.Fatalf("%s, %d keys: error = %q, unsure = %v; want \"\", false", source.name, n, wrong, y.unsure)
 			}
 			for name, rules := range s.rules {
 				at := r.IntN(len(rules))

@@ -113,7 +113,7 @@ func (y *familyRules) proveLocked(ctx context.Context, written []xtables.Group) 
 		broken, known := y.broken[name]
 		switch {
 		case ours && (got.Rules != c.rules || known && got == broken):
-			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // the unknown content makes the next plan write it again
+			y.chains[name] = chainState{rules: got.Rules, epoch: c.epoch} // without a text hash, so the next plan writes it again
 			err = xtables.NotWritten(table, name, got)
 		case !ours && there && gone[name]:
 			y.chains[name] = chainState{rules: got.Rules, epoch: y.epoch} // the chain is an orphan
@@ -144,8 +144,8 @@ func (y *familyRules) markUnprovedLocked(p *plan, done int) {
 
 func isHook(chain string) bool { return slices.Contains(hooks(), chain) }
 
-// ensureJumps adds the jumps to the root, which may be empty. It runs before the first rules are
-// written, because reading the kernel's chains is slower when the table is full.
+// ensureJumps adds the jumps to the root chain, which it creates if necessary. It runs before the
+// first rules are written, because reading the kernel's chains is slower when the table is full.
 func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if y.jumps > 0 {
 		return nil
@@ -161,12 +161,12 @@ func (y *familyRules) ensureJumps(ctx context.Context) error {
 	if err := replaceJumps(ctx, y.tool, "-j "+rootChain, y.strayChains, lines); err != nil {
 		return err
 	}
-	y.jumps, y.strayChains = len(hooks()), nil // the next comparison finds jumps of stray chains
+	y.jumps, y.strayChains = len(hooks()), nil // if stray chains still have jumps, the next comparison finds them
 	return nil
 }
 
-// replaceJumps makes rule the only rule in each hook that leads to the root. If rule is empty, it
-// removes all such rules. It also removes the jumps of stray chains. lines run first, in the same
+// replaceJumps replaces all jumps to the root chain. Each hook gets the given rule instead, or none
+// if rule is "". The chains in astray get none. The commands in lines come first, in the same
 // transaction.
 func replaceJumps(ctx context.Context, tool *xtables.Tool, rule string, astray, lines []string) error {
 	for _, base := range slices.Concat(hooks(), astray) {
@@ -214,7 +214,7 @@ func createSet(sets *ipset.Conn, name string, family inet.Family) error {
 	return sets.CreateTimed(name, ipset.HashIPPortIP, family)
 }
 
-// clear removes the clients of frontends from a set.
+// clear removes the entries of frontends with these keys from a sticky set.
 func (y *familyRules) clear(set string, keys []balancer.Key) error {
 	header, err := y.sets.Header(set)
 	if err != nil || header.Elements == 0 {

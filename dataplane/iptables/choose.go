@@ -111,9 +111,9 @@ func isSourceHash(f *balancer.Frontend) bool {
 	return f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 }
 
-// identity returns the stable name of a target. It is the target's address, so a client gets the
-// same host on several ports of a service. A second target on the same host is identified by its
-// port.
+// identity returns the name by which a target is hashed. It is the target's address without the
+// port, so a client gets the same host on several ports of a service. If the previous target is on
+// the same host, the name includes the port.
 func identity(targets []target, i int) string {
 	if a := targets[i].addr; i > 0 && targets[i-1].addr.Addr() == a.Addr() {
 		return a.String()
@@ -122,7 +122,7 @@ func identity(targets []target, i int) string {
 }
 
 // spreadByAddress distributes targets to chains of chains. The chain of a target depends only on
-// its address, so a change of one target only rewrites its chain and the chains that lead to it.
+// its address, so a change to one target only rewrites its chain and the chains that lead to it.
 func (c *chainWriter) spreadByAddress(f *balancer.Frontend, targets []target) []string {
 	fan, levels := fanFor(len(targets), inLeaf)
 	return c.branch(f, "", targets, fan, levels)
@@ -174,8 +174,8 @@ func (c *chainWriter) branch(f *balancer.Frontend, path string, targets []target
 	return rules
 }
 
-// digit returns the number of the chain that contains a backend at a level. It is a base-36 digit
-// below fan.
+// digit returns the number of the chain that contains a backend at a level. It is less than fan,
+// and becomes one base-36 digit of the chain's name.
 func digit(a netip.AddrPort, level, fan int) int {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(a.String())) // a hash never fails
@@ -185,9 +185,9 @@ func digit(a netip.AddrPort, level, fan int) int {
 	return int(sum>>(6*level)&63) * fan / 64
 }
 
-// turns returns rules that select every target exactly once in len(targets) connections. If the
-// number of targets is not a multiple of fan, the chain itself has rules for the remainder. All
-// other targets are in equally large chains, which are selected in turn.
+// turns returns rules of which each target gets exactly one of len(targets) consecutive
+// connections. If the number of targets is not a multiple of fan, the chain itself has rules for
+// the remainder. All other targets are in equally large chains, which are selected in turn.
 func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	n := len(targets)
 	if n <= maxInList {
@@ -208,8 +208,8 @@ func (c *chainWriter) turns(path string, targets []target, fan int) []string {
 	return rules
 }
 
-// inOrder returns rules that select each target once in n connections. If there are n targets, the
-// last target gets all remaining connections.
+// inOrder returns rules that send one of n consecutive connections to each target. If there are n
+// targets, the last rule matches all remaining connections.
 func (c *chainWriter) inOrder(targets []target, n int) []string {
 	rules := make([]string, len(targets))
 	for i := range targets {

@@ -53,11 +53,11 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
 			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
-				t.Fatalf("%s leads to %s, want only chains that already exist", c.Name, target)
+				t.Fatalf("%s leads to %s, which does not precede it; want only earlier chains", c.Name, target)
 			}
 		}
 		if len(c.Name) > 28 || chains[c.Name] != nil {
-			t.Fatalf("chain %q is too long or a duplicate, want a new short name", c.Name)
+			t.Fatalf("name %q of a chain is too long or a duplicate, want a short and unique name", c.Name)
 		}
 		chains[c.Name] = c.Rules
 	}
@@ -98,8 +98,8 @@ func after(rule, word string) string {
 	return rest
 }
 
-// TestShares adds up the probabilities of all paths to each backend. The sums must match the
-// weights.
+// TestShares adds up the probabilities of all paths to each backend. Each sum must match the
+// backend's weight.
 func TestShares(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
 		for _, n := range []int{1, 2, 3, 7, 10, 11, 100, 1000, 5000} {
@@ -128,7 +128,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns counts connections as the kernel does. Each round must select each backend once.
+// TestTurns simulates the rules' counters for several rounds of as many connections as backends.
+// Each round must select each backend once.
 func TestTurns(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
 		f := frontend(balancer.RoundRobin, equal(n)...)
@@ -167,7 +168,8 @@ func selectInTurn(chains map[string][]string, counters map[string]int, chain str
 // machines maps the BPF programs in rules to virtual machines that run them.
 type machines map[string]*bpf.VM
 
-// bySourceOf sends a packet of a client through chains.
+// bySourceOf sends a packet through chains, and returns the destination of the rule that translates
+// it.
 func (m machines) bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
 	for _, rule := range chains[chain] {
 		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
@@ -208,8 +210,8 @@ func (m machines) runs(t *testing.T, code string, packet []byte) bool {
 	return n > 0
 }
 
-// packetFrom returns the header of a packet from client number i. Their addresses are similar, like
-// those in a network.
+// packetFrom returns the header of a packet from client number i. The clients' addresses are
+// consecutive, as in a network.
 func packetFrom(is4 bool, i int) []byte {
 	if is4 {
 		return append(make([]byte, 12, 20), 10, byte(i>>16), byte(i>>8), byte(i), 0, 0, 0, 0)
@@ -225,7 +227,7 @@ func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
 	for _, is4 := range []bool{true, false} {
-		for _, n := range []int{1, 2, 5, 11, 25, 97} { // numbers around each size at which other schedulers change the structure
+		for _, n := range []int{1, 2, 5, 11, 25, 97} { // below and above each number at which other schedulers use another structure
 			weights := equal(n)
 			weights[0] = 3
 			f := frontend(balancer.Maglev, weights...)
@@ -258,7 +260,7 @@ func TestBySource(t *testing.T) {
 			if n > 1 {
 				t.Logf("IPv4 %v, %d backends: %.1f %% of the others' clients move with one", is4, n, 100*float64(moved)/clients)
 				if moved > clients/4 {
-					t.Errorf("IPv4 %v, %d backends: moved clients of other backends = %d of %d, want at most a quarter", is4, n, moved, clients)
+					t.Errorf("IPv4 %v, %d backends: moved clients = %d of %d, want only the removed backend's, at most a quarter", is4, n, moved, clients)
 				}
 			}
 		}

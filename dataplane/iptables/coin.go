@@ -10,8 +10,9 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// coin returns the match of a rule that selects a target for share out of every rest connections.
-// share and rest are sums of weights. id is the stable name of the target.
+// coin returns the match of a rule that selects a target. Of the connections that reach the rule,
+// the fraction share/rest must match. Both numbers are sums of weights. id identifies the target
+// for hashes.
 type coin func(id string, share, rest int) string
 
 // byChance is a random coin. The kernel stores probabilities in 31 bits. With fewer decimals the
@@ -20,8 +21,8 @@ func byChance(_ string, share, rest int) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f ", float64(share)/float64(rest))
 }
 
-// inTurn matches the first connection of every rest connections. The following rules divide the
-// other connections in the same way. share is always 1.
+// inTurn is a coin that matches one connection and then skips rest-1 connections. The rules that
+// follow divide the skipped connections in the same way. share is always 1.
 func inTurn(_ string, _, rest int) string {
 	return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0 ", rest)
 }

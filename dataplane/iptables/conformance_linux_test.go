@@ -41,7 +41,7 @@ func TestIPVSFastPathConformance(t *testing.T) {
 	dataplanetest.Run(t, subject(o), cases...)
 }
 
-// subject returns the mode with a host that has these options.
+// subject returns iptables mode for the conformance suite, on a host with these options.
 func subject(o host.Options) dataplanetest.Subject {
 	return dataplanetest.Subject{
 		Name:     "iptables, " + string(o.Variant),
@@ -62,11 +62,11 @@ func subject(o host.Options) dataplanetest.Subject {
 	}
 }
 
-// soakOnly returns the cases that run only in make soak. With the nft backend, these cases test the
-// meaning of rules. Both backends have the same rules and need the same kernel matches. The
-// remaining cases show how this backend writes, replaces and finds rules. With the legacy backend,
-// they damage the guard, which dataplane/host's TestGuardDamage tests, and one of several
-// addresses.
+// soakOnly returns the cases that run only in make soak. With the nft backend, these are the cases
+// that test the effect of rules, because both backends have the same rules and need the same kernel
+// matches. The remaining cases test how this backend writes, replaces and finds rules. With the
+// legacy backend, these are the cases that damage the guard, which TestGuardDamage in
+// dataplane/host also does, and the case that removes one of several addresses.
 func soakOnly(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {

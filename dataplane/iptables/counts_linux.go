@@ -12,10 +12,11 @@ import (
 )
 
 // counterState is vipd's record of the kernel's counters. A rule counts the first packets of
-// connections. When its chain is written, it starts at zero, and readings keeps the old count.
+// connections. When the rule's chain is rewritten, the counter restarts at zero, and readings keeps
+// the old count.
 type counterState struct {
 	readings *counters.Readings
-	// last holds the last counts of each chain's rules. The family's lock guards it.
+	// last holds the counts of each chain's rules at the last reading. The family's lock guards it.
 	last map[string][]uint64
 }
 
@@ -31,7 +32,7 @@ func (y *familyRules) chainOwners() map[string]*front {
 	return owners
 }
 
-// countedLocked returns the chains with counters that a plan replaces or deletes.
+// countedLocked returns the names of the chains with counters that a plan replaces or deletes.
 func (y *familyRules) countedLocked(p *plan) (names []string) {
 	take := func(name string) {
 		if c, ok := y.chains[name]; ok && slices.ContainsFunc(c.targets, netip.AddrPort.IsValid) {
@@ -70,8 +71,9 @@ func (y *familyRules) endLocked(f *front, name string, counts []uint64) {
 	}
 }
 
-// countLastLocked keeps the counts of all chains before they are deleted, after the jumps to them
-// were removed. An error does not prevent their deletion.
+// countLastLocked saves the counts of all chains. It is called after the jumps to them were
+// removed, and before the chains are deleted. If the counters can't be read, it uses the last
+// reading.
 func (y *familyRules) countLastLocked(ctx context.Context) {
 	counts, _ := y.tool.FullCounts(ctx, table, frontPrefix)
 	owners := y.chainOwners()
@@ -80,7 +82,7 @@ func (y *familyRules) countLastLocked(ctx context.Context) {
 			y.endLocked(f, name, counts[name])
 		}
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result when the table can no longer be read
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls of counts return this result
 }
 
 func (f *front) total(backend netip.AddrPort) counters.BackendKey {

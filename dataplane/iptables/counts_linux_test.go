@@ -11,7 +11,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counted reads the counters, even if they were read just now.
+// counted returns the counters of the service web. It reads them again even if they were read just
+// now.
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
@@ -30,8 +31,8 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	return total, byBackend, all
 }
 
-// TestCountsSurvive replaces the counting rules in several ways. The counters must include every
-// connection.
+// TestCountsSurvive replaces the counting rules in several ways. Afterwards, the counters must
+// still include every connection.
 func TestCountsSurvive(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		made := uint64(0)

@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// iptables runs the program of the rig's backend.
+// iptables runs iptables of the rig's backend, and returns its output.
 func (r *rig) iptables(args ...string) string {
 	r.Helper()
 	program := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
@@ -25,7 +25,7 @@ func (r *rig) iptables(args ...string) string {
 }
 
 // observe compares everything, and applies the frontends that differ, like the engine. It returns
-// the differences.
+// descriptions of the differences.
 func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	r.Helper()
 	seen, err := r.d.Observe(context.Background())
@@ -101,7 +101,8 @@ func TestCountsOfDeletedRules(t *testing.T) {
 }
 
 // TestOrphans leaves chains of an earlier process, also in a family without services. They must be
-// deleted, unless another program's rule leads to them. Such a rule must not delay other changes.
+// deleted unless another program's rule leads to them. Other changes must succeed despite such a
+// rule.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)

@@ -39,10 +39,10 @@ type familyRules struct {
 	chains map[string]chainState
 	// unsure reports whether the tree in the kernel may differ from tree.
 	unsure bool
-	// jumps is the number of rules in the kernel's chains that lead to the root. Zero means that a
+	// jumps is the number of jumps to the root chain in the kernel's base chains. Zero means that a
 	// hook does not have exactly one jump.
 	jumps int
-	// strayChains are other chains that lead to the root.
+	// strayChains lists the chains other than hooks that have jumps to the root chain.
 	strayChains []string
 	// hashes holds the kernel's hashes of vipd's chains, and of the jumps in the kernel's own
 	// chains. They were computed when the chains were written or last correct.
@@ -66,7 +66,8 @@ type familyRules struct {
 	counterState
 }
 
-// knownHash is a chain's hash, with the hash of its text as in chainState; 0 means unknown.
+// knownHash holds two hashes of a chain: the hash that the kernel's rules had, and chainState.text,
+// where 0 means unknown.
 type knownHash struct {
 	hash xtables.ChainHash
 	text uint64
@@ -166,7 +167,7 @@ func canonical(rule string) string {
 	return before + option + strconv.FormatFloat(math.Round(chance*certain), 'f', 0, 64) + " " + strings.TrimSpace(after)
 }
 
-// targetOf returns vipd's chain to which a rule leads.
+// targetOf returns the name of vipd's chain to which a rule leads, or "".
 func targetOf(rule string) string {
 	if _, number, jumps := strings.Cut(rule, "-j "+nodePrefix); jumps {
 		return nodePrefix + number
@@ -175,7 +176,8 @@ func targetOf(rule string) string {
 	return target
 }
 
-// backendOf returns the backend to which a rule leads. The port is 0 for a range of ports.
+// backendOf returns the backend to which a rule translates packets, or the zero value. The port is
+// 0 for a range of ports.
 func backendOf(rule string) netip.AddrPort {
 	_, text, _ := strings.Cut(rule, "--to-destination ")
 	if a, err := netip.ParseAddr(text); err == nil {
@@ -185,7 +187,8 @@ func backendOf(rule string) netip.AddrPort {
 	return to
 }
 
-// sizes returns the number of rules that Compare expects of each chain.
+// sizes returns the expected size of each chain, for [xtables.Tool.Compare]: the number of its
+// rules and of the rules that lead to it.
 func (y *familyRules) sizes() map[string]int {
 	want := make(map[string]int, len(y.chains))
 	for name, c := range y.chains {
@@ -205,7 +208,7 @@ func (y *familyRules) same(c xtables.Chain) bool {
 }
 
 // assign gives a slot to every backend of f that gets connections: its current slot, or the first
-// free slot. fresh has the slots that had another backend before.
+// free slot. fresh lists the slots that may have belonged to another backend.
 func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int, used int, fresh []int) {
 	if f.AffinityTimeout <= 0 {
 		return nil, 0, nil
@@ -241,7 +244,7 @@ func (y *familyRules) assign(f *balancer.Frontend) (slots map[netip.AddrPort]int
 	return slots, used, fresh
 }
 
-// keys returns the existing frontends, except those in without.
+// keys returns the sorted keys of the frontends in the kernel, except for the keys in without.
 func (y *familyRules) keys(without map[balancer.Key]bool) []balancer.Key {
 	keys := make([]balancer.Key, 0, len(y.fronts))
 	for k := range y.fronts {

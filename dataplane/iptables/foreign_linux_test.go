@@ -34,7 +34,7 @@ func TestForeignEdits(t *testing.T) {
 	}
 }
 
-// foreignEditor edits the chains of a dataplane like another program.
+// foreignEditor changes frontends, and edits vipd's chains like another program.
 type foreignEditor struct {
 	*rand.Rand
 	*testing.T
@@ -216,7 +216,7 @@ func (v *foreignEditor) observe() {
 	v.logStep("mended %v", r.observe(all...))
 }
 
-// wrong compares the tables with the wanted state.
+// wrong returns a difference between the tables and the wanted state, or "".
 func (v *foreignEditor) wrong() string {
 	v.Helper()
 	for _, name := range inet.Families() {
@@ -302,7 +302,7 @@ func TestToolThatDoesNothing(t *testing.T) {
 			for _, try := range []string{"first", "second"} {
 				err := r.d.Apply(context.Background(), []dataplane.Change{c})
 				if err == nil || !strings.Contains(err.Error(), "does nothing") {
-					r.Errorf("error of %s, attempt %s = %v, want that a program does nothing", what, try, err)
+					r.Errorf("error of %s, attempt %s = %v, want an error with the words \"does nothing\"", what, try, err)
 				}
 			}
 		}

@@ -162,8 +162,9 @@ func try(ctx context.Context, tool *xtables.Tool, sets *ipset.Conn, caps *balanc
 // sameText reports whether a rule is printed as it was written.
 func sameText(written, read string) bool { return canonical(written) == canonical(read) }
 
-// refused reports whether a rule is not supported here, and otherwise whether it is printed as it
-// was written. err is the reason if neither is known.
+// refused tries a rule in a trial chain. missing reports whether the kernel or iptables refuses the
+// rule, and same whether iptables prints the rule as it was written. It returns an error if the
+// trial could not be made, for example because another program holds the lock.
 func refused(ctx context.Context, tool *xtables.Tool, rule string) (missing, same bool, err error) {
 	read, err := tool.Try(ctx, table, rule)
 	if xtables.IsBusy(err) || ctx.Err() != nil {
@@ -180,8 +181,8 @@ func (d *Dataplane) Traits() dataplane.Traits {
 	return dataplane.Traits{Needs: Needs(), Detail: d.detail()}
 }
 
-// detail returns a line with the variant of each family and the reason for it, and the missing
-// family.
+// detail returns a line that describes the variant of each family and why it was selected. For a
+// missing family, it gives the reason.
 func (d *Dataplane) detail() string {
 	var parts []string
 	variants := map[string]bool{}

@@ -35,7 +35,7 @@ func isOurs(chain string) bool {
 		strings.HasPrefix(chain, groupPrefix) || strings.HasPrefix(chain, stickyPrefix)
 }
 
-// isFront reports whether a chain belongs to a frontend.
+// isFront reports whether a chain is the first chain of a frontend.
 func isFront(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, frontPrefix)
 	return ok && rest != "" && rest[0] >= '0' && rest[0] <= '9'
@@ -60,12 +60,13 @@ func keyHash(k balancer.Key) string {
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:8]))
 }
 
-// owner returns the hash in the name of a chain with backends.
+// owner returns the frontend's hash (keyHash) from the name of a chain with groupPrefix or
+// stickyPrefix.
 func owner(chain string) string {
 	rest := chain[min(len(groupPrefix), len(chain)):]
 	hash, _, _ := strings.Cut(rest, "-")
 	return hash
 }
 
-// isNode reports whether a chain belongs to the dispatch tree, except for the root.
+// isNode reports whether a chain is a node of the dispatch tree other than the root.
 func isNode(chain string) bool { return strings.HasPrefix(chain, nodePrefix) }

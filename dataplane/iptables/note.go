@@ -9,9 +9,9 @@ import (
 	"vipd/dataplane"
 )
 
-// note is the comment in the last rule of a frontend's chain: the frontend, the digest of the
-// chain's content, and the number of rules in it and in the chains below it. It shows drift without
-// comparing rules.
+// note is the comment in the last rule of a frontend's chain: the frontend, its digest, and the
+// number of rules in this chain and in the chains below it. A note with another digest or number
+// shows that the chains must be written again.
 type note struct {
 	key     balancer.Key
 	service balancer.Name
@@ -29,7 +29,7 @@ func (n note) rule() string {
 	return fmt.Sprintf(`-m comment --comment "vipd %s %s %016x %d" -j ACCEPT`, n.key, name, uint64(n.digest), n.rules)
 }
 
-// readNote parses the result of rule.
+// readNote parses the result of note.rule. It returns false if the rule is not a note.
 func readNote(rule string) (note, bool) {
 	text, ok := strings.CutPrefix(rule, `-m comment --comment "vipd `)
 	text, end := strings.CutSuffix(text, `" -j ACCEPT`)

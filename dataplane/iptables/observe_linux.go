@@ -160,11 +160,11 @@ func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 	return wrong
 }
 
-// survey is a reading of the table.
+// survey holds the content of the nat table that one Observe has read.
 type survey struct {
 	y *familyRules
-	// rules holds the rules of the tree and of frontends. below holds the chains of each frontend
-	// by its hash.
+	// rules maps each of vipd's chains to its rules. below maps the hash of a frontend to the names
+	// of the chains below its chain.
 	rules map[string][]string
 	below map[string][]string
 	// hashes holds the hashes of the chains, and of the jumps in the kernel's own chains.
@@ -182,8 +182,8 @@ func (s *survey) addChain(chain string, rules []string) error {
 	return nil
 }
 
-// adopt replaces the family's state with the reading, and records the frontends' digests. It
-// describes damage of the tree.
+// adopt replaces the family's known state with the survey, and adds the digests of its frontends to
+// digests. It returns a description of damage to the tree.
 func (s *survey) adopt(digests map[balancer.Key]dataplane.Digest) (damage []string) {
 	y := s.y
 	last := y.fronts
@@ -262,7 +262,7 @@ func (y *familyRules) alike(c, d chainState) bool {
 	return c.rules == d.rules && slices.Equal(c.targets, d.targets) && slices.Equal(c.to, d.to)
 }
 
-// saved returns the state of a chain that was read.
+// saved returns the state of a chain with the rules that iptables-save has printed.
 func (y *familyRules) saved(chain string, rules []string) chainState {
 	s := y.state(xtables.Chain{Name: chain, Rules: rules})
 	if !y.exact {
@@ -271,7 +271,8 @@ func (y *familyRules) saved(chain string, rules []string) chainState {
 	return s
 }
 
-// front returns the state of a frontend, given its note and its last state.
+// front returns the state of the frontend that n describes. last is its last known state, or nil.
+// If its chains were changed, the digest is 0.
 func (s *survey) front(n note, last *front, changed map[string]bool) *front {
 	f := &front{digest: n.digest, service: n.service, port: n.port, first: firstOf(n.key.Port), chain: frontChain(n.key), below: s.below[keyHash(n.key)]}
 	intact := !changed[f.chain]
@@ -344,7 +345,8 @@ func (y *familyRules) intact(ctx context.Context) (string, error) {
 	}, func() (string, error) { return y.contentLocked(ctx) })
 }
 
-// contentLocked names a chain whose content differs from its last known hash, or returns "".
+// contentLocked compares the chains with their last known hashes. It returns a text that names a
+// chain that differs, or "".
 func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	prints, err := y.tool.ChainHashes(ctx, table, rootChain, slices.AppendSeq(hooks(), maps.Keys(y.chains)))
 	if err != nil {
@@ -358,8 +360,8 @@ func (y *familyRules) contentLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// entriesLocked returns the number of vipd's entries in legacy's table: the rules, and two for each
-// chain.
+// entriesLocked returns the number of vipd's entries in a table of iptables-legacy: one for each
+// rule, and two for each chain.
 func (y *familyRules) entriesLocked() int {
 	n := y.jumps
 	for _, c := range y.chains {

@@ -11,17 +11,17 @@ import (
 	"vipd/dataplane"
 )
 
-// partOption replaces a coin's match in rules that only odds reads. Its value is the share of the
-// packets that match.
+// partOption is the match that shareCoin and clientCoin write, in rules that are never sent to the
+// kernel. Its value is the fraction of packets that match.
 const partOption = "--part "
 
-// shareCoin is a coin whose match is the exact part of the packets.
+// shareCoin is a coin for schedulers that do not depend on the client.
 func shareCoin(_ string, share, rest int) string {
 	return partOption + strconv.FormatFloat(float64(share)/float64(rest), 'g', -1, 64) + " "
 }
 
-// clientCoin is the coin of bySource for one client. It runs the program that the kernel runs for
-// each rule.
+// clientCoin returns a coin that makes the decisions of bySource for one client. It runs the BPF
+// program that the kernel would run.
 func clientCoin(client netip.Addr) coin {
 	header := make([]byte, 20)
 	copy(header[12:], client.AsSlice())
@@ -38,8 +38,8 @@ func clientCoin(client netip.Addr) coin {
 	}
 }
 
-// odds returns the part of client's new connections that each backend of f gets, in the order of
-// the rules.
+// odds returns the share of the client's new connections that each backend of f gets, in the order
+// of the rules.
 func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 	by := coin(shareCoin)
 	if isSourceHash(f) {
@@ -57,7 +57,7 @@ func odds(f *balancer.Frontend, client netip.Addr) []dataplane.Share {
 	return o.shares
 }
 
-// walk follows rules to backends.
+// walk adds up the shares of the backends to which the rules of a frontend lead.
 type walk struct {
 	chains map[string][]string
 	shares []dataplane.Share
@@ -70,7 +70,7 @@ func (w *walk) follow(rules []string, part float64) {
 		taken := part
 		if _, text, ok := strings.Cut(rule, partOption); ok {
 			text, _, _ = strings.Cut(text, " ")
-			of, _ := strconv.ParseFloat(text, 64) // shareCoin wrote the number
+			of, _ := strconv.ParseFloat(text, 64) // a coin wrote the number
 			taken = part * of
 		}
 		part -= taken
@@ -82,7 +82,7 @@ func (w *walk) follow(rules []string, part float64) {
 	}
 }
 
-// choiceOf describes the choice that the rules of f make.
+// choiceOf returns a text that describes how the rules of f choose a backend.
 func choiceOf(f *balancer.Frontend) string {
 	switch {
 	case f.Scheduler == balancer.DestinationHash:

@@ -14,13 +14,13 @@ import (
 // frontends, then the tree that leads to them, then deletions of unused chains.
 type plan struct {
 	groups []xtables.Group
-	// owners are the frontends of groups, with the zero key for the tree.
+	// owners holds the key of each group's frontend, or the zero key for the groups of the tree.
 	owners []balancer.Key
-	// treeFrom and treeTo are the bounds of the tree's groups.
+	// treeFrom and treeTo are the bounds of the tree's groups in groups.
 	treeFrom, treeTo int
 	tree             tree
 	fronts           map[balancer.Key]*front // nil means that the frontend is removed
-	// clear holds, for each slot, the frontends whose entries in its sticky set belong to another
+	// clear maps a slot to the frontends whose clients in the slot's sticky set belong to a former
 	// backend.
 	clear map[int][]balancer.Key
 	// slots is the number of required sticky sets.
@@ -29,7 +29,7 @@ type plan struct {
 	counts map[string][]uint64
 }
 
-// planLocked plans a batch, except for the bad keys.
+// planLocked plans the changes of a batch, except for the keys in bad.
 func (y *familyRules) planLocked(batch []dataplane.Change, bad map[balancer.Key]error) *plan {
 	p := &plan{tree: y.tree, fronts: map[balancer.Key]*front{}, clear: map[int][]balancer.Key{}}
 	var added, gone []balancer.Key
@@ -140,7 +140,7 @@ func (y *familyRules) planTreeLocked(p *plan, added, gone []balancer.Key) {
 	}
 }
 
-// noteLocked records that the kernel has the groups of p up to but not including index done.
+// noteLocked records that the kernel has accepted the first done groups of p.
 func (y *familyRules) noteLocked(p *plan, done int) {
 	y.epoch++
 	for i, g := range p.groups[:done] {

@@ -35,8 +35,8 @@ func addressPath(k balancer.Key) path {
 	return p.prefix(p.addr)
 }
 
-// rangeRule returns the rule for a range of ports in the node of its address. Rules for single
-// ports precede it.
+// rangeRule returns the rule that sends the packets to a port range to its frontend. It belongs to
+// the node of the range's address, after the rules for single ports.
 func rangeRule(k balancer.Key) string {
 	if k.Port == balancer.AllPorts {
 		return fmt.Sprintf("-p %s -g %s", k.Proto, frontChain(k))
@@ -44,7 +44,7 @@ func rangeRule(k balancer.Key) string {
 	return fmt.Sprintf("-p %s -m %s --dport %d:%d -g %s", k.Proto, k.Proto, k.Port.First(), k.Port.Last(), frontChain(k))
 }
 
-// rangesAt returns the ranges in the node of an address.
+// rangesAt returns the port ranges on the address at, in n or a node below it.
 func (n *treeNode) rangesAt(at path) []balancer.Key {
 	for n.at != at {
 		i := slices.IndexFunc(n.branches, func(b branch) bool { return b.node != nil && b.at.covers(at) })
@@ -102,7 +102,7 @@ func (t *tree) newRangeNode(at path, branches []branch, ranges []balancer.Key, f
 	return n
 }
 
-// onPort replaces the port of a backend with first, unless first is 0.
+// onPort returns backend with its port replaced by first, or unchanged if first is 0.
 func onPort(backend netip.AddrPort, first uint16) netip.AddrPort {
 	if first == 0 {
 		return backend

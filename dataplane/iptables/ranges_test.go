@@ -69,11 +69,12 @@ func TestRulesBetweenRanges(t *testing.T) {
 		return n
 	}
 	if got, want := most(balancer.NewPortRange(8000, 8999)), most(8000); got > want {
-		t.Errorf("rules of a first packet between ranges = %d, want at most %d, as between single ports", got, want)
+		t.Errorf("rules that a first packet passes with ranges = %d, want at most %d, as with single ports", got, want)
 	}
 }
 
-// rulesOf returns the number of rules that a packet to k passes up to its frontend.
+// rulesOf returns the number of rules that a packet to k passes before it reaches its frontend's
+// chain.
 func rulesOf(t *testing.T, chains map[string][]string, k balancer.Key) (n int) {
 	t.Helper()
 	chain := rootChain

@@ -25,9 +25,10 @@ type form struct {
 // render returns the form of f. slots holds the slots of backends in sticky sets; it is nil if f
 // has no affinity.
 //
-// The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. It ends with
-// a rule that no packet reaches while there are backends. Its comment, the note, describes the
-// content of the chain. It accepts, so a port without backends never gets those of a range.
+// The frontend's chain starts with the rule mark, unless that is "" or f is withdrawn. Its last
+// rule has the note as its comment. While there are backends, no packet reaches that rule.
+// Otherwise it accepts the packet, so a port without backends does not use the backends of a range
+// that contains the port.
 func render(f *balancer.Frontend, slots map[netip.AddrPort]int, mark string) form {
 	var made form
 	targets := targetsOf(f)
@@ -96,12 +97,13 @@ func (m *form) addAffinity(f *balancer.Frontend, targets []target, slots map[net
 	return rules
 }
 
-// stickyChain returns the chain of a backend of a frontend with affinity.
+// stickyChain returns the name of the chain for the backend in a slot of a frontend with affinity.
 func stickyChain(k balancer.Key, slot int) string {
 	return stickyPrefix + keyHash(k) + "-" + strconv.Itoa(slot)
 }
 
-// stickySet returns the set of a slot's clients. Its entries are VIP, port and client.
+// stickySet returns the name of the set that holds the clients of a slot. Its entries consist of
+// VIP, port and client.
 func stickySet(slot int, family inet.Family) string {
 	return "vipd-sticky" + family.Digit() + "-" + strconv.Itoa(slot)
 }

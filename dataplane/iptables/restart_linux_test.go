@@ -47,12 +47,12 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, servers := range []int{3, 3} { // in the second round its own rules are already correct
+		for _, servers := range []int{3, 3} { // in the second round, the new variant already has the desired rules
 			if err := r.d.Close(context.Background(), true); err != nil {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server == "" {
-				t.Error("answer during the change = none, want one")
+				t.Error("no answer during the change, want one")
 			}
 			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
 			seen, err := r.d.Observe(context.Background())

@@ -14,8 +14,7 @@ import (
 	"vipd/test/lab"
 )
 
-// rig is a dataplane on the host of a small network: a client on one side, and a server with many
-// addresses on the other.
+// rig is a dataplane on a host that connects a client to a server with many addresses.
 type rig struct {
 	*testing.T
 	d      *Dataplane

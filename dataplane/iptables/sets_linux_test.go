@@ -117,7 +117,7 @@ func settings(t *testing.T) string {
 	var b strings.Builder
 	for line := range strings.Lines(run(t, "ipset", "save")) {
 		if strings.HasPrefix(line, "create ") {
-			line, _, _ = strings.Cut(line, " bucketsize ") // and a seed, which newer revisions of the set type print
+			line, _, _ = strings.Cut(line, " bucketsize ") // and the seed, which only newer revisions of the set type print
 			b.WriteString(strings.TrimSpace(line) + "\n")
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// sticky returns web with affinity.
+// sticky returns a TCP frontend of these servers with affinity.
 func (r *rig) sticky(servers ...int) *balancer.Frontend {
 	f := r.web(balancer.TCP, servers...)
 	f.AffinityTimeout = time.Hour
@@ -28,7 +28,7 @@ func TestClientsStay(t *testing.T) {
 			r.apply(r.sticky(servers...))
 			for range 4 {
 				if _, name := r.ask(balancer.TCP); name != mine {
-					r.Fatalf("after %s the client of %s gets %s, want the same", what, mine, name)
+					r.Fatalf("after %s, the client of %s is sent to %s, want the same endpoint", what, mine, name)
 				}
 			}
 		}

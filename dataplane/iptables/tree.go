@@ -11,9 +11,9 @@ import (
 )
 
 // These constants shape the dispatch tree. The time of a first packet is constant for a fan of 4 to
-// 16 chains. A chain outside the caches is expensive, so a longer list in the last chain is cheaper
-// than another level. The maximum depth leaves room for the levels below frontends' chains
-// (maxLevels), because nft allows 15 chains below a hook.
+// 16 chains. A chain that is not in the CPU's caches is expensive, so a longer list in the last
+// chain is cheaper than another level. The maximum depth leaves room for the levels below
+// frontends' chains (maxLevels), because nft allows 15 chains below a hook.
 const (
 	// fanOut is the maximum number of other nodes that a new node leads to.
 	fanOut = 8
@@ -58,7 +58,7 @@ type branch struct {
 	node *treeNode
 }
 
-// rule returns the rule of the branch in the node n.
+// rule returns the rule for the branch in the chain of node n.
 func (b branch) rule(n *treeNode) string {
 	switch {
 	case b.node == nil:
@@ -186,8 +186,8 @@ func (p path) compare(q path) int {
 	return cmp.Or(slices.Compare(p.bits[:], q.bits[:]), cmp.Compare(p.len, q.len))
 }
 
-// with returns a copy of t that has the key. It records the new and changed nodes, each before the
-// nodes that lead to it.
+// with returns a copy of t that leads to the frontend k. It records the new and changed nodes, each
+// before the nodes that lead to it.
 func (t tree) with(k balancer.Key, changed *changes) tree {
 	if !k.Port.IsRange() {
 		t.root = t.insert(t.root, pathOf(k), changed)
@@ -210,7 +210,7 @@ func (t *tree) insert(n *treeNode, at path, changed *changes) *treeNode {
 	})
 	copied := *n
 	switch {
-	case found && n.branches[i].node == nil: // the frontend already exists
+	case found && n.branches[i].node == nil: // t already leads to the frontend
 		return n
 	case found:
 		below := t.insert(n.branches[i].node, at, changed)
@@ -237,8 +237,8 @@ func (t *tree) dividedIfFull(n *treeNode, changed *changes) *treeNode {
 	return n
 }
 
-// without returns a copy of t that does not have the key. It records the changed and the removed
-// nodes.
+// without returns a copy of t that does not lead to the frontend k. It records the changed and the
+// removed nodes.
 func (t tree) without(k balancer.Key, changed *changes) tree {
 	if !k.Port.IsRange() {
 		t.root = t.remove(t.root, pathOf(k), changed)
@@ -276,8 +276,8 @@ func (t *tree) remove(n *treeNode, at path, changed *changes) *treeNode {
 	return n
 }
 
-// unlessEmpty records and returns n, the new state of was. If n is empty and not the root, it
-// records the removal and returns nil.
+// unlessEmpty returns n, which replaces the node was, and records the write. If n is empty and not
+// the root, it records the removal of was and returns nil.
 func (n *treeNode) unlessEmpty(was *treeNode, changed *changes) *treeNode {
 	if len(n.branches)+len(n.ranges) == 0 && n.name != rootChain {
 		changed.remove(was)
@@ -351,7 +351,7 @@ func (n *treeNode) chain() xtables.Chain {
 	return c
 }
 
-// changes are the nodes that a change of the tree writes and deletes.
+// changes holds the nodes that a change to the tree writes and deletes.
 type changes struct {
 	// written holds the names in the order in which they were first recorded, and nodes their
 	// newest states.

@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// keySource returns random keys of one kind.
+// keySource generates random keys of one kind.
 type keySource struct {
 	name string
 	make func(r *rand.Rand) balancer.Key
@@ -71,7 +71,7 @@ func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
 // find sends a packet through chains, and returns its frontend's chain.
 func find(chains map[string][]string, k balancer.Key) (string, int, error) {
 	chain, steps := rootChain, 0
-	var back [][]string // the rest of the rules of each chain that jumps
+	var back [][]string // for each chain that jumped, the rules after the jump
 next:
 	for {
 		rules, ok := chains[chain]
@@ -131,8 +131,8 @@ func matches(match string, k balancer.Key) bool {
 	return true
 }
 
-// TestTree changes trees at random, and replays the recorded changes. Every packet to a frontend
-// must find it, and no other packet may find a frontend.
+// TestTree changes trees at random, and applies the recorded changes to a set of chains. In these
+// chains, every packet to a frontend must reach it, and no other packet may reach a frontend.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for _, rule := range chain.Rules {
 			target := targetOf(rule)
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
-				t.Fatalf("%s leads to %s, want only chains that already exist", chain.Name, target)
+				t.Fatalf("%s leads to %s, which is missing; want only existing chains", chain.Name, target)
 			}
 		}
 		kernel[chain.Name] = chain.Rules
@@ -182,7 +182,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for chain, rules := range kernel {
 			for _, rule := range rules {
 				if targetOf(rule) == name {
-					t.Fatalf("%s is deleted although %s leads to it, want it later", name, chain)
+					t.Fatalf("%s is deleted while %s still leads to it, want it deleted later", name, chain)
 				}
 			}
 		}

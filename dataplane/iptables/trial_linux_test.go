@@ -65,8 +65,8 @@ func TestNewWaitsForLock(t *testing.T) {
 	}
 }
 
-// TestNewEndsWithContext holds the lock of one family. New must fail when its context ends, because
-// otherwise that family would be missing for the lifetime of the process.
+// TestNewEndsWithContext holds the lock of one family. New must fail when its context ends, and
+// must not return a dataplane that lacks the family.
 func TestNewEndsWithContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
@@ -80,7 +80,7 @@ func TestNewEndsWithContext(t *testing.T) {
 		cancel()
 	})
 	if d, err := New(ctx, Options{Variant: xtables.NFT}); !xtables.IsBusy(err) {
-		t.Errorf("New = %v, want the lock", err)
+		t.Errorf("New = %v, want an error about the lock", err)
 		if err == nil {
 			_ = d.Close(context.Background(), false)
 		}
@@ -93,8 +93,9 @@ const (
 	lacking = "iptables-restore: line 3 failed: No such file or directory."
 )
 
-// fakeProgram installs a program in front of the real program. It fails if its input contains word,
-// once or always. The returned folder contains a file "tried" from the second call on.
+// fakeProgram installs a program in front of the real program. The fake program prints the text
+// says and fails if its input contains word: once, or every time. From the second such call on, the
+// returned folder contains the file "tried".
 func fakeProgram(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)

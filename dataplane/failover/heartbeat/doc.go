@@ -5,11 +5,12 @@
 // session, and the address of the receiver. A datagram that arrives at another address is dropped.
 //
 // Anybody on the network can record, delay, drop and repeat datagrams, but can't forge them. This
-// package delivers repeated datagrams. [failover.Node.Heard] decides: a heartbeat counts once on
-// each address, and only if it returns a heartbeat that the receiver sent a moment ago. So a
-// recorded heartbeat never counts, and a late heartbeat counts at most for ownership.detect. An
-// attacker that drops datagrams can make a host look dead, like a cut cable; etcd then confirms it.
+// package also delivers repeated datagrams, and [failover.Node.Heard] decides which count. A
+// heartbeat counts once on each address, and only if it echoes a heartbeat that the receiver sent a
+// moment ago. So a recorded heartbeat never counts, and a late heartbeat counts at most for
+// ownership.detect. An attacker that drops datagrams can make a host look dead, like a cut cable;
+// etcd then confirms it.
 //
-// Earlier versions neither name the receiver's address nor return heartbeats. Each of their
+// Earlier versions neither name the receiver's address nor echo heartbeats. Each of their
 // heartbeats counts once, if their run is recorded in etcd.
 package heartbeat

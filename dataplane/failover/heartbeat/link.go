@@ -42,8 +42,8 @@ func Listen(at []failover.Address) (*Link, error) {
 	return l, nil
 }
 
-// Change follows the node's addresses. Addresses are never removed from the list, so each keeps its
-// index.
+// Change replaces the list of the node's addresses, and opens sockets for new addresses. An address
+// must never be removed from the list, so that each keeps its index.
 func (l *Link) Change(at []failover.Address) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,8 +94,8 @@ const lately = time.Minute
 // Intruded reports whether a datagram with another key arrived within the last minute.
 func (l *Link) Intruded() bool { return time.Now().UnixNano()-l.intruded.Load() < int64(lately) }
 
-// Run calls heard with each message and the index of the address at which it arrived, until ctx
-// ends.
+// Run calls heard with each accepted message and the index of the address at which it arrived. When
+// ctx ends, Run closes the sockets and returns.
 func (l *Link) Run(ctx context.Context, heard func(on int, m failover.Message)) {
 	var all sync.WaitGroup
 	l.mu.Lock()
@@ -132,9 +132,9 @@ func (l *Link) receiveBy(ctx context.Context, c *net.UDPConn, at netip.Addr, hea
 	}
 }
 
-// Send sends a message to a peer, from one of this node's addresses (an index) or from all (-1).
-// Each address sends to the peer's address in the same network. The address towards etcd sends to
-// the peer's address towards etcd.
+// Send sends a message to a peer, from the address with index on, or from all addresses if on is
+// -1. Each address sends to the peer's addresses that share a network with it. The address from
+// which this node reaches etcd also sends to the peer's corresponding address.
 func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 	keys := l.keys.Load()
 	if keys == nil || len(*keys) == 0 {
@@ -145,13 +145,13 @@ func (l *Link) Send(m failover.Message, on int, peer []failover.Address) {
 			continue
 		}
 		for _, to := range l.Reach(i, peer) {
-			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // the peer's silence shows a failure
+			_, _ = l.conns[i].WriteToUDPAddrPort(Encode(m, to, (*keys)[0]), netip.AddrPortFrom(to, Port)) // a failure has the same effect as a lost datagram
 		}
 	}
 }
 
-// Network returns the network of an address of this node. The address towards etcd has no network,
-// so the address itself is returned.
+// Network returns the network of this node's address with index i. If the address has no network,
+// it returns the address itself.
 func (l *Link) Network(i int) string {
 	a := l.at[i]
 	for _, n := range a.Networks {
@@ -162,8 +162,7 @@ func (l *Link) Network(i int) string {
 	return a.Addr.String()
 }
 
-// Reach returns the addresses of a peer that this node can reach from one of its addresses (an
-// index).
+// Reach returns the addresses of a peer that this node can reach from its address with index from.
 func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	a := l.at[from]
 	for i, p := range peer {
@@ -175,8 +174,8 @@ func (l *Link) Reach(from int, peer []failover.Address) (to []netip.Addr) {
 	return to
 }
 
-// way returns the address from which a node reaches etcd: the address without networks, or else the
-// first address.
+// way returns the index of the address from which a node reaches etcd: the first address without
+// networks, or else the first address.
 func way(at []failover.Address) int {
 	return max(slices.IndexFunc(at, func(a failover.Address) bool { return len(a.Networks) == 0 }), 0)
 }

@@ -14,7 +14,7 @@ import (
 // magic starts each datagram. It includes the version of the format.
 const magic = "vipd\x01"
 
-// ErrKey is the error of a datagram that was signed with another key.
+// ErrKey means that a datagram was signed with another key.
 var ErrKey = errors.New("it is signed with another key")
 
 var (
