@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// bare calls a dataplane directly, and also in ways that an engine never does.
+// bare is a rig for cases that call the dataplane directly, also in ways that an engine never does.
 type bare struct{ *rig }
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
@@ -27,7 +27,8 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
-// carry prepares the host for want, and applies batches of changes that together result in want.
+// carry prepares the host for the state want, and applies the batches. Together they must result in
+// want.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
 	b.host.Resync(true)
@@ -52,7 +53,7 @@ func adds(want balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// wantState checks that exactly the desired state exists, without damage.
+// wantState checks that the dataplane has exactly the frontends of want, and no damage.
 func (b *bare) wantState(when string, want balancer.Desired) {
 	b.Helper()
 	seen, err := b.dp.Observe(b.Context())
@@ -63,7 +64,7 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 	for k, f := range want.Frontends.All() {
 		digests[k] = b.dp.Digest(f)
 	}
-	if seen.ReapplyAll && b.s.VirtualServers { // virtual servers do not record their frontends, and frontends without active backends have none
+	if seen.ReapplyAll && b.s.VirtualServers { // IPVS does not store digests, and a frontend without active backends has no virtual server
 		for k := range digests {
 			if d, there := seen.Digests[k]; there && d == 0 {
 				seen.Digests[k] = digests[k]
@@ -73,18 +74,18 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 		}
 	}
 	if !maps.Equal(seen.Digests, digests) {
-		b.Errorf("%s Observe = %v, want %v", when, seen.Digests, digests)
+		b.Errorf("%s: Observe = %v, want %v", when, seen.Digests, digests)
 	}
 	if len(seen.Damage) > 0 {
-		b.Errorf("%s damage of Observe = %q, want none", when, seen.Damage)
+		b.Errorf("%s: damage from Observe = %q, want none", when, seen.Damage)
 	}
 	if reason, err := b.dp.Intact(b.Context()); reason != "" || err != nil {
-		b.Errorf("%s Intact = %q, %v, want no reason", when, reason, err)
+		b.Errorf("%s: Intact = %q, %v, want no reason", when, reason, err)
 	}
 }
 
-// testIdempotent applies changes that have no effect. The dataplane must do nothing, and Observe
-// must return the applied frontends.
+// testIdempotent repeats changes, and removes frontends that do not exist. A connection must
+// survive, and Observe must return exactly the desired frontends.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
@@ -100,7 +101,7 @@ func testIdempotent(b *bare) {
 	b.carry(want, adds(want), hinted)
 	b.wantState("after the same Apply again", want)
 	if err := alive(c, atOnce); err != nil {
-		r.Errorf("error of a connection after the same Apply = %v, want none", err)
+		r.Errorf("error of a connection after a repeated Apply = %v, want none", err)
 	}
 	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}
 	b.carry(want, []dataplane.Change{absent})
@@ -115,8 +116,8 @@ func testIdempotent(b *bare) {
 	b.wantState("after removing everything, twice", balancer.Desired{})
 }
 
-// testOrder applies random histories in random batches, with and without hints. Each must result in
-// the same state as a single Apply.
+// testOrder applies random histories of changes in random batches. Some changes have the hint Old.
+// Each history must result in exactly the desired state.
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
@@ -149,8 +150,8 @@ func testOrder(b *bare) {
 	}
 }
 
-// shuffled splits the changes from the state done to adds into random batches, and records the new
-// state in done.
+// shuffled returns the changes from the state done to the state adds, in random order and in random
+// batches. It updates done to the new state.
 func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
 	wanted := map[balancer.Key]bool{}
 	for _, c := range adds {
@@ -181,8 +182,8 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 }
 
 // testClose closes a dataplane with and without keep. With keep, its objects must continue to
-// serve, and the next dataplane must adopt them without losing a connection. Without keep, nothing
-// may be left.
+// serve, and the next dataplane must adopt them without losing a connection. Without keep, no
+// object may remain.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -207,12 +208,12 @@ func testClose(b *bare) {
 		b.wantState("after closing and keeping", want)
 	}
 	b.carry(want, adds(want))
-	b.wantState("after the next one's Apply", want)
+	b.wantState("after the next dataplane's Apply", want)
 	asked()
 	checkUndisturbed(r, pulses, "closing and taking over")
 	next := b.compile(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) }))
 	b.carry(next, adds(next), removals(want, next))
-	b.wantState("after the next one's change", next)
+	b.wantState("after a change by the next dataplane", next)
 	r.each(func(r *rig, key balancer.Key) { checkMeets(r, r.w.client, key, "s1") })
 	b.closesCounted(keyOf(r.w.vip[0], vipPort, balancer.TCP))
 	b.dp = r.s.New(r.T)
@@ -224,7 +225,7 @@ func testClose(b *bare) {
 	})
 }
 
-// removals returns changes that remove the frontends of before that after does not have.
+// removals returns a removal for each frontend in before that is not in after.
 func removals(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {
@@ -256,6 +257,6 @@ func (b *bare) closesCounted(key balancer.Key) {
 	closed()
 	clients.Wait()
 	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts only after two seconds
-		r.Errorf("counted connections = %d to %s, want at least the answered %d", got, key, want)
+		r.Errorf("counted connections = %d at %s, want at least the %d answered requests", got, key, want)
 	}
 }

@@ -18,20 +18,21 @@ import (
 	"vipd/test/wait"
 )
 
-// These limits are for a normal, possibly busy machine. The code that uses them scales them.
+// These time limits are for a usual, possibly busy machine. Their users scale them for slower
+// machines.
 const (
-	// atOnce is the limit for actions that need no timer. They take milliseconds, except on a busy
-	// machine.
+	// atOnce is the limit for actions that need no timer. Such actions need milliseconds, except on
+	// a busy machine.
 	atOnce = 30 * time.Second
-	// silence is the time that a client waits if it must get no answer. An answer would need a
-	// fraction of it.
+	// silence is the time that a client waits if no answer may arrive. An answer would arrive in a
+	// fraction of this time.
 	silence = 250 * time.Millisecond
 	// unanswered is the time that a client waits before it repeats its request.
 	unanswered = 50 * time.Millisecond
 )
 
-// patience returns a time limit, scaled for this machine. If no answer is expected, waiting for
-// more than a second would prove nothing more.
+// patience scales a time limit for this machine. For limits up to silence it returns at most a
+// second, because a longer wait for a forbidden answer would prove nothing more.
 func patience(within time.Duration) time.Duration {
 	if within <= silence {
 		return min(wait.Scaled(within), time.Second)
@@ -74,7 +75,8 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 	}
 }
 
-// addressOf returns the address of a namespace that others see, in the family of vip.
+// addressOf returns the source address that others see for a namespace's packets, in the family of
+// vip.
 func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	switch n {
 	case r.w.host:
@@ -90,8 +92,7 @@ func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	return parseAddrs("0.0.0.0", "::").inFamilyOf(vip)
 }
 
-// ask opens a connection, or sends a datagram from a new port, and returns the answer of the
-// server.
+// ask opens a connection, or sends a datagram from a new port, and returns the server's answer.
 func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
@@ -107,7 +108,7 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 	return lab.AskWithin(c, patience(within))
 }
 
-// hangUp closes a connection, with a reset if r.resets is set.
+// hangUp closes a connection. If r.resets is set, it closes TCP connections with a reset.
 func (r *rig) hangUp(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && r.resets {
 		_ = t.SetLinger(0)
@@ -115,7 +116,8 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is like ask, but fails the test if there is no answer.
+// mustAsk is like ask, but fails the test if there is no answer. It also checks that explain
+// predicts the answer.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -142,7 +144,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 	return c, a
 }
 
-// tally sends n requests, and counts the answers of each server.
+// tally sends n requests, and returns the number of answers by server.
 func (r *rig) tally(from *lab.NS, key balancer.Key, n int) map[string]int {
 	r.Helper()
 	counts := map[string]int{}
@@ -174,7 +176,8 @@ func alive(c net.Conn, within time.Duration) error {
 	return nil
 }
 
-// refused checks that a client is refused immediately, with a TCP reset or ICMP port unreachable.
+// refused checks that a client is refused immediately, with a TCP reset or an ICMP port unreachable
+// message.
 func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	r.Helper()
 	if err := r.refusal(from, key, atOnce); err != nil {
@@ -183,7 +186,7 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	checkExplained(r, from, netip.Addr{}, key, explain.Refused)
 }
 
-// refusal returns an error if a client is not refused.
+// refusal sends a request, and returns an error unless the client is refused.
 func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) error {
 	a, err := r.askFrom(from, netip.Addr{}, key, within)
 	switch {

@@ -9,11 +9,11 @@ import (
 	"vipd/test/lab"
 )
 
-// testMaxConnections opens as many connections as endpoints may have. Further clients must be
+// testMaxConnections opens as many connections as max_connections permits. Further clients must be
 // refused until one of the connections ends.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {
-		r.Skipf("%s can't bound connections", r.caps.Mode)
+		r.Skipf("%s can't limit connections", r.caps.Mode)
 	}
 	const s1, s2 = 2, 3
 	web := newService("web", r.w.vip)
@@ -42,11 +42,11 @@ func testMaxConnections(r *rig) {
 			return err
 		}, "room for a connection")
 		if a != "s2" {
-			r.Errorf("after a connection of s2 has ended, the answer is from %s, want s2", a)
+			r.Errorf("server of a new client after a connection of s2 has ended = %s, want s2", a)
 		}
 		for _, c := range append(conns["s1"], conns["s2"][1:]...) {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("error of a connection within the bounds = %v, want none", err)
+				r.Errorf("error of a connection within the limits = %v, want none", err)
 			}
 			r.hangUp(c)
 		}
@@ -59,9 +59,9 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// awaitForgotten waits until check returns nil. It waits a little longer than the dataplane
-// remembers ended connections.
+// awaitForgotten waits until check returns nil. Its limit is longer than the time for which the
+// dataplane remembers ended connections.
 func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()
-	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, of what is remembered for %v", what, r.s.Remembers), check)
+	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, although ended connections are remembered for %v", what, r.s.Remembers), check)
 }

@@ -18,25 +18,26 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is the environment variable that makes Run act as a daemon that cases kill.
+// childVar is an environment variable with an errand. If it is set, Run acts as a daemon that
+// performs the errand, and that its parent kills.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
 // errand is the task of a child process. childVar contains it as JSON.
 type errand struct {
 	Local []netip.Addr
-	// Services holds the services that are wanted first.
+	// Services holds the services that the child applies first.
 	Services []*balancer.Service
-	// Then holds the services that are wanted after the first line of input, with Down among their
-	// endpoints. If Then is set, the child makes no other changes afterwards.
+	// Then holds the services that the child applies after the first line of input. The health
+	// checks of Down fail from then on. If Then is set, the child makes no random changes.
 	Then []*balancer.Service
 	Down []balancer.Target
-	// Servers holds the endpoints of the services in the child's random changes, and Seed selects
+	// Servers holds the addresses of the endpoints that random changes use, and Seed determines
 	// these changes.
 	Servers []addrs
 	Seed    uint64
 }
 
-// history returns the random changes of the errand.
+// history returns the child's random changes.
 func (e *errand) history() *history {
 	var servers []*server
 	for _, a := range e.Servers {
@@ -46,7 +47,7 @@ func (e *errand) history() *history {
 }
 
 // ready is the line that the child prints when exactly the wanted state is applied. After the next
-// line of input it starts its changes.
+// line of input, the child starts its changes.
 const ready = "dataplanetest: ready"
 
 // runChild performs the errand until the process is killed or its parent ends.
@@ -101,7 +102,7 @@ func runChild(t *testing.T, s *Subject) {
 // checkKernelState checks that the kernel has exactly the desired state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
-	r.stop() // calls of the dataplane must not overlap
+	r.stop() // bare's calls must not overlap with the engine's
 	(&bare{r}).wantState(when, r.wanted())
 	r.start()
 }
@@ -150,7 +151,7 @@ func (c *child) awaitReady() {
 		}
 		said = append(said, c.lines.Text())
 	}
-	c.t.Fatalf("the child ended before it was ready, want it to be killed; output:\n%s", strings.Join(said, "\n"))
+	c.t.Fatalf("the child ended before it was ready; output:\n%s", strings.Join(said, "\n"))
 }
 
 // start makes the child start its random changes.
@@ -161,7 +162,7 @@ func (c *child) start() {
 	}
 }
 
-// only returns the -test.run pattern of one test or subtest.
+// only returns a -test.run pattern that matches only the test or subtest with this name.
 func only(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

@@ -11,23 +11,23 @@ import (
 	"vipd/test/wait"
 )
 
-// stickyService returns a service with affinity. Without it, the scheduler would choose another
-// server for each connection of a client.
+// stickyService returns a service with affinity. Without affinity, its scheduler would choose
+// another server for each connection of a client.
 func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(servers...)...)
 	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
 	return web
 }
 
-// testAffinity makes servers leave in each way. Their clients must move, and all others must stay.
-// Clients that have moved must not return with the server.
+// testAffinity makes a server leave in each way, and return. Its clients must move to other servers
+// and stay there when it returns. All other clients must stay on their servers.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
 		r.apply(web)
 		first := askFromAll(r, key)
 		if len(distinct(first)) != len(r.w.servers) {
-			r.Errorf("new clients are answered by %v, want round robin over all servers", first)
+			r.Errorf("servers of new clients = %v, want round robin over all servers", first)
 		}
 		for range 3 {
 			checkSameServers(r, key, first, "and nothing has changed")
@@ -38,8 +38,8 @@ func testAffinity(r *rig) {
 	})
 }
 
-// checkLeaveAndReturn makes the first client's server leave and return in one way. It returns the
-// servers of all clients.
+// checkLeaveAndReturn makes the server of the first client leave in the way y, and return. It
+// returns the servers that all clients have afterwards.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
 	left := serverOf(r, lab.Answer{Server: before[0]})
@@ -60,7 +60,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	return moved
 }
 
-// checkSameServers checks that all clients still get answers from the same servers.
+// checkSameServers checks that all clients still get answers from the servers in before.
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
@@ -69,7 +69,7 @@ func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 }
 
 // testAffinityEnds waits until affinity_timeout expires. Clients that return later must be
-// scheduled again, and clients that keep connecting must stay.
+// scheduled again, and clients that keep connecting must stay on their servers.
 func testAffinityEnds(r *rig) {
 	timeout := max(wait.Scaled(time.Second), r.s.Remembers+2*time.Second)
 	r.apply(stickyService(r, timeout, r.w.servers...))
@@ -96,7 +96,7 @@ func testAffinityEnds(r *rig) {
 	}
 	for i, k := range keys {
 		after := askFromAll(r, k)
-		if slices.Equal(after, before[i]) { // also repeated if the client on the host was late and was scheduled again, because then the next round is different
+		if slices.Equal(after, before[i]) { // if the client on the host was late and was scheduled again, the choice may be the same once by chance
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
 			after = askFromAll(r, k)
 		}
@@ -184,7 +184,7 @@ func testHeldVIP(r *rig) {
 			}
 			from.Exec("ping", "-c", "1", "-W", "60", key.Addr.String())
 		}
-		lab.Eventually(r, settleTime, "a source of the host's own", func() error { // a busy kernel adds IPv6 addresses late
+		lab.Eventually(r, settleTime, "a connection from an address of the host's own", func() error { // a busy kernel adds IPv6 addresses late
 			c, _ := r.mustOpen(r.w.host, netip.Addr{}, key)
 			if own := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); !r.w.isOwn(own) {
 				return fmt.Errorf("the host connects to %s from %s", key, own)

@@ -39,7 +39,7 @@ func testDamage(t *testing.T, s *Subject) {
 			conns, others := openOfEach(r), startPulses(r, bystander())
 			breakAndAwaitRepair(r, name, s.Scratches[name])
 			checkRepaired(r, name, conns)
-			checkUndisturbed(r, others, "damage to another service, and its mending")
+			checkUndisturbed(r, others, "damage to another service, and its repair")
 		})
 	}
 	s.sub(t, "others-first", func(t *testing.T) {
@@ -49,14 +49,14 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
-// breakAndAwaitRepair damages something, and waits for the repair. Any sync restores addresses,
-// which does not count as a repair.
+// breakAndAwaitRepair calls damage, and waits for the repair. Restored addresses do not count as a
+// repair, because every sync restores them.
 func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
 	began := time.Now()
 	damage(r.T)
-	lab.Eventually(r, settleTime, "mending", func() error {
+	lab.Eventually(r, settleTime, "the repair", func() error {
 		s := r.engine.Status()
 		if s.Last.After(began) && s.LastError == "" {
 			return nil // a concurrent sync may have repaired the damage without a report
@@ -70,14 +70,14 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 		return nil
 	})
 	awaitService(r)
-	r.Logf("mended after %v", time.Since(began).Round(time.Millisecond))
+	r.Logf("repaired after %v", time.Since(began).Round(time.Millisecond))
 }
 
 // awaitService waits until clients of the VIPs get answers, and clients of the service without
 // endpoints are refused.
 func awaitService(r *rig) {
 	r.Helper()
-	const what = "service after the rest of the damage was mended"
+	const what = "service after the repair"
 	for _, key := range keysOf(r.w.vip, balancer.TCP, balancer.UDP) {
 		for _, from := range []*lab.NS{r.w.client, r.w.host} {
 			lab.Eventually(r, settleTime, what, func() error {
@@ -107,7 +107,7 @@ func newDamageable(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// openOfEach opens a connection or flow to each frontend.
+// openOfEach opens a connection or flow to each frontend of the service web.
 func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	r.Helper()
 	conns := map[balancer.Key]net.Conn{}
@@ -117,10 +117,10 @@ func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	return conns
 }
 
-// awaitRepairs waits until there are more repairs than before.
+// awaitRepairs waits until the engine reports more repairs than the number before, and no error.
 func awaitRepairs(r *rig, before int) {
 	r.Helper()
-	lab.Eventually(r, settleTime, "mending", func() error {
+	lab.Eventually(r, settleTime, "the repair", func() error {
 		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
 			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q", s.Repairs, before, s.Last.Format(time.StampMilli), s.LastError)
 		}
@@ -128,11 +128,12 @@ func awaitRepairs(r *rig, before int) {
 	})
 }
 
-// checkRepaired is like checkWhole, but does not check connections that the damage itself ends.
+// checkRepaired is like checkWhole. If the damage itself ends connections, it checks new
+// connections instead.
 func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	if why, ends := r.s.Ends[damage]; ends {
-		r.Log("connections need not live: ", why)
+		r.Log("connections may end: ", why)
 		for _, c := range conns {
 			_ = c.Close()
 		}
@@ -141,12 +142,13 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that open connections work, and that new clients are treated correctly.
+// checkWhole checks that open connections work, and that new clients are served or refused as
+// configured.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("%s: error of a connection from before = %v, want none", key, err)
+			r.Errorf("%s: error of an earlier connection = %v, want none", key, err)
 		}
 		r.mustAsk(r.w.client, key)
 		r.mustAsk(r.w.host, key)
@@ -154,8 +156,8 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst inserts a foreign rule before each of vipd's rules. The foreign rule must stay
-// first, and the service must work.
+// testOthersFirst inserts a foreign rule at the start of each built-in chain that jumps to vipd's
+// chains. The foreign rule must stay first, and the service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)
@@ -168,13 +170,13 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(repairTime) // time in which no repair must happen
-	sameForeign(r, "after rules of others came first", before)
+	r.pause(repairTime) // no repair may happen in this time
+	sameForeign(r, "after foreign rules were inserted first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs
 	r.s.removeJumps(r.T)
 	awaitRepairs(r, repairs)
-	awaitService(r) // the repair may have started before the last jump was removed, after a check of the foreign rules
-	sameForeign(r, "after mending with rules of others first", before)
+	awaitService(r) // the counted repair may have started before the last jump was removed
+	sameForeign(r, "after a repair with foreign rules first", before)
 	checkWhole(r, conns)
 }

@@ -59,8 +59,8 @@ func guardTables(t testing.TB) (all []string) {
 	return all
 }
 
-// scriptGuard returns a damage that runs an nft script on both of the guard's tables, in one
-// transaction. In the script, %s represents the table.
+// scriptGuard returns a function that runs an nft script on both of the guard's tables, in one
+// transaction. In the script, %s stands for the table.
 func scriptGuard(script string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
@@ -87,7 +87,8 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 	t.Skipf("the guard lacks an entry for %s", vip)
 }
 
-// flushTables empties every chain of iptables, as a firewall does when it restarts.
+// flushTables empties every chain in the tables nat, mangle and filter, as a firewall does when it
+// restarts.
 func (s *Subject) flushTables(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -115,8 +116,8 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules replaces the first rule of each of vipd's chains in iptables, so nothing passes or
-// the rule has no effect. The number of rules stays the same.
+// replaceRules replaces the first rule of each of vipd's chains in iptables by DROP in the table
+// filter, and by RETURN in other tables. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
@@ -142,7 +143,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 	t.Helper()
 	jumps := s.ourJumps(t)
 	if len(jumps) == 0 {
-		t.Skip("no iptables rule leads to our chains")
+		t.Skip("no iptables rule jumps to vipd's chains")
 	}
 	restores := s.tools("-restore")
 	for i, tool := range s.tools("") { // one command per tool, because a repair could happen between two
@@ -156,15 +157,15 @@ func (s *Subject) removeJumps(t testing.TB) {
 	}
 }
 
-// destroySets removes all ipsets, after all chains, because chains use them.
+// destroySets removes all ipsets. It removes all chains first, because their rules use the sets.
 func (s *Subject) destroySets(t testing.TB) {
 	t.Helper()
 	if len(ourSets(t)) == 0 {
 		t.Skip("the dataplane has no ipsets")
 	}
-	lab.Eventually(t, atOnce, "destroying sets before the next mending", func() error {
+	lab.Eventually(t, atOnce, "destroying sets before the next repair", func() error {
 		for _, restore := range s.tools("-restore") {
-			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // removes everything that it does not name
+			pipe(t, "*nat\nCOMMIT\n*mangle\nCOMMIT\n*filter\nCOMMIT\n", restore, "--wait") // without --noflush, this removes all rules and chains of these tables
 		}
 		if out, err := exec.Command("ipset", "destroy").CombinedOutput(); err != nil {
 			return fmt.Errorf("%w: %s", err, out)
@@ -235,8 +236,8 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	return all
 }
 
-// saved calls f for each line that iptables-save prints, in both families, with the tool that
-// changes the table, and the table.
+// saved calls f for each line that iptables-save prints, for both families. table is the line's
+// table, and tool is the program that changes this table.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
 	savers := s.tools("-save")
@@ -300,11 +301,11 @@ func heldVIPs(t testing.TB) []held {
 	return all
 }
 
-// listed returns a list from the kernel. It repeats a listing that was interrupted because the data
-// changed.
+// listed returns a list from the kernel. It repeats a listing that failed because the data changed
+// at the same time.
 func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 	t.Helper()
-	lab.Eventually(t, settleTime, "a listing without a change in the middle", func() (err error) {
+	lab.Eventually(t, settleTime, "a listing during which nothing changes", func() (err error) {
 		all, err = list()
 		return err
 	})

@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Changed yields copies of base. In each copy, a single field of the frontend, its policy or its
-// first backend has another value. The string names the field.
+// Changed yields frontends made by base. In each, a single field of the frontend, its policy or its
+// first backend has another value. The string names this field.
 func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *balancer.Frontend] {
 	parts := []struct {
 		name string
@@ -41,8 +41,8 @@ func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *ba
 	}
 }
 
-// alter gives v a value that is neither its zero value nor a value of the frontends in
-// CheckDigests.
+// alter gives v a value that is neither its zero value nor a value that the frontends in
+// CheckDigests have.
 func alter(t testing.TB, v reflect.Value) {
 	t.Helper()
 	values := []any{
@@ -59,7 +59,7 @@ func alter(t testing.TB, v reflect.Value) {
 }
 
 // CheckDigests changes each field of frontends. If this changes the rules of a mode, it must also
-// change the digest, because the engine does not apply changes that keep the digest.
+// change the digest, because the engine ignores a change that keeps the digest.
 func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest func(*balancer.Frontend) dataplane.Digest) {
 	t.Helper()
 	seen := 0
@@ -88,6 +88,6 @@ func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest fu
 		}
 	}
 	if seen < 20 {
-		t.Errorf("%d changes of fields changed rules, want at least 20: the rules are not those of the mode", seen)
+		t.Errorf("fields whose change affects the rules = %d, want at least 20", seen)
 	}
 }

@@ -24,12 +24,12 @@
 // These are the layouts. Each has IPv4 and IPv6, TCP and UDP, and clients on the host, behind the
 // host, at node ports, and on the servers:
 //
-//	routed         client --- host --- s1, s2, s3, a link each; replies come back through the host
-//	one-arm        client, host, s1, s2, s3 on one switch; replies would go straight to the client
+//	routed         client --- host --- s1, s2, s3, each on its own link; replies go back through the host
+//	one-arm        client, host, s1, s2, s3 on one switch; replies would go directly to the client
 //	astray         client --- host --- switch with s1, s2, s3, whose default gateway is another router; snat = always
 //	shared-vip     routed, and the servers hold the VIP on their own loopbacks; they have no route to the host's addresses
 //	               on other links, and filter by reverse path
-//	narrow         client --- host --- router --- s1, s2, s3; the link to the router takes 1400 bytes, and no message says so
+//	narrow         client --- host --- router --- s1, s2, s3; the link to the router has an MTU of 1400, without ICMP messages
 //	own-address    routed, and the VIP is the host's own address
-//	dr, tunnel     client --- host --- switch with s1, s2, s3, which hold the VIP and answer through a router of their own
+//	dr, tunnel     client --- host --- switch with s1, s2, s3, which hold the VIP and answer through their own router
 package dataplanetest

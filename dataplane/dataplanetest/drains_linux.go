@@ -17,7 +17,7 @@ import (
 // preparations of these cases.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
-// testDrainTimeout removes an endpoint. Its connection must end after drain_timeout, and not
+// testDrainTimeout removes an endpoint. Its connections must end after drain_timeout, and not
 // before.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -34,13 +34,13 @@ func testDrainTimeout(r *rig) {
 	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: the connection of another endpoint: %v, want it undisturbed", k, err)
+			r.Errorf("%s: error of a connection to another endpoint = %v, want none", k, err)
 		}
 	}
 }
 
-// checkEndInTime checks that connections last until drainTime() after removed, and that clients
-// that send later notice the end.
+// checkEndInTime checks that connections last for drainTime() after the time removed. Clients that
+// send later must notice the end.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -66,7 +66,7 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	for i, k := range keys {
 		switch {
 		case ended[i] == 0:
-			r.Errorf("%s: the connection of %s lives %v after its drain_timeout of %v, want it to end", k, of, time.Since(removed)-drainTime(), drainTime())
+			r.Errorf("%s: the connection of %s still exists %v after its drain_timeout of %v, want it to end", k, of, time.Since(removed)-drainTime(), drainTime())
 		case ended[i] < drainTime():
 			r.Errorf("%s: the connection of %s ends after %v, want at least its drain_timeout of %v", k, of, ended[i], drainTime())
 		}

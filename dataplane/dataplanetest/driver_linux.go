@@ -27,7 +27,7 @@ type driver struct {
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
-	mu       sync.Mutex // guards the fields below, which tests and the end of drains change
+	mu       sync.Mutex // guards the fields below, which tests and expireDrains change
 	compiler balancer.Compiler
 	services snap.Map[balancer.Name, *balancer.Service]
 	health   snap.Map[balancer.Target, balancer.Verdict]
@@ -43,15 +43,15 @@ const settleTime = time.Minute
 // driverProbe is the engine's ProbeInterval in cases that do not set another.
 const driverProbe = 500 * time.Millisecond
 
-// newDriver returns a driver for dp and host. It does nothing until start.
+// newDriver returns a driver for dp and host. The driver does nothing until start is called.
 func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, env balancer.Env, probe time.Duration) *driver {
 	d := &driver{host: host, log: log, probe: probe, env: env, expire: time.NewTimer(time.Hour)}
 	d.drives(dp)
 	return d
 }
 
-// drives creates another engine for dp, which replaces another dataplane. The wanted state and the
-// remembered drains are kept. The engine does nothing until start.
+// drives creates an engine for dp, which replaces an earlier dataplane. The wanted state and the
+// remembered drains are kept. The engine does nothing until start is called.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,7 +66,7 @@ func (d *driver) drives(dp dataplane.Dataplane) {
 	}
 }
 
-// judge sets the health verdicts of targets for the next call of set.
+// judge replaces all health verdicts by a verdict for these targets. The next call of set uses it.
 func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -76,7 +76,7 @@ func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	}
 }
 
-// start runs the engine until stop. It can be started again.
+// start runs the engine until stop is called. Then start may be called again.
 func (d *driver) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	d.cancel = cancel
@@ -104,7 +104,8 @@ func (d *driver) expireDrains(ctx context.Context) {
 	}
 }
 
-// set requests exactly these services, and returns their revision. It does not wait.
+// set requests exactly these services, and returns their revision. It does not wait until they are
+// applied.
 func (d *driver) set(services ...*balancer.Service) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,7 +150,7 @@ func (d *driver) wait(revision int64) error {
 		select {
 		case <-changed:
 		case <-deadline.C:
-			return fmt.Errorf("revision %d was not carried out within %v: applied %d, failing %v, last error %q",
+			return fmt.Errorf("revision %d was not applied within %v: applied %d, failing %v, last error %q",
 				revision, within, s.Applied.Store, s.Failing, s.LastError)
 		}
 	}

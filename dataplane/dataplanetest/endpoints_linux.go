@@ -21,8 +21,8 @@ func testNoEndpointsDrop(r *rig) {
 	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// checkWithoutEndpoints calls meets for clients of a service without active endpoints. Then it adds
-// an endpoint, which must serve.
+// checkWithoutEndpoints calls the check meets for clients of a service without active endpoints.
+// Then it adds an endpoint, which must serve.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
@@ -63,7 +63,7 @@ func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balanc
 	}
 }
 
-// openTo opens connections until the server with a name answers, and returns that connection.
+// openTo opens connections until the named server answers, and returns that connection.
 func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {

@@ -36,9 +36,9 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 		source = r.addressOf(from, key.Addr)
 	}
 	if r.w.detour && want == explain.Served && r.caps.KeepsSource && from != r.w.host {
-		want = explain.Lost // the routes of a server are not known here
+		want = explain.Lost // explain does not know the servers' routes
 	}
-	lab.Eventually(r, settleTime, "explaining what is carried out", func() (wrong error) { // a drain may end during the check
+	lab.Eventually(r, settleTime, "an explanation of the applied state", func() (wrong error) { // a drain may end during the check
 		status = r.engine.Status()
 		// Existing connections do not affect the verdict. A search for them would cost 10 ms,
 		// because the kernel reads the whole conntrack table.
@@ -50,9 +50,9 @@ func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, w
 		i := slices.IndexFunc(a.Objects, func(o dataplane.Object) bool { return o.Missing })
 		switch {
 		case err != nil || a.Verdict != want:
-			wrong = fmt.Errorf("%s at %s, which packets find %s: explained as %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
+			wrong = fmt.Errorf("%s at %s: packets are %s, but explain = %s (%s), %v", from.Name, key, want, a.Verdict, a.Summary, err)
 		case i >= 0 && want == explain.Served:
-			wrong = fmt.Errorf("%s at %s is served, and explained with what is missing: %s", from.Name, key, a.Objects[i].Name)
+			wrong = fmt.Errorf("%s at %s is served, but explain reports a missing object: %s", from.Name, key, a.Objects[i].Name)
 		}
 		if done := n.Desired.Revision.Store; wrong == nil || status.Applied.Store != done || r.engine.Status().Applied.Store != done || r.wanted().Revision.Store != done {
 			return wrong

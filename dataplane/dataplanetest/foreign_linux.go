@@ -84,7 +84,7 @@ func (s *Subject) putForeign(t testing.TB) snapshot {
 	return takeSnapshot(t)
 }
 
-// pipe runs a command with an input.
+// pipe runs a command with the given standard input.
 func pipe(t testing.TB, input, name string, args ...string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -113,7 +113,7 @@ func testForeign(t *testing.T, s *Subject) {
 		repairs := r.engine.Status().Repairs
 		run(t, chains[0].tool, "-w", "-t", chains[0].table, "-F", chains[0].name)
 		awaitRepairs(r, repairs)
-		sameForeign(t, "after damage was mended", before)
+		sameForeign(t, "after damage was repaired", before)
 	}
 	r.stop()
 	replaceDataplane(r, true)
@@ -140,7 +140,7 @@ func replaceDataplane(r *rig, keep bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := r.dp.Close(ctx, keep); err != nil {
-		r.Errorf("error of closing the dataplane with keep %v = %v, want none", keep, err)
+		r.Errorf("error of closing the dataplane with keep = %v is %v, want none", keep, err)
 	}
 	r.dp = r.s.New(r.T)
 }

@@ -31,7 +31,8 @@ func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Ser
 	return s
 }
 
-// withoutFirst returns a copy of a hashService whose first endpoint was removed, or drains.
+// withoutFirst returns a copy of a hashService. If drains is true, its first endpoint drains,
+// otherwise the endpoint is removed.
 func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		if !drains {
@@ -50,8 +51,8 @@ func clientHashes() []balancer.Scheduler {
 }
 
 // testHashes schedules hundreds of clients with each hash. They must be distributed by weight, and
-// must stay. With Maglev, when an endpoint is removed, only its clients may move, with few
-// exceptions.
+// must stay on their endpoints. With Maglev, when an endpoint is removed, only its clients may
+// move, with few exceptions.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
@@ -94,7 +95,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 	if again := meet(all); !slices.Equal(again, before) {
 		r.Errorf("%s: clients with another endpoint the next time = %d of %d, want 0", scheduler, differing(before, again), len(clients))
 	}
-	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
+	for name, fewer := range map[string]*balancer.Service{"is removed": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		after := meet(fewer)
 		if slices.Contains(after, first) {
 			r.Errorf("%s: when an endpoint %s, clients still reach it, want none", scheduler, name)
@@ -131,7 +132,7 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 		for _, vip := range s.VIPs {
 			at := serversOfClients(r, sinks[0], clients, vip)
 			if len(countOf(at)) != 1 {
-				r.Errorf("dh: clients of %s meet %v, want all the same endpoint", vip, at)
+				r.Errorf("dh: endpoints of the clients of %s = %v, want the same for all", vip, at)
 			}
 			met = append(met, at[0])
 		}
@@ -141,14 +142,14 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	if len(countOf(before)) < 2 {
 		r.Errorf("dh: endpoint of all %d VIPs = %s, want several", vips, before[0])
 	}
-	for name, fewer := range map[string]*balancer.Service{"goes": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
+	for name, fewer := range map[string]*balancer.Service{"is removed": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		if slices.Contains(meet(fewer), manyAddrs(0)[0]) {
 			r.Errorf("dh: when an endpoint %s, clients still reach it, want none", name)
 		}
 	}
 }
 
-// crowd returns random addresses of n clients, in the family of vip.
+// crowd returns n random client addresses in the family of vip.
 func crowd(n int, vip netip.Addr) []netip.Addr {
 	random := rand.New(rand.NewPCG(50, 0))
 	all := make([]netip.Addr, n)
@@ -178,7 +179,7 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 }
 
 // serversOfClients sends a datagram from each client to a VIP, all from the same unused port. It
-// returns the endpoint at which each arrives.
+// returns the endpoint at which each datagram arrives.
 func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"

@@ -21,8 +21,8 @@ type history struct {
 	ranges bool
 }
 
-// newHistory returns a history of n services, whose VIPs start at vipN(first), and of changes to
-// minded services.
+// newHistory returns a history with n services of its own and with minded services. The VIPs of its
+// own services start at vipN(first).
 func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
@@ -90,7 +90,7 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		p := &s.Ports[0] // another port is another frontend
+		p := &s.Ports[0] // a changed port creates another frontend
 		p.Port, p.TargetPort = balancer.PortRange(vipPort+h.random.IntN(2)), targetPort
 		if h.ranges && h.random.IntN(2) == 0 {
 			p.Port = balancer.NewPortRange(targetPort, targetPort+9)
@@ -99,7 +99,7 @@ func (h *history) change(s *balancer.Service) {
 	}
 }
 
-// mind changes a service at random, but clients of its first endpoint are affected only by weights.
+// mind makes a random change to a service that does not disturb connections to its first endpoint.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
@@ -129,8 +129,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks every step-th desired frontend. An active backend must answer, or clients
-// must be refused.
+// checkAllServe checks every step-th desired frontend. If the frontend has active backends, one of
+// them must answer. Otherwise TCP clients must be refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

@@ -38,8 +38,8 @@ func testKilled(r *rig) {
 	}
 }
 
-// checkStreamsEnd kills streams, and checks that clients behind the host and on the host notice
-// their end.
+// checkStreamsEnd starts streams from clients behind the host and on the host, and kills them. All
+// clients must notice the end.
 func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
@@ -58,14 +58,14 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 		}
 		for which, ended := range ends {
 			if err := <-ended; errors.Is(err, errGoesOn) || errors.Is(err, os.ErrDeadlineExceeded) {
-				r.Fatalf("%s: error of stream %s after its end = %v, want a reset", when, which, err)
+				r.Fatalf("%s: error of the stream %s after the kill = %v, want a reset", when, which, err)
 			}
 		}
 	}
 }
 
-// checkEndedAreNotKilled closes all connections to a frontend. A kill must then end no connection,
-// although conntrack still remembers the closed ones.
+// checkEndedAreNotKilled waits until all connections to a frontend are closed. Kill must then
+// return 0, although conntrack still remembers the closed connections.
 func checkEndedAreNotKilled(r *rig) {
 	r.Helper()
 	q := dataplane.ConnectionQuery{Frontend: keyOf(r.w.vip[0], vipPort, balancer.TCP)}
@@ -88,10 +88,10 @@ func checkEndedAreNotKilled(r *rig) {
 	}
 }
 
-var errGoesOn = errors.New("what was sent after the end comes back")
+var errGoesOn = errors.New("data that was sent after the kill is echoed")
 
-// startStream sends data continuously and reads the echo. The channel receives the error with which
-// this ends.
+// startStream sends data continuously and reads the echo. The returned channel receives the error
+// that ends the stream.
 func startStream(r *rig, c net.Conn, killed *atomic.Bool) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {

@@ -59,15 +59,15 @@ func testKills(t *testing.T, s *Subject) {
 	checkAllServe(r, 1)
 	for _, key := range keysOf(vipN(60), balancer.TCP, balancer.UDP) {
 		if a, err := r.askFrom(w.client, netip.Addr{}, key, silence); err == nil {
-			t.Errorf("answer at %s, which is no longer desired = %s, want none", key, a.Server)
+			t.Errorf("answer at the removed frontend %s = %s, want none", key, a.Server)
 		}
 	}
 	checkKernelState(r, "after the last kill")
 	sameForeign(t, "after the last kill", before)
 }
 
-// checkTakeover checks one service of each kind after a takeover. i selects the family and the
-// protocol.
+// checkTakeover checks two services after a takeover: stay, which always exists, and once, which
+// exists only now. i selects the family and the protocol.
 func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))

@@ -37,14 +37,14 @@ func ways() []way {
 	}
 }
 
-// stickyVIP returns the VIPs at which clients stay on their servers.
+// stickyVIP returns the VIPs of the service with affinity.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services returns the services of this way, before and after the first server leaves: one with
-// round robin, and one with affinity.
+// services returns two services of this way, one without and one with affinity. It returns them as
+// they are before and after the first server leaves.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
@@ -73,7 +73,7 @@ func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	})
 }
 
-// targets returns the targets that must be down when the first server has left.
+// targets returns the targets whose health checks must fail so that the first server leaves.
 func (y way) targets(first *server) (all []balancer.Target) {
 	if !y.down {
 		return nil
@@ -97,8 +97,8 @@ type guests struct {
 }
 
 // testDrains makes the first server leave services in each way, even while the process is killed
-// and restarted. Its connections must continue, and it must get no new connections. If it returns
-// in time, its clients must still be there.
+// and restarted. Its connections must continue, and it must get no new connections. When it
+// returns, its connections must still exist.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -122,8 +122,8 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind runs the errand in a child process. If the dataplane survives a kill, it kills the
-// child. It returns the guests of the first server, and a rig that continues.
+// leftBehind performs the errand, and returns the guests of the first server and a rig that
+// continues. If the dataplane survives a kill, a child process performs the errand and is killed.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -148,7 +148,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 
 	r = newStill(t, s, w)
 	r.prepare(wait.Scaled(driverProbe))
-	r.set(e.Services...) // a new process reads its drains from disk
+	r.set(e.Services...) // starts the drains, which a daemon would read from disk
 	r.judge(balancer.HealthDown, e.Down...)
 	revision := r.set(e.Then...)
 	r.start()
@@ -183,7 +183,7 @@ func admitGuests(r *rig) (all []*guests) {
 	return all
 }
 
-// stickyClient returns the address of a client that a service sends to the server with a name.
+// stickyClient returns the address of a client that the service at key sends to the named server.
 func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {
@@ -201,7 +201,7 @@ func checkGuests(r *rig, all []*guests, when string) {
 	for _, g := range all {
 		for _, c := range g.idle {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("%s, %s: an idle connection to %s: %v, want it to live on", g.way.name, when, c.RemoteAddr(), err)
+				r.Errorf("%s, %s: error of an idle connection to %s = %v, want none", g.way.name, when, c.RemoteAddr(), err)
 			}
 		}
 		for _, p := range g.busy {
@@ -236,7 +236,7 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 		case was == "" && a.Server != "s1":
 			g.moved[family] = a.Server
 		case was != a.Server:
-			r.Errorf("%s, %s: a client with affinity at %s that moved from s1 to %q has the answer of %s, want the same", g.way.name, when, sticky, was, a.Server)
+			r.Errorf("%s, %s: a client with affinity at %s that moved from s1 to %q is answered by %s, want the same server", g.way.name, when, sticky, was, a.Server)
 		}
 	}
 }

@@ -55,13 +55,14 @@ func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLi
 	case resets && !isRefused && over == "":
 		r.Errorf("%s over a limit of %s: %v, want a reset", source, key, err)
 	case !r.caps.ResetsOverLimit && (over == balancer.RejectOver) != isRefused:
-		r.Errorf("%s over a limit of %s with over = %q: %v", source, key, over, err)
+		r.Errorf("%s over a limit of %s with over = %q: %v, want a refusal only with reject", source, key, over, err)
 	case !isRefused && !isSilent:
 		r.Errorf("%s over a limit of %s: %v, want a refusal or silence", source, key, err)
 	}
 }
 
-// limitedService returns a new service with limits, and the key of its frontend.
+// limitedService is a function that returns a new service with the given limits, and the key of its
+// frontend.
 type limitedService func(balancer.Limits) (*balancer.Service, balancer.Key)
 
 // checkSourceRate opens more connections from a client than its rate permits. The excess must fail,
@@ -88,8 +89,8 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	}
 }
 
-// checkSourceConnections opens as many connections as a client may have. Another must fail until
-// one of them has ended.
+// checkSourceConnections opens as many connections as a client may have. Another connection must
+// fail until one of them has ended.
 func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	const most = 2
 	web, key := limited(balancer.Limits{SourceConnections: most})
@@ -103,7 +104,7 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 		r.mustAsk(r.w.host, key)
 	}
 	c, _ := r.mustOpen(r.w.client, other, key)
-	if key.Proto == balancer.UDP { // a flow has no end that clients can cause
+	if key.Proto == balancer.UDP { // clients can't end a flow
 		return
 	}
 	r.mustOpen(r.w.client, other, key)
@@ -132,7 +133,7 @@ func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	r.mustOpen(r.w.client, r.w.clients[3].inFamilyOf(key.Addr), key)
 }
 
-// eventuallyOpens opens a connection when an earlier connection has ended.
+// eventuallyOpens opens a connection as soon as the limit permits it again.
 func (r *rig) eventuallyOpens(source netip.Addr, key balancer.Key) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "room for a connection", func() error {

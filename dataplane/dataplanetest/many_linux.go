@@ -16,7 +16,7 @@ func testMany(r *rig) {
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
 		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
-		s.DrainTimeout = 0 // so no service stays to drain
+		s.DrainTimeout = 0 // so removed services do not drain
 		all = append(all, s)
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {
@@ -24,14 +24,14 @@ func testMany(r *rig) {
 		if err := r.wait(r.set(some...)); err != nil {
 			r.Fatal(err)
 		}
-		r.Logf("%d services came in %v", len(some), time.Since(began).Round(time.Millisecond))
+		r.Logf("added %d services in %v", len(some), time.Since(began).Round(time.Millisecond))
 		checkAllServe(r, wait.Load(37))
 		checkKernelState(r, "with many services")
 		began = time.Now()
 		if err := r.wait(r.set()); err != nil {
 			r.Fatal(err)
 		}
-		r.Logf("they went in %v", time.Since(began).Round(time.Millisecond))
+		r.Logf("removed them in %v", time.Since(began).Round(time.Millisecond))
 		checkKernelState(r, "without services")
 		if held := heldVIPs(r.T); len(held) > 0 {
 			r.Errorf("VIPs left on the host = %d, want 0: %v", len(held), held)

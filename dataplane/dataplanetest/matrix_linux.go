@@ -137,14 +137,15 @@ func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key b
 	}
 }
 
-// hasAddress reports whether the namespace of the client or of a server has an address.
+// hasAddress reports whether from, which is the client's or a server's namespace, has the address
+// a.
 func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(a) == a }) ||
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.inFamilyOf(a) == a })
 }
 
-// testPorts defines services with several VIPs and ports. Two services share a VIP. Each port must
-// lead to its own service.
+// testPorts defines services with several VIPs and ports. Two services share a VIP. Clients of each
+// port must reach the port's own service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	one := newService("one", vipN(20), endpoints(s1)...)

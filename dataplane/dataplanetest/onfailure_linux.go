@@ -83,7 +83,7 @@ func testOnFailure(r *rig) {
 		}
 		checkStays(r, v.of.name, v.key, v.own, "s2")
 		if got := r.tally(r.w.client, v.key, 4); got["s1"] > 0 {
-			r.Errorf("%s: %s: servers of new clients = %v, want others than the first, which is down", v.of.name, v.key, got)
+			r.Errorf("%s: %s: servers of new clients = %v, want only servers other than s1, which is down", v.of.name, v.key, got)
 		}
 	}
 	r.judge(balancer.HealthUp)
@@ -100,19 +100,19 @@ func testOnFailure(r *rig) {
 // checkEnded checks that a client that sends data notices the end of its connection.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
-	r.Eventually(what+" learns of the end of its connection", func() error {
+	r.Eventually(what+" notices the end of its connection", func() error {
 		switch err := alive(c, time.Second); {
 		case err == nil:
-			return errors.New("it carries data")
+			return errors.New("the connection still carries data")
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			return errors.New("nothing answers what is sent")
+			return errors.New("sent data gets no answer")
 		}
 		return nil
 	})
 }
 
-// openAgain lets servers end connections from one port of a client, so the client has them in
-// TIME_WAIT. It returns a connection from that port to the server with a name.
+// openAgain connects from one port of a client until each server has ended such a connection, and
+// so has it in TIME_WAIT. It returns a further connection from that port to the named server.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // with port 0, the kernel chooses the first port
@@ -155,7 +155,7 @@ func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 		}
 	}
 	if err != nil {
-		r.Fatalf("error of %s when its connection ends = %v, want a reset", a.Server, err)
+		r.Fatalf("error of %s when it ends a connection = %v, want none", a.Server, err)
 	}
 }
 
@@ -184,6 +184,6 @@ func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name str
 		return
 	}
 	if err := alive(c, atOnce); err != nil {
-		r.Errorf("%s: %s: a connection of %s: %v, want it to live on", of, key, name, err)
+		r.Errorf("%s: %s: error of a connection to %s = %v, want none", of, key, name, err)
 	}
 }

@@ -31,7 +31,7 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 // run runs a command on the host, and returns its output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	var stderr strings.Builder // only for the message; it may have warnings, for example about tables of another backend
+	var stderr strings.Builder // only for the failure text; it may contain warnings, for example about tables of another backend
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

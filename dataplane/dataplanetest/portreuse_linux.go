@@ -104,7 +104,7 @@ func muteServer(r *rig, s *server) (unmute func()) {
 	return func() { change("del") }
 }
 
-// dialFrom connects the client to a frontend from a port.
+// dialFrom connects the client to a frontend, from the given port.
 func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience(atOnce))
 	defer cancel()
@@ -115,8 +115,8 @@ func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 // freshPort returns a port that the client has not used.
 func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
-// checkAnsweredBy checks that the server with a name answers on a connection or flow. It returns
-// false if not.
+// checkAnsweredBy checks that the named server answers on a connection or flow, and reports whether
+// it does.
 func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name string) bool {
 	r.Helper()
 	if err != nil {
@@ -153,7 +153,8 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	})
 }
 
-// reuseUnanswered sends clients' first packets to a server that leaves without an answer.
+// reuseUnanswered sends clients' first packets to a server that does not answer. The server leaves,
+// and the clients must reach the second server.
 func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -214,7 +215,8 @@ func unansweredClient(r *rig, x exit) (check func()) {
 }
 
 // reuseRestarted starts clients again from the ports of connections that they have lost without a
-// FIN or reset. If mute is true, the old server no longer answers.
+// FIN or reset. If mute is true, the old server no longer answers. The clients must reach the
+// second server.
 func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -257,7 +259,7 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 	}
 }
 
-// reuseForged sends a SYN or INIT as a packet of established connections, which must survive.
+// reuseForged sends a SYN or INIT from the ports of established connections, which must survive.
 func reuseForged(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -315,7 +317,7 @@ func echoCookie(r *rig, x exit, port uint16) error {
 	return err
 }
 
-// checkAssociates sends INIT until the server want answers.
+// checkAssociates sends INIT until the server named want answers.
 func checkAssociates(r *rig, x exit, who string, init sctpPacket, want string) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%s: %s: %s reaches %s", x.name, x.key, who, want), func() error {

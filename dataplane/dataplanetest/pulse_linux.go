@@ -68,7 +68,7 @@ func (p *pulse) beat() error {
 	if p.key.Proto == balancer.UDP {
 		a, err := lab.AskWithin(p.conn, patience(atOnce))
 		if err == nil && a.Server != p.server {
-			err = fmt.Errorf("%s answers, before it was %s", a.Server, p.server)
+			err = fmt.Errorf("%s answers, want %s as before", a.Server, p.server)
 		}
 		return err
 	}
@@ -84,7 +84,7 @@ func (p *pulse) beat() error {
 		return err
 	}
 	if !bytes.Equal(got, sent) {
-		return fmt.Errorf("%d bytes come back as others", len(sent))
+		return fmt.Errorf("the echo of %d bytes differs", len(sent))
 	}
 	return nil
 }
@@ -120,8 +120,8 @@ func startPulses(r *rig, vip addrs) []*pulse {
 	return all
 }
 
-// checkUndisturbed ends pulses, and checks that none had an error. by names the cause of a
-// disturbance.
+// checkUndisturbed ends pulses, and checks that none had an error. by names the possible cause of
+// an error.
 func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {

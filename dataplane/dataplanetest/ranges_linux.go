@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// rangeService returns a service at the rig's VIP that has a port range, for TCP and UDP.
+// rangeService returns a service with a port range at the rig's VIP, for TCP and UDP.
 func rangeService(r *rig, name balancer.Name, ports balancer.PortRange, servers ...*server) *balancer.Service {
 	return edited(newService(name, r.w.vip, endpoints(servers...)...), func(s *balancer.Service) {
 		for i := range s.Ports {
@@ -26,11 +26,11 @@ const (
 	rangeFirst, rangeSingle, rangeLast = 7000, 7005, 7009
 	rangeAfter, rangeFar               = 7010, 60000
 
-	// manySinglePorts is more than a node of iptables mode's tree has.
+	// manySinglePorts is more ports than one node of iptables mode's dispatch tree holds.
 	manySinglePorts = 60
 )
 
-// testRanges serves a port range, a single port inside it, and the whole address around it. The
+// testRanges serves a port range, a single port inside it, and all ports of the same address. The
 // narrowest service must answer, even after the others are removed and added again.
 func testRanges(r *rig) {
 	if r.caps.MaxPorts == 0 {
@@ -101,7 +101,7 @@ func testRanges(r *rig) {
 func checkRangeConnections(r *rig) {
 	s1, s2 := r.w.servers[0], r.w.servers[1]
 	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
-	r.apply() // so that the counts of another service at the same key end
+	r.apply() // ends the counts of the previous service at the same key
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
 		before := counted(r.dp, key.Proto)
@@ -115,7 +115,7 @@ func checkRangeConnections(r *rig) {
 		at := keyOf(key.Addr, rangeLast, key.Proto)
 		r.mustOpen(r.w.client, netip.Addr{}, at)
 		other, _ := r.mustOpen(r.w.client, netip.Addr{}, keyOf(key.Addr, rangeSingle, key.Proto))
-		r.Eventually("the end of the connections before", func() error {
+		r.Eventually("the end of the earlier connections", func() error {
 			all, err := dataplane.Connections(r.Context(), optional[dataplane.ListsConnections](r), dataplane.ConnectionQuery{Frontend: at})
 			if all = slices.DeleteFunc(all, func(c dataplane.Connection) bool { return c.Closed() }); err != nil || len(all) != 1 {
 				return fmt.Errorf("open connections to %s = %v, %v, want one", at, all, err)
@@ -126,7 +126,7 @@ func checkRangeConnections(r *rig) {
 			r.Errorf("Kill(%s) = %d, %v, want 1 connection", at, n, err)
 		}
 		if err := alive(other, atOnce); err != nil {
-			r.Errorf("a connection to another port of the range: %v", err)
+			r.Errorf("error of a connection to another port of the range = %v, want none", err)
 		}
 		r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(s2) }))
 		r.Eventually("ending the connections of a removed endpoint", func() error {
@@ -140,9 +140,9 @@ func checkRangeConnections(r *rig) {
 	})
 }
 
-// checkRangeAffinity connects clients like passive FTP: to a port, and then to ports of a range.
-// All ports of the range must have the same server. If the scope of affinity is the VIP, the port
-// must have it too.
+// checkRangeAffinity connects clients like passive FTP, to a single port and then to ports of a
+// range. A client must reach the same server at all ports of the range. If the affinity scope is
+// the VIP, it must reach that server at the single port as well.
 func checkRangeAffinity(r *rig) {
 	ftp := edited(stickyService(r, time.Hour, r.w.servers...), func(s *balancer.Service) {
 		s.Ports = []balancer.Port{

@@ -112,7 +112,7 @@ func (r *reference) Intact(context.Context) (string, error) {
 	return "", nil
 }
 
-// damage closes the sockets behind the back of the reference.
+// damage closes the sockets, as another program could.
 func (r *reference) damage() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -318,7 +318,7 @@ func (r *reference) serveLocked(e *front) error {
 	return nil
 }
 
-// lost records that another program has closed a socket.
+// lost records a closed socket as damaged, unless the reference itself has closed it.
 func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

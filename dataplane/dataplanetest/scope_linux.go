@@ -67,14 +67,14 @@ func testAffinityScope(r *rig) {
 	}
 }
 
-// checkScope connects clients to first. At the keys in same they must have the same servers, and at
-// the keys in apart they must be scheduled again. Then a server leaves and returns.
+// checkScope connects clients to the key first. At the keys in same they must have the same
+// servers, and at the keys in apart they must be scheduled again. Then a server leaves and returns.
 func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, apart []balancer.Key) {
 	r.Helper()
 	r.apply(services...)
 	before := askFromAll(r, first)
 	if len(distinct(before)) != len(r.w.servers) {
-		r.Fatalf("new clients are answered by %v, want round robin over all servers", before)
+		r.Fatalf("servers of new clients = %v, want round robin over all servers", before)
 	}
 	for _, k := range apart {
 		if got := askShifted(r, k); slices.Equal(got, before) {
@@ -110,8 +110,8 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 	r.apply()
 }
 
-// askShifted is like askFromAll, but the first client comes last. The results are in the original
-// order.
+// askShifted is like askFromAll, but the first client sends its request last. The results are in
+// the original order.
 func askShifted(r *rig, key balancer.Key) []string {
 	r.Helper()
 	all := *r.w
@@ -122,8 +122,9 @@ func askShifted(r *rig, key balancer.Key) []string {
 	return append([]string{got[len(got)-1]}, got[:len(got)-1]...)
 }
 
-// checkForeignEndpoints gives one service of a VIP only a single server. Clients of other servers
-// must reach that server there, and must keep their own servers elsewhere.
+// checkForeignEndpoints gives two services at one VIP different endpoints. If both services have a
+// client's server, the client must reach it at both. Otherwise the client must keep its server at
+// web, and have another at files.
 func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	only := edited(files, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[2]) })
 	r.apply(web, only)
@@ -152,8 +153,9 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	}
 }
 
-// testAffinityPrefix groups clients by networks that contain two of them each. Clients of a network
-// must have the same server, and clients of another network another server.
+// testAffinityPrefix treats the clients of a network as one client, first in one large network and
+// then in networks of two clients. Clients of one network must have the same server. The small
+// networks must not all have the same server.
 func testAffinityPrefix(r *rig) {
 	if !r.caps.AffinityPrefix {
 		r.Skip("the mode can't group clients")

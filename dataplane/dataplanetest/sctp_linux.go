@@ -38,8 +38,9 @@ type sctpPacket struct {
 	cookie   string
 }
 
-// testSCTP opens SCTP associations at VIPs and node ports. They must reach servers, and outlive
-// their server's drain. If the kernel has no SCTP sockets, the test sends the first packets itself.
+// testSCTP opens SCTP associations at VIPs and node ports. They must reach all servers, and last
+// while their server drains. If the kernel has no SCTP sockets, the test sends the first packets
+// itself.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -99,7 +100,7 @@ func checkAssociations(r *rig, web *balancer.Service) {
 	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: the association of another endpoint: %v, want it undisturbed", k, err)
+			r.Errorf("%s: error of an association with another endpoint = %v, want none", k, err)
 		}
 	}
 }
@@ -211,7 +212,7 @@ func (p sctpPacket) bytes() []byte {
 // packet and an error.
 func readSCTP(b []byte) (sctpPacket, error) {
 	if len(b) < 32 {
-		return sctpPacket{}, errors.New("too short for an opening of an association")
+		return sctpPacket{}, errors.New("the packet is too short to open an association")
 	}
 	p := sctpPacket{
 		from: binary.BigEndian.Uint16(b), to: binary.BigEndian.Uint16(b[2:]), tag: binary.BigEndian.Uint32(b[4:]),

@@ -24,8 +24,8 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 	}
 }
 
-// edited returns a changed copy of s, because services must not be changed after they were
-// published.
+// edited returns a copy of s that the function edit has changed. A published service must not be
+// changed itself.
 func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
 	c := *s
 	c.Ports = append([]balancer.Port(nil), s.Ports...)

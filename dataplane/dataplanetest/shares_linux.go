@@ -104,7 +104,7 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	n, sum := 0, 0
 	for k, g := range got {
 		if weights[k] == 0 {
-			return fmt.Errorf("%v got %d connections, and has no weight", k, g)
+			return fmt.Errorf("%v got %d connections, want none because its weight is 0", k, g)
 		}
 		n += g
 	}
@@ -130,8 +130,9 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	return nil
 }
 
-// testStickySchedulers gives a service each scheduler that uses a hash. A client, or a VIP, must
-// stay on one server. When the server drains, no client may be refused.
+// testStickySchedulers gives a service each scheduler that uses a hash. A client must stay on one
+// server. With dh, all clients of a VIP must share one server. When a server drains, all clients
+// must reach other servers.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {

@@ -11,12 +11,12 @@ import (
 // snapshot is the state of the host's netfilter objects.
 type snapshot struct {
 	// ours holds the lines of objects with vipd's prefix, and foreign all other lines, in order.
-	// Counters are omitted. The kernel's own chains are omitted if their policy is ACCEPT, because
-	// the first rule creates them.
+	// Counters are omitted. Built-in chains are omitted if their policy is ACCEPT, because the
+	// first rule creates them.
 	ours, foreign []string
 }
 
-// These expressions are constants that Go can't express.
+// These are constants, but Go can't declare them as constants.
 var (
 	counters  = regexp.MustCompile(` ?\[\d+:\d+\] ?`)
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
@@ -83,14 +83,14 @@ func (s *snapshot) nftables(t testing.TB) {
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
-		t.Errorf("%s foreign state =\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
+		t.Errorf("%s: foreign state =\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
 	}
 }
 
-// nothingOfOurs checks that no netfilter object has vipd's prefix.
+// nothingOfOurs checks that no netfilter object has a name with vipd's prefix.
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {
-		t.Errorf("%s our state =\n%s\nwant nothing", when, strings.Join(s.ours, "\n"))
+		t.Errorf("%s: vipd's objects =\n%s\nwant none", when, strings.Join(s.ours, "\n"))
 	}
 }

@@ -22,7 +22,7 @@ import (
 // spreadPort is the port of the server with many addresses.
 const spreadPort = 9000
 
-// manyAddrs returns the n-th addresses of the server that has many addresses.
+// manyAddrs returns the n-th pair of addresses of the server that has many addresses.
 func manyAddrs(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.200.%d.%d", n/200, 1+n%200), fmt.Sprintf("fd0a::%x", 1+n))
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChiLimit compares limits with the exact tail of the chi-square distribution, which is a short
-// sum for an even number of degrees. The tail must be at most slightly above 1e-9.
+// TestChiLimit computes the exact probability beyond each limit, which is a short sum for an even
+// number of degrees of freedom. It must be about 1e-9.
 func TestChiLimit(t *testing.T) {
 	for _, freedom := range []int{2, 6, 10, 100, 1000} {
 		half := chiLimit(freedom) / 2

@@ -19,7 +19,7 @@ import (
 //	  |                  |
 //	  +----- router -----+
 //
-// The servers have the VIP themselves, hidden from other hosts of the network.
+// The servers also have the VIP, but do not answer ARP requests for it.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")
@@ -113,7 +113,7 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	}
 	a := r.mustAsk(r.w.client, key)
 	if a.Local != key.AddrPort() || !hasAddress(r, r.w.client, a.Client.Addr()) {
-		r.Errorf("%s: %s is asked at %s by %s, want at the VIP by the client", key, a.Server, a.Local, a.Client)
+		r.Errorf("%s: %s sees the destination %s and the source %s, want the VIP and the client", key, a.Server, a.Local, a.Client)
 	}
 	if key.Proto != balancer.TCP {
 		return
@@ -123,7 +123,7 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	checkStream(r, r.w.client, key, zeros{}, size)
 	after := linkCounters(r, "lan")
 	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
-		r.Errorf("%s: of a stream of %d bytes there and back, %d bytes came to the host from servers and %d went, want none but the client's", key, size, in, out)
+		r.Errorf("%s: for a stream of %d bytes and its echo, the host got %d bytes from servers and sent %d bytes to them, want only the client's packets", key, size, in, out)
 	}
 }
 
@@ -146,7 +146,7 @@ func checkHashed(r *rig, key balancer.Key, names ...string) {
 }
 
 // checkStatelessChanges changes a service whose connections have no state. A connection must
-// survive changes of other endpoints, and the drain of its own.
+// survive changes to other endpoints, and the drain of its own endpoint.
 func checkStatelessChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c := openTo(r, "s1", key)
@@ -210,7 +210,7 @@ func checkStraightChanges(r *rig, web *balancer.Service) {
 	lives := func(when string) {
 		r.Helper()
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("a connection to s1 %s: %v, want it to live on", when, err)
+			r.Errorf("a connection to s1 %s: %v, want it to survive", when, err)
 		}
 	}
 	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))

@@ -27,7 +27,7 @@ type Subject struct {
 	// need the guard are then skipped.
 	Host func(t testing.TB) dataplane.Host
 	// ExactWeights reports whether weights are exact over each cycle of connections. Otherwise
-	// shares are compared as random shares. Round robin must be exact in every dataplane.
+	// shares may deviate like random choices. Round robin must be exact in every dataplane.
 	ExactWeights bool
 	// Keeps reports whether frontends are still served after Close with keep, and the next
 	// dataplane adopts them without losing a connection.
@@ -150,7 +150,7 @@ type rig struct {
 	// resets reports whether clients end their requests with a reset, because dataplanes do not
 	// remember such connections for minutes.
 	resets bool
-	// explained holds the questions that checkExplained has checked.
+	// explained holds the questions that checkExplained has already checked.
 	explained map[asked]bool
 	*driver
 }
@@ -191,7 +191,7 @@ func (r *rig) driveEvery(probe time.Duration) {
 	r.endDriven()
 }
 
-// endDriven makes the end of the test remove all services and stop the engine.
+// endDriven registers a cleanup that removes all services and stops the engine.
 func (r *rig) endDriven() {
 	r.Cleanup(func() {
 		if err := r.wait(r.set()); err != nil {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// faultVar makes TestReference run the reference with a fault.
+// faultVar is an environment variable with the fault of TestReference's dataplane.
 const faultVar = "VIPD_DATAPLANETEST_FAULT"
 
 func TestReference(t *testing.T) {
@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
-			if newest != nil && newest.kept { // it stands for state that a kernel would keep
+			if newest != nil && newest.kept { // it represents state that a kernel would keep
 				newest.kept = false
 				return newest
 			}
@@ -43,8 +43,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestFaultsAreNoticed runs the suite with a dataplane that has each fault. The case about the
-// fault must fail.
+// TestFaultsAreNoticed runs one case of the suite for each fault, with a dataplane that has this
+// fault. The case must fail.
 func TestFaultsAreNoticed(t *testing.T) {
 	lab.Require(t)
 	noticed := map[fault]string{

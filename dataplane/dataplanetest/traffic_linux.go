@@ -53,7 +53,7 @@ func testStrays(r *rig) {
 					r.Fatal(err)
 				}
 				if err := alive(c, atOnce); err != nil {
-					r.Errorf("%s: error of a connection from %s after a segment of the %s from outside the window = %v, want none", key, from.Name, by, err)
+					r.Errorf("%s: error of a connection from %s after the %s sent a segment outside the window = %v, want none", key, from.Name, by, err)
 				}
 			}
 		}
@@ -73,7 +73,7 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 	n, err := c.Read(got)
 	if err != nil || !bytes.Equal(got[:n], sent) {
-		r.Errorf("%s: a datagram of %d bytes returns with %d, error = %v, want the same size", key, size, n, err)
+		r.Errorf("%s: echo of a datagram of %d bytes = %d bytes, error = %v, want the same data", key, size, n, err)
 	}
 }
 
@@ -94,7 +94,7 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 	}()
 	got, err := io.ReadAll(c)
 	if err := errors.Join(err, <-wrote); err != nil || !bytes.Equal(got, sent) {
-		r.Errorf("%s: a stream of %d bytes returns with %d, error = %v, want the same size", key, size, len(got), err)
+		r.Errorf("%s: echo of a stream of %d bytes = %d bytes, error = %v, want the same data", key, size, len(got), err)
 	}
 }
 

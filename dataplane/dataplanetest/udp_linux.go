@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitMove sends on a UDP flow until a server other than the named one answers, and returns the
-// answer.
+// awaitMove sends requests on a UDP flow until a server other than the named server answers, and
+// returns the answer.
 func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
@@ -60,7 +60,8 @@ func (c *caller) since(n int) []string {
 	return slices.Clone(c.answers[n:])
 }
 
-// checkAnswers checks that, within about a second, only the server want answers the callers.
+// checkAnswers waits until the last five answers to each caller are from the server want. If want
+// is "", the last five requests must have no answer.
 func checkAnswers(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
@@ -69,19 +70,19 @@ func checkAnswers(r *rig, all []*caller, when, want string) {
 		before[i] = len(c.since(0))
 	}
 	for i, c := range all {
-		lab.Eventually(r, time.Second+inARow*unanswered, fmt.Sprintf("%s: %s, a client that keeps asking hears %q", c.key, when, want), func() error {
+		lab.Eventually(r, time.Second+inARow*unanswered, fmt.Sprintf("%s: %s, only answers from %q", c.key, when, want), func() error {
 			heard := c.since(before[i])
 			last := heard[max(0, len(heard)-inARow):]
 			if len(last) < inARow || slices.ContainsFunc(last, func(s string) bool { return s != want }) {
-				return fmt.Errorf("it hears %q", last)
+				return fmt.Errorf("last answers from %q", last)
 			}
 			return nil
 		})
 	}
 }
 
-// testUDPFollows sends datagrams from fixed ports continuously while a service changes. The right
-// server must always answer each client.
+// testUDPFollows sends datagrams from fixed ports continuously while a service changes. After each
+// change, the right server must answer each client.
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {
@@ -103,13 +104,13 @@ func testUDPFollows(r *rig) {
 		hear string
 	}{
 		{"before the service", nil, ""},
-		{"when the service comes", on(s[0]), "s1"},
+		{"when the service is added", on(s[0]), "s1"},
 		{"when its endpoint is replaced", on(s[1]), "s2"},
-		{"when another endpoint comes", on(s[1], s[2]), "s2"},
-		{"when that goes again", on(s[1]), "s2"},
+		{"when another endpoint is added", on(s[1], s[2]), "s2"},
+		{"when that endpoint is removed", on(s[1]), "s2"},
 		{"scaled to 0", on(), ""},
 		{"scaled to 1", on(s[2]), "s3"},
-		{"when the service goes", nil, ""},
+		{"when the service is removed", nil, ""},
 		{"when it is back", on(s[0]), "s1"},
 	} {
 		r.apply(step.want...)

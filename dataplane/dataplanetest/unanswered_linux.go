@@ -27,19 +27,19 @@ func testUnanswered(r *rig) {
 		silent.ns.Exec(tool, append([]string{"-I"}, rule...)...)
 		defer silent.ns.Exec(tool, append([]string{"-D"}, rule...)...)
 		at := netip.AddrPortFrom(silent.addr.inFamilyOf(key.Addr), targetPort)
-		lab.Eventually(r, settleTime, "connections without an answer to count", func() error {
+		lab.Eventually(r, settleTime, "a counted failure", func() error {
 			for range len(r.w.servers) {
 				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some of these clients get no answer
 			}
 			if n := countAt(r, at); n.Failures == 0 {
-				return errors.New("none is counted")
+				return errors.New("no failure is counted")
 			}
 			return nil
 		})
 		for _, s := range r.w.servers[1:] {
 			n := countAt(r, netip.AddrPortFrom(s.addr.inFamilyOf(key.Addr), targetPort))
 			if n.Failures != 0 || n.Connections == 0 {
-				r.Errorf("%s, which answers, has %d failures of %d connections, want none of some", s.name, n.Failures, n.Connections)
+				r.Errorf("failures of %s, which answers = %d of %d connections, want 0 of at least 1", s.name, n.Failures, n.Connections)
 			}
 		}
 	})
@@ -57,7 +57,7 @@ func watchUnanswered(r *rig) {
 	r.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			r.Errorf("looking for connections without an answer: %v", err)
+			r.Errorf("watching for unanswered connections: %v", err)
 		}
 	})
 }

@@ -13,9 +13,9 @@ import (
 //	            |
 //	          client
 //
-// The main routing table leads to the client through the wrong uplink, "other". Rules of the host
-// save the uplink of a connection in the connection's mark, and route answers by it. The rules use
-// the whole mark.
+// The main routing table sends packets for the client through the wrong uplink, "other". Rules of
+// the host save the uplink of a connection in the connection's mark, and route answers by it. The
+// rules use the whole mark.
 func uplinks(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	other := l.Add("other")

@@ -89,7 +89,7 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	after := virtualServers(t)
 	for name, was := range before {
 		if after[name] != was {
-			t.Fatalf("%s the foreign virtual server %s =\n%s\nwant\n%s", when, name, after[name], was)
+			t.Fatalf("%s: foreign virtual server %s =\n%s\nwant\n%s", when, name, after[name], was)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	t.Helper()
 	for name, text := range virtualServers(t) {
 		if _, ok := wanted[name]; !ok {
-			t.Errorf("%s virtual server =\n%s\nwant none of ours", when, text)
+			t.Errorf("%s: virtual server =\n%s\nwant none of vipd's", when, text)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	changes := max(20, wait.Load(100))
 	applyHistory(r, h, changes)
 	sameServers(t, "after changes", before)
-	checkUndisturbed(r, []*pulse{theirs}, "changes beside it")
+	checkUndisturbed(r, []*pulse{theirs}, "changes to other services")
 	r.stop()
 	replaceDataplane(r, true)
 	sameServers(t, "after closing and keeping", before)
@@ -168,7 +168,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 	}
 	r.set(web, other)
 	contested := keysOf(r.w.vip, balancer.UDP)
-	r.Eventually("failing where others have a virtual server, and nowhere else", func() error {
+	r.Eventually("the failure of exactly the contested frontends", func() error {
 		failing := r.engine.Status().Failing
 		for _, k := range contested {
 			if err := failing[k]; err == nil || !strings.Contains(err.Error(), k.Addr.String()) || len(strings.Fields(err.Error())) < 5 {
@@ -181,14 +181,14 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		return nil
 	})
 	for _, k := range keysOf(r.w.vip, balancer.TCP) {
-		r.Eventually("being served beside", func() error { _, err := r.ask(r.w.client, k); return err })
+		r.Eventually("service at the other frontends", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
 	revision := r.set(other) // foreign servers must not be removed together with vipd's own
 	if err := r.wait(revision); err != nil {
 		r.Error(err)
 	}
-	sameServers(r, "after a service beside it has gone", before)
+	sameServers(r, "after the removal of a service", before)
 	revision = r.set(web, other)
 	for line := range strings.Lines(contestedServers) {
 		if words := strings.Fields(line); words[0] == "-A" {
@@ -198,7 +198,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		}
 	}
 	if err := r.wait(revision); err != nil {
-		r.Errorf("error after others have left = %v, want none", err)
+		r.Errorf("error after the removal of foreign servers = %v, want none", err)
 	}
 	for _, k := range contested {
 		checkMeetsAll(r, k)
@@ -209,7 +209,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
-		r.Errorf("%s: answers %v, want from all servers", key, got)
+		r.Errorf("%s: answers by server = %v, want some from all servers", key, got)
 	}
 }
 
@@ -219,7 +219,7 @@ func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){
 		"virtual-server": func(t testing.TB) { run(t, "ipvsadm", append([]string{"-D"}, at...)...) },
-		"destinations": func(t testing.TB) { // one destination is missing, and a destination of another virtual server gets nothing
+		"destinations": func(t testing.TB) { // removes a destination, and sets the weight of another virtual server's destination to 0
 			run(t, "ipvsadm", append(append([]string{"-d"}, at...), "-r", "10.2.1.2:8080")...)
 			run(t, "ipvsadm", append(append([]string{"-e"}, at6...), "-r", "[fd02:1::2]:8080", "-m", "-w", "0")...)
 		},
@@ -233,7 +233,8 @@ func ClearVirtualServers(t testing.TB) {
 	run(t, "ipvsadm", "-C")
 }
 
-// leftServers returns the names of virtual servers that are not foreign.
+// leftServers returns the names of all virtual servers, including foreign servers. It returns nil
+// if the subject does not use IPVS.
 func (s *Subject) leftServers(t testing.TB) []string {
 	t.Helper()
 	if !s.VirtualServers || !hasVirtualServers(t) {

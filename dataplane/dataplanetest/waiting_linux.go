@@ -99,7 +99,7 @@ func startConnect(to netip.AddrPort) (fd int, err error) {
 	}
 	if err := unix.Connect(fd, at); !errors.Is(err, unix.EINPROGRESS) {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("got %v, want a connection under way", err)
+		return -1, fmt.Errorf("got %v, want a connection in progress", err)
 	}
 	return fd, nil
 }
@@ -129,7 +129,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 		}
 	}
 	for failure, n := range failures {
-		r.Errorf("%s: waiting clients = %d of %d, want all served: %s", when, n, len(all), failure)
+		r.Errorf("%s: failed clients = %d of %d, want none: %s", when, n, len(all), failure)
 	}
 }
 

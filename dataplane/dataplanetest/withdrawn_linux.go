@@ -36,7 +36,7 @@ func anycast(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining ones.
+// testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining endpoints.
 // Clients must then reach the other host with their own address. When the service has an endpoint,
 // they must reach the service again.
 func testWithdrawn(t *testing.T, s *Subject) {

@@ -33,8 +33,8 @@ func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	return p[1]
 }
 
-// heldVIP returns the VIPs that vipd must add to the host. Other addresses in their networks are
-// also free.
+// heldVIP returns the VIPs that vipd must add to the host. Other addresses in vipRanges are also
+// free.
 func heldVIP() addrs { return vipN(10) }
 
 // vipN returns the n-th VIPs in the networks that clients route to the host.
@@ -71,7 +71,7 @@ type server struct {
 type layout struct {
 	name  string
 	build func(t testing.TB, l *lab.Lab) *world
-	snat  balancer.SNAT // setting snat of the services
+	snat  balancer.SNAT // the services' snat setting
 	// sameLink reports whether clients are on the servers' own link, so replies would bypass the
 	// host.
 	sameLink bool
@@ -118,8 +118,8 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards enables IPv6 forwarding on the host, which is the task of the host's operator. IPv4
-// forwarding is part of the test.
+// forwards enables IPv6 forwarding on the host, which the host's operator must do. vipd itself
+// enables IPv4 forwarding if it needs it.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
 // serve adds a server to the world, and starts its echo servers.
@@ -238,5 +238,6 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// isOwn reports whether a is one of the host's own addresses, which vipd has not added.
+// isOwn reports whether a is one of the host's own addresses, which excludes addresses that vipd
+// has added.
 func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }
