@@ -79,8 +79,8 @@ func runApply(c *cli.Call) error {
 	return e.finish(c.Flags.Bool("dry-run"))
 }
 
-// sufficient returns an error if the files define nothing. Such files are probably a mistake, and
-// pruning with them would remove everything.
+// sufficient returns an error if the files define nothing or, with prune, if one of them defines
+// nothing. An empty file is probably a mistake, and pruning would remove its services.
 func (g *given) sufficient(places []string, prune bool) error {
 	switch {
 	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):

@@ -18,8 +18,8 @@ import (
 	"vipd/dataplane"
 )
 
-// await polls until the drain is complete. It does not follow changes, because the end of a
-// connection is not reported as a change.
+// await polls until the drain is complete. It does not follow a stream of changes, because the end
+// of a connection is not reported as a change.
 func (d *daemonOverride) await() error {
 	client, err := d.Client()
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *daemonOverride) await() error {
 			return false, err
 		}
 		n, closed := countTargets(endpoints, d.targets)
-		if closed && n == 0 { // these counts are cheap, but omit endpoints and services without a definition
+		if closed && n == 0 { // the cheap counts omit endpoints and services without a definition
 			conns, err := client.Connections(d, dataplane.ConnectionQuery{})
 			if n = countOpen(conns, d.targets); err != nil || n == 0 {
 				return err == nil, err
@@ -47,9 +47,9 @@ func (d *daemonOverride) await() error {
 	return printOutcome(d.Call, err, d.targets, left, "", "")
 }
 
-// printOutcome prints the outcome of the wait for a drain. err is nil if the drain is complete.
-// left is the last number of connections, stillOn names the nodes that still have connections, and
-// doneOn is the number of nodes without connections.
+// printOutcome prints how the wait for a drain ended. err is nil if the drain is complete. left is
+// the last number of connections. stillOn names the nodes that still have connections, and doneOn
+// counts the other nodes.
 func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uint64, stillOn, doneOn string) error {
 	switch {
 	case err != nil && c.Err() != nil:
@@ -69,8 +69,8 @@ func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uin
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }
 
-// printAbandoned prints the number of remaining connections if the wait ends before the drain.
-// where names the nodes with these connections.
+// printAbandoned prints the number of remaining connections if the wait ends before the drain is
+// complete. where names the nodes with these connections.
 func printAbandoned(c *cli.Call, left uint64, where string) error {
 	command := strings.Join(c.Args, " ")
 	if node := c.Flags.String("node"); node != "" {

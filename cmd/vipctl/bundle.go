@@ -54,7 +54,7 @@ func runDebug(c *cli.Call) error {
 		return writeBundle(c, c.Stdout)
 	}
 	if file == "" {
-		host, _ := os.Hostname() // a bundle without a name is also useful
+		host, _ := os.Hostname() // if the host name is unknown, the file's name lacks it
 		file = fmt.Sprintf("vipd-%s-%s.tar.gz", host, c.Now().Format("20060102-150405"))
 	}
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -110,8 +110,8 @@ func writeBundle(c *cli.Call, to io.Writer) error {
 	return packed.Close()
 }
 
-// exhibits returns the content of a bundle: output of vipctl, files, the kernel's objects, and the
-// daemon's goroutines.
+// exhibits returns the files of a bundle: output of vipctl, configuration files, kernel state, and
+// profiles of the daemon.
 func exhibits(c *cli.Call) []exhibit {
 	all := []exhibit{
 		answer(c, "version.txt", "version"), answer(c, "status.json", "status", "-o", "json"),
@@ -143,7 +143,7 @@ func exhibits(c *cli.Call) []exhibit {
 	return all
 }
 
-// answer returns an exhibit with the output of another verb, from stdout and stderr.
+// answer returns an exhibit that runs another verb of vipctl, and contains its stdout and stderr.
 func answer(c *cli.Call, name string, args ...string) exhibit {
 	return exhibit{name, func(ctx context.Context) ([]byte, error) {
 		var text bytes.Buffer
@@ -188,7 +188,7 @@ func output(name string, keep func(line string) bool, command ...string) exhibit
 	}}
 }
 
-// printed returns the output of a command. If the command fails, the error is its first line of
+// printed returns the output of a command. If the command fails, the error is the first line of its
 // output, or its exit status if it printed nothing.
 func printed(ctx context.Context, command ...string) ([]byte, error) {
 	text, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
@@ -223,10 +223,11 @@ func ourTables(ctx context.Context) ([]byte, error) {
 	return all.Bytes(), nil
 }
 
-// hidden replaces an omitted value.
+// hidden replaces a value that may be secret.
 const hidden = "(hidden)"
 
-// shareable returns a configuration or services file without comments and possible secrets.
+// shareable returns the content of a configuration or services file. It removes comments, and hides
+// values that may be secret.
 func shareable(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -246,8 +247,8 @@ func shareable(file string) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// redact returns a copy of a value without secrets: data that checks send, arguments of programs,
-// and passwords and queries in URLs.
+// redact returns a copy of a value in which secrets are hidden: headers and data that checks send,
+// passwords, arguments of programs, and passwords and queries in URLs.
 func redact(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -279,7 +280,8 @@ func redact(v any) any {
 	return v
 }
 
-// elements returns the elements of an array. The parser has its own type for arrays of tables.
+// elements returns the elements of an array. The TOML parser represents an array of tables as
+// []map[string]any, and any other array as []any.
 func elements(array any) (all []any) {
 	switch array := array.(type) {
 	case []any:

@@ -70,13 +70,13 @@ func readChecked(c *cli.Call, place string) (*localDefinitions, error) {
 }
 
 // checkFor compiles the definitions for a mode, or for the configured mode if mode is "". It adds
-// the problems found, and warnings for health checks that this host can't run.
+// the problems found, and warnings for settings that this host can't provide.
 func (d *localDefinitions) checkFor(mode config.ModeName) {
 	mode = cmp.Or(mode, d.config.Mode)
 	frontends := d.compile("", capabilities(mode))
 	for i := range d.problems {
 		if p := &d.problems[i]; p.Kind == balancer.Held {
-			p.Text += " (a running vipd leaves it with its current holder)" // the files don't name the holder
+			p.Text += " (a running vipd leaves it with its current holder)" // the files don't show which service holds it
 		}
 	}
 	d.checkHost(frontends)

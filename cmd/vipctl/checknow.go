@@ -53,7 +53,8 @@ func runCheckNow(c *cli.Call) error {
 	return cli.ErrReported
 }
 
-// checkName runs the check of each endpoint that has a DNS name. It fails if a check fails.
+// checkName checks each endpoint whose DNS name is name, and prints the results. It returns an
+// error if a check does not pass.
 func checkName(c *cli.Call, service balancer.Name, name string) error {
 	all, err := cli.AskDaemon(c, (*api.Client).Endpoints)
 	if err != nil {
@@ -85,7 +86,7 @@ func checkName(c *cli.Call, service balancer.Name, name string) error {
 	return cli.ErrReported
 }
 
-// checkText formats the exchange and its result.
+// checkText formats the exchange and the result of a check.
 func checkText(p *cli.Printer, r *api.CheckResult) string {
 	var b strings.Builder
 	if n := len(r.Checks); n > 0 {
@@ -104,7 +105,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
 		verdict, style = "could not run on this host, which says nothing about the endpoint", table.Notice
-		why = strings.TrimPrefix(why, "not run: ") // which the text below explains in more words
+		why = strings.TrimPrefix(why, "not run: ") // the verdict already says this
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.Paint("the check "+verdict, style), table.Line(cli.OneLine(why)))
 	if stands := string(r.Health); stands == "" {

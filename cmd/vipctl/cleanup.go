@@ -48,8 +48,8 @@ func cleanupVerb() *cli.Verb {
 	}
 }
 
-// cleaner removes one kind of leftovers, or only lists it. It returns its actions, such as "remove
-// file /run/vipd/vipd.lock".
+// A cleaner removes one kind of leftovers. If dry is true, it only lists them. It returns its
+// actions, such as "remove file /run/vipd/vipd.lock".
 type cleaner func(ctx context.Context, conf config.Config, dry bool) (done []string, err error)
 
 func runCleanup(c *cli.Call) error {
@@ -77,7 +77,7 @@ func runCleanup(c *cli.Call) error {
 	}
 	defer func() { _ = lock.Close() }()
 	if c.Flags.Bool("dry-run") {
-		_ = lock.Close() // a dry run must not block the start of a vipd
+		_ = lock.Close() // a dry run must not keep vipd from starting
 		if err != nil {
 			c.Note("%v, and uses what follows", err)
 		}
@@ -103,7 +103,7 @@ func runCleanup(c *cli.Call) error {
 // wayOut is the advice if a vipd is running.
 const wayOut = "stop it first, see what would be removed with --dry-run, or remove it anyway with --force"
 
-// clean runs the cleaners of a mode, or all, in order, and prints their actions.
+// clean runs the cleaners of a mode, or all cleaners if mode is "", and prints their actions.
 func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) error {
 	prefix := ""
 	if dry {
@@ -128,12 +128,11 @@ func clean(c *cli.Call, conf config.Config, mode config.ModeName, dry bool) erro
 	return nil
 }
 
-// groupedFrom is the minimum number of consecutive similar lines of which only the first three are
-// printed.
+// groupedFrom is the maximum number of consecutive similar lines that grouped does not join.
 const groupedFrom = 10
 
-// grouped joins consecutive lines that differ only in an address, because a cleanup may print tens
-// of thousands.
+// grouped joins a long run of lines that differ only in an address into one line, because a cleanup
+// may remove tens of thousands of addresses.
 func grouped(done []string) []string {
 	var out []string
 	for i := 0; i < len(done); {
@@ -174,7 +173,7 @@ func aroundAddress(line string) (before, address, behind string) {
 	return before, words[at], strings.TrimRight(behind, " ")
 }
 
-// ownConfig reads the configuration, which contains the paths of files. It rejects a configuration
+// ownConfig reads the configuration, which names vipd's directories. It rejects a configuration
 // with mistakes, because cleanup could remove the wrong files.
 func ownConfig(c *cli.Call) (config.Config, error) {
 	file := c.Flags.String("config")
@@ -191,9 +190,9 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 	return conf, nil
 }
 
-// holdRunDir acquires the lock that a daemon holds for its lifetime, if the lock file exists, to
-// keep daemons out of run_dir. It also detects a daemon in another network namespace, or a daemon
-// without the privilege to change this namespace. If force is true, it ignores a daemon's lock.
+// holdRunDir acquires the daemon's lock file in run_dir, if it exists, so that no daemon starts
+// there. It returns an error if a daemon holds the lock, unless force is true. This lock also
+// reveals a daemon in another network namespace, or a daemon that may not change this namespace.
 func holdRunDir(dir string, force bool) (*os.File, error) {
 	if _, err := os.Lstat(lockfile.Path(dir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -226,8 +225,8 @@ func refuseWhileServing(c *cli.Call) error {
 	return fmt.Errorf("checking whether vipd is running: %w", err)
 }
 
-// cleaners returns the cleaners of a mode, or all of them. The order matters, because the last
-// cleaners remove records that the others read.
+// cleaners returns the cleaner of a mode, or all cleaners if mode is "". The order matters, because
+// the last cleaners remove records that the others read.
 func cleaners(mode config.ModeName) []cleaner {
 	if m, ok := modes.Find(mode); ok {
 		return []cleaner{m.Cleanup}
@@ -254,9 +253,9 @@ func cleanHost(ctx context.Context, conf config.Config, dry bool) ([]string, err
 	return host.Cleanup(ctx, modes.HostOptions(conf), dry)
 }
 
-// cleanFiles removes the daemon's sockets, its counts, and its files in state_dir, including
-// backups and incomplete files. It keeps another kind of file at a socket's path, because vipd did
-// not create it.
+// cleanFiles removes the daemon's sockets, its counts in run_dir, and its files in state_dir,
+// including backups and incomplete files. A file at a socket's path that is not a socket remains,
+// because vipd did not create it.
 func cleanFiles(_ context.Context, conf config.Config, dry bool) ([]string, error) {
 	var files []string
 	for _, path := range []string{conf.API.Socket, filepath.Join(conf.RunDir, api.OwnerSocket), filepath.Join(conf.RunDir, api.HandoverSocket)} {

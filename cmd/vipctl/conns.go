@@ -134,13 +134,14 @@ type connectionList struct {
 	*cli.Printer
 	table  *table.Table
 	listed int
-	// all lists connections in every state.
+	// all reports whether connections in every state are listed. If false, only live connections
+	// are listed.
 	all bool
 	// omitted counts the connections that are not live and not listed, by state.
 	omitted map[string]int
-	// text is JSON that is still to be printed.
+	// text is JSON that is not printed yet.
 	text []byte
-	// collected holds the connections for output formats that need the whole list.
+	// collected holds the connections for an output format that needs the whole list.
 	collected []api.Connection
 }
 
@@ -148,8 +149,8 @@ type connectionList struct {
 // and idle UDP flows, which don't.
 func isLive(c *api.Connection) bool { return !c.Closed() && c.State != dataplane.Idle }
 
-// These are the sizes of the parts in which a long list is printed: rows with common column widths,
-// and bytes of JSON.
+// A long list is printed in parts. partRows is the number of rows in a part, which share their
+// column widths. partBytes is the minimum size of a part in JSON.
 const (
 	partRows  = 1000
 	partBytes = 1 << 16
@@ -183,10 +184,9 @@ func (l *connectionList) add(n api.Connection) error {
 	return l.Print(l.table.Part(l.Form()))
 }
 
-// addJSON prints a connection as an element of a JSON array, formatted like the output of
-// printJSON.
+// addJSON prints a connection as an element of a JSON array, formatted as PrintJSON does.
 func (l *connectionList) addJSON(n api.Connection) error {
-	text, err := json.MarshalIndent(n, "  ", "  ") // no value has a character that HTML escapes
+	text, err := json.MarshalIndent(n, "  ", "  ") // MarshalIndent escapes HTML, which no value contains
 	if err != nil {
 		return fmt.Errorf("writing JSON: %w", err)
 	}
@@ -229,8 +229,8 @@ func omittedText(omitted map[string]int) string {
 	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
-// followConnections prints a line for each connection that starts or ends, until Ctrl-C. It
-// continues after a restart of vipd.
+// followConnections prints a line for each connection that starts or ends, until Ctrl-C. If vipd
+// restarts, it continues with the new vipd.
 func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	client, err := c.Client()
 	if err != nil {
@@ -315,7 +315,7 @@ func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 		return false, nil
 	}
 	fmt.Fprintf(c.Stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
-	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // without an answer it is no
+	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // an unreadable answer means no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		c.Say("nothing was ended")
 		return false, nil

@@ -20,7 +20,7 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// localDefinitions is the content of a file or directory.
+// localDefinitions holds the definitions in a file or directory, and the problems found in them.
 type localDefinitions struct {
 	// place is the file or directory.
 	place string
@@ -28,16 +28,16 @@ type localDefinitions struct {
 	main     *tomlfile.Document
 	services snap.Map[balancer.Name, *balancer.Service]
 	vips     snap.Map[netip.Addr, *balancer.VIP]
-	// config is the daemon's part of the file, or the defaults if the file is missing.
+	// config is the daemon's configuration in the file. Missing settings have their defaults.
 	config config.Config
-	// resolved holds the answers of lookups. Only lookUp fills it.
+	// resolved holds the results of lookups. Only lookUp fills it.
 	resolved snap.Map[balancer.LookupID, *balancer.Resolution]
 	// problems lists all problems found, sorted by file and line.
 	problems []balancer.Problem
 }
 
-// readDefinitions reads a daemon's configuration with its services and [store].path, a services
-// file, or a directory of services files. An error means that there is nothing to read.
+// readDefinitions reads a configuration file with its services and [store].path, a services file,
+// or a directory of services files. It returns an error only if place is missing or inaccessible.
 func readDefinitions(place string) (*localDefinitions, error) {
 	if _, err := os.Stat(place); err != nil {
 		return nil, unreadable(place, err)
@@ -45,7 +45,8 @@ func readDefinitions(place string) (*localDefinitions, error) {
 	return definitionsOf(place, tomlfile.Load(place)), nil
 }
 
-// definitionsOf returns the definitions of a place.
+// definitionsOf returns the definitions that were read at a place, with the daemon's configuration
+// if the place is a file.
 func definitionsOf(place string, read tomlfile.Result) *localDefinitions {
 	d := &localDefinitions{place: place, main: read.Main, services: read.Snapshot.Services, config: config.Default(), problems: read.Snapshot.Problems}
 	if read.Main != nil {
@@ -84,8 +85,9 @@ func (d *localDefinitions) sortProblems() {
 	d.problems = slices.Compact(d.problems)
 }
 
-// compile compiles the definitions like a node with this host's addresses, and returns the
-// frontends. It adds the problems that the daemon would report.
+// compile compiles the definitions for a node with this host's addresses, and returns the
+// frontends. It adds the problems that the daemon would report. If node is "", it uses the
+// configured node name or the host name.
 func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*balancer.Frontend {
 	env := balancer.Env{
 		Node: cmp.Or(node, d.config.Node), Zone: d.config.Zone, Local: d.localAddresses(),
@@ -107,15 +109,15 @@ func (d *localDefinitions) compile(node string, can balancer.Capabilities) []*ba
 	return frontends
 }
 
-// These limit the lookups for a file: the time for all of them, and the number of simultaneous
-// lookups.
+// lookupTime is the maximum time for all lookups of a file. maxLookups is the maximum number of
+// simultaneous lookups.
 const (
 	lookupTime = 10 * time.Second
 	maxLookups = 64
 )
 
-// lookUp looks up the names of endpoints until ctx ends. It runs no programs. It returns the
-// services whose endpoints depend on programs.
+// lookUp looks up the DNS names of endpoints until ctx ends. It does not run programs that list
+// endpoints, but returns the names of the services that use such a program.
 func (d *localDefinitions) lookUp(ctx context.Context) (unrun []string) {
 	client := resolve.New(resolve.Options{Servers: func() []string { return d.config.Resolver.Servers }})
 	var running sync.WaitGroup
@@ -150,7 +152,7 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 			vips[v] = true
 		}
 	}
-	interfaces, _ := doctor.ThisHost().Interfaces() // without the host's addresses there are no node ports
+	interfaces, _ := doctor.ThisHost().Interfaces() // without the host's addresses, node ports have no frontends
 	for _, i := range interfaces {
 		holds := i.Name == d.config.Addresses.Interface || slices.ContainsFunc(i.Addrs, netip.Addr.IsLoopback)
 		for _, addr := range i.Addrs {
@@ -164,8 +166,8 @@ func (d *localDefinitions) localAddresses() (local []netip.Addr) {
 	return slices.Compact(local)
 }
 
-// covers reports whether file was read. If a covered file no longer contains a service that came
-// from it, the service was removed.
+// covers reports whether the definitions include the content of file. If so, a service that the
+// daemon read from file is removed if the definitions lack it.
 func (d *localDefinitions) covers(file string) bool {
 	places := []string{d.place}
 	if d.config.Store.Path != "" {

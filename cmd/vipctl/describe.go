@@ -176,7 +176,8 @@ func describeService(p *cli.Printer, d *described) string {
 	return out.b.String()
 }
 
-// lookupText describes a lookup and its last answer. Only a host knows answers.
+// lookupText describes a lookup and its last answer. The answer is omitted for a service in etcd,
+// because only hosts look up names.
 func lookupText(p *cli.Printer, l *api.Lookup) string {
 	text := map[balancer.LookupKind]string{
 		balancer.HostLookup: "addresses of ", balancer.ServiceLookup: "SRV records of ", balancer.ProgramLookup: "output of ",
@@ -208,7 +209,7 @@ func pathText(a api.Address) string {
 	return text
 }
 
-// describedName is a DNS name of endpoints, with its current endpoints and the lookups of services.
+// describedName is a DNS name with the lookups that use it and the endpoints that have it.
 type describedName struct {
 	Name      string         `json:"name"`
 	Lookups   []namedLookup  `json:"lookups"`
@@ -288,7 +289,7 @@ func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
 	return t
 }
 
-// placeText describes where an endpoint runs, whether it is a backup, and its name.
+// placeText returns an endpoint's node and zone, whether it is a backup, and its name.
 func placeText(e *api.Endpoint) string {
 	at := strings.Trim(e.Node+"/"+e.Zone, "/")
 	if e.Backup {

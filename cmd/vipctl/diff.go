@@ -79,7 +79,7 @@ func runDiff(c *cli.Call) error {
 	case err == nil && len(differences) > 0:
 		return cli.ErrDifferences
 	case len(differences) == 0 && c.Format != cli.FormJSON:
-		// If parts of the definitions can't be served here, the differences don't show them.
+		// A definition that can't be served here does not appear as a difference.
 		if s, _ := cli.AskDaemon(c, (*api.Client).Status); grave(s.Problems) {
 			c.Say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
 		}
@@ -182,7 +182,7 @@ func (d *localDefinitions) compareWithOwn(file string) (all []serviceDiff) {
 	return all
 }
 
-// withFields returns a copy of the difference with the fields that differ between two tables.
+// withFields returns a copy of s, to which it adds the fields that differ between two tables.
 func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
 	names := slices.Concat(slices.Collect(maps.Keys(runs)), slices.Collect(maps.Keys(wants)))
 	slices.Sort(names)
@@ -195,7 +195,7 @@ func (s serviceDiff) withFields(runs, wants map[string]any) serviceDiff {
 }
 
 // comparesEtcd reports whether files are compared with etcd instead of the running daemon. The
-// daemon's own configuration is compared with the daemon, unless an etcd is named.
+// daemon's own configuration is compared with the daemon, unless --etcd or VIPCTL_ETCD is set.
 func comparesEtcd(c *cli.Call, files []string) bool {
 	own := func(file string) bool { return file != stdinName && cli.SamePlace(file, c.Flags.String("config")) }
 	return c.StoresInEtcd() && (c.NamesEtcd() || !slices.ContainsFunc(files, own))
@@ -219,9 +219,9 @@ func showDifferences(c *cli.Call, differences []serviceDiff, incomplete bool, be
 	return nil
 }
 
-// unusable returns a problem for each service with an error. The daemon would keep such services
-// unchanged. An error that belongs to no service makes the list of services uncertain, so nothing
-// can be compared.
+// unusable returns a problem for each service with an error. The daemon would keep such a service
+// unchanged. If an error belongs to no service, unusable returns an error, because the list of
+// services is then uncertain.
 func (d *localDefinitions) unusable() (map[balancer.Name]balancer.Problem, error) {
 	bad := map[balancer.Name]balancer.Problem{}
 	for _, p := range d.problems {
@@ -275,7 +275,8 @@ func compare(running []api.Service, d *localDefinitions, bad map[balancer.Name]b
 	return differences, nil
 }
 
-// compareFields lists the fields that differ between two definitions in the form of the API.
+// compareFields lists the fields that differ between two definitions. It compares their JSON forms,
+// so values of different Go types can be equal.
 func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	all := map[string]any{}
 	for _, definition := range []*map[string]any{&runs, &wants} {
@@ -296,8 +297,8 @@ func compareFields(runs, wants map[string]any) (fields []fieldDiff, err error) {
 	return fields, nil
 }
 
-// unread returns an error if the daemon has not been able to read its store since it started,
-// because there is nothing to compare with.
+// unread returns an error if the daemon has not been able to read its store since it started. There
+// is then nothing to compare with.
 func unread(c *cli.Call) error {
 	s, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
@@ -322,7 +323,7 @@ func differencesText(p *cli.Printer, differences []serviceDiff) string {
 			subject = "vip " + d.VIP.String()
 		case d.Setting != "" && d.Restart:
 			subject = "setting " + d.Setting + ": needs a restart of vipd"
-			if d.Setting == "ownership" { // vipd owner reads it as well
+			if d.Setting == "ownership" { // vipd owner also reads this section
 				subject += " and vipd-owner"
 			}
 		case d.Setting != "":
@@ -386,7 +387,7 @@ func diffFleet(c *cli.Call, places []string) error {
 	return showDifferences(c, differences, len(bad) > 0, "etcd and "+strings.Join(places, ", "))
 }
 
-// differences lists the changes of the edit.
+// differences lists the changes that the edit would make.
 func (e *edit) differences() ([]serviceDiff, error) {
 	all := []serviceDiff{}
 	what := map[definitions.Outcome]string{definitions.Created: "added", definitions.Updated: "changed", definitions.Removed: "removed"}

@@ -18,7 +18,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// overridePlace is the help's paragraph about the place of an override.
+// overridePlace is a paragraph of the help about where an override is stored.
 const overridePlace = "If the service is in etcd, which --etcd or the config names, all nodes follow. Otherwise, and with --socket, only the daemon of " +
 	"this host follows."
 
@@ -120,8 +120,8 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	return q, nil
 }
 
-// endpointArgs splits SERVICE/ADDRESS, the form of "get endpoints -o name". It also accepts
-// service/NAME instead of a service.
+// endpointArgs returns SERVICE and ADDRESS. A single argument is SERVICE/ADDRESS, as "get endpoints
+// -o name" prints it. The first of two arguments may also be service/NAME.
 func endpointArgs(args []string) []string {
 	if len(args) == 1 {
 		if service, address, ok := strings.Cut(args[0], "/"); ok {
@@ -253,22 +253,22 @@ func runDrain(c *cli.Call) error {
 	return o.await()
 }
 
-// overrider changes overrides, either in the daemon of this host for this host alone, or in etcd
-// for all nodes.
+// overrider makes a change to overrides, either in the daemon of this host for this host alone, or
+// in etcd for all nodes.
 type overrider interface {
 	// override makes the change. For each affected endpoint, it prints the line that describe
 	// returns.
 	override(describe func(api.OverrideTarget) string) error
-	// undrained describes the result of an undrain for a target.
+	// undrained returns the line about a target after an undrain.
 	undrained(api.OverrideTarget) string
 	// schedulers returns the schedulers of the targets' services, if they are known.
 	schedulers() map[balancer.Name]balancer.Scheduler
-	// await returns when the targets have no connections and get no new connections.
+	// await returns when the targets have no connections and get no new ones.
 	await() error
 }
 
-// newOverrider chooses where to write the override. If no etcd is named, it chooses the daemon if
-// the socket is named or the service is defined in files. Otherwise it chooses etcd.
+// newOverrider chooses between etcd and the daemon of this host. It chooses etcd if the command
+// line or VIPCTL_ETCD names it, or if the store is etcd, has the service, and --socket is not set.
 func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	if c.OverridesInEtcd() {
 		if f, err := newFleetOverride(c, q); f != nil || err != nil {
@@ -284,11 +284,11 @@ func newOverrider(c *cli.Call, q api.OverrideRequest) (overrider, error) {
 	return d, err
 }
 
-// daemonOverride is a change of overrides in the daemon of this host.
+// daemonOverride changes overrides in the daemon of this host.
 type daemonOverride struct {
 	*cli.Call
 	request api.OverrideRequest
-	// before lists the endpoints before an undrain.
+	// before lists all endpoints as they were before an undrain.
 	before []api.Endpoint
 	// targets lists the affected endpoints.
 	targets []api.OverrideTarget
@@ -326,7 +326,7 @@ func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget
 	}), "")
 }
 
-// noteName lists the addresses of the DNS name in a request.
+// noteName prints the current addresses of the DNS name that a request names.
 func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget) {
 	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
 		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
@@ -334,8 +334,9 @@ func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget)
 	}
 }
 
-// noteFormerDrains is called after an undrain of a DNS name. It names addresses of the service that
-// are still drained but no longer endpoints, because the name may have had these addresses.
+// noteFormerDrains is called after an undrain of a DNS name. It prints the addresses that the
+// service still drains although they are not endpoints. The name may have had these addresses
+// during the drain.
 func noteFormerDrains(c *cli.Call, q *api.OverrideRequest, all []api.OverrideTarget, isEndpoint func(api.OverrideTarget) bool) {
 	var left []string
 	for _, t := range all {
@@ -385,8 +386,8 @@ func (d *daemonOverride) undrained(t api.OverrideTarget) string {
 	return undrainedText(t, hasAgent, len(at) == 0 || slices.ContainsFunc(at, draining), overrides)
 }
 
-// undrainedText describes the result of an undrain for a target. It depends on whether the target
-// has an agent and whether it was draining, and on its earlier overrides.
+// undrainedText returns the line about a target after an undrain. hasAgent and drained describe the
+// target, and overrides are its earlier overrides.
 func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*balancer.Override) string {
 	text := "drain removed"
 	if !drained {

@@ -28,7 +28,7 @@ type edit struct {
 	vips []*edited
 }
 
-// edited is the result of a change of one service, or of the settings of one VIP.
+// edited is the result of a change to one service, or to the settings of one VIP.
 type edited struct {
 	Name balancer.Name       `json:"service,omitempty"`
 	VIP  netip.Addr          `json:"vip,omitzero"`
@@ -54,8 +54,8 @@ func (e *edited) subject() string {
 	return string(e.Name)
 }
 
-// newEdit plans changes. problems lists the problems found while the files were read. The problems
-// of the changes are added later, sorted by place.
+// newEdit plans changes. problems lists the problems that were found while the files were read.
+// newEdit adds the problems of the changes, and sorts all problems by place.
 func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Problem) *edit {
 	by, trace := author(c), tracing.Parent(c)
 	for i := range changes {
@@ -69,7 +69,7 @@ func newEdit(c *cli.Call, changes []definitions.Change, problems []balancer.Prob
 	return e
 }
 
-// read compares the changes with etcd.
+// read compares the changes with etcd, and determines what each change would do.
 func (e *edit) read() error {
 	w, err := e.Etcd()
 	if err == nil {
@@ -87,8 +87,7 @@ func (e *edit) removeOthers(g *given) {
 	}
 }
 
-// judge adds the problems that the writer finds, and problems about exceeded limits of the fleet's
-// hosts.
+// judge adds problems that depend on the content of etcd and on the addresses of the nodes.
 func (e *edit) judge() (err error) {
 	e.plan.Nodes, err = e.Writer.Published(e)
 	if err != nil && !client.Forbidden(err) {
@@ -144,7 +143,7 @@ func (e *edit) write() error {
 	return err
 }
 
-// author returns the author of a change for the history: the operator, and the host of the command.
+// author returns the author of a change for the history, as USER@HOST.
 func author(c *cli.Call) string {
 	name := cmp.Or(operator(c), "unknown")
 	if host, err := os.Hostname(); err == nil {
@@ -158,7 +157,7 @@ type editResult struct {
 	// Revision is the revision at which all changes are in effect.
 	Revision int64     `json:"revision"`
 	Services []*edited `json:"services"`
-	// VIPs are the settings of addresses.
+	// VIPs lists the results for the settings of VIPs.
 	VIPs   []*edited `json:"vips,omitempty"`
 	DryRun bool      `json:"dry_run,omitempty"`
 }
@@ -235,8 +234,8 @@ func outcomeStyle(o definitions.Outcome) table.Style {
 	return table.Plain
 }
 
-// changedFields lists the fields of a service whose change has an effect. If the effect is unknown,
-// it lists all fields whose texts differ.
+// changedFields lists the fields of a service whose change has an effect. If no single field has an
+// effect, it lists all fields whose texts differ.
 func changedFields(s *definitions.Stored, fields map[string]any) ([]fieldDiff, error) {
 	if s.Service == nil {
 		return nil, nil // the stored definition can't be read

@@ -53,9 +53,9 @@ func eventsVerb() *cli.Verb {
 type eventList struct {
 	*cli.Call
 	query api.EventsQuery
-	// from is the earliest time whose events are shown.
+	// from is the start of the time range of the list.
 	from time.Time
-	// span describes from in a sentence.
+	// span describes the time range in a sentence.
 	span string
 	// timeWidth is the width of the column of times.
 	timeWidth int
@@ -132,7 +132,7 @@ func (l *eventList) window() (lines int, err error) {
 	return eventsShown, nil
 }
 
-// known returns an error if the service does not exist and no event reports its removal.
+// known returns an error if the service does not exist and has no events.
 func (l *eventList) known() error {
 	any := false
 	err := l.Daemon.Events(l, api.EventsQuery{Service: l.query.Service}, func(p api.EventPage) error {
@@ -145,8 +145,8 @@ func (l *eventList) known() error {
 	return isService(l.Call, l.query.Service)
 }
 
-// past returns the latest events, or all events if lines is negative. any reports whether the
-// daemon had events. Later queries start after these events.
+// past returns the latest events, or all events if lines is negative. any reports whether there are
+// events, even if lines is 0. Later queries start after these events.
 func (l *eventList) past(lines int) (events []api.Event, any bool, err error) {
 	client, err := l.Client()
 	if err != nil {
@@ -219,7 +219,7 @@ func (l *eventList) showEvents(events []api.Event, first bool) error {
 	return nil
 }
 
-// when formats a time of today as a time of day, and other times with the day.
+// when formats a time as a time of day, preceded by the date if it is not today.
 func (l *eventList) when(at time.Time) string {
 	at, now := at.Local(), l.Now().Local()
 	if at.YearDay() == now.YearDay() && at.Year() == now.Year() {

@@ -88,7 +88,7 @@ func explanation(p *cli.Printer, e *api.Explanation) string {
 	return b.String()
 }
 
-// liveText describes the result of the daemon's own connection.
+// liveText describes the result of the connection that the daemon itself made.
 func liveText(e *api.Explanation) string {
 	l, way := e.Live, ""
 	connected := l.Connected.Round(10 * time.Microsecond)

@@ -95,7 +95,7 @@ func exportVIPs(c *cli.Call, w *etcd.Store) (texts []string, tables map[string]a
 	return texts, tables, nil
 }
 
-// named returns the services that the arguments name.
+// named returns the services that the arguments name, or all services without arguments.
 func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error) {
 	if len(c.Args) == 0 {
 		return all, nil
@@ -110,8 +110,8 @@ func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error
 	return selected, nil
 }
 
-// exported formats a service as a services file, and verifies that a reader returns the same
-// service. JSON is not formatted here, because it has all services in one object.
+// exported formats a service as a services file, and verifies that the text decodes to the same
+// service. For JSON it returns no text, because all services are exported in one object.
 func exported(s *definitions.Stored, form string) (string, error) {
 	if s.Service == nil {
 		p := s.Problems[0]
@@ -148,7 +148,7 @@ func servicesTOML(services []api.Service) string {
 	return b.String()
 }
 
-// tableTOML formats a definition in a section of a services file.
+// tableTOML formats a definition as the table [section.name] of a services file.
 func tableTOML(section, name string, fields map[string]any) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "[%s.%s]\n", section, tomltext.Key(name))

@@ -15,7 +15,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// fleetOverride is a change of overrides in etcd, which all nodes follow.
+// fleetOverride changes overrides in etcd, where they apply to all nodes.
 type fleetOverride struct {
 	*cli.Call
 	request api.OverrideRequest
@@ -23,14 +23,15 @@ type fleetOverride struct {
 	targets []balancer.Target
 	// own lists endpoints on the requested node that belong to services in this host's files.
 	own []string
-	// resolved holds the lookups, as SERVICE/NAME, whose endpoints the daemon of this host knows.
+	// resolved maps lookups, in the form SERVICE/NAME, to whether the daemon of this host knows
+	// their endpoints.
 	resolved map[string]bool
 	// result is the result of the change.
 	result fleetResult
 }
 
-// newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if no flag
-// names etcd and etcd does not have the requested service.
+// newFleetOverride finds the endpoints in etcd that the request selects. It returns nil if etcd
+// does not have the requested service, and neither --etcd nor VIPCTL_ETCD is set.
 func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -56,14 +57,14 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	if f.targets, err = f.Targets(&q); err == nil {
 		err = lookup.Spares(f.Inputs, &q, f.targets)
 	}
-	if err != nil || q.Node != "" { // a found address is complete without names
+	if err != nil || q.Node != "" { // an address that was found needs no DNS name
 		f.noteUnresolved()
 	}
 	return f, err
 }
 
-// noteUnresolved prints the endpoints of the requested service or node whose DNS name has no known
-// address here. The override does not include them.
+// noteUnresolved prints the lookups of the requested service or node whose endpoints are unknown
+// here. The override does not include these endpoints.
 func (f *fleetOverride) noteUnresolved() {
 	var unresolved []string
 	for name, s := range f.Services.All() {
@@ -73,7 +74,7 @@ func (f *fleetOverride) noteUnresolved() {
 		for l := range balancer.LookupsOf(s, f.Inputs) {
 			onNode := func(e balancer.Endpoint) bool { return e.Name == l.Name && e.Node == f.request.Node }
 			place := string(name) + "/" + l.String()
-			if !f.resolved[place] && (f.request.Node == "" || slices.ContainsFunc(s.Endpoints, onNode)) { // found endpoints have no node
+			if !f.resolved[place] && (f.request.Node == "" || slices.ContainsFunc(s.Endpoints, onNode)) { // endpoints that a lookup finds have no node
 				unresolved = append(unresolved, place)
 			}
 		}
@@ -86,8 +87,8 @@ func (f *fleetOverride) noteUnresolved() {
 }
 
 // addKept adds details from the daemon of this host: endpoints that are down, answers of agents,
-// endpoints with expired leases that the daemon keeps in use, and own. If the daemon does not
-// answer, it adds nothing. Nodes also apply overrides in etcd to endpoints with expired leases.
+// and endpoints with expired leases that the daemon still uses. It also sets own and resolved. If
+// the daemon does not answer, it adds nothing.
 func (f *fleetOverride) addKept() {
 	services, _ := cli.AskDaemon(f.Call, (*api.Client).Services)
 	for _, s := range services {
@@ -170,7 +171,8 @@ func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error
 	return errors.Join(errs...)
 }
 
-// socketWords returns the flags for the daemon of this host, for a recommended command.
+// socketWords returns the path of the daemon's socket for a recommended command, or PATH if it is
+// unknown.
 func (f *fleetOverride) socketWords() string {
 	socket, err := f.Socket()
 	if err != nil {
@@ -279,7 +281,7 @@ func (f *fleetOverride) await() error {
 	return printOutcome(f.Call, err, f.result.Targets, last, names(lag), " on "+wording.Count(len(v.done), "node"))
 }
 
-// isDrain reports whether a node's drain is about the target or a part of it.
+// isDrain reports whether d drains the target t, or one of its ports.
 func isDrain(t balancer.Target, d schema.NodeDrain) bool {
 	return d.Service == t.Service && isAt(d.Address, t.Address())
 }

@@ -21,7 +21,7 @@ import (
 // The functions below show services as stored in etcd: the desired state of every host, without a
 // host's own details (health, connections, whether it runs).
 
-// fleetServices returns the services of a snapshot in the daemon's form.
+// fleetServices returns the services of a snapshot in the form of the daemon's API.
 func fleetServices(s *store.Snapshot) []api.Service {
 	in := balancer.Inputs{Services: s.Services, Endpoints: s.Endpoints, Overrides: s.Overrides}
 	problems := map[balancer.Name][]balancer.Problem{}
@@ -90,8 +90,8 @@ func readEtcd(w *etcd.Store, ctx context.Context) (store.Snapshot, error) {
 	return s, err
 }
 
-// followFleet shows the content of etcd. With -w, it shows each change. During an outage of etcd,
-// the last content remains.
+// followFleet shows the content of etcd. With -w, it also shows each change. During an outage of
+// etcd, the last content remains.
 func followFleet(c *cli.Call, show func(*store.Snapshot) error) error {
 	if !c.Flags.Bool("watch") {
 		s, err := cli.AskEtcd(c, readEtcd)
@@ -136,14 +136,14 @@ func showChange(c *cli.Call, s *store.Snapshot, last *frame, show func(*store.Sn
 	return showFrame(c.Printer, last, func() error { return show(s) })
 }
 
-// readFleetServices calls show with the services in etcd.
+// readFleetServices calls show with the services in etcd, again after each change with -w.
 func readFleetServices(c *cli.Call, show func([]api.Service) error) error {
 	name, watch := c.Argument(1), c.Flags.Bool("watch")
 	return followFleet(c, func(s *store.Snapshot) error {
 		services := fleetServices(s)
 		switch service, _, _ := strings.Cut(name, "/"); {
 		case name == "":
-			for _, p := range s.Problems { // an unreadable service is in no list, so its problem is the answer
+			for _, p := range s.Problems { // the list lacks unreadable services, so print their problems
 				if isError(p) && !s.Services.Has(p.Service) {
 					c.Note("%s", p)
 				}

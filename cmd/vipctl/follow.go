@@ -17,19 +17,20 @@ func watchFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
 }
 
-// reconnectInterval is the pause between two attempts to reach a stopped daemon.
+// reconnectInterval is the pause between attempts to reach a daemon that has stopped.
 const reconnectInterval = time.Second
 
-// showError is an error of writing the output. Unlike an error of the connection to the daemon, it
+// showError is an error in showing an answer. Unlike an error of the connection to the daemon, it
 // ends the verb.
 type showError struct{ error }
 
-// Unwrap returns the error of the write.
+// Unwrap returns the original error.
 func (e *showError) Unwrap() error { return e.error }
 
-// follow reads a stream of the daemon's answers. After a restart of the daemon, it starts the
-// stream again, but only if the daemon has answered before. The stream calls received for each
-// answer. follow returns nil when ctx ends.
+// follow calls stream, which reads a stream of the daemon's answers and calls received for each
+// answer. If the stream ends, follow starts it again. Before the first answer, follow returns the
+// error instead; answered reports whether there was an earlier answer. It returns nil when ctx
+// ends.
 func follow(c *cli.Call, answered bool, stream func(received func()) error) error {
 	away := false
 	received := func() {
@@ -60,8 +61,8 @@ func follow(c *cli.Call, answered bool, stream func(received func()) error) erro
 	}
 }
 
-// showDaemon shows the daemon's answer to a request. With -w, it shows each new answer. what is the
-// name of the request in the API's path.
+// showDaemon shows the daemon's answer to a question. With -w, it shows each new answer. what names
+// the question in the path of the API.
 func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, context.Context) (T, error), show func(T) error) error {
 	client, err := c.Client()
 	if err != nil {
@@ -93,7 +94,7 @@ func showDaemon[T any](c *cli.Call, what string, question func(*api.Client, cont
 	})
 }
 
-// pace holds the interval of requests, and the maximum time without an answer after the first
+// pace holds the interval between requests, and the maximum time without an answer after the first
 // answer.
 type pace struct{ interval, patience time.Duration }
 
@@ -132,14 +133,15 @@ func poll(c *cli.Call, p pace, ask func() (done bool, err error)) error {
 	}
 }
 
-// frame is the last state that was shown. The zero value means that no state was shown yet.
+// frame holds the output of the last state that was shown. The zero value means that no state was
+// shown yet.
 type frame struct {
 	shown    bool
 	out, err string
 }
 
-// showFrame shows the next state, unless its text equals the last text. On a terminal, it
-// overwrites the last table. Otherwise an empty line separates the tables.
+// showFrame calls show for the next state, and prints its output unless it equals the last output.
+// On a terminal, it overwrites the last table. Otherwise an empty line separates the tables.
 func showFrame(p *cli.Printer, last *frame, show func() error) error {
 	var out, notes bytes.Buffer
 	stdout, stderr := p.Stdout, p.Stderr

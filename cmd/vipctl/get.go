@@ -45,10 +45,10 @@ func getVerb() *cli.Verb {
 	}
 }
 
-// abbreviations has the short names of kinds, as in kubectl.
+// abbreviations maps short names of kinds to full names, as in kubectl.
 var abbreviations = map[string]string{"svc": "services", "ep": "endpoints", "fe": "frontends", "no": "nodes"}
 
-// withKind splits KIND/NAME, and replaces the short name of a kind.
+// withKind splits KIND/NAME, and replaces a short name of a kind by the full name.
 func withKind(args []string) []string {
 	if len(args) == 1 {
 		if kind, name, _ := strings.Cut(args[0], "/"); name != "" {
@@ -86,9 +86,9 @@ type kind[T any] struct {
 	id    func(*T) string
 	named func(*T, string) bool
 	table func(*cli.Printer, []T) *table.Table
-	// absent returns the error for a name that is not found. If nil, absentIn returns it.
+	// absent returns the error for a name that is not found. If nil, absentIn is used.
 	absent func(c *cli.Call, name string) error
-	// none is the sentence for an empty list. If empty, the usual sentence is used.
+	// none is the sentence for an empty list. If "", the usual sentence is used.
 	none string
 }
 
@@ -210,8 +210,8 @@ func idLines[T any](all []T, id func(*T) string) string {
 	return text.String()
 }
 
-// served reports whether --down omits t, because t is an endpoint that gets new connections, or a
-// backup, and is not down.
+// served reports whether --down omits t. It omits an endpoint that is not down, and that is active,
+// on standby, or excluded by locality.
 func served[T any](t T) bool {
 	e, _ := any(t).(api.Endpoint)
 	switch e.State {
@@ -239,13 +239,14 @@ func isService(c *cli.Call, name string) error {
 	return notServed(c, name, services)
 }
 
-// accepted returns the daemon's services that were accepted at least once.
+// accepted returns the daemon's services, except services whose definition was never accepted.
 func accepted(d *api.Client, ctx context.Context) ([]api.Service, error) {
 	services, err := d.Services(ctx)
 	return slices.DeleteFunc(services, func(s api.Service) bool { return s.Refused }), err
 }
 
-// isFrontend is like isService, but name may also be the key of a frontend.
+// isFrontend returns the error for a name that selects no frontend. It returns nil if name is a
+// service.
 func isFrontend(c *cli.Call, name string) error {
 	if _, err := balancer.ParseKey(name); err == nil {
 		return absent("frontend", name, "", frontendKeys(c, nil))
@@ -331,8 +332,8 @@ func few(p *cli.Printer, list []string, n int) string {
 	return fmt.Sprintf("%s +%d", strings.Join(list[:n], ","), len(list)-n)
 }
 
-// upStyle returns the style of the text of api.Use, which is bad only if no port has a usable
-// endpoint.
+// upStyle returns the style of a text that [api.Use] formats. The style is Bad only if no port has
+// a usable endpoint.
 func upStyle(text string) table.Style {
 	none, full := true, true
 	for part := range strings.SplitSeq(text, ", ") {
@@ -348,7 +349,7 @@ func upStyle(text string) table.Style {
 	return table.Notice
 }
 
-// number writes n, or "" for 0.
+// number formats n, or returns "" for 0.
 func number[N int | int64 | uint64](n N) string {
 	if n == 0 {
 		return ""
@@ -356,7 +357,7 @@ func number[N int | int64 | uint64](n N) string {
 	return strconv.FormatInt(int64(n), 10)
 }
 
-// badCount returns the style of a number, which should be 0.
+// badCount returns the style of a count that should be 0.
 func badCount(text string) table.Style {
 	if text == "0" {
 		return table.Plain

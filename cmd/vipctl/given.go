@@ -40,7 +40,7 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and show what would be done"}
 }
 
-// written is a definition in a file: of a service, or of the settings of a VIP.
+// written is a definition of a service, or of the settings of a VIP, in a file.
 type written struct {
 	fields map[string]any
 	where  balancer.Locator
@@ -57,7 +57,7 @@ type given struct {
 }
 
 // readGiven reads files, directories and standard input. It returns an error if something can't be
-// read at all. Mistakes in the content are problems.
+// read at all. Mistakes in the content become problems.
 func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
@@ -79,8 +79,8 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	return g, nil
 }
 
-// filesAt lists the files of a place: the file itself or, for a directory, its files that end in
-// .toml or .json. If recursive is true, it includes files in subdirectories.
+// filesAt lists the files of a place: the file itself or, for a directory, its .toml and .json
+// files that are not hidden. If recursive is true, it includes files in subdirectories.
 func filesAt(place string, recursive bool) ([]string, error) {
 	if place == stdinName {
 		return []string{place}, nil
@@ -120,8 +120,8 @@ func filesAt(place string, recursive bool) ([]string, error) {
 // maxInput is the maximum number of bytes that are read from standard input or a pipe.
 const maxInput = 256 << 20
 
-// readInput reads one file, or standard input, and returns its name for messages. It reads pipes to
-// their end, such as a shell's <(COMMAND).
+// readInput reads one file, or standard input, and returns its name for messages. It reads a pipe
+// to its end, for example a shell's <(COMMAND).
 func readInput(c *cli.Call, file string) (name string, text []byte, err error) {
 	name = file
 	info, statErr := os.Stat(file)
@@ -183,8 +183,8 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 	}
 }
 
-// add parses a file. If the text starts with a brace, which TOML never does, it is JSON. Otherwise
-// it is TOML.
+// add parses a file, and adds its definitions and problems. If the text starts with a brace, which
+// TOML never does, it is JSON. Otherwise it is TOML.
 func (g *given) add(file string, text []byte) {
 	var tables, vips map[string]any
 	var under func(section, name string) balancer.Locator
@@ -235,8 +235,8 @@ func (g *given) readTOML(doc *tomlfile.Document) map[string]any {
 	return tables
 }
 
-// readJSON returns the tables of services and of addresses: {"services": {NAME: {...}}, "vips":
-// {ADDRESS: {...}}}, or the content of services alone.
+// readJSON returns the tables of services and of settings of VIPs. The text is {"services": {NAME:
+// {...}}, "vips": {ADDRESS: {...}}}, or only the object of services.
 func (g *given) readJSON(file string, text []byte) (services, vips map[string]any) {
 	origin := balancer.Origin{File: file}
 	var raw json.RawMessage
@@ -300,7 +300,7 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	}
 	addr, err := decode.ParseAddr(name)
 	if err != nil {
-		return // the problem is in the list
+		return // DecodeVIP has reported the problem
 	}
 	if other, twice := g.vips[addr]; twice {
 		g.problem(where(""), "", path, "is defined already, at "+other.where("").Text())
@@ -315,7 +315,7 @@ func (g *given) problem(at balancer.Origin, service balancer.Name, field, text s
 	})
 }
 
-// changes returns the changes that bring etcd to the files' content.
+// changes returns a change for each service, which writes the definition in the files to etcd.
 func (g *given) changes() (all []definitions.Change) {
 	for _, name := range slices.Sorted(maps.Keys(g.services)) {
 		s := g.services[name]

@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/wording"
 )
 
-// verdict returns the verdict on an endpoint and its age, such as "down 3m12s".
+// verdict returns an endpoint's health and how long it has lasted, such as "down 3m12s".
 func verdict(p *cli.Printer, e *api.Endpoint) string {
 	return strings.TrimSpace(string(e.Health) + " " + since(p, e))
 }
@@ -156,8 +156,8 @@ func lastResult(p *cli.Printer, k *api.Check) string {
 	return k.LastText + ", " + ago(p, k.Last)
 }
 
-// describedChecks lists the health of a service's endpoints that are checked, ejected or ramping
-// up.
+// describedChecks lists the health of a service's endpoints. It omits endpoints without a check if
+// they also have no agent, ejection or slow start.
 func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "PORT", Skip: len(s.Ports) < 2}, table.Column{Title: "HEALTH", Style: stateStyle},
 		table.Column{Title: "SINCE", Right: true}, table.Column{Title: "NEXT"}, table.Column{Title: "WHY"})
@@ -224,7 +224,8 @@ func (out *sheet) health(h *api.HealthCount) {
 // servicesNamed is the default maximum number of services in a line.
 const servicesNamed = 10
 
-// services writes a label and a text for each service. It shortens a long list.
+// services writes the label what, and the texts of services. Except in the wide form, it shortens a
+// long list.
 func (out *sheet) services(what, sep string, style table.Style, texts []string) {
 	if len(texts) == 0 {
 		return

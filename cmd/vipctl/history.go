@@ -59,7 +59,7 @@ type textChange struct {
 	N  int       `json:"n"`
 	At time.Time `json:"at,omitzero"`
 	By string    `json:"by,omitempty"`
-	// Rollback is the number of the text that was written again, or 0.
+	// Rollback is the number of the earlier text that a rollback wrote again, or 0.
 	Rollback int                 `json:"rollback,omitempty"`
 	Revision int64               `json:"revision,omitempty"`
 	What     definitions.Outcome `json:"what"`
@@ -100,8 +100,8 @@ func runHistory(c *cli.Call) error {
 	return c.PrintRows(lists.NonNil(editions), t, "")
 }
 
-// history reads the history of the service in the first argument. An optional second argument is
-// the number of a text.
+// history reads the history of the service in the first argument. A second argument must be the
+// number of a text.
 func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
 		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
@@ -129,7 +129,7 @@ func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	return nil, fmt.Errorf("service %s has no history: it was not written by vipctl", name)
 }
 
-// textNumber returns the index of the entry that the second argument names.
+// textNumber returns the index of the entry whose number is the second argument.
 func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
 	at := slices.IndexFunc(entries, func(e definitions.HistoryEntry) bool { return e.N == n })
@@ -139,7 +139,7 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	return at, nil
 }
 
-// textChanges returns the changes of each entry compared with the previous entry.
+// textChanges returns what each entry changed in the previous entry.
 func textChanges(entries []definitions.HistoryEntry) ([]textChange, error) {
 	var out []textChange
 	var before map[string]any
@@ -170,8 +170,8 @@ func whatOf(fields, before map[string]any) definitions.Outcome {
 	return definitions.Updated
 }
 
-// changeText describes the changes of a text. In narrow tables, it describes only the first two
-// fields.
+// changeText describes the changes of an entry. If they don't fit into the column, it lists only
+// the names of the fields, or one name and the number of the others.
 func changeText(p *cli.Printer, e textChange) string {
 	if e.Rollback > 0 {
 		return fmt.Sprintf("rolled back to %d", e.Rollback)

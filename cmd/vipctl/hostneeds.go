@@ -68,8 +68,8 @@ func (d *localDefinitions) warn(at balancer.Origin, service balancer.Name, field
 	d.problems = append(d.problems, balancer.Problem{Severity: balancer.SeverityWarning, Service: service, Origin: at, Field: field, Text: text})
 }
 
-// checkListeners adds warnings for frontends at the host's own addresses if a program of the host
-// listens there.
+// checkListeners adds warnings for frontends at the host's own addresses if another program listens
+// there.
 func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local []netip.Addr) {
 	frontends = slices.DeleteFunc(slices.Clone(frontends), func(f *balancer.Frontend) bool { return !slices.Contains(local, f.Key.Addr) })
 	if len(frontends) == 0 {
@@ -78,8 +78,8 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 	all, owners := sockets.All(), sockets.Owners()
 	for _, f := range frontends {
 		taken := slices.ContainsFunc(all, func(s sockets.Socket) bool {
-			// A running vipd also listens at single addresses. Only root may see the owner of a
-			// socket.
+			// A running vipd also listens, but only at single addresses. Only root may see the
+			// owner of a socket.
 			own := owners[s.Inode] == "vipd" || owners[s.Inode] == "" && !s.At.Addr.IsUnspecified()
 			return !own && s.Receives(f.Key)
 		})
@@ -133,7 +133,8 @@ func needsOfConfig(c *config.Config) []need {
 	return needs
 }
 
-// lacksFlowtable returns a text if fast_path is set in a mode without flowtables, or "".
+// lacksFlowtable returns a text if fast_path is set in a mode without flowtables. Otherwise it
+// returns "".
 func lacksFlowtable(c *config.Config) string {
 	if len(c.FastPath) > 0 && (c.Mode == config.UserspaceMode || c.Mode == config.IPVSMode) {
 		return fmt.Sprintf(`has no effect in %s mode: it needs mode = "nftables" or "iptables"`, c.Mode)
@@ -141,8 +142,8 @@ func lacksFlowtable(c *config.Config) string {
 	return ""
 }
 
-// lacksInterface returns a text if the interface of VIPs is missing and vipd does not create it, or
-// "".
+// lacksInterface returns a text if the interface for VIPs is missing and vipd would not create it.
+// Otherwise it returns "".
 func lacksInterface(a config.Addresses) string {
 	if !a.Bind || strings.HasPrefix(a.Interface, "vipd") {
 		return ""
@@ -153,7 +154,7 @@ func lacksInterface(a config.Addresses) string {
 	return ""
 }
 
-// needsOf returns the needs of a check. at returns the path of a field of the check.
+// needsOf returns the needs of a check. at returns the full path of a field of the check.
 func needsOf(h *balancer.Health, at func(field string) string) []need {
 	needs := []need{
 		{at("ca_file"), lacksFile(h.CAFile)}, {at("cert_file"), lacksFile(h.CertFile)}, {at("key_file"), lacksFile(h.KeyFile)},
@@ -178,8 +179,8 @@ func lacksFile(path string) string {
 	return ""
 }
 
-// lacksLogFolder returns a text if the directory of an access log is missing, because vipd only
-// creates the file, or "".
+// lacksLogFolder returns a text if the directory of an access log is missing. Otherwise it returns
+// "". vipd creates the log, but not its directory.
 func lacksLogFolder(log string) string {
 	if log == "" || log == balancer.JournalLog {
 		return ""

@@ -47,7 +47,7 @@ func nodeVerb() *cli.Verb {
 
 func zoneFlag(usage string) cli.Flag { return &cli.StringFlag{Name: "zone", Usage: usage} }
 
-// nodeSet is the result of a changed node.
+// nodeSet is the result of a change to a node's configuration.
 type nodeSet struct {
 	Node     string            `json:"node"`
 	Config   schema.NodeConfig `json:"config"`

@@ -122,7 +122,7 @@ func nodesTable(p *cli.Printer, nodes []nodeView) *table.Table {
 		if s.Fallback {
 			mode += "!"
 		}
-		if !s.At.IsZero() { // a node writes its status only when it changes
+		if !s.At.IsZero() { // the time of the last change, because a node writes its status only when it changes
 			seen = ago(p, s.At)
 		}
 		if n.Behind != nil {

@@ -78,9 +78,9 @@ func runConfirm(c *cli.Call) error {
 	return hereOrFleet(c, confirmFile, confirmFleet)
 }
 
-// hereOrFleet ends the pending change of this host's file or, if there is none, the pending change
-// in etcd. If the daemon refuses or does not answer, it returns an error and does not try etcd.
-// Every user of the API can see whether a change is pending.
+// hereOrFleet calls fleet if etcd is named explicitly, or if services are in etcd and this host's
+// file has no pending change. Otherwise it calls here. Unless etcd is named, it returns an error if
+// the daemon does not answer.
 func hereOrFleet(c *cli.Call, here func(*cli.Call, *api.Client) error, fleet func(*cli.Call) error) error {
 	if c.NamesEtcd() {
 		return fleet(c)
@@ -141,7 +141,7 @@ func abortFile(c *cli.Call, client *api.Client) error {
 	return showReload(c, &r)
 }
 
-// pendingText describes the pending changes in a clause. It returns "" if there are none.
+// pendingText returns a clause for each pending change.
 func pendingText(c *cli.Call, all []api.Pending) string {
 	var b strings.Builder
 	for _, p := range all {
@@ -150,7 +150,7 @@ func pendingText(c *cli.Call, all []api.Pending) string {
 	return b.String()
 }
 
-// pending writes the line about pending changes.
+// pending writes a line for each pending change.
 func (out *sheet) pending(all []api.Pending) {
 	label := "pending"
 	for _, p := range all {

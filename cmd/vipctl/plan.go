@@ -68,8 +68,8 @@ func runPlan(c *cli.Call) error {
 }
 
 // runningMode returns the mode that the vipd of this host uses, if its configuration names the same
-// mode as the definitions. The two can differ, because auto chooses a mode, and an unusable mode
-// has a fallback. It returns "" if no vipd answers.
+// mode as the definitions. The mode in use can differ from the configured mode, because auto
+// chooses a mode, and an unusable mode has a fallback. It returns "" if no vipd answers.
 func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	status, err := cli.AskDaemon(c, (*api.Client).Status)
 	if err != nil || status.Mode.Wanted != string(d.config.Mode) {
@@ -78,7 +78,7 @@ func (d *localDefinitions) runningMode(c *cli.Call) config.ModeName {
 	return config.ModeName(status.Mode.InUse)
 }
 
-// planned returns the mode with a name. For auto, it returns the mode that vipd would probably
+// planned returns the mode called name. For auto, it returns the mode that vipd would probably
 // choose here, and a note.
 func planned(name config.ModeName) (mode modes.Mode, note string) {
 	if mode, ok := modes.Find(name); ok {

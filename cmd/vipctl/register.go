@@ -70,12 +70,14 @@ type registration struct {
 	stopRun func()
 
 	mu sync.Mutex // guards the fields below
-	// registered reports whether the endpoint was ever registered. draining reports whether etcd
-	// marks it as draining. drained is the revision of that mark, or 0 if it is unknown.
+	// registered reports whether the endpoint was ever registered. draining reports whether the
+	// drain has started. drained is the revision at which etcd marked the endpoint as draining, or
+	// 0 if it is unknown.
 	registered bool
 	draining   bool
 	drained    int64
-	// reportedAt is the time when the current failure was printed, or zero if there is no failure.
+	// reportedAt is the time when the current failure was last printed, or zero if there is no
+	// failure.
 	reportedAt time.Time
 }
 
@@ -143,7 +145,7 @@ func newRegistration(c *cli.Call, service, address string) (*registration, error
 	return r, nil
 }
 
-// run starts to keep the endpoint registered, until stop is called.
+// run starts to keep the endpoint registered, until stop is called. It returns immediately.
 func (r *registration) run() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context))
 	var running sync.WaitGroup
@@ -158,7 +160,7 @@ func (r *registration) stop() {
 	}
 }
 
-// report prints changes of the registration. It runs in the registrar's goroutine.
+// report prints whether the endpoint is registered. It runs in the registrar's goroutine.
 func (r *registration) report(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -179,8 +181,8 @@ func (r *registration) report(err error) {
 	}
 }
 
-// trouble prints the reason why the endpoint is not registered. It prints only once per outage,
-// because the error's text may change every second.
+// trouble prints the reason why the endpoint is not registered, at most once per repeatInterval. It
+// always prints that another vipctl holds the registration.
 func (r *registration) trouble(err error) {
 	held := errors.Is(err, definitions.ErrHeld)
 	if !held && !r.reportedAt.IsZero() && r.Now().Sub(r.reportedAt) < repeatInterval {
@@ -232,8 +234,7 @@ func (r *registration) leave() error {
 	return r.left(err)
 }
 
-// left returns an error if an endpoint could not be removed, with the time until its lease expires.
-// If err is nil, left returns nil.
+// left adds to err that the endpoint expires with its lease. It returns nil if err is nil.
 func (r *registration) left(err error) error {
 	if err == nil {
 		return nil
@@ -241,8 +242,8 @@ func (r *registration) left(err error) error {
 	return fmt.Errorf("removing %s: %w; its endpoint expires with its lease, in %s at most", r.name(), err, r.ttl)
 }
 
-// drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. It
-// waits at most for the service's drain_timeout, or until ctx ends.
+// drain marks the endpoint as draining in etcd, and waits until no node has a connection to it. The
+// wait ends early after the drain timeout, or when ctx ends.
 func (r *registration) drain(ctx context.Context) {
 	r.stop()
 	if !r.registrar.Placed() {
@@ -272,7 +273,7 @@ func (r *registration) drain(ctx context.Context) {
 	r.await(ctx)
 }
 
-// markDraining marks the endpoint as draining in etcd.
+// markDraining marks the endpoint as draining in etcd, and stores the revision.
 func (r *registration) markDraining(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
@@ -285,8 +286,8 @@ func (r *registration) markDraining(ctx context.Context) error {
 	return err
 }
 
-// drainTimeout returns the maximum duration of the drain, and reports whether the service could be
-// read.
+// drainTimeout returns the maximum duration of the drain: --timeout, or drain_timeout of the
+// service. known is false if the service can't be read.
 func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration, known bool) {
 	if r.Flags.IsSet("timeout") {
 		return r.Flags.Duration("timeout"), true
@@ -303,8 +304,8 @@ func (r *registration) drainTimeout(ctx context.Context) (timeout time.Duration,
 	return s.Service.DrainTimeout, true
 }
 
-// await polls the nodes until none has a connection to the endpoint, or ctx ends. If nodes can't be
-// read, or no vipd counts connections, it waits until ctx ends.
+// await polls the nodes until none has a connection to the endpoint, or ctx ends. If the nodes
+// can't be read, or no node runs, it waits until ctx ends.
 func (r *registration) await(ctx context.Context) {
 	v := &revisionWait{drains: func(d schema.NodeDrain) bool {
 		return isDrain(r.target, d) || d.Service == r.target.Service && d.Address == r.target.Addr.String()

@@ -48,14 +48,15 @@ type supervised struct {
 	process *os.Process
 	ended   <-chan struct{}
 	signals <-chan os.Signal
-	// stops counts the requests to end. drained is closed at the end of the drain. cancel ends the
-	// drain early. Both are nil until the first request.
+	// stops counts the requests to end. drained is closed at the end of the drain, and cancel ends
+	// the drain early. Both are nil until the first request.
 	stops   int
 	drained chan struct{}
 	cancel  context.CancelFunc
 }
 
-// supervise returns when the command has ended and its endpoint is removed.
+// supervise handles signals and requests to end. It returns when the command has ended and its
+// endpoint is removed.
 func (s *supervised) supervise() {
 	done := s.Done()
 	var kill <-chan time.Time
@@ -69,7 +70,7 @@ func (s *supervised) supervise() {
 			}
 			s.removeEndpoint()
 			return
-		case <-done: // the command may end before or after the first signal
+		case <-done: // the context may end before or after the signal arrives
 			done = nil
 			s.endRequest(1)
 		case sig := <-s.signals:
@@ -116,7 +117,7 @@ func (s *supervised) endRequest(n int) {
 	}
 }
 
-// removeEndpoint removes the endpoint, and ignores errors because the lease expires anyway.
+// removeEndpoint removes the endpoint. It only prints an error, because the lease expires anyway.
 func (s *supervised) removeEndpoint() {
 	if err := s.leave(); err != nil {
 		s.Note("%v", err)

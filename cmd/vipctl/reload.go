@@ -83,8 +83,8 @@ func changeLines(c *api.ReloadChanges) string {
 	return lines.String()
 }
 
-// pruned lists the services that a reload with --prune would remove, or that this reload could not
-// remove.
+// pruned returns a note about services that a reload with --prune would remove, or that this reload
+// could not remove.
 func pruned(c *cli.Call, r *api.ReloadChanges) string {
 	switch {
 	case len(r.Vanished) > 0:
@@ -101,7 +101,7 @@ func nameList(names []balancer.Name) string {
 	return strings.Join(lists.Mapped(names, func(n balancer.Name) string { return string(n) }), ", ")
 }
 
-// late returns a note if vipd has not applied the new state in time, or "".
+// late returns a note if vipd has not applied the new state yet. Otherwise it returns "".
 func late(r *api.Reload) string {
 	if !r.Unapplied {
 		return ""

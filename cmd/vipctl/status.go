@@ -49,13 +49,13 @@ func isAnyServiceDown(s *api.Status) bool {
 	return len(s.Health.Out) > 0 || slices.ContainsFunc(s.Problems, func(p balancer.Problem) bool { return p.Kind == balancer.Idle })
 }
 
-// sheet collects lines with labels.
+// sheet builds a text of lines with labels.
 type sheet struct {
 	*cli.Printer
 	b strings.Builder
 }
 
-// labelWidth is the width of the labels.
+// labelWidth is the width of the labels in characters.
 const labelWidth = 11
 
 // line writes a single line and never wraps it. A line with an empty label continues the previous
@@ -71,10 +71,10 @@ func (out *sheet) styled(label, text string, style table.Style) {
 	fmt.Fprintln(&out.b, text)
 }
 
-// text writes a non-empty text, and wraps it to the width of the terminal.
+// text writes a text, wrapped to the width of the terminal. It writes nothing if the text is empty.
 func (out *sheet) text(label, text string) { out.painted(label, text, table.Plain) }
 
-// painted is like text, with a style.
+// painted is like text, but also applies a style.
 func (out *sheet) painted(label, text string, style table.Style) {
 	for _, l := range table.Wrap(cli.OneLine(text), out.LineWidth()-labelWidth) {
 		out.styled(label, l, style)
@@ -118,7 +118,7 @@ func statusText(p *cli.Printer, s *api.Status) string {
 	return out.b.String()
 }
 
-// overrides writes manual overrides, because operators may forget them.
+// overrides writes the first few manual overrides, because operators may forget them.
 func (out *sheet) overrides(s *api.Status) {
 	const maxLines = 3
 	label := "by hand"
@@ -131,7 +131,7 @@ func (out *sheet) overrides(s *api.Status) {
 	}
 }
 
-// mode writes the mode in use and, if it differs from the configured mode, the reason.
+// mode writes the mode in use, the configured mode if it differs, and why.
 func (out *sheet) mode(inUse, wanted, why string, fallback bool) {
 	switch {
 	case fallback:
@@ -180,7 +180,7 @@ func (out *sheet) sync(s *api.Status) {
 	if !y.Last.IsZero() {
 		out.text("", fmt.Sprintf("last %s, took %s, %s", ago(out.Printer, y.Last), formatShort(y.LastDuration), wording.Count(y.LastChanges, "change")))
 	}
-	if n := y.Pending + y.Failing; n > 0 { // frontends in backoff are not counted as pending
+	if n := y.Pending + y.Failing; n > 0 { // Pending does not include frontends in backoff
 		out.text("", fmt.Sprintf("%s not applied yet, %d of them failing", wording.Count(n, "frontend"), y.Failing))
 	}
 	if y.Repairs > 0 {
@@ -249,8 +249,9 @@ func heldText(a api.Address) string {
 	return "on " + a.Held
 }
 
-// commonNotes returns the notes that are printed below the list, with their addresses. They are
-// notes that several addresses share, or that are too long for a line. The wide form has none.
+// commonNotes returns the notes to print below the list of addresses, each with its addresses. They
+// are notes that several addresses share, or that are too long for a line of the list. In the wide
+// form, the list itself shows all notes.
 func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	group := map[string][]string{}
 	if p.Format == cli.FormWide {
@@ -268,11 +269,11 @@ func commonNotes(p *cli.Printer, addresses []api.Address) map[string][]string {
 	return group
 }
 
-// addressLines is the default maximum number of addresses in the output of status. Missing
-// addresses are listed first.
+// addressLines is the default maximum number of addresses in the output of status. Addresses that
+// this host does not hold come first.
 const addressLines = 10
 
-// missing returns a sort key that puts addresses that this host does not hold first.
+// missing returns a sort key. Addresses that this host does not hold sort first.
 func missing(a api.Address) int {
 	if a.Held == "none" || a.Held == "" {
 		return 0
@@ -280,7 +281,7 @@ func missing(a api.Address) int {
 	return 1
 }
 
-// problems writes each problem on a new line, and indents the lines into which it wraps.
+// problems writes each problem on a new line, and indents its continuation lines.
 func (out *sheet) problems(problems []balancer.Problem) {
 	if len(problems) == 0 {
 		out.line("problems", "none")

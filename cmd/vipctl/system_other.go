@@ -12,7 +12,7 @@ func passedSignals() []os.Signal { return nil }
 
 func ownGroup() *syscall.SysProcAttr { return nil }
 
-func terminate(p *os.Process) { killGroup(p) } // there is no gentler way
+func terminate(p *os.Process) { killGroup(p) } // this system has no gentler way
 
 func killGroup(p *os.Process) { _ = p.Kill() } // the process may have just ended
 

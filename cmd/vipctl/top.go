@@ -37,7 +37,7 @@ func topVerb() *cli.Verb {
 	}
 }
 
-// minInterval is the minimum interval of requests, which limits the load on the daemon.
+// minInterval is the minimum interval between requests, which limits the load on the daemon.
 const minInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
@@ -76,12 +76,12 @@ func runTop(c *cli.Call) error {
 	return err
 }
 
-// quietTerminal is a terminal that does not receive queries. Otherwise the shell could read a late
-// answer as typed text.
+// quietTerminal is a terminal to which no queries are written. Otherwise the shell could read a
+// late answer to a query as typed text.
 type quietTerminal struct{ *os.File }
 
-// Write removes the queries for the kitty keyboard, for synchronized output and for the width of
-// characters.
+// Write writes b without the queries for the kitty keyboard, for synchronized output and for the
+// width of characters.
 func (u quietTerminal) Write(b []byte) (int, error) {
 	_, err := strings.NewReplacer("\x1b[?u", "", "\x1b[?2026$p", "", "\x1b[?2027$p", "").WriteString(u.File, string(b))
 	return len(b), err
@@ -124,7 +124,7 @@ type topLine struct {
 	Ports    api.Use               `json:"ports,omitempty"`
 	Active   uint64                `json:"active"`
 	New      float64               `json:"new_per_second"`
-	// Unanswered counts since the daemon started.
+	// Unanswered is the number of unanswered connections since the daemon started.
 	Unanswered uint64  `json:"unanswered"`
 	In         float64 `json:"bytes_in_per_second"`
 	Out        float64 `json:"bytes_out_per_second"`
@@ -140,13 +140,13 @@ func topJSON(r rates.Row) topLine {
 	return l
 }
 
-// order is the order of rows. by is an index into orders, and reverse reverses the order.
+// order is a sort order of rows. by is an index into orders, and reverse inverts the order.
 type order struct {
 	by      int
 	reverse bool
 }
 
-// orders lists the ways to sort. The first, without a title, keeps the order of names.
+// orders lists the sort orders. The first has no title, and keeps the rows sorted by name.
 var orders = []struct {
 	title string
 	less  func(a, b *rates.Row) int
@@ -192,7 +192,7 @@ func withTotal(rows []rates.Row) []rates.Row {
 		for len(total.Past) < len(r.Past) {
 			total.Past = append([]float32{0}, total.Past...)
 		}
-		for i, rate := range r.Past { // rates are in order, so the last is the latest
+		for i, rate := range r.Past { // align the rates by the latest, which is the last
 			total.Past[len(total.Past)-len(r.Past)+i] += rate
 		}
 	}

@@ -26,7 +26,7 @@ type screen struct {
 
 	width, height int
 	service       balancer.Name // service whose endpoints are shown; "" means that services are shown
-	given         bool          // the command line named the service, so there is no list of services behind it
+	given         bool          // the command line named the service, so esc can't show the list of services
 	keyless       bool          // no keyboard is connected
 	endpoint      *api.EndpointTraffic
 	order         order
@@ -112,7 +112,7 @@ func (s *screen) typed(m tea.KeyPressMsg) {
 	s.selected = 0
 }
 
-// choose handles a key that moves the selection, or changes the shown rows.
+// choose handles a key that moves the selection, or changes which rows are shown.
 func (s *screen) choose(key string) {
 	switch key {
 	case "up", "k":
@@ -143,7 +143,7 @@ func (s *screen) choose(key string) {
 	s.selected = max(0, min(s.selected, len(s.rows())-1))
 }
 
-// enter shows the selected row.
+// enter shows the endpoints of the selected service, or the details of the selected endpoint.
 func (s *screen) enter() {
 	rows := s.rows()
 	if len(rows) == 0 || s.endpoint != nil {
@@ -158,7 +158,7 @@ func (s *screen) enter() {
 	}
 }
 
-// back returns to the previous list.
+// back removes the filter. If there is none, it returns to the previous list.
 func (s *screen) back() {
 	switch {
 	case s.filter != "":
@@ -170,7 +170,7 @@ func (s *screen) back() {
 	}
 }
 
-// rows returns the rows that pass the filter, in order.
+// rows returns the rows that match the filter, sorted.
 func (s *screen) rows() (rows []rates.Row) {
 	all := s.window.Services()
 	if s.service != "" {
@@ -226,7 +226,7 @@ func (s *screen) text() string {
 	return strings.Join(append(lines, s.lastLine()), "\n")
 }
 
-// keysText lists the keys.
+// keysText returns the lines of the list of keys.
 func keysText() []string {
 	return []string{
 		"up, k        choose the row above; pgup and home move further",
@@ -240,7 +240,8 @@ func keysText() []string {
 	}
 }
 
-// title describes the list, and names the node.
+// title returns the first line: the service if one is selected, the node, its mode, and the last
+// error.
 func (s *screen) title() string {
 	t := s.window.Last()
 	text := fmt.Sprintf("%s, %s mode: %s", t.Node, t.Mode, wording.Count(len(t.Services), "service"))
@@ -253,7 +254,8 @@ func (s *screen) title() string {
 	return s.Paint(table.Cut(text, s.width), table.Bold)
 }
 
-// list returns the lines of the table's rows around the selected row.
+// list returns the lines of the table, with as many rows around the selected row as fit on the
+// screen.
 func (s *screen) list() []string {
 	rows := s.rows()
 	if len(rows) == 0 {

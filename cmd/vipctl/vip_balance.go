@@ -27,8 +27,8 @@ type vipMove struct {
 // vipGroup is a list of VIPs that move together: a single VIP, or all VIPs of a group.
 type vipGroup []ownedVIP
 
-// inGroups returns the VIPs of each node. It omits groups without a single owner, because they are
-// moving.
+// inGroups returns the VIPs of each owner, as groups. It omits VIPs without an owner, and groups
+// whose VIPs have different owners, because such a group is moving.
 func inGroups(vips []ownedVIP) map[string][]vipGroup {
 	byOwner, groups := map[string][]vipGroup{}, map[string]vipGroup{}
 	for _, v := range byName(vips) {
@@ -47,7 +47,7 @@ func inGroups(vips []ownedVIP) map[string][]vipGroup {
 	return byOwner
 }
 
-// canMoveTo reports whether the VIPs can move to another node, and prefer it at least as much as
+// canMoveTo reports whether the VIPs can move to the node to, and prefer it at least as much as
 // their owner. A group has the preferences of its first VIP.
 func (all vipGroup) canMoveTo(to string) bool {
 	first := &all[0]
@@ -55,9 +55,9 @@ func (all vipGroup) canMoveTo(to string) bool {
 		!slices.ContainsFunc(all, func(v ownedVIP) bool { return !slices.Contains(v.Ready, to) })
 }
 
-// balanceMoves returns moves that balance VIPs by the nodes' weights. After the moves, no node has
-// more VIPs in relation to its weight than another node that could own one of them. VIPs of a group
-// move together, and only to nodes that they prefer at least as much.
+// balanceMoves returns moves that balance VIPs by the nodes' weights. It moves VIPs as long as
+// their new owner will have fewer VIPs, in relation to its weight, than their old owner had. VIPs
+// of a group move together, and only to a node that they prefer at least as much.
 func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 	has := map[string]int{}
 	for _, v := range vips {
@@ -75,7 +75,8 @@ func balanceMoves(vips []ownedVIP, weights map[string]int) (moves []vipMove) {
 					if weights[other] == 0 {
 						continue
 					}
-					// gain is the difference that remains between node and other after the move.
+					// gain compares the load of node before the move with the load of other after
+					// it.
 					gain := float64(has[node])/max(float64(weights[node]), 0.001) - float64(has[other]+len(all))/float64(weights[other])
 					if gain > best && all.canMoveTo(other) {
 						from, to = node, other
@@ -161,8 +162,8 @@ func stillOwns(c *cli.Call, node string, left []string) string {
 	return fmt.Sprintf("%s still owns %s: no other host can take it now", node, few(c.Printer, left, 3))
 }
 
-// emptied waits until a node on standby owns no VIPs, and returns the VIPs that remain after the
-// wait.
+// emptied waits until a node on standby owns no VIPs that another node can take, for at most
+// standbyTimeout. It returns the VIPs that the node still owns.
 func emptied(c *cli.Call, node string) ([]string, error) {
 	w, err := c.Etcd()
 	if err != nil {

@@ -46,7 +46,7 @@ func vipNames(c *cli.Call, _ []string) []string {
 	return lists.Mapped(all, func(v ownedVIP) string { return v.name() })
 }
 
-// ownedVIP is a VIP with one owner.
+// ownedVIP is a VIP with one owner, as get and describe show it.
 type ownedVIP struct {
 	VIP   netip.Addr `json:"vip"`
 	Hold  string     `json:"hold"`
@@ -68,7 +68,7 @@ type ownedVIP struct {
 	vipHistory
 }
 
-// vipSettings is a VIP's settings in etcd, and the services of etcd that use it.
+// vipSettings is a VIP's settings in etcd, and the services in etcd that use it.
 type vipSettings struct {
 	Group    string           `json:"group,omitempty"`
 	Prefer   []string         `json:"prefer,omitempty"`
@@ -99,7 +99,7 @@ func someVIPs(c *cli.Call) (all []ownedVIP, err error) {
 }
 
 // ownedVIPs reads the VIPs with hold = "one" from etcd, and the weights of the nodes that may own
-// them. It does not know settings in the files of nodes.
+// them. It does not read the nodes' own files.
 func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -148,7 +148,8 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	return all, weights, nil
 }
 
-// rankNodes sorts the nodes that could own each VIP, starting with the preferred node.
+// rankNodes sorts the nodes that could own each VIP, starting with the preferred node. It removes a
+// node with weight 0, unless the VIP prefers it, or it already owns VIPs of the group.
 func rankNodes(all []ownedVIP, weights map[string]int) {
 	owned := map[string]int{}
 	first, leader := map[string]*ownedVIP{}, map[string]string{} // keys are groups
@@ -216,7 +217,7 @@ func runVIP(c *cli.Call) error {
 }
 
 // moveVIP moves a VIP and returns its new owner, or an error if it has no new owner within
-// --timeout. After a forced move, the VIP stays on that node.
+// --timeout. If force is true, the VIP then stays on the node to.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.Etcd()
 	if err != nil {
@@ -230,7 +231,8 @@ func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner st
 	})
 }
 
-// vipNamed returns the VIP of an argument: an address, or the first VIP of @GROUP.
+// vipNamed returns the VIP that an argument names: an address, or @GROUP for the first VIP of a
+// group.
 func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
@@ -268,7 +270,7 @@ func fenceNode(c *cli.Call, name string) error {
 	return c.Show(map[string]any{"node": name, "fenced": true}, func() string { return "node " + name + ": fenced; other hosts may own its VIPs\n" })
 }
 
-// vips returns the kind of "get vips": VIPs with one owner.
+// vips returns the kind of object that "get vips" lists: VIPs with one owner.
 func vips(c *cli.Call) *kind[ownedVIP] {
 	if c.OwnsByVRRP() {
 		return &kind[ownedVIP]{
@@ -285,8 +287,8 @@ func vips(c *cli.Call) *kind[ownedVIP] {
 // noHost is printed if no vipd owner is registered.
 const noHost = "no host may own VIPs: set [ownership] enabled = true and run \"vipd owner\" (systemctl start vipd-owner)"
 
-// readVIPs calls show with the VIPs. After that it returns an error if a requested VIP has no
-// owner.
+// readVIPs calls show with the VIPs. After that it returns an error if one of the requested VIPs
+// has no owner.
 func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 	all, weights, err := ownedVIPs(c)
 	if err == nil {

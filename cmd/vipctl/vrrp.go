@@ -31,7 +31,7 @@ func vrrpVIPs(c *cli.Call) (all []ownedVIP, o api.Ownership, err error) {
 	return all, o, nil
 }
 
-// vrrpVIP returns a VIP as this host knows it.
+// vrrpVIP returns a VIP with the information that this host has about it.
 func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	out := ownedVIP{
 		VIP: v.VIP, Hold: "one", Ready: []string{}, VRRP: o.Group(v.Group),
@@ -66,7 +66,7 @@ func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	return out
 }
 
-// lastChange returns the last change of a group, or nil if none is known.
+// lastChange returns the latest change of a group's state, or nil if none is known.
 func lastChange(g *api.OwnerGroup) *api.GroupChange {
 	if len(g.Changes) == 0 {
 		return nil
@@ -74,7 +74,7 @@ func lastChange(g *api.OwnerGroup) *api.GroupChange {
 	return &g.Changes[len(g.Changes)-1]
 }
 
-// routerOf returns the router with an address in a group, or nil if none of its adverts were
+// routerOf returns the router of group g that has the address a, or nil if none of its adverts were
 // received.
 func routerOf(g *api.OwnerGroup, a netip.Addr) *vrrp.RouterStatus {
 	i := slices.IndexFunc(g.Routers, func(r vrrp.RouterStatus) bool { return r.Addr == a })
@@ -199,15 +199,16 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 	return owner, err
 }
 
-// takenOver reports whether another host has sent adverts as the owner since a move, and can serve
-// the VIPs. A host that can't serve them sends priority 1, and this host becomes the owner again.
+// takenOver reports whether another host owns the group and can serve the VIPs. It must have sent
+// adverts within the time since the move. A host that can't serve the VIPs sends priority 1, and
+// this host then becomes the owner again.
 func takenOver(g *api.OwnerGroup, since time.Duration) bool {
 	r := routerOf(g, g.Owner)
 	return r != nil && r.Age >= 0 && r.Age < since && r.Priority > 1
 }
 
-// unableOwner returns a host that has sent adverts since a move but can't serve the VIPs, or the
-// zero address.
+// unableOwner returns a host that has sent adverts within the time since the move but can't serve
+// the VIPs. If there is none, it returns the zero address.
 func unableOwner(g *api.OwnerGroup, since time.Duration) (host netip.Addr) {
 	for _, r := range g.Routers {
 		if r.Age >= 0 && r.Age < since && r.Priority == 1 {
@@ -245,8 +246,8 @@ func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	return c.Show(r, func() string { return standbyText(r.Node, on, r.Changed, r.Owners) })
 }
 
-// setStandby puts this host on standby after other hosts have become owners of its groups, or ends
-// the standby.
+// setStandby passes this host's groups to other hosts, and then puts this host on standby. With
+// --force, it does not wait for other hosts. If on is false, it ends the standby.
 func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err error) {
 	r = standbyChange{Node: o.Node, Standby: on, Changed: (o.Standby != nil) != on, Owners: map[string]netip.Addr{}}
 	vips := map[string]netip.Addr{} // a VIP of each group to hand over
@@ -272,7 +273,7 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 }
 
 // drainByVRRP puts this host on standby before its endpoints are drained, or ends the standby. It
-// does nothing if node is another host. It reports whether the node has endpoints to drain.
+// does nothing if node is another host. left reports whether the node may have endpoints to drain.
 func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	o, err := cli.AskDaemon(c, (*api.Client).Ownership)
 	switch {
@@ -344,7 +345,8 @@ func vrrpText(p *cli.Printer, v *ownedVIP) string {
 	return out.b.String()
 }
 
-// nextStep describes when and why a group next changes its state.
+// nextStep describes the age of the last advert that this host sent, or the time until this host
+// takes over.
 func nextStep(g *api.OwnerGroup) string {
 	switch g.State {
 	case vrrp.Active:

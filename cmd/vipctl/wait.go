@@ -103,7 +103,8 @@ func waitedFor(c *cli.Call) (*revisionWait, time.Duration, error) {
 	return v, timeout, nil
 }
 
-// applied prints that the revision is applied, and names the nodes that were not awaited.
+// applied prints that the revision is applied. It also prints the removed nodes, and the problems
+// of the other nodes.
 func applied(c *cli.Call, v *revisionWait) error {
 	if len(v.left) > 0 {
 		c.Note("no longer waiting for removed nodes: %s", strings.Join(v.left, ", "))
@@ -135,8 +136,8 @@ type watcher struct {
 	shownAt time.Time
 }
 
-// repeatInterval is the time between two lines. silentPolls is the number of initial polls without
-// a line, because nodes report once a second.
+// repeatInterval is the minimum time between two lines. silentPolls is the number of initial polls
+// without a line, because nodes report once a second.
 const (
 	repeatInterval = 10 * time.Second
 	silentPolls    = 2
@@ -166,8 +167,8 @@ type revisionWait struct {
 	drains func(schema.NodeDrain) bool
 
 	seen map[string]lastSeen
-	// done has the nodes that have finished. gone has the nodes that left before they finished, and
-	// are no longer awaited.
+	// done lists the nodes that have finished. left lists the nodes that left before they finished,
+	// and that are no longer awaited.
 	done, left []string
 	// problems maps the nodes in done to the problems that they report, as sentences.
 	problems map[string][]string
@@ -179,8 +180,8 @@ type lastSeen struct {
 	done bool
 }
 
-// absence is how long a missing node is awaited. A node that restarts, or whose lease expired
-// during an outage, returns sooner.
+// absence is how long a missing node is awaited if it was not named. A node that restarts, or whose
+// lease expired during an outage, returns sooner.
 const absence = 15 * time.Second
 
 // laggard is a node that is still awaited, and the reason.
@@ -243,7 +244,7 @@ func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 	return lag
 }
 
-// reason returns the reason why a present node is awaited. Why is "" if the node has finished.
+// reason returns the reason why a present node is awaited. If the node has finished, Why is "".
 func (v *revisionWait) reason(n *fleet.Node) laggard {
 	l := laggard{Node: n.Name}
 	if n.Status == nil {
@@ -283,7 +284,7 @@ func left(lag []laggard) (n uint64) {
 	return n
 }
 
-// names lists the first nodes for a sentence.
+// names lists the first nodes with their reasons, and counts the other nodes.
 func names(lag []laggard) string {
 	const maxNodes = 5
 	text := strings.Join(lists.Mapped(lag[:min(len(lag), maxNodes)], func(l laggard) string { return l.Node + " " + l.Why }), ", ")

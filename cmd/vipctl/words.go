@@ -33,7 +33,7 @@ func pair(d, big time.Duration, bigName string, small time.Duration, smallName s
 	return text
 }
 
-// elapsed returns how long ago t was, or "" if that is unknown.
+// elapsed returns how long ago t was, or "" if t is zero.
 func elapsed(p *cli.Printer, t time.Time) string {
 	if t.IsZero() {
 		return ""
