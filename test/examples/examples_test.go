@@ -34,6 +34,7 @@ type example struct {
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
 		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names, "redis": redis,
+		"proxy":  proxy,
 		"direct": nil, // TestIPVSDirect serves it, if the kernel can
 		"limits": nil, // dataplanetest floods such a service; clients on this host have no limits
 	}
