@@ -16,8 +16,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// load parses text as a configuration, and returns its problems, one per line and without the
-// directory.
+// load loads text as a configuration file. It returns the problems, one per line and without the
+// directory of the file, and the directory.
 func load(t *testing.T, text string) (config.Config, string, string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func load(t *testing.T, text string) (config.Config, string, string) {
 func TestDefaults(t *testing.T) {
 	c, problems, _ := load(t, "")
 	if d := cmp.Diff(config.Default(), c, cmpopts.EquateComparable(netip.Prefix{})); d != "" || problems != "" {
-		t.Errorf("configuration of an empty file (-want +got): %s\nproblems: %s", d, problems)
+		t.Errorf("configuration of an empty file (-want +got): %s\nproblems = %s, want none", d, problems)
 	}
 }
 
@@ -49,7 +49,7 @@ func TestPathsAreRelativeToTheFile(t *testing.T) {
 	got := []string{c.StateDir, c.RunDir, c.Store.Path, c.API.Socket, checks["ca_file"].(string)}
 	want := []string{dir + "/s", "/abs", filepath.Dir(dir) + "/d", dir + "/r/x.sock", dir + "/ca.pem"}
 	if d := cmp.Diff(want, got); d != "" || problems != "" {
-		t.Errorf("(-want +got): %s\nproblems: %s", d, problems)
+		t.Errorf("paths (-want +got): %s\nproblems = %s, want none", d, problems)
 	}
 }
 
@@ -78,13 +78,13 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[tracing]\notlp_endpoint = \"x:4318\"", `vipd.toml:2: tracing.otlp_endpoint: "x:4318" is not a URL such as "http://127.0.0.1:4318"; "" turns it off`},
 	} {
 		if _, got, _ := load(t, c.text); got != c.want {
-			t.Errorf("%q:\n got %s\nwant %s", c.text, got, c.want)
+			t.Errorf("%q: problems =\n%s\nwant\n%s", c.text, got, c.want)
 		}
 	}
 }
 
-// TestSettingBelowATable writes a setting that belongs to no table below the header of a table. The
-// problem must explain this.
+// TestSettingBelowATable writes each setting that must precede all tables into a table. The problem
+// must explain where the setting belongs.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
 		if k := f.Type.Kind(); k == reflect.Struct || k == reflect.Map {
@@ -93,19 +93,19 @@ func TestSettingBelowATable(t *testing.T) {
 		name := f.Tag.Get("toml")
 		want := "vipd.toml:2: store." + name + ": unknown field; as a setting of vipd it belongs at the top of vipd.toml, before the first table"
 		if _, got, _ := load(t, "[store]\n"+name+" = 1"); got != want {
-			t.Errorf("got  %s\nwant %s", got, want)
+			t.Errorf("problem = %s\nwant %s", got, want)
 		}
 	}
 }
 
-// TestUnboundedFleet loads hosts of a fleet with and without addresses.allowed. Without it, a
-// warning must name the setting and an example.
+// TestUnboundedFleet loads configurations for etcd with and without addresses.allowed. Without it,
+// a warning must name the setting and an example.
 func TestUnboundedFleet(t *testing.T) {
 	const etcd = "[store]\nkind = \"etcd\"\n[addresses]\n"
 	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
 		_, got, _ := load(t, text)
 		if has := strings.Contains(got, "addresses.allowed: "+config.Unbounded); has != warned || !warned && got != "" {
-			t.Errorf("%q: problems = %q, want the warning: %v", text, got, warned)
+			t.Errorf("%q: problems = %q, want the warning = %v", text, got, warned)
 		}
 	}
 }

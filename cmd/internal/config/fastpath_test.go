@@ -6,7 +6,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestFastPathDevices decodes lists of devices. Each mistake must be a problem of its element.
+// TestFastPathDevices decodes fast_path settings. Each mistake must be reported at the element or
+// the setting that contains it.
 func TestFastPathDevices(t *testing.T) {
 	for text, want := range map[string]string{
 		`fast_path = ["eth0", "eth1.7"]`:                       "",
@@ -26,7 +27,7 @@ func TestFastPathDevices(t *testing.T) {
 			got = problems[0].Field
 		}
 		if got != want || len(problems) > 1 {
-			t.Errorf("%s: problems = %v, want one of the field %q", text, problems, want)
+			t.Errorf("%s: problems = %v, want one at the field %q", text, problems, want)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// The files to edit contain each way to write a service, and neighbors whose tables and maps could
-// include a service by mistake.
+// The test edits these files. They contain services in each form that TOML allows, next to tables
+// that could absorb part of a service after a mistake.
 const (
 	lawMain = `# The daemon's own file.
 mode = "userspace"
@@ -84,14 +84,14 @@ source_ranges = ["10.0.0.0/8"]
 `
 )
 
-// edit is a change of a file: the bytes between from and to are replaced with text.
+// edit is a change to one of the files: text replaces the bytes from from up to to.
 type edit struct {
 	file     int
 	from, to int
 	text     string
 }
 
-// randomEdit deletes, inserts or replaces a character or a line.
+// randomEdit returns an edit that deletes, inserts or replaces a random character or line.
 func randomEdit(r *rand.Rand, files []string) edit {
 	e := edit{file: r.IntN(len(files))}
 	text := files[e.file]
@@ -116,13 +116,13 @@ func randomEdit(r *rand.Rand, files []string) edit {
 
 func (e edit) apply(text string) string { return text[:e.from] + e.text + text[e.to:] }
 
-// String describes the edit in a failure.
+// String describes the edit for failure texts.
 func (e edit) String() string {
 	return fmt.Sprintf("file %d: %d to %d become %q", e.file, e.from, e.to, e.text)
 }
 
-// owner returns the service whose text includes the byte at an offset, or "". A comment belongs to
-// the preceding table.
+// owner returns the service whose definition contains the byte at an offset, or "". inServices
+// reports whether the byte is in a table of services. A comment belongs to the preceding table.
 func owner(text string, at int) (service string, inServices bool) {
 	section, end := "", 0
 	for line := range strings.Lines(text) {
@@ -142,9 +142,9 @@ func owner(text string, at int) (service string, inServices bool) {
 	return service, section == "services"
 }
 
-// touched returns the services whose text e changes. An inserted line belongs to the preceding
-// table. An unterminated line joins the next line, unless the next line is a heading, whose loss is
-// an error.
+// touched returns the services whose definitions e changes. An inserted line belongs to the
+// preceding table. If e removes the end of a line, the next line also changes. A heading is an
+// exception, because its loss is an error.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
 	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
@@ -157,7 +157,7 @@ func (e edit) touched(text string) (services [2]string, inServices bool) {
 	return services, inServices
 }
 
-// lawful is a source that follows the files.
+// lawful runs the file store on a directory, and keeps the last snapshot that it published.
 type lawful struct {
 	dir    string
 	source *tomlfile.Source
@@ -186,7 +186,7 @@ func (l *lawful) save(t testing.TB, files []string) {
 	}
 }
 
-// reload returns the state after a reload.
+// reload reloads the files and returns the resulting snapshot.
 func (l *lawful) reload(t testing.TB) store.Snapshot {
 	problems, err := l.source.Reload(t.Context())
 	if err != nil || slices.ContainsFunc(problems, func(p balancer.Problem) bool { return strings.Contains(p.Text, "is being written") }) {
@@ -197,8 +197,8 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted returns the first state of a process that starts with the given files, after a process
-// that used the files in good has ended.
+// restarted runs the store with the files in good, and then again with files, as if vipd was
+// restarted. It returns the first snapshot of the second run.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
 		l.save(t, texts)
@@ -214,13 +214,14 @@ func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot
 	return s
 }
 
-// faulty reports whether a state has a problem.
+// faulty reports whether a snapshot has a problem with the severity error.
 func faulty(s store.Snapshot) bool {
 	_, problems := config.Decode(s.Settings)
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing describes the parts of a service that are missing in its new state, or returns "".
+// missing describes a part of the service was that is missing from its new state, is, or returns
+// "". If whole, any difference counts as missing.
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
 	case is == nil:
@@ -244,8 +245,8 @@ func missing(was, is *balancer.Service, whole bool) string {
 }
 
 // TestSingleEdits makes random edits in valid files. If an edit is inside a service or causes an
-// error, the other services must be unchanged. For some edits this must also hold after a restart.
-// After the edit is undone, the services must be the same as before.
+// error, the other services must remain, also after a restart. After the edit is undone, all
+// services must be the same as before.
 func TestSingleEdits(t *testing.T) {
 	l := &lawful{dir: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(l.dir, "services.d"), 0o755); err != nil {
@@ -261,7 +262,7 @@ func TestSingleEdits(t *testing.T) {
 	defer cancel()
 	before := l.reload(t)
 	if before.Services.Len() != 6 || faulty(before) {
-		t.Fatalf("problems of the files = %v, want 6 services and none", before.Problems)
+		t.Fatalf("problems of the valid files = %v, want no errors, and 6 services", before.Problems)
 	}
 	r := rand.New(rand.NewPCG(39, 1))
 	counts := map[string]int{}
@@ -282,7 +283,7 @@ func TestSingleEdits(t *testing.T) {
 					continue
 				}
 				if what := missing(was, s.Services.At(name), !inServices); what != "" {
-					t.Errorf("edit %d, %s (touches %q; %s): service %s is missing %s, want it unchanged; problems: %v", i, e, touched, when, name, what, s.Problems)
+					t.Errorf("edit %d, %s (touches %q; %s): service %s lost %s, want it unchanged; problems = %v", i, e, touched, when, name, what, s.Problems)
 				}
 			}
 		}
@@ -297,7 +298,7 @@ func TestSingleEdits(t *testing.T) {
 		}
 		l.save(t, good)
 		if s := l.reload(t); len(s.Problems) > 0 || !maps.Equal(texts(before), texts(s)) {
-			t.Fatalf("edit %d, %s: services after it is undone = %v, problems = %v, want the services before", i, e, texts(s), s.Problems)
+			t.Fatalf("edit %d, %s: after it was undone, services = %v, problems = %v; want the services before it, and no problems", i, e, texts(s), s.Problems)
 		}
 		if t.Failed() {
 			break
@@ -305,11 +306,10 @@ func TestSingleEdits(t *testing.T) {
 	}
 	t.Log(counts, time.Since(began))
 	if counts["reload"] < 500 || counts["restart"] < 20 {
-		t.Errorf("numbers of edits = %v, want at least 500 reloads and 20 restarts", counts)
+		t.Errorf("number of checks = %v, want at least 500 after reloads and 20 after restarts", counts)
 	}
 }
 
-// texts returns the services as text.
 func texts(s store.Snapshot) map[balancer.Name]string {
 	all := map[balancer.Name]string{}
 	for name, service := range s.Services.All() {

@@ -11,13 +11,14 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// vrrpTable returns a valid group table with the fields in more instead of its own.
+// vrrpTable returns a configuration with a valid group, main. more is added to the end of the
+// group's table.
 func vrrpTable(more string) string {
 	return "[ownership]\nenabled = true\n[ownership.vrrp.main]\nrouter_id = 51\n" + more
 }
 
-// TestVRRPGroupInvalid loads groups with one mistake each. The problem must name the line and the
-// fix.
+// TestVRRPGroupInvalid loads configurations with at most one mistake each. The problem must name
+// the line and the fix.
 func TestVRRPGroupInvalid(t *testing.T) {
 	for text, want := range map[string]string{
 		"[ownership]\nenabled = true":                                        `vipd.toml:2: ownership.enabled: needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`,
@@ -60,12 +61,13 @@ func TestVRRPGroupInvalid(t *testing.T) {
 		"[ownership.vrrp]\nmain = 1":                                                                        "vipd.toml:2: ownership.vrrp.main: needs a table, not the number 1",
 	} {
 		if _, got, _ := load(t, text); got != want {
-			t.Errorf("%q:\n got %s\nwant %s", text, got, want)
+			t.Errorf("%q: problems =\n%s\nwant\n%s", text, got, want)
 		}
 	}
 }
 
-// TestVRRPGroupDefaults loads a group with only its ID. All other fields must have their defaults.
+// TestVRRPGroupDefaults loads a group that sets only its ID. All other fields must have their
+// defaults.
 func TestVRRPGroupDefaults(t *testing.T) {
 	c, problems, _ := load(t, vrrpTable(""))
 	g := c.Ownership.VRRP["main"]
@@ -75,8 +77,8 @@ func TestVRRPGroupDefaults(t *testing.T) {
 	}
 }
 
-// TestVRRPGroupsOfVIPs assigns VIPs to groups. Each mistake must be reported at the table that
-// contains it.
+// TestVRRPGroupsOfVIPs assigns VIPs to groups. Each mistake must be reported at the table of the
+// VIP or the group that contains it.
 func TestVRRPGroupsOfVIPs(t *testing.T) {
 	two := vrrpTable("[ownership.vrrp.second]\nrouter_id = 52\n")
 	one := func(addr, more string) string { return fmt.Sprintf("[vips.%q]\nhold = \"one\"\n%s\n", addr, more) }
@@ -100,7 +102,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 	} {
 		groups, problems := vrrpGroups(t, c.text)
 		if groups != c.groups || !strings.HasPrefix(problems, c.problems) || c.problems == "" && problems != "" {
-			t.Errorf("%s\ngroups = %q, %s\nwant %q, %s", c.text, groups, problems, c.groups, c.problems)
+			t.Errorf("%s\ngroups = %q, problems = %s\nwant %q, problems = %s", c.text, groups, problems, c.groups, c.problems)
 		}
 	}
 	many := vrrpTable("")
@@ -108,11 +110,12 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
 	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, and an advert has room for 255") {
-		t.Errorf("problems of 256 VIPs = %s, want the limit of 255", problems)
+		t.Errorf("problems with 256 VIPs = %s, want the limit of 255", problems)
 	}
 }
 
-// vrrpGroups loads a configuration with VIPs, and returns "NAME VIPS ADVERTISED" of each group.
+// vrrpGroups loads a configuration with VIPs. It returns "NAME VIPS ADVERTISED" for each group, and
+// the problems.
 func vrrpGroups(t *testing.T, text string) (groups, problems string) {
 	t.Helper()
 	c, bad, dir := load(t, text)

@@ -21,11 +21,12 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// namespace returns this host in its own namespace, with one service and no daemon.
+// namespace returns a Host for the current network namespace, with one service and without a
+// daemon.
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
-	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // real trials of modes last a second
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // trials of real modes need a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +37,7 @@ func namespace(t *testing.T) Host {
 	return h
 }
 
-// run runs a command line in the host's namespace.
+// run runs a command line in the current network namespace.
 func run(t *testing.T, words string) {
 	t.Helper()
 	f := strings.Fields(words)
@@ -45,7 +46,7 @@ func run(t *testing.T, words string) {
 	}
 }
 
-// flush restores the tables to their initial state.
+// flush removes all firewall rules of nft and iptables-legacy's table filter.
 func flush(t *testing.T) {
 	t.Helper()
 	for _, words := range []string{
@@ -55,18 +56,19 @@ func flush(t *testing.T) {
 	}
 }
 
-// find returns the findings of a check whose text contains part.
+// find examines a host, and returns the findings of a check that contain part.
 func find(t *testing.T, h Host, check, part string) []Finding {
 	t.Helper()
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
 }
 
-// wantFinding requires exactly one finding, with this level.
+// wantFinding requires that the check has exactly one finding that contains part, and that it has
+// this level. It returns the finding.
 func wantFinding(t *testing.T, h Host, check string, level Level, part string) Finding {
 	t.Helper()
 	found := find(t, h, check, part)
 	if len(found) != 1 || found[0].Level != level {
-		t.Fatalf("%s: findings = %+v for %q, want one of level %s; all of this check: %+v", check, found, part, level, find(t, h, check, ""))
+		t.Fatalf("%s: findings = %+v with the text %q, want one with level %s; all findings of the check: %+v", check, found, part, level, find(t, h, check, ""))
 	}
 	return found[0]
 }
@@ -84,7 +86,7 @@ func TestRealModes(t *testing.T) {
 	wantFinding(t, h, "modes", OK, "auto uses iptables mode")
 	out, err := exec.Command("iptables-save").Output()
 	if err != nil || strings.Contains(string(out), "VIPD") {
-		t.Errorf("error after the trials = %v, rules =\n%s\nwant no rules", err, out)
+		t.Errorf("after the trials: error = %v, rules =\n%s\nwant no rules of vipd", err, out)
 	}
 	wantFinding(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
 	t.Setenv("PATH", t.TempDir())
@@ -92,7 +94,7 @@ func TestRealModes(t *testing.T) {
 	wantFinding(t, h, "tools", Warning, "iptables is not installed")
 }
 
-// mode returns a real mode.
+// mode returns the real mode with this name.
 func mode(t *testing.T, name config.ModeName) modes.Mode {
 	t.Helper()
 	m, ok := modes.Find(name)
@@ -118,8 +120,8 @@ func TestRealBackends(t *testing.T) {
 	}
 }
 
-// TestRealDropsBefore adds other programs' rules before vipd's. They must be found in the programs'
-// own output, and the command must move vipd's rules to the front.
+// TestRealDropsBefore adds other programs' rules before vipd's jump. Doctor must find them with the
+// real iptables, and the finding's command must move the jump to the front.
 func TestRealDropsBefore(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -141,7 +143,7 @@ func TestRealDropsBefore(t *testing.T) {
 			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
 			run(t, program+" -I FORWARD "+test.rule)
 			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
-				t.Errorf("%s %s: finding = %+v, want none", program, test.rule, found)
+				t.Errorf("%s %s: findings = %+v, want none that says that vipd accepts", program, test.rule, found)
 			}
 			f := wantFinding(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
 			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
@@ -159,8 +161,8 @@ func TestRealDropsBefore(t *testing.T) {
 	}
 }
 
-// TestRealForeignChains adds a foreign chain that drops. It must be found, and nft must accept the
-// command, which must fix it.
+// TestRealForeignChains adds another program's chains that drop. Doctor must find them with the
+// real nft, and the finding's command must fix the cause.
 func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -178,7 +180,7 @@ func TestRealForeignChains(t *testing.T) {
 	if found := find(t, namespace(t), "firewall", "fw input"); len(found) > 0 {
 		t.Errorf("findings for a chain that accepts everything = %+v, want none", found)
 	}
-	if !strings.Contains(f.Fix, "0x8000 == 0x8000") { // as in the rule of host.Mark
+	if !strings.Contains(f.Fix, "0x8000 == 0x8000") { // vipd's bit of the connection mark
 		t.Errorf("command = %q, want it to accept only connections with vipd's mark", f.Fix)
 	}
 	run(t, f.Fix)
@@ -204,9 +206,9 @@ func TestRealOthers(t *testing.T) {
 	}
 }
 
-// TestRealForeignRules adds foreign rules that prevent translations, and harmless rules. Doctor and
-// the daemon's own check must find exactly the harmful rules, and the finding's command must remove
-// the rule.
+// TestRealForeignRules adds other programs' rules. Some prevent tracking, translations or marks,
+// and others are harmless. Doctor and the daemon's own check must find exactly the harmful rules,
+// and the finding's command must remove the rule.
 func TestRealForeignRules(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "nft")
@@ -214,7 +216,7 @@ func TestRealForeignRules(t *testing.T) {
 	const tracking, translates, marks = "keeps connections of 10.96.0.10:80/tcp (web) from being tracked", "translates connections to 10.96.0.10:80/tcp (web) before vipd", "changes marks that vipd uses"
 	for _, test := range []struct {
 		mode  config.ModeName
-		chain string // a chain of nft, or a table of iptables
+		chain string // the type, hook and priority of an nft chain, or a table of iptables
 		rule  string
 		level Level // "" means no finding
 		what  string
@@ -267,7 +269,7 @@ func TestRealForeignRules(t *testing.T) {
 		for _, look := range []func() []Finding{func() []Finding { return Examine(t.Context(), h()) }, func() []Finding { return Drops(t.Context(), h()) }} {
 			found := slices.DeleteFunc(look(), func(f Finding) bool { return !isFinding(f) })
 			if wanted := test.level != ""; wanted != (len(found) > 0) {
-				t.Errorf("%s, %s: %s: findings = %+v, want some = %v", test.mode, test.chain, test.rule, found, wanted)
+				t.Errorf("%s, %s: %s: findings = %+v, want any = %v", test.mode, test.chain, test.rule, found, wanted)
 			}
 			for _, f := range found {
 				if f.Level != test.level || !strings.Contains(f.What, test.what) {
@@ -314,8 +316,8 @@ func TestRealSysctls(t *testing.T) {
 	}
 }
 
-// TestRealSockets listens at a service's port. The program must be found with its name, and this
-// process must not count as vipd.
+// TestRealSockets listens on a service's address and port. The finding must name the program, and
+// must not treat this process as vipd.
 func TestRealSockets(t *testing.T) {
 	l := lab.New(t)
 	l.Host().AddAddr("lo", "10.96.0.10/32")
@@ -329,7 +331,7 @@ func TestRealSockets(t *testing.T) {
 	wantFinding(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
 	wantFinding(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
 	if filepath.Base(name) == "vipd" {
-		t.Error("the program of a test is named vipd, want another name")
+		t.Error("name of the test program = vipd, want another name")
 	}
 }
 
@@ -342,8 +344,8 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 	return text
 }
 
-// TestVIPElsewhere gives a VIP of a real device to another host, and then another address. Only the
-// VIP must be a problem.
+// TestVIPElsewhere examines VIPs of a real device, and then adds them to another host. There must
+// be one problem, and only after the other host has them.
 func TestVIPElsewhere(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -369,7 +371,7 @@ func TestVIPElsewhere(t *testing.T) {
 	other.AddAddr("host", "2001:db8::10/128")
 	const both = "192.0.2.10, 2001:db8::10 are also on another host ("
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host is late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host may answer late
 		found = find(t, h, "traffic", both)
 		return len(found) > 0
 	})
@@ -378,8 +380,8 @@ func TestVIPElsewhere(t *testing.T) {
 	}
 }
 
-// TestVIPOfAnotherHost holds the address of a neighbour on vipd0. It must be a problem that names
-// the neighbour, although this host no longer resolves the address itself.
+// TestVIPOfAnotherHost examines VIPs on vipd0 that are addresses of a neighbour. There must be a
+// problem that names the device of the neighbour.
 func TestVIPOfAnotherHost(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -391,7 +393,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}}
 	h.Frontends = []Frontend{{Key: balancer.Key{Addr: netip.MustParseAddr("192.0.2.2"), Port: 80, Proto: balancer.TCP}, Service: "web"}}
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host is late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host may answer late
 		found = find(t, h, "traffic", "192.0.2.2, 2001:db8::2 are an address of another host (")
 		return len(found) > 0
 	})
@@ -400,8 +402,8 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}
 }
 
-// TestVIPOnOwnLinks adds another device of the host on the same link, which also answers for a VIP.
-// The device must not count as another host.
+// TestVIPOnOwnLinks connects two devices of the host to the same link, so the host answers its own
+// probe for a VIP. It must not count as another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

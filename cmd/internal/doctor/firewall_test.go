@@ -78,8 +78,8 @@ func TestFindingsOfFirewalls(t *testing.T) {
 	})
 }
 
-// TestJudge judges lists of rules that precede vipd's. The result must be the part of the traffic
-// that they drop.
+// TestJudge judges rules that precede vipd's jump. The result must be whether they drop no, some or
+// all connections to VIPs.
 func TestJudge(t *testing.T) {
 	o := observe(t.Context(), newFakeHost().Host)
 	b := &iptablesRules{tables: map[string]map[string]*chain{"filter": {
@@ -117,7 +117,7 @@ func TestJudge(t *testing.T) {
 		{[]string{"-j LOOP"}, nothing},
 	} {
 		if got := judge(o, b, test.rules, 0).drops; got != test.want {
-			t.Errorf("judge(%q) = %d drops, want %d", test.rules, got, test.want)
+			t.Errorf("judge(%q): drops = %d, want %d", test.rules, got, test.want)
 		}
 	}
 }

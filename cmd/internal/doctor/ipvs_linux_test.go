@@ -12,7 +12,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSReal examines a host whose kernel has IPVS, with virtual servers of another program.
+// TestIPVSReal examines a host whose kernel has IPVS. ipvs mode must work, and other programs'
+// virtual servers must be found.
 func TestIPVSReal(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")
@@ -32,7 +33,7 @@ func TestIPVSReal(t *testing.T) {
 		t.Errorf("virtual servers after the trial =\n%s\nwant the same as before", left)
 	}
 	wantIPVSFinding(t, h, OK, "the kernel has the schedulers that services use: ip_vs_mh")
-	wantIPVSFinding(t, h, "", "IPVS finds connections in a table of ") // the size depends on the program that loaded ip_vs
+	wantIPVSFinding(t, h, "", "IPVS finds connections in a table of ") // the level depends on the table's size
 	wantNoIPVSFinding(t, h, "virtual servers of other programs")
 
 	for _, line := range []string{
@@ -48,8 +49,8 @@ func TestIPVSReal(t *testing.T) {
 	wantNoIPVSFinding(t, h, "where services are")
 }
 
-// ipvsFindings returns the findings of the checks modes and ipvs whose text contains part. The
-// other checks are slow in a guest.
+// ipvsFindings returns the findings of the checks modes and ipvs that contain part. It runs no
+// other checks, because they are slow in a virtual machine.
 func ipvsFindings(t *testing.T, h Host, part string) []Finding {
 	t.Helper()
 	o := observe(t.Context(), h, "filter")
@@ -58,12 +59,13 @@ func ipvsFindings(t *testing.T, h Host, part string) []Finding {
 	return slices.DeleteFunc(all, func(f Finding) bool { return !strings.Contains(f.What, part) })
 }
 
-// wantIPVSFinding requires exactly one finding with this level; "" means any level.
+// wantIPVSFinding requires exactly one finding that contains part, and returns it. The finding must
+// have this level, unless the level is "".
 func wantIPVSFinding(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := ipvsFindings(t, h, part)
 	if len(found) != 1 || level != "" && found[0].Level != level {
-		t.Fatalf("findings = %+v for %q, want one of level %s; all: %+v", found, part, level, ipvsFindings(t, h, ""))
+		t.Fatalf("findings = %+v with the text %q, want one with level %s; all findings: %+v", found, part, level, ipvsFindings(t, h, ""))
 	}
 	return found[0]
 }

@@ -16,7 +16,7 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// newServing returns a host on which ipvs mode serves one service, without findings.
+// newServing returns a host on which ipvs mode serves one service, and doctor finds no problems.
 func newServing() *fakeHost {
 	m := newFakeHost()
 	m.Modes = append([]modes.Mode{trialOf(config.IPVSMode, true, nil)}, m.Modes...)
@@ -206,8 +206,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 	})
 }
 
-// TestMissingIPVS makes the trial of IPVS fail for several reasons. The finding must have the
-// command that fixes the cause, and the reason if the host shows it.
+// TestMissingIPVS makes the trial of ipvs mode fail for several reasons. The finding must contain
+// the reason and the command that fixes it, if the host shows them.
 func TestMissingIPVS(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -265,7 +265,7 @@ func TestMissingIPVS(t *testing.T) {
 					want = append([]string{strings.Replace(want[0], "note", "problem", 1)}, want[1:3]...)
 				}
 				if d := cmp.Diff(want, lines); d != "" {
-					t.Errorf("(-want +got):\n%s", d)
+					t.Errorf("findings about modes (-want +got):\n%s", d)
 				}
 				if !strings.HasPrefix(f.Why, test.why) || !strings.HasPrefix(f.Fix, test.fix) || (test.fix == "") != (f.Fix == "") {
 					t.Errorf("reason = %q, fix = %q; want %q and %q", f.Why, f.Fix, test.why, test.fix)
@@ -284,10 +284,10 @@ func TestLikely(t *testing.T) {
 		return nil, fs.ErrNotExist
 	}
 	if m, why := Likely(read); m.Name == config.IPVSMode || why != "this kernel has no module ip_vs" {
-		t.Errorf("mode without IPVS = %s, reason = %q; want another mode, and the missing module", m.Name, why)
+		t.Errorf("without IPVS: mode = %s, reason = %q; want another mode, and the missing module", m.Name, why)
 	}
 	files["/lib/modules/6.1/modules.dep"] = "kernel/net/netfilter/ipvs/ip_vs.ko.xz: x\n"
 	if m, why := Likely(read); m.Name != config.IPVSMode || why != "" {
-		t.Errorf("mode with IPVS = %s, reason = %q; want ipvs and no reason", m.Name, why)
+		t.Errorf("with IPVS: mode = %s, reason = %q; want ipvs and no reason", m.Name, why)
 	}
 }

@@ -24,8 +24,8 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// fakeHost is a host that consists of texts. It has the content of files by path, and the output of
-// command lines.
+// fakeHost is a fake Host. files maps paths to the content of files, and prints maps command lines
+// to their output.
 type fakeHost struct {
 	Host
 	files, prints map[string]string
@@ -33,15 +33,16 @@ type fakeHost struct {
 	owned         []balancer.Key
 	refused       []folder.Refusal
 	put           map[netip.Addr]string
-	lost          error // error of reading the ledgers
+	lost          error // the error when the ledgers are read
 	unfenced      error
-	members       [][]string // URLs of etcd's members
-	words         []string   // arguments of etcd's process
+	members       [][]string // the URLs of each member of etcd
+	words         []string   // the arguments of etcd's process
 	owner         *api.OwnerStatus
-	timeout       time.Duration // timeout of IPVS for idle TCP connections
+	timeout       time.Duration // IPVS's timeout for idle TCP connections
 }
 
-// newFakeHost returns a host without findings, on which the kernel mode of the test works.
+// newFakeHost returns a host on which iptables and userspace mode work, and doctor finds no
+// problems.
 func newFakeHost() *fakeHost {
 	m := &fakeHost{
 		files: map[string]string{
@@ -83,7 +84,7 @@ func newFakeHost() *fakeHost {
 	return m
 }
 
-// system returns a System that reads the texts of m.
+// system returns a System that returns m's files and outputs.
 func (m *fakeHost) system() System {
 	return System{
 		Root: true,
@@ -129,7 +130,7 @@ func (m *fakeHost) system() System {
 	}
 }
 
-// trialOf returns a mode whose trial returns err.
+// trialOf returns a fake mode whose trial fails with err, or works if err is nil.
 func trialOf(name config.ModeName, forwards bool, err error) modes.Mode {
 	return modes.Mode{Name: name, Needs: dataplane.Needs{Forward: forwards}, New: func(context.Context, config.Config, *slog.Logger) (dataplane.Dataplane, error) {
 		if err != nil {
@@ -147,7 +148,7 @@ func (m *fakeHost) frontend(key string, nodePort bool) {
 	m.Frontends = append(m.Frontends, Frontend{Key: k, NodePort: nodePort, Service: "web"})
 }
 
-// without returns the findings that don't have a level, as texts.
+// without returns the findings except those of a level, as "CHECK: LEVEL: TEXT".
 func without(all []Finding, level Level) []string {
 	var lines []string
 	for _, f := range all {
@@ -158,15 +159,15 @@ func without(all []Finding, level Level) []string {
 	return lines
 }
 
-// findingCase is a change of a host without findings, and the expected findings.
+// findingCase is a change to a host without findings, and the expected findings after the change.
 type findingCase struct {
 	name   string
 	change func(*fakeHost)
 	want   []string
 }
 
-// examineEach compares the findings of each case with the expected findings. It ignores findings of
-// level OK.
+// examineEach examines the changed host of each case, and compares the findings with the expected
+// findings. It ignores findings of level OK.
 func examineEach(t *testing.T, host func() *fakeHost, cases []findingCase) {
 	t.Helper()
 	for _, test := range cases {

@@ -47,8 +47,8 @@ func TestFindingsOfModes(t *testing.T) {
 	})
 }
 
-// TestKilled examines a host whose vipd does not answer. The finding must be a problem only if
-// addresses are left.
+// TestKilled examines a host whose vipd does not answer. The finding must be a problem if vipd's
+// addresses are still on the host, and otherwise a note.
 func TestKilled(t *testing.T) {
 	for _, killed := range []bool{true, false} {
 		m := newFakeHost()
@@ -64,8 +64,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestTrialsApart runs trials while a vipd runs. Its records must stay unchanged, and no file may
-// remain.
+// TestTrialsApart runs trials with and without a running vipd. If vipd runs, the trial must use
+// another run_dir, which must be removed afterwards.
 func TestTrialsApart(t *testing.T) {
 	for _, runs := range []bool{true, false} {
 		m := newFakeHost()
@@ -83,10 +83,10 @@ func TestTrialsApart(t *testing.T) {
 		}}}
 		Examine(t.Context(), m.Host)
 		if apart := used != m.Config.RunDir; apart != runs {
-			t.Errorf("with vipd running = %t, folder of the trial = %s, folder of vipd = %s; want them to differ only if vipd runs", runs, used, m.Config.RunDir)
+			t.Errorf("with vipd running = %t: run_dir of the trial = %s, run_dir of vipd = %s; want them to differ only if vipd runs", runs, used, m.Config.RunDir)
 		}
 		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
-			t.Errorf("error of the removed folder %s = %v, want that it does not exist", used, err)
+			t.Errorf("after the trial, the error of Stat(%s) = %v, want that it does not exist", used, err)
 		}
 	}
 }

@@ -46,8 +46,8 @@ func TestFindingsOfServices(t *testing.T) {
 	})
 }
 
-// TestIdle combines states of backends. A service must be served only if a backend gets new
-// connections.
+// TestIdle combines states of backends. There must be no reason if a backend gets new connections.
+// Otherwise the reason must name each state once.
 func TestIdle(t *testing.T) {
 	type states = []balancer.BackendState
 	for _, test := range []struct {

@@ -23,7 +23,8 @@ func TestFindingsOfAddresses(t *testing.T) {
 	})
 }
 
-// TestArrival holds VIPs on several devices. The finding must describe how traffic reaches them.
+// TestArrival examines VIPs that are held in different ways. The finding must describe how traffic
+// reaches each VIP.
 func TestArrival(t *testing.T) {
 	for _, test := range []struct{ name, vip, device, held, want string }{
 		{"held", "10.96.0.10", "vipd0", "vipd0", "10.96.0.10 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host"},
@@ -51,8 +52,8 @@ func TestArrival(t *testing.T) {
 	}
 }
 
-// TestArrivalAmongNeighbours holds a VIP from a device's network on another device. The finding
-// must say that no host answers for it, unless this host answers on any device.
+// TestArrivalAmongNeighbours examines a VIP on vipd0 that is in the network of eth0. The finding
+// must say that no host answers for the VIP, unless this host answers ARP on every device.
 func TestArrivalAmongNeighbours(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}
@@ -62,8 +63,8 @@ func TestArrivalAmongNeighbours(t *testing.T) {
 	m.wantArrival(t, OK, "192.168.1.77 is held on vipd0: reached by programs of this host, and by other hosts that have a route to this host")
 }
 
-// TestRouteAvoidsLoopback puts an address of another program on lo. The advised route must lead
-// through the address of a NIC, because other hosts don't find addresses on lo.
+// TestRouteAvoidsLoopback adds another address to lo. The recommended route must use the address of
+// a NIC as its gateway, because other hosts can't resolve addresses on lo.
 func TestRouteAvoidsLoopback(t *testing.T) {
 	m := newFakeHost()
 	nics, _ := m.Interfaces()
@@ -75,7 +76,8 @@ func TestRouteAvoidsLoopback(t *testing.T) {
 	}
 }
 
-// wantArrival checks the finding about the traffic of VIPs.
+// wantArrival requires that the last finding, which is about the VIPs' traffic, has this level and
+// text.
 func (m *fakeHost) wantArrival(t *testing.T, level Level, want string) {
 	t.Helper()
 	all := Examine(t.Context(), m.Host)
@@ -88,8 +90,8 @@ func (m *fakeHost) wantArrival(t *testing.T, level Level, want string) {
 	}
 }
 
-// TestArrivalWithoutDaemon examines a host without a running vipd. VIPs must be read from the
-// ledger and the configuration, and findings must not state unknown facts.
+// TestArrivalWithoutDaemon examines hosts without a running vipd. Findings must use the ledger and
+// the configuration, and must not guess.
 func TestArrivalWithoutDaemon(t *testing.T) {
 	for _, test := range []struct {
 		name, vip, device string
@@ -129,8 +131,8 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 	}
 }
 
-// TestManyServices examines a host with 10,000 VIPs on a device. The time must not grow with the
-// square of the number of VIPs, and devices must be read only a few times.
+// TestManyServices examines a host with 10,000 VIPs, with and without a daemon. That must not need
+// too much time, and devices must be read only a few times.
 func TestManyServices(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil
@@ -152,7 +154,7 @@ func TestManyServices(t *testing.T) {
 	m.Status, m.NoDaemon = nil, "no vipd answers"
 	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
 	if took := time.Since(began); took > wait.Bound(20*time.Second) {
-		t.Errorf("time of two examinations = %s, want less", took)
+		t.Errorf("two examinations took %s, want less", took)
 	}
 	if looks > 20 {
 		t.Errorf("devices were read %d times, want at most 20", looks)

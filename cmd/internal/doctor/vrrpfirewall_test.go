@@ -9,8 +9,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestAdvertDrops examines a host with VRRP and a firewall. There must be a finding only if the
-// firewall certainly drops multicast adverts.
+// TestAdvertDrops examines hosts with VRRP and different firewalls. There must be a finding only if
+// the firewall certainly drops multicast adverts.
 func TestAdvertDrops(t *testing.T) {
 	const (
 		chain   = `{"chain":{"family":"inet","table":"filter","name":"input","type":"filter","hook":"input","prio":0,"policy":"drop"}}`
@@ -59,7 +59,7 @@ func TestAdvertDrops(t *testing.T) {
 				}
 			}
 			if text := strings.Join(got, "\n"); c.want == "" && text != "" || !strings.HasPrefix(text, c.want) {
-				t.Errorf("findings = %q, want %q", text, c.want)
+				t.Errorf("findings = %q, want the start %q", text, c.want)
 			}
 		})
 	}
