@@ -18,8 +18,8 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// model is the specification of a history: a list that drops the oldest event of the most frequent
-// kind.
+// model is a simple reference implementation of a history: a list that drops the oldest event of
+// the most frequent kind when it is full.
 type model struct {
 	limit int
 	all   []events.Event
@@ -57,8 +57,8 @@ func (m *model) read(since uint64, most int) (events []events.Event, missed uint
 	return events, missed
 }
 
-// TestHistoryIsItsModel runs random histories of events and reads, with random limits. The history
-// must equal the model.
+// TestHistoryIsItsModel records and reads random events, with random limits. The history must
+// return the same as the model.
 func TestHistoryIsItsModel(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
@@ -79,14 +79,14 @@ func TestHistoryIsItsModel(t *testing.T) {
 			got, missed := j.Read(since, most)
 			want, wantMissed := m.read(since, most)
 			if len(got) != len(want) || missed != wantMissed || len(got) > 0 && !reflect.DeepEqual(got, want) {
-				t.Fatalf("seed %d, limit %d: Read(%d, %d) = %v and %d missed, want %v and %d", seed, m.limit, since, most, got, missed, want, wantMissed)
+				t.Fatalf("seed %d, limit %d: Read(%d, %d) = %v, missed = %d, want %v, missed = %d", seed, m.limit, since, most, got, missed, want, wantMissed)
 			}
 		}
 	}
 }
 
-// TestFollowers runs many writers and readers at once. Each reader must receive each event once and
-// in order, or the number of missed events. Sleeping readers must not block writers.
+// TestFollowers runs several writers and readers at once. Each reader must receive each event once
+// and in order, or count it as missed. Waiting readers must not block writers.
 func TestFollowers(t *testing.T) {
 	const writers, each, limit = 4, 2_000, 100
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Limit: limit})
@@ -130,7 +130,7 @@ func TestFollowers(t *testing.T) {
 	reading.Wait()
 	events, missed := j.Read(0, 0)
 	if len(events) != limit || missed != writers*each-limit {
-		t.Errorf("%d events are kept and %d missed, want %d and %d", len(events), missed, limit, writers*each-limit)
+		t.Errorf("kept events = %d, missed = %d, want %d and %d", len(events), missed, limit, writers*each-limit)
 	}
 	next := map[balancer.Name]int{}
 	for _, e := range events {
@@ -142,8 +142,8 @@ func TestFollowers(t *testing.T) {
 	}
 }
 
-// TestWaitingCostsNothing makes a reader wait for events. It must not poll. It must read only after
-// an event.
+// TestWaitingCostsNothing makes a reader wait for two events. The reader must read once at the
+// start and once after each event.
 func TestWaitingCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := events.New(events.Options{Log: slog.New(slog.DiscardHandler)})
@@ -172,8 +172,8 @@ func TestWaitingCostsNothing(t *testing.T) {
 	})
 }
 
-// TestEarlierProcess reads from a number of an earlier process. It must receive all events, even if
-// the clock was set forward or back.
+// TestEarlierProcess reads the events after a number that this process has not assigned. Read must
+// return all events, whether the number is smaller or larger than this process's numbers.
 func TestEarlierProcess(t *testing.T) {
 	at := time.UnixMicro(5_000)
 	j := events.New(events.Options{Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return at }})
@@ -184,13 +184,13 @@ func TestEarlierProcess(t *testing.T) {
 	j.Record(events.Event{Kind: events.Mode, Text: "two"})
 	for since, want := range map[uint64]int{0: 2, 4_999: 2, 5_000: 1, 5_001: 0, 5_002: 2, 1 << 60: 2} {
 		if events, missed := j.Read(since, 0); len(events) != want || missed != 0 {
-			t.Errorf("after %d: %d events and %d missed, want %d and none", since, len(events), missed, want)
+			t.Errorf("after %d: events = %d, missed = %d, want %d and 0", since, len(events), missed, want)
 		}
 	}
 }
 
-// TestLog records events. Each must be in the log once, with its text and the keys of all vipd
-// logs.
+// TestLog records events. Each must be in the log once, with its text and attributes, unless its
+// level is too low.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	j := events.New(events.Options{Log: logTo(&out)})
@@ -209,11 +209,11 @@ level=ERROR msg="service is in panic" kind=panic service=web
 level=INFO msg="carried out" kind=apply took=2ms rev=7
 `
 	if out.String() != want {
-		t.Errorf("the log has\n%swant\n%s", out.String(), want)
+		t.Errorf("log =\n%swant\n%s", out.String(), want)
 	}
 }
 
-// clogged is a log that blocks after a number of lines until it is released.
+// clogged is a log that accepts a number of lines, and then blocks until free is closed.
 type clogged struct {
 	takes int
 	free  chan struct{}
@@ -228,8 +228,9 @@ func (c *clogged) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestCloggedLog blocks the log. Recording must not block. After the log is released, it must
-// receive the remaining events in order, and the number of dropped events.
+// TestCloggedLog records more events than the history keeps, while the log is blocked. Recording
+// must not block. When the log is released, it must receive the number of dropped events, and the
+// other events in order.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}
@@ -247,11 +248,11 @@ func TestCloggedLog(t *testing.T) {
 		want := record(1, 2)
 		synctest.Wait()
 		want = append(want, record(3, 3)...)
-		synctest.Wait() // the third line is stuck
+		synctest.Wait() // the third line blocks
 		want = append(want, "level=WARN msg=\"15 events are not in the log, because it was too slow\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
-			t.Errorf("%d events are kept, want 10; the log has %q", len(events), log.lines)
+			t.Errorf("kept events = %d, want 10; log = %q, want 2 lines", len(events), log.lines)
 		}
 		close(log.free)
 		synctest.Wait()
@@ -259,13 +260,13 @@ func TestCloggedLog(t *testing.T) {
 		end()
 		<-ended
 		if !slices.Equal(log.lines, want) {
-			t.Errorf("the log has\n%q, want\n%q", log.lines, want)
+			t.Errorf("log =\n%q, want\n%q", log.lines, want)
 		}
 	})
 }
 
-// TestCloggedAtTheEnd ends the program while the log is blocked or slow. A blocked log must not
-// block the end, and a slow log must have some time.
+// TestCloggedAtTheEnd ends Run while the log is blocked. Run must wait for some seconds, and then
+// return without logging further events.
 func TestCloggedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 1, free: make(chan struct{})}
@@ -278,7 +279,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 		began := time.Now()
 		j.Run(ctx)
 		if took := time.Since(began); took < time.Second || took > 5*time.Second {
-			t.Errorf("ended after %s, want between 1 s and 5 s", took)
+			t.Errorf("Run ended after %s, want between 1 s and 5 s", took)
 		}
 		close(log.free)
 		synctest.Wait()
@@ -288,7 +289,7 @@ func TestCloggedAtTheEnd(t *testing.T) {
 	})
 }
 
-// logTo returns a log without times.
+// logTo returns a logger that writes lines without a time.
 func logTo(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {

@@ -14,22 +14,23 @@ func TestWith(t *testing.T) {
 		"/usr/sbin:/usr/local/sbin:/sbin": "/usr/sbin:/usr/local/sbin:/sbin",
 	} {
 		if got := with(path); got != want {
-			t.Errorf("path added to %q = %q, want %q", path, got, want)
+			t.Errorf("with(%q) = %q, want %q", path, got, want)
 		}
 		if again := with(want); again != want {
-			t.Errorf("path added to %q twice = %q", want, again)
+			t.Errorf("with(%q) = %q, want it unchanged", want, again)
 		}
 	}
 }
 
-// TestAddFolders sets an empty PATH. Programs in the added directories must be found.
+// TestAddFolders sets a PATH without programs. After AddFolders, iptables must be found in
+// /usr/sbin.
 func TestAddFolders(t *testing.T) {
 	if _, err := os.Stat("/usr/sbin/iptables"); err != nil {
 		t.Skip("needs iptables in /usr/sbin: ", err)
 	}
 	t.Setenv("PATH", t.TempDir())
 	if path, err := exec.LookPath("iptables"); err == nil {
-		t.Fatalf("LookPath without PATH found iptables at %s", path)
+		t.Fatalf("path of iptables before AddFolders = %s, want none", path)
 	}
 	AddFolders()
 	if _, err := exec.LookPath("iptables"); err != nil {

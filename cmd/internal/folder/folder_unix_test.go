@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestCheck examines valid directories, and each way in which another user could change a
-// directory's content.
+// TestCheck checks directories that only trusted users can change, and directories that another
+// user could change. Only the latter must be rejected.
 func TestCheck(t *testing.T) {
 	const stranger = 54321
 	root := os.Geteuid() == 0
@@ -18,7 +18,7 @@ func TestCheck(t *testing.T) {
 		name  string
 		make  func(t *testing.T, dir string) (path string)
 		chown bool
-		want  string // part of the error, with DIR for the directory; "" means no error
+		want  string // part of the error, in which DIR stands for the directory; "" means no error
 	}{
 		{name: "its own", make: func(_ *testing.T, dir string) string { return dir }},
 		{name: "missing", make: func(_ *testing.T, dir string) string { return dir + "/run/vipd" }},
@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 		{name: "a stranger's file", chown: true, want: "DIR/host.json belongs to user 54321", make: func(t *testing.T, dir string) string {
 			return planted(t, dir, "host.json", stranger)
 		}},
-		{name: "a stranger's folder inside", chown: true, make: func(t *testing.T, dir string) string { // vipd uses none
+		{name: "a stranger's folder inside", chown: true, make: func(t *testing.T, dir string) string { // vipd uses no subdirectories
 			chown(t, made(t, dir+"/there"), stranger, 0)
 			return dir
 		}},
@@ -71,14 +71,14 @@ func TestCheck(t *testing.T) {
 			}
 			err = CheckFiles(c.make(t, dir))
 			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), strings.ReplaceAll(c.want, "DIR", dir))) {
-				t.Errorf("got %v, want %q", err, c.want)
+				t.Errorf("error = %v, want %q", err, c.want)
 			}
 		})
 	}
 }
 
-// TestMake creates a directory that another user creates first, after the check. It must be
-// rejected.
+// TestMake makes directories that are missing at the first check. Make must reject a directory if
+// another user creates it, or a file in it, in between.
 func TestMake(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")
@@ -99,9 +99,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestCheckInNamespace checks directories of the owner of "/", which is root of the host if it has
-// no number in this user namespace. That user may own the directories above, but not the directory
-// itself.
+// TestCheckInNamespace checks directories of user 65534, as which the host's root may appear in a
+// user namespace. That user may own parent directories, but not the directory itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")
@@ -115,15 +114,15 @@ func TestCheckInNamespace(t *testing.T) {
 	inside := made(t, dir+"/vipd")
 	chown(t, dir, overflow, 0)
 	if err := check(inside, above, maxLinks); err != nil {
-		t.Errorf("above: %v", err)
+		t.Errorf("parent directory of user 65534: error = %v, want none", err)
 	}
 	chown(t, inside, overflow, 0)
 	if err := check(inside, above, maxLinks); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
-		t.Errorf("the folder itself: %v", err)
+		t.Errorf("directory of user 65534: error = %v, want its owner", err)
 	}
 }
 
-// planted creates a user's file in dir, and returns dir.
+// planted creates a file in dir that belongs to a user, and returns dir.
 func planted(t *testing.T, dir, name string, user int) string {
 	t.Helper()
 	if err := os.WriteFile(dir+"/"+name, []byte("{}"), 0o600); err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestRouters reads a configuration with comments, conditions, variables and included files. Only
-// the certain values must be returned.
+// TestRouters reads a configuration with comments, a condition, a variable and included files. The
+// result must contain the routers, but no uncertain values.
 func TestRouters(t *testing.T) {
 	files := map[string]string{
 		"/etc/keepalived/keepalived.conf": `
@@ -44,7 +44,8 @@ vrrp_instance c {
 	}
 }
 
-// TestFileOf reads each form of the argument with the configuration file.
+// TestFileOf passes the configuration file as each form of the argument, and without it. The result
+// must be the file, or the default.
 func TestFileOf(t *testing.T) {
 	for args, want := range map[string]string{
 		"keepalived -n -l": File, "keepalived -f a.conf": "a.conf", "keepalived -fa.conf -n": "a.conf",

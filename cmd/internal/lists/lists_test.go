@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// TestMapped converts numbers to text. The result must have a text for each number, in order.
+// TestMapped converts numbers to text. The result must contain each number's text, in order.
 func TestMapped(t *testing.T) {
 	if got, want := Mapped([]int{3, 1}, strconv.Itoa), []string{"3", "1"}; !slices.Equal(got, want) {
 		t.Errorf("Mapped = %q, want %q", got, want)
 	}
 }
 
-// TestNonNil encodes a nil list and another list. A nil list must be an empty list in JSON, and the
-// other list must be unchanged.
+// TestNonNil passes a nil list and another list. The nil list must become an empty list in JSON,
+// and the other list must be unchanged.
 func TestNonNil(t *testing.T) {
 	if text, err := json.Marshal(NonNil[int](nil)); err != nil || string(text) != "[]" {
 		t.Errorf("JSON = %s, %v, want []", text, err)

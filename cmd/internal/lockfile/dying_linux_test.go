@@ -14,18 +14,19 @@ import (
 	"vipd/test/wait"
 )
 
-// holderVar names the lock that this program holds instead of running tests.
+// holderVar is the environment variable with the path of the lock that this program holds instead
+// of running tests.
 const holderVar = "LOCKFILE_TEST_HOLD"
 
-// TestMain runs the tests, or a process whose first thread has ended while it holds a lock: a
-// zombie until its standard input ends.
+// TestMain runs the tests. If holderVar is set, it acquires that lock and ends the first thread, so
+// the process is a zombie with a lock until its standard input ends.
 func TestMain(m *testing.M) {
 	path := os.Getenv(holderVar)
 	if path == "" {
 		os.Exit(m.Run())
 	}
 	runtime.LockOSThread()
-	if syscall.Gettid() != os.Getpid() { // try again: a program starts on the first thread, but may move
+	if syscall.Gettid() != os.Getpid() { // start again: main must run on the first thread
 		panic(syscall.Exec("/proc/self/exe", os.Args, os.Environ()))
 	}
 	if _, err := Acquire(path); err != nil {
@@ -41,8 +42,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestTakeFromDying acquires a lock while its holder is a zombie with remaining threads. It must
-// wait for their end.
+// TestTakeFromDying waits for a lock whose holder is a zombie with running threads. Await must
+// retry until these threads end.
 func TestTakeFromDying(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
 	holder := exec.Command(os.Args[0])
@@ -83,7 +84,7 @@ func TestTakeFromDying(t *testing.T) {
 			return Holder(path)
 		})
 		if held && tries < 2 {
-			t.Fatal("lock did not wait for a dying holder")
+			t.Fatal("Await gave up after one attempt, want retries while the holder is dying")
 		}
 	}
 	f, err := Acquire(path)
@@ -93,37 +94,37 @@ func TestTakeFromDying(t *testing.T) {
 	_ = f.Close()
 }
 
-// TestIsDying examines a process that runs, a process that was killed and not reaped, and a process
-// that has ended.
+// TestIsDying checks running, killed and ended processes. IsDying must be false only for those that
+// run, and for process 0.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
-		t.Error("IsDying reports true for this process or for process 0")
+		t.Error("IsDying of this process or of process 0 = true, want false")
 	}
 	c := exec.Command("sleep", "1000")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
 	if IsDying(c.Process.Pid) {
-		t.Error("IsDying reports true for a sleeping process")
+		t.Error("IsDying of a sleeping process = true, want false")
 	}
 	if err := c.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	if !IsDying(c.Process.Pid) {
-		t.Error("IsDying reports false for a killed process")
+		t.Error("IsDying of a killed process = false, want true")
 	}
 	_ = c.Wait()
 	if !IsDying(c.Process.Pid) {
-		t.Error("IsDying reports false for an ended process")
+		t.Error("IsDying of an ended process = false, want true")
 	}
 }
 
-// TestAwait counts attempts. A living holder must be reported after one more attempt, and a holder
-// that never finishes dying must be reported after patience.
+// TestAwait waits for holders that run, end or are dying. A running holder must be reported after
+// one more attempt, and a holder that never finishes dying after patience.
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		held, dying  time.Duration // for how long
+		held, dying  time.Duration // the time after which try and dying return false
 		want         bool
 		least, bound time.Duration
 	}{
@@ -138,7 +139,7 @@ func TestAwait(t *testing.T) {
 			within := func(d time.Duration) func() bool { return func() bool { return time.Since(began) < d } }
 			got := await(within(c.held), within(c.dying))
 			if took := time.Since(began); got != c.want || took < c.least || took > c.bound {
-				t.Errorf("%s: held %t after %s, want %t after %s to %s", c.name, got, took, c.want, c.least, c.bound)
+				t.Errorf("%s: held = %t after %s, want %t after %s to %s", c.name, got, took, c.want, c.least, c.bound)
 			}
 		})
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestHolder acquires and releases a real lock. Holder must find this process only while it holds
+// TestHolder acquires and releases a real lock. Holder must return this process only while it holds
 // the lock.
 func TestHolder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
@@ -28,7 +28,8 @@ func TestHolder(t *testing.T) {
 	}
 }
 
-// TestHolderIn reads lists of locks. A cleanup and waiting processes must not count as a vipd.
+// TestHolderIn parses the text of /proc/locks. Neither a holder named vipctl nor a process that
+// waits for the lock may be returned.
 func TestHolderIn(t *testing.T) {
 	const locks = `1: POSIX  ADVISORY  WRITE 5 00:19:77 0 EOF
 2: FLOCK  ADVISORY  WRITE 6 00:19:78 0 EOF

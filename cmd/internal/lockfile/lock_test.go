@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestTake acquires a lock twice. The second attempt must get ErrHeld until the first file is
+// TestTake acquires a lock twice. The second attempt must return ErrHeld until the first file is
 // closed.
 func TestTake(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.lock")
@@ -22,7 +22,7 @@ func TestTake(t *testing.T) {
 	}
 	again, err := Acquire(path)
 	if err != nil {
-		t.Fatalf("after it was closed: %v", err)
+		t.Fatalf("error after the lock was closed = %v, want none", err)
 	}
 	if err := again.Close(); err != nil {
 		t.Fatal(err)

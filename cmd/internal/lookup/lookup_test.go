@@ -9,8 +9,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestOther looks up misspelled names. The message must contain the nearest name or, if no name is
-// near, the known names.
+// TestOther looks up unknown names. The text must suggest the most similar name or, if no name is
+// similar, list the known names.
 func TestOther(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -28,9 +28,10 @@ func TestOther(t *testing.T) {
 	}
 }
 
-// TestSpares drains endpoints of a service. The endpoints are given in order: u is usable, d is
-// down, b is a backup that is usable, and B is a backup that is down. By their agents, m drains, f
-// is down and 0 has no weight; M and O are m and 0 with an override.
+// TestSpares drains endpoints of a service. The request must be refused exactly if new connections
+// would fail. Each letter is an endpoint: u is usable, d is down, b is a usable backup, and B is a
+// backup that is down. The agent of m drains it, the agent of f reports it as down, and the agent
+// of 0 sets its weight to 0. M and O are m and 0 with an override.
 func TestSpares(t *testing.T) {
 	const none = "no usable endpoint would be left of service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
 	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
@@ -43,7 +44,7 @@ func TestSpares(t *testing.T) {
 	for _, test := range []struct {
 		endpoints string
 		minUsable int
-		drained   []int // their places
+		drained   []int // positions of the drained endpoints, from 1
 		want      string
 	}{
 		{"uu", 0, []int{1}, ""},
@@ -63,11 +64,11 @@ func TestSpares(t *testing.T) {
 		{"uub", 2, []int{3}, ""},
 		{"ub", 2, []int{2}, few},
 		{"ubb", 2, []int{2}, ""},
-		{"uud", 2, []int{3}, ""}, // it is down anyway
+		{"uud", 2, []int{3}, ""}, // the endpoint is down anyway
 		{"um", 0, []int{1}, none},
 		{"uf", 0, []int{1}, none},
 		{"u0", 0, []int{1}, none},
-		{"um", 0, []int{2}, ""}, // its agent drains it anyway
+		{"um", 0, []int{2}, ""}, // the agent drains the endpoint anyway
 		{"uM", 0, []int{1}, ""},
 		{"uO", 0, []int{1}, ""},
 	} {
@@ -90,7 +91,7 @@ func TestSpares(t *testing.T) {
 				in.Overrides = in.Overrides.Set(at, o)
 			}
 		}
-		// An endpoint that is also registered counts once.
+		// The first endpoint is also registered. It must count only once.
 		in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &s.Endpoints[0])
 		in.Services = in.Services.Set("web", s)
 		var targets []balancer.Target
@@ -113,7 +114,8 @@ func TestSpares(t *testing.T) {
 	}
 }
 
-// TestTargetsByName requests the endpoints with a DNS name. All known addresses must be selected.
+// TestTargetsByName requests endpoints by DNS names. All known addresses of a name must be
+// selected, and other names must be errors.
 func TestTargetsByName(t *testing.T) {
 	s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
 	s.Endpoints = []balancer.Endpoint{{Name: "web.example.org"}, {Name: "new.example.org"}, {Name: "own.example.org", Port: 9000}, {Address: netip.MustParseAddr("192.0.2.9")}}

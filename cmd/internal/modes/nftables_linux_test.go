@@ -10,14 +10,14 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNFTablesPlansLoad loads each scenario with nft. nft must accept it, and must also accept its
-// own listing of the result.
+// TestNFTablesPlansLoad loads each scenario's rules with nft. nft must accept the rules, and also
+// its own listing of them.
 func TestNFTablesPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
 	files, err := filepath.Glob(folder + "/*/nftables.want")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenario in %s: %v", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
 	}
 	nft := func(t *testing.T, input string, args ...string) string {
 		t.Helper()

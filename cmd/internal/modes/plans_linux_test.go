@@ -24,7 +24,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 	lab.Need(t, "ipvsadm")
 	files, err := filepath.Glob(folder + "/*/ipvs.want")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenario in %s: %v", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
@@ -41,7 +41,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 			restore := exec.Command("ipvsadm", "--restore")
 			restore.Stdin = strings.NewReader(strings.Join(want, "\n") + "\n")
 			if out, err := restore.CombinedOutput(); err != nil || len(out) > 0 {
-				t.Fatalf("restore = %v, want no error and no output:\n%s", err, out)
+				t.Fatalf("error of ipvsadm --restore = %v, want none and no output, got:\n%s", err, out)
 			}
 			t.Cleanup(func() { ipvsadm(t, "--clear") })
 			for i, line := range want {
@@ -49,7 +49,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 			}
 			got := strings.FieldsFunc(ipvsadm(t, "--save", "-n"), func(r rune) bool { return r == '\n' })
 			for i, line := range got {
-				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // the default of -i
+				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // ipvsadm adds this default after -i
 			}
 			slices.Sort(got)
 			slices.Sort(want)
@@ -60,7 +60,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 	}
 }
 
-// unsaved matches the thresholds, which ipvsadm --save omits.
+// unsaved matches the connection thresholds, which ipvsadm --save omits.
 var unsaved = regexp.MustCompile(` -x \d+ -y \d+$`)
 
 func ipvsadm(t *testing.T, args ...string) string {

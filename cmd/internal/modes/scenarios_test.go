@@ -18,28 +18,30 @@ import (
 	"vipd/store/tomlfile"
 )
 
-var update = flag.Bool("update", false, "write what the scenarios come to")
+var update = flag.Bool("update", false, "rewrite the expected results of the scenarios")
 
-// folder has the scenarios. Each has services.toml and, for each mode, MODE.frontends.want (the
-// compiled frontends and problems) and MODE.want (the mode's rules in their native syntax). The
-// node is n1 in zone z1 and has the addresses 192.168.1.1, 192.168.2.1 and fd00:1::1.
+// folder contains a directory for each scenario. It contains services.toml and, for each mode,
+// MODE.frontends.want (the compiled frontends and problems) and MODE.want (the mode's rules in
+// their native syntax). The node is n1 in zone z1 and has the addresses 192.168.1.1, 192.168.2.1
+// and fd00:1::1.
 const folder = "../../../balancer/testdata/scenarios"
 
-// TestScenarios compiles and renders every scenario in each mode, and compares the results with the
-// files next to it:
+// TestScenarios compiles and renders each scenario in each mode. The results must equal the files
+// in the scenario's directory. This command rewrites the files, so check the difference before you
+// commit it:
 //
 //	go test ./cmd/internal/modes -update    rewrites the files; look at the difference before you commit it
 func TestScenarios(t *testing.T) {
 	cases, err := filepath.Glob(folder + "/*/services.toml")
 	if err != nil || len(cases) == 0 {
-		t.Fatalf("no scenario in %s: %v", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
 	}
 	for _, file := range cases {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			loaded := tomlfile.Load(file)
 			for _, p := range loaded.Snapshot.Problems {
-				t.Error("a scenario must load:", p)
+				t.Error("problem of a scenario, want none:", p)
 			}
 			conf := config.Default()
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}
@@ -57,7 +59,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// write formats the compiled state, a line for each frontend, backend and problem.
+// write formats the compiled state, with a line for each frontend, backend, address and problem.
 func write(d balancer.Desired, dir string) string {
 	var b strings.Builder
 	for key, f := range d.Frontends.All() {
@@ -102,7 +104,7 @@ func write(d balancer.Desired, dir string) string {
 	return b.String()
 }
 
-// compare compares got with the file's content, or writes the file.
+// compare compares got with the file's content. With -update, it writes got to the file instead.
 func compare(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {

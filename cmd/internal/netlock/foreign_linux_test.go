@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestForeignHolder lets an unprivileged user occupy the name of the lock. Acquire must report that
-// user, so vipd can continue.
+// TestForeignHolder occupies the name of the lock as an unprivileged user. Acquire must return a
+// ForeignError with that user.
 func TestForeignHolder(t *testing.T) {
 	lab.New(t) // its own network namespace
 	if os.Getuid() != 0 {
@@ -28,7 +28,7 @@ func TestForeignHolder(t *testing.T) {
 	}
 	defer func() { _ = namespace.Close() }()
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine, and its user with it
+		runtime.LockOSThread() // when the goroutine ends, so does the thread with the other user
 		var opened net.Listener
 		if unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET) == nil {
 			if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, nobody, nobody, nobody); errno == 0 {
@@ -39,7 +39,7 @@ func TestForeignHolder(t *testing.T) {
 	}()
 	squatter := <-listener
 	if squatter == nil {
-		t.Fatal("listening as the other user failed")
+		t.Fatal("listener of the other user = nil, want a socket")
 	}
 	defer func() { _ = squatter.Close() }()
 	lock, err := Acquire(Holder{})

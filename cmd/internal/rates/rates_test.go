@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// counted returns the counts of a service with one endpoint after a number of seconds.
+// counted returns the counts of a service with one endpoint at a time in seconds.
 func counted(second int, connections, in uint64) api.Traffic {
 	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
 		Name: "web", Connections: connections, In: in, Active: 3, Up: 1, Of: 1,
@@ -16,8 +16,9 @@ func counted(second int, connections, in uint64) api.Traffic {
 	}}}
 }
 
-// TestRates adds counts of several moments. Rates must cover the time between two moments. A
-// restart of vipd must not be a rate, and repeated counts must not count twice.
+// TestRates adds counts of several times. Rates must be computed from the difference of successive
+// counts. Lower counts, after a restart of vipd, must result in a rate of 0, and repeated counts
+// must be ignored.
 func TestRates(t *testing.T) {
 	var w Window
 	for _, c := range []struct {
@@ -35,18 +36,18 @@ func TestRates(t *testing.T) {
 		w.Add(c.counted)
 		s, e := w.Services()[0], w.Endpoints("web")[0]
 		if s.New != c.new || s.In != c.in || e.New != c.endpoint || len(s.Past) != c.past || s.Active != 3 || s.Up != 1 || s.Of != 1 {
-			t.Errorf("at %s: rates of service = %+v, of endpoint = %+v, want %+v", c.counted.At, s, e, c)
+			t.Errorf("at %s: row of the service = %+v, row of the endpoint = %+v, want %+v", c.counted.At, s, e, c)
 		}
 	}
 	for i := range 2 * Kept {
 		w.Add(counted(20+i, 10, 10))
 	}
 	if n := len(w.Services()[0].Past); n != Kept {
-		t.Errorf("%d rates are kept, want the limit", n)
+		t.Errorf("number of kept rates = %d, want the limit", n)
 	}
 	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
 	if len(w.series) != 0 || len(w.Services()) != 0 {
-		t.Errorf("series of a removed service are kept: %v", w.series)
+		t.Errorf("series after the service was removed = %v, want none", w.series)
 	}
 }
 
@@ -64,7 +65,7 @@ func TestSpark(t *testing.T) {
 	}
 }
 
-// TestBytes formats numbers of bytes with three digits and a unit.
+// TestBytes formats numbers of bytes. Each must have the largest suitable unit.
 func TestBytes(t *testing.T) {
 	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1<<20 - 1: "1.0 MiB", 5 << 30: "5.0 GiB", 1 << 62: "4096.0 PiB"} {
 		if got := Bytes(n); got != want {

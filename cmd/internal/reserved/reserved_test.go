@@ -27,7 +27,7 @@ func addrs(all ...string) (out []netip.Addr) {
 	return out
 }
 
-// written lists the reserved addresses as text.
+// written returns the reserved addresses with their descriptions.
 func written(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port == 0 {
@@ -50,8 +50,8 @@ const (
 	nameServer = " a name server, which this node needs to find etcd"
 )
 
-// TestWritten reserves addresses that are written in the configuration. They must be reserved from
-// the start, with the gateways to them; unnecessary name servers must not be reserved.
+// TestWritten configures URLs of etcd with addresses. The addresses and the gateways to them must
+// be reserved from the start. Name servers must not be reserved, because there is no host name.
 func TestWritten(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {
@@ -67,13 +67,13 @@ func TestWritten(t *testing.T) {
 	})
 	wantReserved(t, f, "10.1.0.1"+ofEtcd, "192.168.1.1"+gateway, "fd00::1"+ofEtcd, "fe80::1"+gateway)
 	if want := addrs("10.1.0.1", "fd00::1", "198.51.100.1", "2001:db8::1"); !slices.Equal(listed, want) {
-		t.Errorf("routes looked up = %v, want %v", listed, want)
+		t.Errorf("addresses passed to Gateways = %v, want %v", listed, want)
 	}
 	wantReserved(t, nil)
 }
 
-// TestFollows resolves names. A name without an answer must be retried and keep its addresses. A
-// change must be reported once.
+// TestFollows resolves a host name of etcd. If the lookup fails, it must be retried, and earlier
+// addresses must remain reserved. Each change must be reported once.
 func TestFollows(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	err := os.WriteFile(resolver, []byte("# comment\nnameserver 192.168.1.53\nnameserver 127.0.0.53\nsearch example\nnameserver\n"), 0o600)
@@ -113,13 +113,13 @@ func TestFollows(t *testing.T) {
 		later(time.Hour)
 		wantReserved(t, f, known...)
 		if n := lookups - before; changes != 1 || n < 11 || n > 13 {
-			t.Errorf("reported %d times, want once; %d lookups in an hour, want 12", changes, n)
+			t.Errorf("changes = %d, want 1; lookups in an hour = %d, want 12", changes, n)
 		}
 		way = "192.168.1.2"
 		later(15 * time.Second)
 		wantReserved(t, f, known[0], known[1], "192.168.1.2"+gateway, known[3])
 		if changes != 2 {
-			t.Errorf("reports of two changes = %d, want 2", changes)
+			t.Errorf("changes = %d, want 2", changes)
 		}
 		mu.Unlock()
 		cancel()
@@ -129,7 +129,7 @@ func TestFollows(t *testing.T) {
 	})
 }
 
-// ports lists the reserved ports as text.
+// ports returns the reserved ports with their descriptions.
 func ports(f *reserved.Follower) (all []string) {
 	for _, r := range f.All() {
 		if r.Port != 0 {
@@ -139,9 +139,9 @@ func ports(f *reserved.Follower) (all []string) {
 	return all
 }
 
-// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and ports of
-// programs while they listen and for another minute. Sockets of this process, of clients, and on
-// loopback must not count.
+// TestPorts opens and closes sockets. The ports of etcd must always be reserved, and the ports of
+// programs while they listen and for a minute afterwards. Sockets of this process, of clients, and
+// on loopback addresses must not count.
 func TestPorts(t *testing.T) {
 	const program = " a program of this node listens on it"
 	socket := func(at, inode string, proto balancer.Protocol) sockets.Socket {
@@ -167,7 +167,7 @@ func TestPorts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- f.Run(ctx, func() {}) }()
-		// later changes the open sockets, and returns after the checks that fit into d.
+		// later changes the open sockets, and lets the follower run for d.
 		later := func(d time.Duration, change func()) {
 			mu.Lock()
 			change()
@@ -186,7 +186,7 @@ func TestPorts(t *testing.T) {
 		want("what this process and a client have", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(10*time.Second, func() { open = slices.DeleteFunc(open, func(s sockets.Socket) bool { return s.Inode < "4" }) })
 		if listed != before {
-			t.Errorf("sockets were listed %d times without a change, want 0", listed-before)
+			t.Errorf("calls of Own without a new socket = %d, want 0", listed-before)
 		}
 		want("programs that start again", ":22/tcp"+program, "192.168.1.5:53/udp"+program)
 		later(time.Minute, func() {})

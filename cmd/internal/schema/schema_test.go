@@ -12,10 +12,10 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// top is the top of the tree.
+// top is the path to the top of the source tree.
 const top = "../../.."
 
-// TestSchemaIsCurrent generates the schema again. It must equal the file that packages contain.
+// TestSchemaIsCurrent generates the schema. It must equal the file in the tree.
 func TestSchemaIsCurrent(t *testing.T) {
 	want, err := generate(top)
 	if err != nil {
@@ -26,11 +26,12 @@ func TestSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("packaging/vipd.schema.json is not current: go run ./cmd/internal/schema")
+		t.Error("packaging/vipd.schema.json differs from the generated schema: run go run ./cmd/internal/schema -o packaging/vipd.schema.json")
 	}
 }
 
-// TestExamplesMatch checks every complete configuration of the tree against the schema.
+// TestExamplesMatch validates every complete configuration in the source tree. The schema must
+// accept each of them.
 func TestExamplesMatch(t *testing.T) {
 	schema := compiled(t)
 	files := []string{filepath.Join(top, "systemd/vipd.toml")}
@@ -42,7 +43,7 @@ func TestExamplesMatch(t *testing.T) {
 		files = append(files, found...)
 	}
 	if len(files) < 20 {
-		t.Fatalf("configurations = %d, want at least 20", len(files))
+		t.Fatalf("number of configurations = %d, want at least 20", len(files))
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -55,13 +56,13 @@ func TestExamplesMatch(t *testing.T) {
 	}
 }
 
-// TestMistakesAreRefused writes a mistake of each kind. The schema must refuse it, and name the
-// field.
+// TestMistakesAreRefused validates configurations with one mistake each. The schema must refuse
+// each, with an error that names the field.
 func TestMistakesAreRefused(t *testing.T) {
 	schema := compiled(t)
 	web := "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\n"
 	if err := schema.Validate(parsed(t, web)); err != nil {
-		t.Fatal("a service is refused:", err)
+		t.Fatal("error of a valid service, want none:", err)
 	}
 	for _, c := range []struct{ text, field string }{
 		{"mod = \"nftables\"", "mod"},
@@ -80,7 +81,7 @@ func TestMistakesAreRefused(t *testing.T) {
 	} {
 		err := schema.Validate(parsed(t, c.text))
 		if err == nil || !strings.Contains(err.Error(), c.field) {
-			t.Errorf("schema of %q = %v, want an error that names %s", c.text, err, c.field)
+			t.Errorf("Validate(%q) = %v, want an error that names %s", c.text, err, c.field)
 		}
 	}
 }
@@ -106,7 +107,7 @@ func compiled(t *testing.T) *jsonschema.Schema {
 	return schema
 }
 
-// parsed returns a configuration as JSON values.
+// parsed returns a TOML configuration as decoded JSON.
 func parsed(t *testing.T, text string) any {
 	t.Helper()
 	var tree map[string]any

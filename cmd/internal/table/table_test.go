@@ -13,16 +13,16 @@ func TestTextPadsByWidthWithoutTrailingSpaces(t *testing.T) {
 	tab.Row("東京", "3", "a\nb\x1b[31m", "down")
 	narrow := "NAME    N  STATE\nweb     7  active\ngröße  12  -\n東京    3  down\n"
 	if got := tab.Text(Form{}); got != narrow {
-		t.Errorf("narrow:\n got:\n%s want:\n%s", got, narrow)
+		t.Errorf("narrow table =\n%swant\n%s", got, narrow)
 	}
 	wide := "NAME    N  NOTE      STATE\nweb     7  first     active\ngröße  12  -         -\n東京    3  a b [31m  down\n"
 	if got := tab.Text(Form{Wide: true}); got != wide {
-		t.Errorf("wide:\n got:\n%s want:\n%s", got, wide)
+		t.Errorf("wide table =\n%swant\n%s", got, wide)
 	}
 }
 
-// TestParts prints a table in parts. The text must equal the whole table, unless a later part needs
-// wider columns.
+// TestParts prints a table in parts of one row. Only the first part must have titles, and columns
+// must become wider if a row needs it, but never narrower.
 func TestParts(t *testing.T) {
 	tab := New(Column{Title: "NAME"}, Column{Title: "N", Right: true}, Column{Title: "STATE"})
 	text := ""
@@ -30,7 +30,7 @@ func TestParts(t *testing.T) {
 		tab.Row(row...)
 		text += tab.Part(Form{Width: 60})
 		if tab.Len() != 0 {
-			t.Fatalf("%d rows are kept, want none", tab.Len())
+			t.Fatalf("rows after Part = %d, want 0", tab.Len())
 		}
 	}
 	want := "NAME  N  STATE\na     1  up\nlonger  20  up\nb        3  down\n"
@@ -55,8 +55,8 @@ func TestColorDoesNotMoveColumns(t *testing.T) {
 	}
 }
 
-// TestTextLaws prints random cells. There must be as many lines as rows, no trailing space and no
-// control character. Each column must start at the same place in all lines.
+// TestTextLaws prints random cells. There must be a line for the titles and for each row, without
+// trailing spaces. The last column must start at the same place in all lines.
 func TestTextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	letters := []rune("ab ö東\t\n\x1b-.:/\u0301")
@@ -76,7 +76,7 @@ func TestTextLaws(t *testing.T) {
 		text := tab.Text(Form{})
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		if len(lines) != rows+1 {
-			t.Fatalf("got %d lines, want %d:\n%q", len(lines), rows+1, text)
+			t.Fatalf("number of lines = %d, want %d:\n%q", len(lines), rows+1, text)
 		}
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
@@ -84,7 +84,7 @@ func TestTextLaws(t *testing.T) {
 				t.Fatalf("last column starts at %d, want %d:\n%q", got, at, text)
 			}
 			if strings.HasSuffix(line, " ") {
-				t.Fatalf("a line ends in a space: %q", line)
+				t.Fatalf("line = %q, want no space at its end", line)
 			}
 		}
 	}
@@ -97,7 +97,7 @@ func TestWrap(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := Wrap("", 20); got != nil {
-		t.Errorf("Wrap of an empty text = %q, want nothing", got)
+		t.Errorf("Wrap of an empty text = %q, want nil", got)
 	}
 }
 
@@ -111,12 +111,12 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 12}); !strings.Contains(got, "there\n") {
-		t.Errorf("text in a very narrow table is cut:\n%s", got)
+		t.Errorf("very narrow table =\n%s\nwant uncut text", got)
 	}
 }
 
-// TestWidthCutsTheWidest limits the width. Long names must be cut in the middle, numbers and short
-// cells must not, and a cell must keep its style.
+// TestWidthCutsTheWidest limits the width of a table. Long names must be cut in the middle and keep
+// their style. Numbers and short cells must not be cut.
 func TestWidthCutsTheWidest(t *testing.T) {
 	styled := func(text string) Style {
 		if text == "a-name-that-is-too-long-01" {
@@ -135,15 +135,15 @@ func TestWidthCutsTheWidest(t *testing.T) {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 49, Color: true}); !strings.Contains(got, "\x1b[31ma-name-…ong-01\x1b[0m  10") {
-		t.Errorf("text in colour =\n%s", got)
+		t.Errorf("table in colour =\n%s\nwant a style around the cut name", got)
 	}
 	if got := tab.Text(Form{}); !strings.Contains(got, "a-name-that-is-too-long-01") {
-		t.Errorf("text without a width =\n%s", got)
+		t.Errorf("table without a width =\n%s\nwant the whole name", got)
 	}
 }
 
-// TestWidthLaws prints random cells in random widths. No line may be too wide, columns must stay
-// aligned, and nothing may be cut if there is space.
+// TestWidthLaws prints random cells with random widths. No line may be wider, columns must be
+// aligned, and nothing may be cut if the whole table fits.
 func TestWidthLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	letters := []rune("abcö東-.:/\u0301")
@@ -159,19 +159,19 @@ func TestWidthLaws(t *testing.T) {
 		for range 1 + r.IntN(5) {
 			tab.Row(word(60), "12345", word(20), "|"+word(40))
 		}
-		whole, width := tab.Text(Form{}), 41+r.IntN(100) // 3 x 10, 5, and the gaps
+		whole, width := tab.Text(Form{}), 41+r.IntN(100) // at least 10 for each of three columns, 5 for N, and the gaps
 		text, widest := tab.Text(Form{Width: width}), 0
 		for line := range strings.Lines(whole) {
 			widest = max(widest, Width(strings.TrimSuffix(line, "\n")))
 		}
 		if widest <= width && text != whole {
-			t.Fatalf("%d columns are enough for\n%s, but the text is\n%s", width, whole, text)
+			t.Fatalf("width %d is enough for\n%sbut the text is\n%s", width, whole, text)
 		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
 		for _, line := range lines[1:] {
 			if w := Width(line); w > width {
-				t.Fatalf("line has %d columns, want at most %d:\n%s", w, width, text)
+				t.Fatalf("width of a line = %d, want at most %d:\n%s", w, width, text)
 			}
 			if got := Width(line[:strings.Index(line, "|")]); got != at {
 				t.Fatalf("last column starts at %d, want %d:\n%s", got, at, text)

@@ -6,8 +6,8 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// TestQuote formats texts as a key and as a value: plain text, quoted text, and every character
-// that TOML escapes. A parser must read the same text.
+// TestQuote formats texts, including each ASCII character, as a key and as a value. A TOML parser
+// must return the same text for both.
 func TestQuote(t *testing.T) {
 	texts := []string{"", "web", "a b", `"web"`, `back\slash`, "é", "10.96.0.10"}
 	for r := range rune(0x80) {
@@ -17,10 +17,10 @@ func TestQuote(t *testing.T) {
 		var read map[string]string
 		line := Key(text) + " = " + Quote(text)
 		if _, err := toml.Decode(line, &read); err != nil || len(read) != 1 || read[text] != text {
-			t.Errorf("%q is quoted as %s, and decoded as %q, %v", text, line, read, err)
+			t.Errorf("%q: line = %s, decoded = %q, %v; want the same text as key and value", text, line, read, err)
 		}
 	}
 	if got := Quote("caf\xe9"); got != "\"caf\uFFFD\"" {
-		t.Errorf("invalid UTF-8 is quoted as %s", got)
+		t.Errorf("Quote of invalid UTF-8 = %s, want a replacement character", got)
 	}
 }
