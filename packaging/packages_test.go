@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestScriptsAreShell checks the syntax of the packages' scripts by the shell.
+// TestScriptsAreShell reads the packages' scripts with sh -n. It must find no syntax errors.
 func TestScriptsAreShell(t *testing.T) {
 	var scripts []string
 	for _, pattern := range []string{"deb/*", "rpm/*", "version"} {
@@ -22,17 +22,17 @@ func TestScriptsAreShell(t *testing.T) {
 		scripts = append(scripts, found...)
 	}
 	if len(scripts) != 7 {
-		t.Errorf("scripts = %v, want 7", scripts)
+		t.Errorf("scripts = %v, want 7 of them", scripts)
 	}
 	for _, script := range scripts {
 		if out, err := exec.Command("sh", "-n", script).CombinedOutput(); err != nil {
-			t.Errorf("%s: %v\n%s", script, err, out)
+			t.Errorf("sh -n %s: error = %v, want none\n%s", script, err, out)
 		}
 	}
 }
 
-// TestVersion compares versions like Debian and RPM. Their order must be the order of the tags and
-// commits.
+// TestVersion converts versions of the tree to versions of packages. Debian and RPM must sort the
+// results like the tags and commits.
 func TestVersion(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.2.3": "1.2.3", "v1.3.0-rc1": "1.3.0~rc1", "v1.2.3-5-gabcdef0": "1.2.3+5.gabcdef0", "v0.0.0-7-gabcdef0-dirty": "0.0.0+7.gabcdef0.dirty",
@@ -45,8 +45,8 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// TestVersionWithoutTag computes a version without tags. It must follow from the newest version in
-// the changelog, and the commits since then.
+// TestVersionWithoutTag computes the version of a tree without tags. It must consist of the newest
+// version in the changelog and the number of commits since then.
 func TestVersionWithoutTag(t *testing.T) {
 	script, err := filepath.Abs("version")
 	if err != nil {
@@ -79,8 +79,8 @@ func TestVersionWithoutTag(t *testing.T) {
 	}
 }
 
-// TestContents reads the packages' file list. It must have all of systemd's files, and every file
-// of the tree that they name must exist.
+// TestContents reads nfpm.yaml, the list of the packages' contents. It must contain each file for
+// systemd, and each file of the tree in it must exist.
 func TestContents(t *testing.T) {
 	list, err := os.ReadFile("nfpm.yaml")
 	if err != nil {
@@ -88,7 +88,7 @@ func TestContents(t *testing.T) {
 	}
 	files, err := filepath.Glob("../systemd/*.d/*.conf")
 	if err != nil || len(files) < 5 {
-		t.Fatalf("configuration files = %v, %v; want at least 5", files, err)
+		t.Fatalf("configuration files = %v, error = %v; want at least 5", files, err)
 	}
 	for _, file := range files {
 		if name := strings.TrimPrefix(file, "../"); !bytes.Contains(list, []byte(name)) {
@@ -97,7 +97,7 @@ func TestContents(t *testing.T) {
 	}
 	units, err := filepath.Glob("../systemd/*.service")
 	if err != nil || len(units) == 0 {
-		t.Fatalf("units = %v, %v; want at least one", units, err)
+		t.Fatalf("units = %v, error = %v; want at least one", units, err)
 	}
 	for _, unit := range units {
 		if name := filepath.Base(unit); !bytes.Contains(list, []byte("@STAGE@/"+name)) {
@@ -109,14 +109,15 @@ func TestContents(t *testing.T) {
 		source, _, _ := strings.Cut(rest, ",")
 		if found && !strings.HasPrefix(source, `"@`) {
 			if files, err := filepath.Glob(filepath.Join("..", source)); err != nil || len(files) == 0 {
-				t.Errorf("nfpm.yaml: %s does not exist, want it: %v", source, err)
+				t.Errorf("nfpm.yaml names %s, which does not exist; error = %v", source, err)
 			}
 		}
 	}
 }
 
-// TestPackagesAreReproducible builds the packages twice. They must be identical, and their programs
-// must have the right architecture. test/systemd tests their life on a host.
+// TestPackagesAreReproducible compares two builds of the packages. They must be identical, and
+// their programs must be static and have the right architecture. test/systemd tests the packages on
+// a host.
 func TestPackagesAreReproducible(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {
@@ -124,7 +125,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 	}
 	files, err := filepath.Glob(filepath.Join(folder, "new", "*"))
 	if err != nil || len(files) != 4 {
-		t.Fatalf("packages = %v, %v, want .deb and .rpm for two architectures", files, err)
+		t.Fatalf("packages = %v, error = %v, want .deb and .rpm for two architectures", files, err)
 	}
 	for _, file := range files {
 		first, err := os.ReadFile(file)
@@ -135,7 +136,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else if !bytes.Equal(first, second) {
-			t.Errorf("two builds of %s differ, want the same bytes", filepath.Base(file))
+			t.Errorf("second build of %s differs from the first, want the same bytes", filepath.Base(file))
 		}
 	}
 	for arch, want := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
@@ -146,7 +147,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 		}
 		needs, err := exec.Command("dpkg-deb", append(append([]string{"-f"}, debs...), "Pre-Depends", "Depends", "Recommends", "Suggests")...).Output()
 		if want := "Recommends: iptables, kmod\nSuggests: ipset, conntrack\n"; err != nil || string(needs) != want {
-			t.Errorf("%s: dependencies = %q, %v, want %q", arch, needs, err, want)
+			t.Errorf("%s: dependencies = %q, error = %v, want %q", arch, needs, err, want)
 		}
 		for _, program := range []string{"vipd", "vipctl"} {
 			f, err := elf.Open(filepath.Join(root, "usr/bin", program))

@@ -11,9 +11,10 @@ import (
 	"vipd/test/lab"
 )
 
-// TestRPMInARoot installs, checks, upgrades and removes the packages with rpm in their own root
-// directory. Scripts are omitted because they need a shell there. They must have the same files as
-// the Debian packages. test/systemd tests them with scripts, a systemd and traffic.
+// TestRPMInARoot installs, verifies, upgrades and removes the RPM packages in a separate root
+// directory. They must contain the same files as the Debian packages, and leave no file after the
+// removal. Their scripts don't run, because they need a shell there. test/systemd tests the
+// packages with scripts, systemd and traffic.
 func TestRPMInARoot(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {
@@ -37,14 +38,14 @@ func TestRPMInARoot(t *testing.T) {
 		t.Helper()
 		found, err := filepath.Glob(filepath.Join(folder, version, pattern))
 		if err != nil || len(found) != 1 {
-			t.Fatalf("%s of the %s version: %v, %v", pattern, version, found, err)
+			t.Fatalf("files %s of the %s version = %v, error = %v, want one file", pattern, version, found, err)
 		}
 		return found[0]
 	}
 	files := func(list string) (paths []string) {
 		for line := range strings.Lines(list) {
 			path := strings.TrimPrefix(strings.TrimSpace(line), ".")
-			path = strings.Replace(path, "/zsh/vendor-completions/", "/zsh/site-functions/", 1) // as in Debian
+			path = strings.Replace(path, "/zsh/vendor-completions/", "/zsh/site-functions/", 1) // the directory has another name in Debian's package
 			if info, err := os.Stat(filepath.Join(root, path)); !strings.HasSuffix(path, "/") && (err != nil || !info.IsDir()) {
 				paths = append(paths, path)
 			}
@@ -62,9 +63,9 @@ func TestRPMInARoot(t *testing.T) {
 	if want := files(deb); len(got) < 20 || !slices.Equal(got, want) {
 		t.Errorf("files of the RPM =\n%s\nwant the files of the Debian package =\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // abilities of rpm itself, and files of the package
+	for line := range strings.Lines(rpm("-q", "--requires", "vipd")) { // only rpm's own features, the package's configuration and sh
 		if !strings.HasPrefix(line, "rpmlib(") && !strings.HasPrefix(line, "config(vipd)") && line != "/bin/sh\n" {
-			t.Errorf("requirement of the RPM = %s, want none like it", line)
+			t.Errorf("requirement of the RPM = %s, want only features of rpm and sh", line)
 		}
 	}
 	if got, want := rpm("-q", "--recommends", "--suggests", "vipd"), "iptables\nkmod\nipset\nconntrack\n"; got != want {
@@ -73,7 +74,7 @@ func TestRPMInARoot(t *testing.T) {
 	rpm("-e", "--noscripts", "vipd")
 	for _, path := range got {
 		if _, err := os.Lstat(filepath.Join(root, path)); err == nil {
-			t.Errorf("%s exists after the removal, want it removed", path)
+			t.Errorf("%s exists after the removal, want it missing", path)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// running is a server in this process.
+// running is a server that runs in this process.
 type running struct {
 	http, tcp, udp string
 	countFile      string
@@ -25,7 +25,7 @@ type running struct {
 	out            *buffer
 }
 
-// buffer has the server's output.
+// buffer collects the server's output.
 type buffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -43,7 +43,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// start runs a server on ports that the kernel chooses.
+// start starts a server on ports that the kernel chooses, and waits until it serves.
 func start(t *testing.T) *running {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -64,7 +64,7 @@ func start(t *testing.T) *running {
 		case <-time.After(5 * time.Millisecond):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("output of the server = %q, want its address", r.out)
+			t.Fatalf("output of the server = %q, want its addresses", r.out)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (r *running) end(t *testing.T) {
 	t.Helper()
 	r.stop()
 	if err := <-r.done; err != nil {
-		t.Errorf("error at the end of the server = %v, want none", err)
+		t.Errorf("error of the server after its end = %v, want none", err)
 	}
 }
 
@@ -91,8 +91,8 @@ func (r *running) fetch(t *testing.T, path string) string {
 	return string(body)
 }
 
-// TestAnswers sends requests to every socket. The counts on the page, in the file and at the end
-// must be equal.
+// TestAnswers sends requests over HTTP, TCP and UDP. The answers must be correct, and so must the
+// counts at /count, in the file, and in the output at the end.
 func TestAnswers(t *testing.T) {
 	r := start(t)
 	for _, path := range []string{"/", "/slow?ms=1"} {
@@ -166,20 +166,20 @@ func TestGracefulEnd(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(r.fetch(t, "/count"), "http=1"); {
 		if time.Now().After(deadline) {
-			t.Fatal("the slow request did not arrive, want it")
+			t.Fatal("count of requests = 0 after a minute, want the slow request")
 		}
 	}
 	r.end(t)
 	if got := <-answer; !strings.HasPrefix(got, "a ") {
-		t.Errorf("answer of the open request = %q, want its text", got)
+		t.Errorf("answer to the open request = %q, want the server's name", got)
 	}
 	if conn, err := net.Dial("tcp", r.http); err == nil {
 		_ = conn.Close()
-		t.Error("the stopped server accepts connections, want a refusal")
+		t.Error("connection to the stopped server succeeded, want an error")
 	}
 }
 
-// TestWrongUse makes every mistake in the command line. Each error must have the remedy.
+// TestWrongUse runs the server with wrong arguments. Each error must explain the mistake.
 func TestWrongUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestWrongUse(t *testing.T) {
 	} {
 		err := run(t.Context(), args, io.Discard, io.Discard)
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("echo %v: error = %v, want %q in it", args, err, want)
+			t.Errorf("echo %v: error = %v, want one with %q", args, err, want)
 		}
 	}
 }

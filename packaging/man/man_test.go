@@ -13,9 +13,9 @@ import (
 	"vipd/test/program"
 )
 
-// TestPages writes the pages of the built programs. There must be a page for each command, with
-// every field of a service and every setting of the default configuration, and groff must accept
-// them without a warning.
+// TestPages writes the pages of the built programs. There must be a page for each command, and
+// vipd.toml(5) must describe the fields of a service and the daemon's settings. groff must accept
+// all pages without a warning.
 func TestPages(t *testing.T) {
 	bin := program.Bin(t)
 	t.Chdir("../..")
@@ -33,7 +33,7 @@ func TestPages(t *testing.T) {
 	}
 	files, err := filepath.Glob(filepath.Join(out, "*"))
 	if err != nil || len(files) != len(names) || len(names) < 28 {
-		t.Errorf("there are %d pages, %v, want %d: %v", len(files), err, len(names), names)
+		t.Errorf("number of pages = %d, error = %v, want %d: %v", len(files), err, len(names), names)
 	}
 	page, err := os.ReadFile(filepath.Join(out, "vipd.toml.5"))
 	if err != nil {
@@ -41,23 +41,23 @@ func TestPages(t *testing.T) {
 	}
 	for _, field := range fields(reflect.TypeFor[balancer.Service](), reflect.TypeFor[balancer.Port](), reflect.TypeFor[balancer.Endpoint](), reflect.TypeFor[balancer.Discover](), reflect.TypeFor[balancer.Health]()) {
 		if !strings.Contains(string(page), `\fB`+field) && !strings.Contains(string(page), ", "+field) {
-			t.Errorf("vipd.toml(5) has no field %s, want it", field)
+			t.Errorf("vipd.toml(5) lacks the field %s, want it", field)
 		}
 	}
 	for _, setting := range []string{`mode = "auto"`, `[store]`, `masquerade_bit = 14`} {
 		if !strings.Contains(string(page), escaped(setting)) {
-			t.Errorf("vipd.toml(5) has no %s, want it", setting)
+			t.Errorf("vipd.toml(5) lacks %s, want it", setting)
 		}
 	}
 	lab.Need(t, "groff")
 	for _, file := range files {
 		if output, err := exec.Command("groff", "-man", "-Tutf8", "-ww", "-z", file).CombinedOutput(); err != nil || len(output) > 0 {
-			t.Errorf("groff: %v\n%s", err, output)
+			t.Errorf("groff: error = %v, output = %s; want neither", err, output)
 		}
 	}
 }
 
-// fields returns the TOML names of the fields of structs.
+// fields returns the TOML names of the structs' fields.
 func fields(types ...reflect.Type) (names []string) {
 	for _, typ := range types {
 		for _, f := range reflect.VisibleFields(typ) {
