@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// route returns the frontend of a connection, or nil if there is none, and the VIP and port to
-// which the client has connected.
+// route finds the frontend of an accepted connection, and the VIP and port to which the client has
+// connected. The frontend is nil if there is none.
 type route func(fd int) (*frontend, netip.AddrPort)
 
 // listener is a TCP socket from which the first loop accepts connections.
@@ -26,13 +26,13 @@ type listener struct {
 
 	mu      sync.Mutex // guards fd; loops only try to lock it
 	fd      int        // -1 means closed
-	stopped bool       // it no longer accepts connections
+	stopped bool       // reports whether the listener no longer accepts connections
 }
 
-// intake holds the reasons why a loop does not accept connections.
+// intake holds the listeners and clients that wait in a loop.
 type intake struct {
 	paused  []*listener // listeners without room for their connections
-	resumed int64       // the instant of the last check for room
+	resumed int64       // the instant of the last check whether there is room for paused listeners
 	ended   bool        // a connection has ended since that check
 	orphans []orphan    // clients of frontends that are not applied yet
 }
@@ -41,7 +41,7 @@ type intake struct {
 // events.
 const acceptBatch = 16
 
-// accept makes the first loop accept connections from socket, which then belongs to that loop. If
+// accept makes the first loop accept connections from socket, and use the socket exclusively. If
 // several frontends share the socket, f is nil.
 func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*listener, error) {
 	ln := &listener{d: d, f: f, route: to, addr: socket.Addr().(*net.TCPAddr)}
@@ -75,7 +75,7 @@ func (ln *listener) refit(c *config) error {
 	return fit(uintptr(ln.fd), c)
 }
 
-// stop ends the accepting of connections, and leaves the socket open.
+// stop makes the loop accept no more connections, and leaves the socket open.
 func (ln *listener) stop() {
 	ln.mu.Lock()
 	defer ln.mu.Unlock()
@@ -143,7 +143,8 @@ func (l *loop) resume() {
 	l.ended = false
 }
 
-// unpaused reports whether ln need not stay paused, and makes the loop accept from it again.
+// unpaused makes the loop accept from ln again, if there is room. It reports whether ln can be
+// removed from the paused listeners.
 func (l *loop) unpaused(ln *listener) bool {
 	if !ln.mu.TryLock() {
 		return false
@@ -159,14 +160,17 @@ func (l *loop) unpaused(ln *listener) bool {
 	return may
 }
 
-// orphan is a client whose frontend is not applied yet, because this process has just taken over.
+// orphan is an accepted client whose frontend is not applied yet, because this process has just
+// taken over from another.
 type orphan struct {
 	ln   *listener
 	fd   int
 	from netip.AddrPort
 }
 
-// admit serves a client, unless its frontend is missing.
+// admit checks and serves an accepted client. Without a frontend, or if the frontend already uses
+// its share of the descriptors, the client is reset. While this process is taking over, the client
+// of a missing frontend waits.
 func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 	defer l.containClient(ln.f, fd, from)
 	f, to := ln.route(fd)
@@ -202,7 +206,7 @@ func (l *loop) check(f *frontend, fd int, from, to netip.AddrPort) {
 	}
 }
 
-// adoptOrphans serves the clients whose frontends have been applied since they connected.
+// adoptOrphans calls admit again for the clients that waited for their frontends.
 func (l *loop) adoptOrphans() {
 	if len(l.orphans) == 0 {
 		return

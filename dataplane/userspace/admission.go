@@ -28,11 +28,11 @@ type admitter struct {
 	// swept is the time of the last removal. A full admitter removes sources at most once in
 	// sweepPause.
 	swept time.Time
-	// full records when a source had no limits because there were too many sources.
+	// full records the last time when a source had no limits because there were too many sources.
 	full shortage
 }
 
-// source is a network of clients.
+// source holds the counts of a client network.
 type source struct {
 	conns int
 	// credit is the number of connections that the source could open at the time in the field at.
@@ -95,7 +95,8 @@ func (n admission) end() {
 	}
 }
 
-// sourceLocked returns the source of a network. It returns nil if there are too many sources.
+// sourceLocked returns the entry of a client network in sources, and adds it if it is missing. It
+// returns nil if there are too many sources.
 func (a *admitter) sourceLocked(key netip.Addr, r balancer.Rate, now time.Time) *source {
 	if s := a.sources[key]; s != nil {
 		return s
@@ -147,8 +148,9 @@ type admitterKey struct {
 	is4     bool
 }
 
-// share returns the admitter for g, the new definition of f. It returns nil if g is nil or has no
-// limits. An admitter exists while a frontend uses it.
+// share returns the admitter for g, the new definition of f, and counts f as its user instead of as
+// a user of the former admitter. It returns nil if g is nil or has no limits. An admitter without
+// users is removed.
 func (s *admitters) share(f *frontend, g *balancer.Frontend) (next *admitter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

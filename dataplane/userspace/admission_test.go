@@ -9,15 +9,15 @@ import (
 	"vipd/balancer"
 )
 
-// TestAdmitterCounts opens and ends connections of two sources at chosen times. The limits must
-// accept and refuse the attempts as listed, and ended connections must not count.
+// TestAdmitterCounts opens and ends connections of two sources at given times. Each attempt must be
+// accepted or refused as listed, and ended connections must not count.
 func TestAdmitterCounts(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	neighbor := netip.MustParseAddr("192.0.2.77")
 	type attempt struct {
 		client netip.Addr
 		at     time.Duration
-		ends   int // the number of open connections that end before it, the oldest first
+		ends   int // the number of open connections that end before the attempt, the oldest first
 		want   bool
 	}
 	for _, c := range []struct {
@@ -60,8 +60,8 @@ func TestAdmitterCounts(t *testing.T) {
 	}
 }
 
-// TestAdmitterMemory opens connections from more sources than an admitter counts. Further sources
-// must have no limits, and sources without connections must be removed to make room.
+// TestAdmitterMemory opens connections from more sources than an admitter counts. The excess
+// sources must have no limits. Sources without connections must be removed to make room for others.
 func TestAdmitterMemory(t *testing.T) {
 	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
 	a, now := newAdmitter(admitterKey{}), time.Now()
@@ -88,7 +88,7 @@ func TestAdmitterMemory(t *testing.T) {
 	late := now.Add(time.Second)
 	for _, want := range []bool{true, false} {
 		if _, within := a.admit(sourceN(maxSources), l, late); within != want {
-			t.Errorf("a source in the place of another is within the limits = %t, want %t", within, want)
+			t.Errorf("connection of a source that replaced another: within the limits = %t, want %t", within, want)
 		}
 	}
 	if len(a.sources) != 1 {

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestMaxConnectionAge keeps connections busy beyond their maximum age. They must end with a reset,
-// at most 10 % early, even if the age is set while they are open.
+// TestMaxConnectionAge keeps connections busy until they end. They must be reset at their maximum
+// age or at most 10 % earlier, even if the age is set while they are open.
 func TestMaxConnectionAge(t *testing.T) {
 	const age = 2 * time.Second
 	s := serveAt(t, "127.0.0.1:0", named("a"))

@@ -45,7 +45,7 @@ func (d *Dataplane) configure(batch []dataplane.Change) (dataplane.KeyErrors, er
 		d.reads.start()
 		d.tasks.Go(d.janitor)
 	}
-	for _, c := range batch { // removals come first, so their ports are free when other frontends open them
+	for _, c := range batch { // first the removals, so that other frontends can open the freed ports
 		if c.New == nil {
 			d.removeLocked(c)
 			continue

@@ -8,15 +8,14 @@ import (
 	"vipd/balancer"
 )
 
-// backend is the state of a backend of a service's port. All VIPs of the service share it. It
-// survives changes of their definitions.
+// backend is the state of a backend of a service's port. All VIPs of the service share it, and it
+// survives changes to their definitions.
 type backend struct {
 	addr    netip.AddrPort
 	service balancer.Name
 	// to is the address in the form for dialing.
 	to dialAddress
-	// active is the number of connections and flows for which the backend was chosen and that have
-	// not ended.
+	// active is the number of open connections and flows for which the backend was chosen.
 	active atomic.Int64
 	// total is the number of connections and flows that the backend accepted, and failures the
 	// number of failed attempts to connect.
@@ -46,7 +45,7 @@ func (b *backend) take(bound int) bool {
 	}
 }
 
-// target returns the name of the backend in reports of dials.
+// target identifies the backend in reports of dial results.
 func (b *backend) target() balancer.Target {
 	return balancer.Target{Service: b.service, Addr: b.addr.Addr(), Port: b.addr.Port()}
 }
@@ -58,8 +57,8 @@ func (b *backend) full(bound int) bool { return bound > 0 && b.active.Load() >= 
 // resting reports whether the backend is at rest after a recent failure.
 func (b *backend) resting(now int64) bool { return now < b.restUntil.Load() }
 
-// awake reports whether the backend is not at rest. After a rest, it returns true for a single
-// caller, which then tries the backend.
+// awake reports whether the caller may try the backend. It may if the last attempt succeeded. After
+// a rest, awake returns true for a single caller, and starts another rest for all others.
 func (b *backend) awake(now int64, patience time.Duration) bool {
 	until := b.restUntil.Load()
 	if until == 0 {
@@ -68,12 +67,13 @@ func (b *backend) awake(now int64, patience time.Duration) bool {
 	return now >= until && b.restUntil.CompareAndSwap(until, now+int64(patience+Rest))
 }
 
-// failed starts a rest of the backend, and reports whether the last attempt before had succeeded.
+// failed starts a rest of the backend because an attempt has failed. It reports whether the attempt
+// before that had succeeded.
 func (b *backend) failed(now int64) bool {
 	return b.restUntil.Swap(now+int64(Rest)) == 0
 }
 
-// answered records that the backend accepts connections, and reports whether an earlier attempt had
+// answered records that an attempt has succeeded, and reports whether the attempt before it had
 // failed.
 func (b *backend) answered() bool {
 	return b.restUntil.Load() != 0 && b.restUntil.Swap(0) != 0

@@ -5,29 +5,29 @@ import (
 	"time"
 )
 
-// TestBackendRest makes a backend fail. It must rest, then a single client must try it, and an
-// answer must end the rest.
+// TestBackendRest makes a backend fail. It must rest, and then only a single caller may try it. A
+// successful attempt must end the rest.
 func TestBackendRest(t *testing.T) {
 	b := &backend{}
 	const start = int64(time.Hour)
 	patience := 3 * time.Second
 	if b.resting(start) || !b.awake(start, patience) {
-		t.Error("resting() of a backend without a failure = true")
+		t.Error("resting() of a backend without a failure = true, want false")
 	}
 	if !b.failed(start) || b.failed(start) {
 		t.Error("failed() = true, true; want only the first")
 	}
 	if !b.resting(start+1) || b.awake(start+1, patience) {
-		t.Error("resting() of a backend that has just failed = false")
+		t.Error("resting() of a backend that has just failed = false, want true")
 	}
 	after := start + int64(Rest)
 	if b.resting(after) || !b.awake(after, patience) {
-		t.Error("awake() after the rest = false")
+		t.Error("awake() after the rest = false, want true")
 	}
 	if !b.resting(after+int64(patience)) || b.awake(after+int64(patience), patience) {
-		t.Error("awake() = true for a second caller")
+		t.Error("awake() = true for a second caller, want false")
 	}
 	if !b.answered() || b.answered() || b.resting(after) {
-		t.Error("an answer does not end the rest, or is reported twice")
+		t.Error("answered() did not end the rest, or returned true twice")
 	}
 }

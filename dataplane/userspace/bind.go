@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// interception is a way of bringing connections to frontends. Calls of its methods must not
+// interception is a method of directing connections to frontends. Calls of its methods must not
 // overlap. The caller holds the dataplane's lock for open and forget, but not for the other
 // methods, which may be slow.
 type interception interface {
@@ -58,7 +58,7 @@ const maxBoundPorts = 1024
 func (bind) maxPorts() int { return maxBoundPorts }
 
 func (bind) open(f *frontend) error {
-	if f.conf.Load().Withdrawn { // another host has the VIP
+	if f.conf.Load().Withdrawn { // routing may lead the VIP's clients to another host
 		f.shut()
 		return nil
 	}
@@ -110,7 +110,7 @@ func (bind) close(context.Context) error               { return nil }
 func (bind) shared() []*listener                       { return nil }
 func (bind) inherit(map[balancer.Key]uint16)           {}
 
-// portOf returns 0. It is not needed, because each port has its own socket.
+// portOf returns 0, because each port has its own socket, which already identifies the port.
 func (bind) portOf(*frontend, netip.AddrPort, netip.AddrPort) uint16 { return 0 }
 
 func (bind) stop(_ context.Context, frontends []*frontend) error {
@@ -124,7 +124,7 @@ func (bind) stop(_ context.Context, frontends []*frontend) error {
 }
 
 // refuse keeps the port at the VIP closed until letGo is called, as if no backend were active. If
-// the port can't stay silent, clients are refused.
+// the port should be silent but can't be, clients are refused.
 func (f *frontend) refuse() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -56,8 +56,8 @@ func blackhole(t testing.TB) netip.AddrPort {
 	}
 }
 
-// TestUnresponsiveBackendDelaysFew connects clients while one backend never answers. It must delay
-// only few connections.
+// TestUnresponsiveBackendDelaysFew connects clients while one backend never answers. That backend
+// must delay only a few connections.
 func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 	hole := blackhole(t)
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -79,12 +79,12 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// At first, all requests may reach this backend together, and later one request after each rest
-	// and timeout. If the machine was paused, the other backends may also rest because they were
-	// late, and all requests may reach this one again.
+	// At first, all requests may reach the unresponsive backend at the same time, and later one
+	// request after each rest and timeout. If the machine was paused, the other backends may rest
+	// because their answers were late, and all requests may reach the unresponsive backend again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
-		t.Errorf("requests at it = %d in %s, want 1 to %d", n, took, most)
+		t.Errorf("requests to the unresponsive backend = %d in %s, want 1 to %d", n, took, most)
 	}
 }
 
@@ -100,14 +100,14 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	c := mustConnect(t, f.AddrPort())
 	connecting := func() error {
 		if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "connecting" || list[0].Backend != hole {
-			return fmt.Errorf("connections = %v, want one that is connecting", list)
+			return fmt.Errorf("connections = %v, want one in the state connecting", list)
 		}
 		return nil
 	}
 	eventually(t, "the dial", connecting)
 	d.apply(with(f, func(g *balancer.Frontend) { *g = *frontendAt("127.77.4.2:9000", a.addr) }))
 	if name := c.mustAsk(t); name != "a" {
-		t.Errorf("answer from %s, want a: the dial of a removed backend is abandoned", name)
+		t.Errorf("answer from %s, want a, because the dial of the removed backend must be abandoned", name)
 	}
 	c.Close()
 	d.apply(f)
@@ -139,7 +139,7 @@ func TestSourceRanges(t *testing.T) {
 	d := start(t, Options{})
 	cases := []struct {
 		sources string
-		in      bool // whether the sources include the remote client
+		in      bool // whether source_ranges include the remote client
 	}{
 		{"", true},
 		{"10.9.0.2/32 fd00:9::2/128", true},
@@ -147,7 +147,7 @@ func TestSourceRanges(t *testing.T) {
 		{"0.0.0.0/0 ::/0", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 10.8.0.0/15 fd00:8::/31", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 fd00:9:0:0:1::/80", false},
-		{"10.9.0.2/32", false}, // no prefix for IPv6
+		{"10.9.0.2/32", false}, // no IPv6 prefix, so IPv6 clients are not included
 	}
 	for _, c := range cases {
 		for _, key := range []string{"10.96.0.1:80/tcp", "10.96.0.1:80/udp", "[fd00:96::1]:80/tcp", "[fd00:96::1]:80/udp"} {
@@ -199,7 +199,7 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 }
 
 // TestExplainsWhyItCannotListen applies a frontend whose port another program uses. The error must
-// explain how to find the program, and other frontends must be served.
+// say how to find that program, and other frontends must be served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -229,9 +229,9 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// At the budget, no client may be lost: clients beyond it must wait in the kernel's queue. If
-	// the system runs out of descriptors before the budget does, clients that were just accepted
-	// may be lost after their connect timeout.
+	// When the budget is used up, no client may be lost: further clients must wait in the kernel's
+	// queue. If the system runs out of descriptors first, clients that were just accepted may be
+	// lost after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -249,7 +249,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			vip := netip.MustParseAddrPort("127.77.4.6:9000")
 			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
 			var held []*client
-			for range 150 { // far more than 64 descriptors allow: the others must wait in the queue
+			for range 150 { // far more than 64 descriptors can serve, so the others must wait in the queue
 				held = append(held, mustConnect(t, vip))
 			}
 			var answered atomic.Int64
@@ -288,18 +288,18 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.maxDescriptors = 1000 // the budget has room, but the system refuses
+		o.maxDescriptors = 1000 // the budget still has room when the system refuses descriptors
 	}
 	d := start(t, o)
 	f := frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend))
 	if how == "emfile" {
-		f.ConnectTimeout = time.Second // the time until accepted clients are lost
+		f.ConnectTimeout = time.Second // accepted clients are reset after this time
 	}
 	d.apply(f)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// queued returns the number of connections in the kernel's queue of a listener.
+// queued returns the number of connections that wait in the kernel's queue of a listener.
 func queued(t *testing.T, ln *listener) uint32 {
 	t.Helper()
 	info, err := unix.GetsockoptTCPInfo(ln.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -309,8 +309,8 @@ func queued(t *testing.T, ln *listener) uint32 {
 	return info.Unacked
 }
 
-// TestManyListenersKeepTheBudget fills the budget while many listeners wait for clients. The
-// listeners must use no descriptors beyond the budget.
+// TestManyListenersKeepTheBudget uses up the budget while many listeners wait for clients. The
+// number of used descriptors must not exceed the budget.
 func TestManyListenersKeepTheBudget(t *testing.T) {
 	const listeners = 60
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -369,7 +369,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 }
 
-// shortly returns a context that ends soon.
+// shortly returns a context that ends after a short time.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	t.Cleanup(cancel)

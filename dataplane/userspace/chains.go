@@ -10,7 +10,7 @@ import (
 	"vipd/balancer"
 )
 
-// errLoop is the reason why a backend gets no connections that would return to their frontend.
+// errLoop means that connections to a backend would return to their frontend.
 var errLoop = errors.New("its address belongs to a service that leads back to this service: connections would loop")
 
 // chains holds the wanted frontends by key. A backend may itself be a frontend, so connections to
@@ -65,8 +65,8 @@ func (c *chains) atLocked(k balancer.Key) *frontend {
 	return nil
 }
 
-// leadBack reports whether a connection from the frontend own to the backend at the address in to
-// may return to that frontend. Most backends are not frontends, so one lookup usually suffices.
+// leadBack reports whether a connection that the frontend own opens to the backend at to may return
+// to own. Most backends are not frontends, so a single lookup usually suffices.
 func (c *chains) leadBack(own balancer.Key, to netip.AddrPort) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestLoopsTakeNoConnections applies services that lead to themselves and to each other, so a
-// connection would use up all descriptors. They must refuse their clients, and a chain that ends at
-// a server must work.
+// TestLoopsTakeNoConnections applies services that lead to themselves or to each other, so a single
+// connection would use up all descriptors. These services must reset their clients. A service that
+// leads through another service to a server must work.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxDescriptors: 200})
@@ -50,15 +50,15 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		}
 		return nil
 	})
-	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // the loop has an end now
+	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // now the loop is broken, because this service leads to a server
 	eventually(t, "the chain", func() error {
 		_, err := askOnce(one.AddrPort(), "")
 		return err
 	})
 }
 
-// TestChainsLaw applies random changes, and compares leadBack with a walk over all paths after each
-// step.
+// TestChainsLaw builds random sets of frontends, and removes a frontend from some. In each set,
+// leadBack must agree with a search of all paths.
 func TestChainsLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -84,7 +84,7 @@ func TestChainsLaw(t *testing.T) {
 			}
 			c.add(f)
 		}
-		if gone := r.IntN(2 * n); gone < n { // its own outgoing port is free again
+		if gone := r.IntN(2 * n); gone < n { // removes this frontend again
 			c.remove(c.frontends[keyAt(at(gone), balancer.TCP)])
 			for i := range n {
 				to[gone][i], to[i][gone] = false, false
@@ -109,8 +109,8 @@ func TestChainsLaw(t *testing.T) {
 	}
 }
 
-// TestSlowClientsOfOneServiceLeaveRoomForOthers connects many clients of a service that stay
-// connected. They must use no more descriptors than their service's share.
+// TestSlowClientsOfOneServiceLeaveRoomForOthers keeps many clients connected to one service. They
+// must use no more descriptors than the service's share, so another service can serve its client.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})

@@ -30,8 +30,8 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	})
 }
 
-// TestLosesNothingWhileABackendComesAndGoes stops and starts a backend under load. Only requests
-// that this backend had accepted may fail.
+// TestLosesNothingWhileABackendComesAndGoes repeatedly stops and starts a backend under load. Only
+// requests that this backend had accepted may fail.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -80,17 +80,17 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	wg.Wait()
 	close(done)
 	meddling.Wait()
-	// Before it was stopped, the flaky backend had accepted the failed requests.
+	// The flaky backend must have accepted every failed request before it was stopped.
 	for _, b := range d.Counters()[0].Backends {
 		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
-			t.Errorf("failed requests = %d, want at most the unanswered ones of the dead backend; it had accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
+			t.Errorf("failed requests = %d, want at most the number that the stopped backend did not answer; it accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
 		}
 	}
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
-// meddle changes everything in f that can change without removing its first backend, until ctx
-// ends.
+// meddle repeatedly changes the scheduler, affinity, sources and backend states of f until ctx
+// ends. It keeps the first backend, and adds the backend other.
 func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
@@ -178,8 +178,8 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfLostBackendsAreCut gives a backend each state in turn, and then removes it. Only
-// an expired backend, or one that is no longer defined, may lose its connections.
+// TestConnectionsOfLostBackendsAreCut gives a backend each state in turn, and then removes it. The
+// backend may lose its connections only when its time has expired, or when it is no longer defined.
 func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -209,7 +209,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		}
 	}
 	until := time.Now().Add(300 * time.Millisecond)
-	d.apply(with(f, func(f *balancer.Frontend) { // the time of backend a ends soon
+	d.apply(with(f, func(f *balancer.Frontend) { // backend a expires soon
 		for i := range f.Backends {
 			if f.Backends[i].Addr == a.addr {
 				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, until
@@ -259,14 +259,15 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if len(d.frontends) > 0 || len(d.timed) > 0 {
-			return fmt.Errorf("it still exists")
+			return fmt.Errorf("the removed frontend still exists, want it gone")
 		}
 		return nil
 	})
 }
 
-// TestIdleTimeout ends connections without traffic. Other connections must continue. If the machine
-// is paused for too long, they also become idle, and the test tries again with twice the timeout.
+// TestIdleTimeout opens idle and busy connections. Only idle connections must end. If the machine
+// is paused for too long, busy connections also become idle, and the test tries again with twice
+// the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -274,7 +275,7 @@ func TestIdleTimeout(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if gap < timeout/2 { // only the relay may have stood still, but not three times in a row
+		if gap < timeout/2 { // the pause was too short to explain the failure, but that must not happen three times in a row
 			if unseen++; unseen == 3 {
 				t.Fatal(err)
 			}
@@ -283,8 +284,8 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles runs idle and busy connections, and returns an error if a wrong one ends. It also returns
-// the longest pause of the busy connections.
+// idles runs idle and busy connections. It returns an error if an idle connection stays or a busy
+// one ends. gap is the longest pause of the busy connections.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
@@ -331,9 +332,9 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	return max(gap, <-dropped), err
 }
 
-// TestSlowReadersAreNotIdle fills the socket buffers of a client that reads slowly and of one that
-// does not read. Slow reading must count as traffic. If the machine is paused, the test tries again
-// like TestIdleTimeout.
+// TestSlowReadersAreNotIdle fills the socket buffers of a client that reads slowly, and of a client
+// that does not read. Slow reading must count as traffic. If the machine is paused, the test tries
+// again like TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -350,8 +351,8 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly connects a client that reads slowly and a client that never reads. The second must be
-// reset. It returns the longest pause of the first client, and the error of its reads.
+// readsSlowly connects a client that reads slowly, and a client that never reads, which must be
+// reset. It returns the longest pause of the first client, and the error of that client's reads.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

@@ -46,8 +46,8 @@ func (f *frontend) chooseLocked(client netip.AddrPort, tried []*backend) (*backe
 	return b, c, err
 }
 
-// mayKnow reports whether a client may stay with the endpoint that affinity remembers. The backend
-// must be active, and must not be among those that were just tried for this connection.
+// mayKnow reports whether a client may stay on the endpoint that affinity remembers. Its backend
+// must be active, and must not have been tried for this connection.
 func (c *config) mayKnow(endpoint netip.AddrPort, tried []*backend) bool {
 	i := c.AffinityBackend(endpoint)
 	return i >= 0 && c.Backends[i].State == balancer.Active && !slices.Contains(tried, c.backends[i])
@@ -90,8 +90,9 @@ func (c *config) standby(now int64, tried []*backend) *backend {
 	return c.idlest(balancer.Ejected, failed)
 }
 
-// idlest chooses the backend with the fewest connections among those in a state, and counts the
-// connection. It returns nil if all of them have failed or are full.
+// idlest chooses the backend with the fewest connections among the backends in the given state, and
+// counts the connection. It skips backends that are full, or for which failed returns true, and
+// returns nil if none is left.
 func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool) *backend {
 	var best *backend
 	bound := 0
@@ -109,8 +110,8 @@ func (c *config) idlest(state balancer.BackendState, failed func(*backend) bool)
 	return best
 }
 
-// choose asks the scheduler for a backend. It repeats the choice if the backend became full in the
-// meantime.
+// choose chooses a backend with the scheduler, then in the order that chooseLocked describes. It
+// counts the connection. If the backend has become full since the choice, it chooses again.
 func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backend, error) {
 	now := d.now()
 	rest := true
@@ -140,6 +141,6 @@ func (c *config) choose(d *Dataplane, flow pick.Flow, tried []*backend) (*backen
 		if !rest || b.awake(now, c.ConnectTimeout) {
 			return b, nil
 		}
-		b.release() // another goroutine has just started to try it, so it is at rest again
+		b.release() // another goroutine has just started to try it, and it rests for all others
 	}
 }

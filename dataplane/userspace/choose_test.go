@@ -60,7 +60,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 }
 
 // TestMaxConnectionsIsNeverExceeded connects more clients at the same time than max_connections
-// allows, through two VIPs. The number of served connections must not exceed the limit.
+// permits, through two VIPs. The number of served connections must not exceed the limit.
 func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	var now, most atomic.Int64
 	handle := func(c net.Conn) {
@@ -102,8 +102,9 @@ func TestMaxConnectionsIsNeverExceeded(t *testing.T) {
 	eventually(t, "room again", func() error { _, err := askOnce(f.AddrPort(), ""); return err })
 }
 
-// TestLeastConnectionsIsExact connects clients concurrently with the lc scheduler. The backends
-// must have equal numbers of connections, and a backend with fewer must get the next connection.
+// TestLeastConnectionsIsExact connects clients concurrently with the lc scheduler. Both backends
+// must get the same number of connections. After some end, the backend with fewer connections must
+// get the next one.
 func TestLeastConnectionsIsExact(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -138,7 +139,7 @@ func TestLeastConnectionsIsExact(t *testing.T) {
 	eventually(t, "the end of a's", func() error {
 		for _, n := range d.Counters()[0].Backends {
 			if n.Backend == a.addr && n.Active != 0 {
-				return fmt.Errorf("active connections = %d", n.Active)
+				return fmt.Errorf("active connections = %d, want the sum of all held ones", n.Active)
 			}
 		}
 		return nil

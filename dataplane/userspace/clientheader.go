@@ -69,8 +69,8 @@ func namedClient(text []byte, sender netip.AddrPort) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), nil
 }
 
-// introduceLocked sets the connection's client to the one that a complete header names. The sender
-// must still be trusted, because the configuration may have changed since the accept.
+// introduceLocked makes the client that a complete header names the client of the connection. The
+// sender must still be trusted, because the configuration may have changed since the accept.
 func (c *conn) introduceLocked(text []byte) error {
 	conf := c.f.conf.Load()
 	if !conf.AcceptProxyProtocol || !conf.Allows(c.from.Addr()) {
@@ -87,8 +87,7 @@ func (c *conn) introduceLocked(text []byte) error {
 	return nil
 }
 
-// reportHeader warns about a client without a valid header, unless the client sent nothing: such
-// connections are usually port checks.
+// reportHeader logs a warning if err means that a client sent no valid header.
 func (c *conn) reportHeader(err error) {
 	if errors.Is(err, errNoHeader) {
 		c.f.d.seldom("refusing a client: accept_proxy_protocol needs a PROXY header at the start of the connection", "frontend", c.f.key, "client", c.from, "err", err)

@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reports answers each line with the client and the VIP that the PROXY header of the connection
-// names.
+// reports is a backend's handler. It answers each line with the client and the VIP that the
+// connection's PROXY header names.
 func reports(c net.Conn) {
 	in := bufio.NewReader(c)
 	h, err := proxyproto.Read(in)
@@ -33,7 +33,7 @@ func reports(c net.Conn) {
 	}
 }
 
-// introduced returns a frontend that accepts PROXY headers from loopback addresses.
+// introduced returns a frontend that requires PROXY headers, and trusts loopback addresses.
 func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	f := frontendAt(key, backends...)
 	f.AcceptProxyProtocol = true
@@ -122,8 +122,9 @@ func TestHeaderWithoutClient(t *testing.T) {
 	}
 }
 
-// TestRefusedHeaders connects without a valid header, with a client outside source_ranges, and from
-// a network that is not trusted. Each connection must be reset, and none may reach the endpoint.
+// TestRefusedHeaders opens connections without a valid header, with a header that names a client
+// outside source_ranges, and from a network that is not trusted. Each connection must be reset, and
+// none may reach the endpoint.
 func TestRefusedHeaders(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -174,8 +175,8 @@ func TestRefusedHeaders(t *testing.T) {
 	}
 }
 
-// TestTrustEndsBeforeHeader ends the trust in a sender before its header is complete. The
-// connection must be reset, and the endpoint must see none.
+// TestTrustEndsBeforeHeader stops trusting a sender before its header is complete. The connection
+// must be reset, and must not reach the endpoint.
 func TestTrustEndsBeforeHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -230,8 +231,8 @@ func TestLongestHeader(t *testing.T) {
 	}
 }
 
-// TestSlowHeader sends only the start of a header. The connection must end soon after headerTime,
-// and the removal of the frontend must not wait for the rest of the header.
+// TestSlowHeader sends only the start of a header. The connection must be reset soon after
+// headerTime. Close must not wait for the rest of another connection's header.
 func TestSlowHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -245,7 +246,7 @@ func TestSlowHeader(t *testing.T) {
 	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for the rest of the header
 }
 
-// TestHeadersLimitAndKeepClients gives a service affinity and limits. Both must apply to the
+// TestHeadersLimitAndKeepClients gives a service affinity and client limits. Both must apply to the
 // clients that headers name, in both families.
 func TestHeadersLimitAndKeepClients(t *testing.T) {
 	d := start(t, Options{})

@@ -38,8 +38,9 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 	return closed
 }
 
-// TestClientsNeverReachProgramsOfTheHost starts a program of the host at the frontends' port.
-// Clients must never reach it, in any state of the frontends.
+// TestClientsNeverReachProgramsOfTheHost starts a program on the host that listens at the
+// frontends' port. Clients of the VIPs must never reach the program, whatever state the frontends
+// have.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -95,8 +96,8 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	}
 }
 
-// TestClosedPortsAreHeld closes and opens a frontend. No other program may be able to listen at its
-// port.
+// TestClosedPortsAreHeld closes a frontend's port and opens it again. Another program must never be
+// able to bind the port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -131,7 +132,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 		if f.Proto == balancer.TCP {
 			c := mustConnect(t, f.AddrPort())
 			c.mustAsk(t)
-			d.apply(closed) // must close despite an established connection
+			d.apply(closed) // the port must close despite an established connection
 			wantHeld("closed again")
 			if _, err := connect(f.AddrPort(), ""); err == nil {
 				t.Error("a closed port accepts a connection")
@@ -151,8 +152,9 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
-// TestPortsAreHeldWhileConnectionsDrain closes a dataplane with a connection. The connection must
-// last until the end of the drain, new clients must be refused, and the ports must stay occupied.
+// TestPortsAreHeldWhileConnectionsDrain closes a dataplane that has an open connection. Until the
+// drain ends, the connection must continue, new clients must be refused, and no other program may
+// bind the ports.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -168,10 +170,10 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	eventually(t, "the closed port", func() error {
 		if x, err := connect(f.AddrPort(), ""); err == nil {
 			x.Close()
-			return fmt.Errorf("it still connects")
+			return fmt.Errorf("a new client can connect, want it refused")
 		}
 		if _, err := askUDPFor(udpClient(t, u.AddrPort()), "x", silence); err == nil {
-			return fmt.Errorf("it still answers")
+			return fmt.Errorf("the UDP port still answers, want no answer")
 		}
 		return nil
 	})
@@ -231,8 +233,7 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	}
 }
 
-// TestLookingCostsLittle applies 2,000 redirects in one batch. A check whether they are intact may
-// take at most 10 ms.
+// TestLookingCostsLittle applies 2,000 redirects in one batch. Intact may take at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -277,8 +278,8 @@ func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	return s.redirector.Set(ctx, ports)
 }
 
-// TestCountersDoNotWaitForTables reads counters while a change of redirects hangs. Counters must
-// return.
+// TestCountersDoNotWaitForTables reads counters while a change to redirects hangs. Counters must
+// return without waiting for the change.
 func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -306,15 +307,15 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains makes a dataplane yield to another mode. Another userspace dataplane
-// then replaces that mode before the connections of the first have ended. The state of the first
-// must not affect the other.
+// TestComesBackWhileItDrains makes a userspace dataplane yield to another mode. A second userspace
+// dataplane then replaces that mode before the connections of the first have ended. The first
+// dataplane's state must not affect the second.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	all := w.frontendsAt(t, 80)
-	// Like the other mode's rules, this rule keeps conntrack's hooks active, and so the redirects
-	// of established connections.
+	// This rule replaces the rules of the other mode: it keeps conntrack's hooks active, so
+	// established connections stay redirected.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)
 	first.apply(all...)

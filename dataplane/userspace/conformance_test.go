@@ -52,9 +52,9 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// shownByBind returns the cases that run with redirects only in soak runs. These cases test how
-// accepted connections are handled, regardless of how they arrived. They also damage parts of the
-// guard that do not affect redirects.
+// shownByBind returns the cases that run with redirects only in soak runs. Some test how accepted
+// connections are handled, regardless of how they arrived. Others damage parts of the guard that do
+// not affect redirects.
 func shownByBind() map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {

@@ -22,7 +22,7 @@ type conn struct {
 	from       netip.AddrPort // the client's address, from its PROXY header if the frontend reads them
 	entered    bool           // counted by enterLocked
 	backend    *backend       // the chosen backend, or nil before the choice
-	retries    int            // the number of backends that were tried before it
+	retries    int            // the number of backends that were tried before this one
 	served     bool           // the backend has accepted the connection
 	cut        bool           // the connection must be reset
 	left       bool           // it has ended, and is no longer among the frontend's connections
@@ -42,12 +42,12 @@ var (
 	errCut = errors.New("the connection was cut")
 	// errHanded means that another process continues the connection.
 	errHanded = errors.New("the connection was handed over")
-	// errLost means that a client or backend has reset the connection.
+	// errLost means that the client or the backend has reset the connection.
 	errLost = errors.New("a side of the connection is lost")
 )
 
-// lastWords is the maximum time in which the other side receives the data that a side sent before
-// its reset.
+// lastWords limits the time after a reset by one side in which the other side may still receive the
+// data that was sent before the reset.
 const lastWords = 5 * time.Second
 
 // joinLocked adds c to the connections. It returns false if the frontend was removed or is closing.
@@ -61,8 +61,9 @@ func (f *frontend) joinLocked(c *conn) bool {
 	return true
 }
 
-// enterLocked counts the connection c after its client is known, and adds it to the connections. It
-// returns false if the frontend was removed or is closing, or if c exceeds a limit.
+// enterLocked counts the connection c for the client limits, and adds it to the connections. It is
+// called when the client is known. It returns false if the frontend was removed or is closing, or
+// if c exceeds a limit.
 func (f *frontend) enterLocked(c *conn) bool {
 	if f.removed || f.ended {
 		return false
@@ -127,8 +128,8 @@ func (c *conn) timeLeft(maximum time.Duration, now time.Time) time.Duration {
 	return c.since.Sub(now) + maximum - maximum/(10*steps)*time.Duration(early)
 }
 
-// chooseLocked chooses the next backend, and records it. So the dial is abandoned if the backend is
-// removed.
+// chooseLocked chooses the next backend, and records it in c, so that the dial is abandoned if the
+// backend is removed.
 func (c *conn) chooseLocked(tried []*backend) (*backend, *config, error) {
 	c.backend = nil
 	if c.cut {

@@ -37,8 +37,8 @@ func (f *frontend) concerns(q *dataplane.ConnectionQuery) bool {
 	return k == balancer.Key{} || k.Addr == f.key.Addr && k.Proto == f.key.Proto && k.Port.Overlaps(f.key.Port)
 }
 
-// begun returns a function for each connection and flow of f. The function returns the current
-// state, and reports whether the connection has not ended.
+// begun returns a function for each connection and flow that f has now. The function returns the
+// state of the connection or flow, and reports whether it is still open.
 func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *frontend) begun() []func() (dataplane.Connection, bool) {
 	return all
 }
 
-// describe returns the state of a connection. live reports whether it has not ended.
+// describe returns the state of a connection. live reports whether the connection is still open.
 func (c *conn) describe() (entry dataplane.Connection, live bool) {
 	c.f.mu.Lock()
 	defer c.f.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *conn) describeLocked() dataplane.Connection {
 	return entry
 }
 
-// describe returns the state of a flow. live reports whether it has not ended.
+// describe returns the state of a flow. live reports whether the flow is still open.
 func (f *frontend) describe(x *flow) (entry dataplane.Connection, live bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

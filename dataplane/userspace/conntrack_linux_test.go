@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStaleFlowsAreRetried makes the removal of conntrack flows fail. Apply must fail, and the next
-// Apply must succeed.
+// TestStaleFlowsAreRetried makes the removal of conntrack flows fail, so Apply must fail. The next
+// Apply must remove the flows.
 func TestStaleFlowsAreRetried(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -42,8 +42,9 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
 }
 
-// TestYieldForgetsResetConnections resets a client's connection, and yields. The client must reach
-// the next dataplane immediately, although conntrack would remember the redirect for ten seconds.
+// TestYieldForgetsResetConnections resets a client's connection, and then yields. A new connection
+// from the same client port must reach the next dataplane immediately, although conntrack would
+// keep the redirected connection for ten seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

@@ -12,7 +12,7 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// counter holds the counters of a service's port, for all its frontends. It is kept for
+// counter holds the counters of a service's port, summed over all its frontends. It is kept for
 // [counters.Retention] after the last frontend is removed, like the counts of a removed backend. So
 // totals do not decrease if a frontend or backend is removed and restored.
 type counter struct {
@@ -83,7 +83,7 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 // countTime limits the counting of connections of another mode, which conntrack forwards.
 const countTime = 10 * time.Second
 
-// passed returns the counts of the connections that this process served.
+// passed returns the counts of the connections that went through this process.
 func (d *Dataplane) passed() []dataplane.FrontendCount {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 // TestTallyForgets removes a backend, and then its service. Their counts must be kept for
-// counters.Retention after their last use, and then be forgotten.
+// counters.Retention after their last use, and must then be removed.
 func TestTallyForgets(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

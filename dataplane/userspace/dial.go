@@ -12,7 +12,8 @@ import (
 	"vipd/balancer/lib/sockerr"
 )
 
-// judge records a failed attempt to connect to b. If err is nil, the backend is not at fault.
+// judge decides from err who is at fault for a failed attempt to connect to b. It records and
+// reports a failure of the backend, or a shortage on this host. If err is nil, it does nothing.
 func (f *frontend) judge(b *backend, err error) {
 	switch {
 	case err == nil, errors.Is(err, context.Canceled):
@@ -41,8 +42,8 @@ func (f *frontend) judge(b *backend, err error) {
 	}
 }
 
-// lacks returns a description of the exhausted resource that makes clients wait, with advice. It
-// returns "" if there is none.
+// lacks describes the shortages of descriptors and local ports that affect clients, with advice. It
+// returns "" if there are none.
 func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {

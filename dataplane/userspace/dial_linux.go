@@ -41,7 +41,7 @@ func (c *conn) interruptLocked() {
 	}
 }
 
-// retimeLocked makes the loop use the current timeouts.
+// retimeLocked makes the loop use the timeouts of the new definition.
 func (c *conn) retimeLocked() { c.interruptLocked() }
 
 // proceed continues a connection whose next step needs the frontend's lock. If another goroutine
@@ -234,27 +234,28 @@ func (l *loop) failed(c *conn, err error) {
 	l.busy, l.hurry = append(l.busy, c), true
 }
 
-// abandon ends the current dial.
+// abandon ends the current dial, closes its socket, and releases the backend.
 func (l *loop) abandon(c *conn) {
 	if c.phase != dialing && c.phase != settling {
 		return
 	}
 	l.wheel.stop(&c.timer)
 	s := &c.sides[serverSide]
-	if s.watched { // a process that is just being started may have a copy, whose events look like the next dial's
+	if s.watched { // a child process that is being started may have a copy of the socket, whose events would look like the next dial's
 		l.poller.remove(s.fd)
 	}
 	l.closeSide(s, false)
 	c.dial.backend.release()
 }
 
-// leave removes a connection whose sockets are closed. The caller has locked the frontend.
+// leave removes a connection whose sockets are closed from its frontend, which it unlocks. The
+// caller has locked the frontend.
 func (l *loop) leave(c *conn) {
 	defer l.finish(c) // even if left panics
 	l.left(c)
 }
 
-// finish removes a connection from the counts of the dataplane.
+// finish marks a connection as gone, and returns its descriptors to the budget.
 func (l *loop) finish(c *conn) {
 	c.phase = gone
 	c.f.descriptors.Add(-2)

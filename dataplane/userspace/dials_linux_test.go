@@ -17,7 +17,7 @@ func TestDialTimeoutIsReported(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	awaitReport(t, reports, hole, os.ErrDeadlineExceeded, func() {
-		_, _ = askOnce(f.AddrPort(), "") // without an answer within the timeout
+		_, _ = askOnce(f.AddrPort(), "") // fails, because no backend answers within the timeout
 	})
 }
 
@@ -29,7 +29,7 @@ func TestRedirectedDialsAreReported(t *testing.T) {
 	reports := collectReports(d)
 	all := w.frontendsAt(t, 80)
 	d.apply(all...)
-	for _, f := range all[:3:3] { // the fourth has the same backend address as the third
+	for _, f := range all[:3:3] { // without the fourth, which has the same backend address as the third
 		at := f.Backends[0].Addr
 		awaitReport(t, reports, at, syscall.ECONNREFUSED, func() { _ = tryFor(t, w.remote, f.Key, silence) })
 	}

@@ -37,15 +37,15 @@ func (d *dials) of(at netip.AddrPort) []error {
 	return d.outcomes[at]
 }
 
-// collectReports returns a collection of all reports of a dataplane.
+// collectReports makes a dataplane report its dials to the returned collection.
 func collectReports(d *rig) *dials {
 	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
 	d.ReportDials(reports.report)
 	return reports
 }
 
-// awaitReport sends requests until the last report about a backend is the error want. If want is
-// nil, the report must be a success.
+// awaitReport calls ask until the last report about a backend is the error want, or a success if
+// want is nil.
 func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
@@ -58,9 +58,8 @@ func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, as
 	})
 }
 
-// TestDialsAreReported makes a backend refuse connections and recover. Each failure must be
-// reported with its cause, and then the first success. Backends that never failed must not be
-// reported.
+// TestDialsAreReported makes a backend refuse connections and then recover. Each failure and the
+// first success after a failure must be reported. Backends that never failed must not be reported.
 func TestDialsAreReported(t *testing.T) {
 	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
 	bad.stop()
@@ -88,8 +87,8 @@ func TestDialsAreReported(t *testing.T) {
 	}
 }
 
-// TestMissedEndsAreCounted uses a follower that is too slow. It must receive the number of ends
-// that it missed.
+// TestMissedEndsAreCounted uses a follower that is too slow. The follower must receive the number
+// of ends that it missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})
@@ -116,7 +115,7 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	for range ends {
 		d.followers.tell(news{})
 	}
-	for range begins { // all are missed, but must not be counted as ends
+	for range begins { // the follower misses all of these, but they are not ends
 		d.followers.tell(news{began: true})
 	}
 	cancel()
@@ -127,7 +126,8 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	}
 }
 
-// TestEjectedIsTheLastResort ejects a backend. It must get no connections until all others refuse.
+// TestEjectedIsTheLastResort ejects a backend. It must get no connections until all other backends
+// refuse theirs.
 func TestEjectedIsTheLastResort(t *testing.T) {
 	other, backup, ejected := serveAt(t, "127.0.0.1:0", named("other")), serveAt(t, "127.0.0.1:0", named("backup")), serveAt(t, "127.0.0.1:0", named("ejected"))
 	d := start(t, Options{})
@@ -158,8 +158,8 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	wantAll("ejected")
 }
 
-// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. It must
-// get its share again when datagrams are no longer refused.
+// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. When it no
+// longer refuses datagrams, a success must be reported.
 func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()

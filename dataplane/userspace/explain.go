@@ -41,7 +41,7 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	return e, nil
 }
 
-// choiceOf describes how a scheduler chooses.
+// choiceOf returns a text that describes how a scheduler chooses.
 func choiceOf(s balancer.Scheduler) string {
 	switch s {
 	case balancer.RoundRobin:
@@ -58,7 +58,8 @@ func choiceOf(s balancer.Scheduler) string {
 	return "in turn, by weight"
 }
 
-// sockets returns the sockets at which connections to f arrive.
+// sockets describes the socket at which connections to f arrive, and counts the connections and
+// flows of f.
 func (f *frontend) sockets() (all []dataplane.Object) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -54,12 +54,13 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 				t.Errorf("error at the end = %v, want %v", err, want)
 			}
 		case <-time.After(wait.Bound(time.Second)):
-			t.Errorf("the flow does not end, want %v", want)
+			t.Errorf("the flow has not ended, want an end with %v", want)
 		}
 	}
 }
 
-// slowClient sets up a client with a very slow link, to which its backend sends continuously.
+// slowClient sets up a client with a very slow link, and a backend that continuously sends answers
+// to this client.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
@@ -81,7 +82,8 @@ func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPCon
 	return d, f, b, flood(t, b, flowFrom(t, b, c))
 }
 
-// flowFrom starts a client's flow, and returns the address to which its backend sends answers.
+// flowFrom starts a flow of a client, and returns the address to which the backend sends its
+// answers.
 func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
 	t.Helper()
 	_, _ = client.Write([]byte("go"))
@@ -92,8 +94,8 @@ func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPor
 	return from
 }
 
-// TestNothingWaitsForSlowClients uses a small send buffer and a slow client. The client must not
-// block the removal of its frontend.
+// TestNothingWaitsForSlowClients uses a small send buffer and a slow client. Removing the client's
+// frontend must not block.
 func TestNothingWaitsForSlowClients(t *testing.T) {
 	d, f, _, sent := slowClient(t)
 	if err := d.frontends[f.Key].ports[0].packets.SetWriteBuffer(100 << 10); err != nil {
@@ -107,12 +109,12 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	select {
 	case <-removed:
 	case <-time.After(wait.Bound(time.Second)):
-		t.Fatal("the removal of the frontend does not end")
+		t.Fatal("removing the frontend blocks, want it to end")
 	}
 }
 
-// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client. The fast client must
-// receive its answers.
+// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client of the same frontend. The
+// fast client must receive its answers although the slow client's answers wait for its link.
 func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	d, f, b, _ := slowClient(t)
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
@@ -145,8 +147,8 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	return sent
 }
 
-// TestNoClientWaitsForSlowBackends uses a backend with a very slow link. Clients of the other
-// backend must be served.
+// TestNoClientWaitsForSlowBackends uses two backends, one of which has a very slow link. Clients of
+// the other backend must be served.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)

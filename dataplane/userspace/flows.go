@@ -31,7 +31,7 @@ type flow struct {
 	// The frontend's mu guards the fields below.
 	prev, next *flow
 	backend    *backend
-	placed     int64 // the value of last when the flow was put at its place in the ring
+	placed     int64 // the value of last when the flow got its current place in the ring
 	ended      bool
 	admission  admission
 }
@@ -103,8 +103,8 @@ func (t *flowTable) oldest() *flow {
 	return t.ring.next
 }
 
-// flowBudget limits the flows of all frontends. The frontends with flows form a heap by their
-// number of flows.
+// flowBudget limits the total number of flows of all frontends. The frontends with flows form a
+// heap, ordered by their number of flows.
 type flowBudget struct {
 	limit int
 
@@ -113,7 +113,7 @@ type flowBudget struct {
 	holders []*frontend
 }
 
-// flowShare is a frontend's part of the budget.
+// flowShare holds the number of a frontend's flows.
 type flowShare struct {
 	used int
 	at   int // index among the holders, while used is not 0
@@ -132,8 +132,8 @@ func newFlowBudget(limit int, descriptors int64, ports int) *flowBudget {
 	return &flowBudget{limit: max(1, min(limit, int(descriptors/2)))}
 }
 
-// take counts another flow of f, and returns true. If that would exceed the limit, it returns
-// false.
+// take counts another flow of f. It returns false and counts nothing if that would exceed the
+// limit.
 func (b *flowBudget) take(f *frontend) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,8 +162,9 @@ func (b *flowBudget) give(f *frontend) {
 	}
 }
 
-// yields returns the frontend that must make room for another flow of f. This is the frontend with
-// the most flows, or f itself if no other has more. It returns nil if there are no flows.
+// yields returns the frontend that must end a flow to make room for another flow of f. This is the
+// frontend with the most flows, or f itself if no other frontend has more than f. It returns nil if
+// there are no flows.
 func (b *flowBudget) yields(f *frontend) *frontend {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +180,8 @@ func (b *flowBudget) yields(f *frontend) *frontend {
 // Len, Less, Swap, Push and Pop implement [heap.Interface]. The caller holds mu.
 func (b *flowBudget) Len() int { return len(b.holders) }
 
-// Less orders the frontend with the most flows first.
+// Less reports whether holder i has more flows than holder j, so that the frontend with the most
+// flows is first.
 func (b *flowBudget) Less(i, j int) bool {
 	return b.holders[i].flowShare.used > b.holders[j].flowShare.used
 }

@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestFlowsOfOneServiceDoNotStarveAnother uses up the flow budget with one service. Another service
-// must still get its share.
+// TestFlowsOfOneServiceDoNotStarveAnother uses up the flow budget with the flows of one service.
+// Another service must still get its share of the flows.
 func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -39,7 +39,7 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after the first client of the other service = %s, want %s", got, want)
 	}
-	ask(f, 20) // a service with few flows must keep them
+	ask(f, 20) // the other service has few flows, which it must keep
 	if got, want := count(), "web 9, other 1"; got != want {
 		t.Errorf("flows after more clients of the first service = %s, want %s", got, want)
 	}
@@ -49,8 +49,8 @@ func TestFlowsOfOneServiceDoNotStarveAnother(t *testing.T) {
 	}
 }
 
-// TestFlowBudgetLaw reserves and returns places at random. The frontend that yields must always be
-// the one with the most flows.
+// TestFlowBudgetLaw reserves and returns places for flows at random. The method yields must always
+// return the frontend with the most flows.
 func TestFlowBudgetLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -85,12 +85,12 @@ func TestFlowBudgetLaw(t *testing.T) {
 			switch {
 			case sum == 0:
 				if got != nil {
-					t.Fatalf("seed %d, step %d: a frontend yields although none has flows", seed, step)
+					t.Fatalf("seed %d, step %d: yields returned a frontend although none has flows, want nil", seed, step)
 				}
 			case model[f] == most && got != f:
-				t.Fatalf("seed %d, step %d: another frontend yields for the one with the most flows, %d", seed, step, most)
+				t.Fatalf("seed %d, step %d: yields returned another frontend for the one with the most flows (%d), want the same one", seed, step, most)
 			case model[got] != most:
-				t.Fatalf("seed %d, step %d: a frontend with %d flows yields, want one with %d", seed, step, model[got], most)
+				t.Fatalf("seed %d, step %d: yields returned a frontend with %d flows, want one with %d", seed, step, model[got], most)
 			}
 		}
 	}

@@ -8,18 +8,18 @@ import (
 	"vipd/dataplane"
 )
 
-// followers are the callers of Follow. Without any, a connection only checks count.
+// followers holds the running calls of Follow. If there are none, a connection only checks count.
 type followers struct {
 	count atomic.Int32
 	mu    sync.Mutex // guards all
 	all   map[*follower]bool
 }
 
-// follower is a caller of Follow.
+// follower is a running call of Follow.
 type follower struct {
 	news chan news
-	// missed reports whether the channel overflowed. ends is the number of lost ends of
-	// connections.
+	// missed reports whether the channel overflowed since the last report. ends counts the lost
+	// events that were ends of connections.
 	missed atomic.Bool
 	ends   atomic.Uint64
 }
@@ -35,7 +35,7 @@ const followerBuffer = 4096
 
 func (s *followers) some() bool { return s.count.Load() > 0 }
 
-// tell sends n to all followers. It never blocks: a follower that is too slow misses n.
+// tell sends n to all followers. It never blocks, so a follower whose channel is full misses n.
 func (s *followers) tell(n news) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,8 @@ func (f *follower) report(lost func(ends uint64)) {
 	}
 }
 
-// Kill implements [dataplane.EndsConnections]. It resets both sides of a connection.
+// Kill implements [dataplane.EndsConnections]. It resets both sides of a TCP connection, and ends
+// UDP flows.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	n, err = d.carried.Kill(ctx, q)
 	for _, f := range d.list() {

@@ -17,7 +17,7 @@ type frontend struct {
 	key balancer.Key
 	// vip is the VIP with the first port.
 	vip  netip.AddrPort
-	conf atomic.Pointer[config] // written under mu
+	conf atomic.Pointer[config] // only written while mu is held
 	// descriptors is the number of descriptors that its connections use.
 	descriptors atomic.Int64
 
@@ -38,7 +38,8 @@ type frontend struct {
 	memories memories
 	// admitter counts connections for the limits. It is nil if there are no limits.
 	admitter *admitter
-	// removed reports whether the frontend has no definition. Its connections end at drainUntil.
+	// removed reports whether the frontend's definition was removed. Its connections end at
+	// drainUntil.
 	removed    bool
 	drainUntil time.Time
 	// ended reports whether the dataplane is closing, and no longer waits for connections.
@@ -121,8 +122,8 @@ func (f *frontend) adoptLocked(c *config) {
 	f.flows.each(func(x *flow) { x.backend = c.adopt(x.backend) })
 }
 
-// adopt moves the count of a connection to the backend of c with the same address, and returns that
-// backend. If there is none, it returns b.
+// adopt moves the count of a connection from b to the backend of c with the same address, and
+// returns that backend. If there is none, it returns b.
 func (c *config) adopt(b *backend) *backend {
 	i := c.index(b.addr)
 	if i < 0 || c.backends[i] == b {
@@ -133,15 +134,15 @@ func (c *config) adopt(b *backend) *backend {
 	return c.backends[i]
 }
 
-// timed reports whether the janitor must check the frontend, because its state changes without
-// calls.
+// timed reports whether the janitor must check the frontend, because its state may change as time
+// passes.
 func (f *frontend) timed() bool {
 	c := f.conf.Load()
 	return f.removed || f.key.Proto == balancer.UDP ||
 		slices.ContainsFunc(c.Backends, func(b balancer.Backend) bool { return !b.Until.IsZero() })
 }
 
-// closed reports whether clients should get a closed port.
+// closed reports whether clients should find the port closed, because no backend is active.
 func (c *config) closed() bool { return !c.serves && c.NoEndpoints != balancer.DropClients }
 
 // find returns the definition of the backend, or nil if the frontend no longer has its address.
@@ -168,8 +169,7 @@ func (c *config) keeps(b *backend, now time.Time) bool {
 }
 
 // nextUntil returns the next instant at which a backend loses its connections, or zero if there is
-// none. The instant uses the monotonic clock, so a change of the system's time does not end a
-// drain.
+// none. The instant uses the monotonic clock, so setting the system's time does not end a drain.
 func (c *config) nextUntil(now time.Time) time.Time {
 	var next time.Time
 	for i := range c.Backends {
@@ -183,7 +183,7 @@ func (c *config) nextUntil(now time.Time) time.Time {
 	return next
 }
 
-// cutLostLocked ends the connections and flows whose backend may no longer keep them.
+// cutLostLocked ends the connections and flows whose backend was removed or has expired.
 func (f *frontend) cutLostLocked(now time.Time) {
 	c := f.conf.Load()
 	f.nextLost = c.nextUntil(now)
@@ -203,7 +203,8 @@ func (f *frontend) cutLostLocked(now time.Time) {
 	})
 }
 
-// end resets all connections, refuses new ones, and returns the number of the existing ones.
+// end resets all connections, and makes the frontend refuse new connections. It returns the number
+// of connections.
 func (f *frontend) end() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,7 @@ import (
 
 // These are the kinds of items that are handed over.
 const (
-	listenerKind = "listener" // of a frontend
+	listenerKind = "listener" // the listener of a frontend
 	sharedKind   = "shared"   // the listener of all redirected frontends of a family
 	packetsKind  = "packets"  // the UDP socket of a frontend
 	connKind     = "connection"
@@ -101,7 +101,7 @@ type handedHalf struct {
 	Pending, Piped int
 }
 
-// heir is the process that takes over the connections.
+// heir represents the process that takes over the connections.
 type heir struct {
 	queue *handover.Queue
 	// failed reports whether the queue accepts no more items.
@@ -223,8 +223,8 @@ func (p *portSockets) handOver() error {
 	return p.f.d.heir.send(handed{Kind: packetsKind, Key: p.f.key, Redirected: true}, nil, descriptor(p.packets))
 }
 
-// passOn sends the items that no frontend has adopted, because this process ends before everything
-// was applied.
+// passOn sends the inherited items that no frontend has adopted yet. There are some if this process
+// ends before everything was applied.
 func (in *inheritance) passOn(to *heir) (failed error) {
 	all := slices.Collect(maps.Values(in.sockets))
 	for _, of := range []map[balancer.Key][]inherited{in.conns, in.flows} {
@@ -247,8 +247,8 @@ func (in *inheritance) passOn(to *heir) (failed error) {
 	return failed
 }
 
-// handOverClients sends the clients with affinity. They come last, because the other items are more
-// important if the queue has no room for all.
+// handOverClients sends the clients with affinity. They are sent last, because the queue may not
+// have room for all items, and the other items are more important.
 func (d *Dataplane) handOverClients() error {
 	send := func(id balancer.AffinityMemory, clients []handedClient) error {
 		for some := range slices.Chunk(clients, clientsAtOnce) {
@@ -275,7 +275,8 @@ func (d *Dataplane) handOverClients() error {
 	return nil
 }
 
-// clients returns the clients that are known at the time now. Their times use the system's clock.
+// clients returns the clients whose affinity has not ended at the time now. Their times use the
+// system's clock.
 func (m *clientMemory) clients(now time.Time) (all []handedClient) {
 	m.All(now, func(client netip.Addr, endpoint netip.AddrPort, last time.Time) {
 		all = append(all, handedClient{client, endpoint, now.Round(0).Add(last.Sub(now))})
@@ -331,7 +332,7 @@ func (c *conn) handedHalf(from int) handedHalf {
 // drop closes this process's copy of a connection that another process continues.
 func (l *loop) drop(c *conn) {
 	for i := range c.sides {
-		if c.sides[i].watched { // otherwise the other process's copy would still cause events here
+		if c.sides[i].watched { // otherwise the events of the other process's copy would still arrive here
 			l.poller.remove(c.sides[i].fd)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// succeed hands d over to a new dataplane, which stands for a new process, and applies frontends
+// succeed hands over to a new dataplane, as if it belonged to a new process, and applies frontends
 // there.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
@@ -35,7 +35,7 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	return next
 }
 
-// takenOver hands d over, and returns the new dataplane, which serves nothing yet.
+// takenOver hands over to a new dataplane, and returns it before it serves anything.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
 	items := r.handedOver()
@@ -44,7 +44,7 @@ func (r *rig) takenOver() *rig {
 	return next
 }
 
-// handedOver hands d over, and returns the items.
+// handedOver ends the dataplane with HandOver, and returns the items that it has sent.
 func (r *rig) handedOver() []handover.Item {
 	r.t.Helper()
 	in, out, err := handover.Pair()
@@ -63,7 +63,7 @@ func (r *rig) handedOver() []handover.Item {
 	return items
 }
 
-// pattern is a stream in which each byte depends on its position.
+// pattern is an endless stream in which each byte depends on its position.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -120,11 +120,11 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 }
 
 // TestHandOverLosesNothing hands over streams, half-closed connections and waiting connections,
-// while new clients connect. None may fail or lose data.
+// while new clients connect. No client may fail or lose data.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
-	heard := make(chan string, 1) // the data of a client that has closed its direction
+	heard := make(chan string, 1) // the data that a half-closed client has sent
 	answer := make(chan struct{})
 	late := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
 		b, _ := io.ReadAll(c)
@@ -204,7 +204,7 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 		conn.loop.send(func(l *loop) { do(l, conn); close(done) })
 		<-done
 	}
-	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // as happens after keepAfter
+	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // enables keepalives, as the timer does after keepAfter
 	d = d.succeed(f)
 	c.mustAsk(t)
 	inLoop(func(_ *loop, conn *conn) {
@@ -221,7 +221,7 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 	})
 }
 
-// TestHandOverOfFlows hands over UDP flows. They must keep their backends, and receive their
+// TestHandOverOfFlows hands over UDP flows. They must keep their backends, and clients must receive
 // answers.
 func TestHandOverOfFlows(t *testing.T) {
 	var backends []netip.AddrPort
@@ -263,7 +263,8 @@ func TestHandOverOfFlows(t *testing.T) {
 }
 
 // TestFlowHeaderUntilReply sends datagrams to an endpoint that does not reply at first, before and
-// after a handover. Each must begin with a header until the reply, and none after the reply.
+// after a handover. Until the endpoint replies, each datagram must start with a header. Later
+// datagrams must have none.
 func TestFlowHeaderUntilReply(t *testing.T) {
 	endpoint, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -381,8 +382,8 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	}
 }
 
-// TestHandOverBeforeApply hands over from a process that has not applied anything yet. It must pass
-// on the items that it has inherited.
+// TestHandOverBeforeApply hands over from a process that has inherited items but has not applied
+// anything yet. The process must pass on the items.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -414,8 +415,8 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 }
 
-// TestHandOverToAnotherMode hands over to a kernel mode, which ends connections. They must end with
-// a reset, so that they do not look complete.
+// TestHandOverToAnotherMode hands over to a kernel mode, which can't continue the connections. They
+// must end with a reset, so that they do not look complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
@@ -427,8 +428,8 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestHandOverOfAffinityInQueue hands over affinity. A client that connects while no process
-// accepts connections must keep its backend.
+// TestHandOverOfAffinityInQueue hands over clients with affinity. A client that connects while no
+// process accepts connections must be sent to its former backend.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -474,8 +475,8 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 }
 
 // TestHandOverDuringMove moves connections from the second loop to the first, which has halted for
-// a handover. They must stay, or arrive before the handover, and the next dataplane must continue
-// them.
+// a handover. Each connection must stay or arrive before the handover, and the next dataplane must
+// continue it.
 func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
@@ -502,12 +503,12 @@ func TestHandOverDuringMove(t *testing.T) {
 		<-done
 		second.send(func(l *loop) { // runs after the connections have arrived
 			first.running.Wait() // waits until the loop has halted
-			if late {            // as if the check had run before the halt
+			if late {            // as if the second loop had checked halting before it was set
 				d.loops.halting.Store(false)
 			}
 			for _, c := range conns {
 				if l.move(c, first) != late {
-					t.Errorf("a connection moves to a loop that has halted: %t, want %t", !late, late)
+					t.Errorf("connection moved to a halted loop = %t, want %t", !late, late)
 				}
 			}
 			d.loops.halting.Store(true)
@@ -574,7 +575,7 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 	if got, want := clients(next), []string{"203.0.113.7:7", "203.0.113.8:8"}; !slices.Equal(got, want) {
 		t.Errorf("clients after the handover = %v, want %v", got, want)
 	}
-	wantReset(t, greet(t, f.AddrPort(), whole)) // the limit must still count the client
+	wantReset(t, greet(t, f.AddrPort(), whole)) // refused, because the limit must still count the first client
 }
 
 // TestHandOverChecksTrust hands over a connection with half of its PROXY header to a process that
@@ -596,7 +597,7 @@ func TestHandOverChecksTrust(t *testing.T) {
 	wantReset(t, c)
 }
 
-// wantMonotonic checks that a start has a reading of the monotonic clock.
+// wantMonotonic checks that the time since has a reading of the monotonic clock.
 func wantMonotonic(t *testing.T, since time.Time) {
 	t.Helper()
 	if since == since.Round(0) {
@@ -616,7 +617,7 @@ func TestUrgentByteBeforeHeader(t *testing.T) {
 	}
 	text := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:7", f.AddrPort())
 	for _, part := range []string{text[:20], text[20:]} {
-		time.Sleep(silence) // until vipd has handled the bytes before
+		time.Sleep(silence) // until vipd has handled the bytes that were sent before
 		if _, err := c.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}

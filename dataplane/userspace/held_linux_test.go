@@ -8,12 +8,13 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, to which
-// redirected packets then go. The guard must accept them although the VIP has no such port.
+// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, so redirected
+// packets are sent to the VIP. The guard must accept them although no frontend has that port of the
+// VIP.
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
-	d := redirecting(t) // must start first, because nothing may be open at its end
+	d := redirecting(t) // starts first, because its cleanup, which runs last, checks that nothing is open
 	o := host.DefaultOptions()
 	o.Interface, o.Mode.Translates, o.RunDir = "remote", true, t.TempDir()
 	h, err := host.New(o)

@@ -13,8 +13,8 @@ import (
 // holds reports whether vipd can keep other programs from using closed ports.
 const holds = true
 
-// heldPort is a port that vipd holds without serving it, so no other program of the host gets a
-// VIP's clients. The kernel sends resets for a TCP socket that does not listen, and port
+// heldPort is a port that vipd occupies without serving it, so no other program of the host
+// receives a VIP's clients. The kernel sends resets for a TCP socket that does not listen, and port
 // unreachable for a UDP socket that is connected to itself. It sends nothing for a socket with a
 // filter that drops everything.
 type heldPort struct {

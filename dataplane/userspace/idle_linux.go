@@ -7,12 +7,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// idleness is the state of a connection's idle timeout: the traffic counted so far, and the instant
-// when it last changed.
+// idleness is the state of a connection's idle timeout: the traffic at the last check, and the
+// instant of the last check that found a change.
 type idleness struct {
 	seen   uint64
 	seenAt int64
-	kept   bool // the backend's socket sends keepalives
+	kept   bool // keepalives are enabled on the backend's socket
 }
 
 // keepAfter is the age at which vipd enables keepalives on a connection to a backend. Most
@@ -22,7 +22,7 @@ const keepAfter = 5 * time.Second
 // setTimer sets the timer of a relayed connection to its next check.
 func (l *loop) setTimer(c *conn) {
 	if c.failing {
-		return // its timer limits the last words
+		return // its timer already limits the time until it ends (lastWords)
 	}
 	next := time.Duration(0)
 	if !c.idle.kept {
@@ -109,8 +109,8 @@ func (l *loop) isIdle(c *conn) bool {
 	return min(quiet, now-x.seenAt) >= timeout
 }
 
-// glance returns the kernel's view of the two sockets: the time since either last received data,
-// and the number of bytes that both peers have acknowledged.
+// glance asks the kernel about both sockets. It returns the time since either socket last received
+// data, and the total number of bytes that the peers have acknowledged.
 func glance(c *conn) (quiet int64, acknowledged uint64) {
 	quiet = int64(forever)
 	for i := range c.sides {

@@ -227,16 +227,17 @@ func (f *frontend) adoptConn(x inherited) error {
 	if len(f.memories) > 0 {
 		who, now := conf.AffinityClient(x.Client.Addr()), time.Now()
 		m := f.memories.of(conf.Frontend, who, now)
-		if _, known := m.Lookup(who, now); !known { // otherwise the client has moved since
+		if _, known := m.Lookup(who, now); !known { // a known client may have moved to another endpoint since
 			m.Store(who, conf.AffinityEndpoint(x.Backend), now)
 		}
 	}
-	c.loop.send(func(l *loop) { l.adopt(c) }) // before any other letter about the connection
+	c.loop.send(func(l *loop) { l.adopt(c) }) // this must be the first letter about the connection
 	return nil
 }
 
-// inherit continues the direction that starts at a side where the earlier process stopped. It
-// returns the remaining bytes and pipes, which belong to the other direction.
+// inherit restores the direction whose data comes from the side with index from, as the earlier
+// process left it. It returns the bytes and pipes that it does not use. They belong to the other
+// direction.
 func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte, []int) {
 	c.sides[from].ended, c.sides[from].passed = h.Ended, h.Ended
 	to := &c.sides[1-from]
@@ -251,8 +252,8 @@ func (c *conn) inherit(from int, h handedHalf, tail []byte, pipes []int) ([]byte
 	return tail, pipes
 }
 
-// hasFlows reports whether a frontend has inherited flows that it has not adopted. They keep its
-// socket open.
+// hasFlows reports whether a frontend has inherited flows that it has not adopted yet. Such flows
+// keep its socket open.
 func (in *inheritance) hasFlows(k balancer.Key) bool { return len(in.flows[k]) > 0 }
 
 // to returns the VIP and port to which the client of a connection or flow sends. Earlier versions,
@@ -264,14 +265,14 @@ func (x *inherited) to(f *frontend) netip.AddrPort {
 	return netip.AddrPortFrom(f.key.Addr, x.Port)
 }
 
-// since returns the start of a connection or flow by the monotonic clock, so a change of the
+// since returns the start of a connection or flow with a monotonic clock reading, so setting the
 // system's time does not change its age.
 func (x *inherited) since() time.Time {
 	now := time.Now()
 	return now.Add(x.Since.Sub(now))
 }
 
-// adoptFlowsLocked makes the frontend continue the inherited flows that belong to the socket.
+// adoptFlowsLocked makes the frontend continue those inherited flows that belong to this socket.
 func (p *portSockets) adoptFlowsLocked() {
 	f, c := p.f, p.f.conf.Load()
 	var left []inherited
@@ -308,8 +309,8 @@ func (p *portSockets) adoptFlowsLocked() {
 	}
 }
 
-// discard closes the inherited items that no frontend has adopted. This resets their connections.
-// It also removes redirects that are left.
+// discard closes the inherited items that no frontend has adopted, which resets their connections.
+// It also removes the earlier process's redirects that are no longer needed.
 func (d *Dataplane) discard() {
 	d.applying.Lock()
 	defer d.applying.Unlock()

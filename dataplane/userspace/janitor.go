@@ -26,8 +26,8 @@ func (d *Dataplane) janitor() {
 	}
 }
 
-// loseFlows makes conntrack forget flows to closed sockets. After a failure it tries again at the
-// next tick.
+// loseFlows makes conntrack forget the flows to closed UDP sockets. After a failure it tries again
+// at the next tick.
 func (d *Dataplane) loseFlows() {
 	d.mu.Lock()
 	keys := d.lost
@@ -46,7 +46,8 @@ func (d *Dataplane) loseFlows() {
 	}
 }
 
-// loseLocked records that the UDP socket of a redirected frontend is closed.
+// loseLocked records that the UDP socket of a redirected frontend is closed, so that loseFlows
+// makes conntrack forget its flows.
 func (d *Dataplane) loseLocked(k balancer.Key) {
 	if d.lost == nil {
 		d.lost = map[balancer.Key]bool{}
@@ -64,8 +65,8 @@ func (d *Dataplane) tidy(now time.Time) {
 	}
 }
 
-// tidy handles the timeouts of a frontend. It reports whether the frontend was removed and has no
-// connections left.
+// tidy ends the connections and flows of a frontend whose time is over. It reports whether the
+// frontend was removed and has no connections left.
 func (f *frontend) tidy(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -130,7 +130,7 @@ func (r *rig) remove(keys ...balancer.Key) {
 }
 
 // frontendAt returns a frontend whose backends are all active. Its timeouts are long enough for a
-// machine that pauses.
+// machine that may be paused.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -140,7 +140,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // limits how long the single client after a rest tries a backend
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // the timeout also limits how long a single client tries a backend after a rest
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {
@@ -213,7 +213,7 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-// named returns a handler that answers each line with a name and the line.
+// named returns a server's handler that answers each line with the server's name and the line.
 func named(name string) func(net.Conn) {
 	return func(c net.Conn) {
 		in := bufio.NewReader(c)
@@ -258,7 +258,7 @@ func (c *client) ask(line string) (string, error) {
 		return "", err
 	}
 	if back != line {
-		return "", fmt.Errorf("got the line %q back, want %q", back, line)
+		return "", fmt.Errorf("echoed line = %q, want %q", back, line)
 	}
 	return name, nil
 }
@@ -298,7 +298,7 @@ func eventually(t testing.TB, what string, ok func() error) {
 	lab.Eventually(t, wait.Patience, what, ok)
 }
 
-// wantReset checks that a connection ends with a reset, possibly after data.
+// wantReset checks that a connection ends with a reset. It ignores data before the reset.
 func wantReset(t testing.TB, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)

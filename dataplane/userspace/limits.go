@@ -26,7 +26,7 @@ type budget struct {
 // shortage records when a resource that clients need was last exhausted.
 type shortage struct{ last atomic.Pointer[time.Time] }
 
-// note records that a client has to wait, or is reset, because the resource is exhausted.
+// note records that a client now has to wait, or is reset, because the resource is exhausted.
 func (s *shortage) note() {
 	now := time.Now()
 	s.last.Store(&now)

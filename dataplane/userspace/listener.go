@@ -15,7 +15,7 @@ import (
 // RST.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 15 * time.Second, Count: 9}
 
-// network returns "tcp" or "udp" with the number of the key's address family.
+// network returns the network of a key for package net: "tcp4", "tcp6", "udp4" or "udp6".
 func network(k balancer.Key) string {
 	if k.Addr.Is4() {
 		return string(k.Proto) + "4"

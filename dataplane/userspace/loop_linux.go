@@ -36,7 +36,7 @@ type loop struct {
 
 // backlog is the work that a loop has postponed to its next turn.
 type backlog struct {
-	hungry []hungry // sides that have used up their quota
+	hungry []hungry // sides that have used up their quota for this turn
 	busy   []*conn  // connections whose frontend's lock was not free, or whose dial has failed
 	hurry  bool     // the next turn must start immediately
 }
@@ -47,7 +47,7 @@ type hungry struct {
 	side int
 }
 
-// retryPause is the wait before the loop tries a busy lock again.
+// retryPause is the time that the loop waits before it tries a busy lock again.
 const retryPause = time.Millisecond
 
 // newLoop returns a loop without connections.
@@ -119,7 +119,7 @@ func (l *loop) dispatch(e *unix.EpollEvent) {
 	}
 }
 
-// feed continues with the sides that have used up their quota.
+// feed gives another turn to the sides that have used up their quota.
 func (l *loop) feed() {
 	todo := l.hungry
 	l.hungry = nil
@@ -131,7 +131,7 @@ func (l *loop) feed() {
 	}
 }
 
-// retry continues with the connections in the backlog, and with orphans.
+// retry continues the connections in busy, and admits the waiting orphans.
 func (l *loop) retry() {
 	todo := l.busy
 	l.busy = nil
@@ -161,7 +161,7 @@ func (l *loop) containClient(f *frontend, fd int, from netip.AddrPort) {
 	}
 }
 
-// confess logs a panic. If the frontend is unknown, f is nil.
+// confess logs a panic in the code that serves a client. If the frontend is unknown, f is nil.
 func (l *loop) confess(cause any, f *frontend, client netip.AddrPort) {
 	stack, frontend := string(debug.Stack()), "unknown"
 	if f != nil {

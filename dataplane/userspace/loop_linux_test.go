@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// logged collects log lines.
+// logged is a log handler that collects log lines.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -43,8 +43,9 @@ func (l *logged) has(text string) bool {
 
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and clients that
-// exchange messages. The messages must arrive, and the full connections must use no CPU time.
+// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and a connection
+// that exchanges messages. The messages must arrive, and the blocked connections must use no CPU
+// time.
 func TestSlowReadersDelayNobody(t *testing.T) {
 	slow := 1000
 	if testing.Short() {
@@ -95,8 +96,8 @@ type panicking struct{ pick.Picker }
 
 func (panicking) Pick(pick.Flow, func(int) bool) int { panic("a bug") }
 
-// TestPanicEndsOneConnection chooses a backend with a picker that panics. Only the client of that
-// choice may be reset.
+// TestPanicEndsOneConnection uses a picker that panics for one connection. Only that connection's
+// client may be reset.
 func TestPanicEndsOneConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -118,7 +119,7 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") || !log.has("panicking.Pick") {
-			return fmt.Errorf("the log has no stack")
+			return fmt.Errorf("the log has no stack trace of the panic, want one")
 		}
 		return nil
 	})
@@ -150,7 +151,7 @@ func TestPanicBeforeAConnection(t *testing.T) {
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") {
-			return fmt.Errorf("the log has no report")
+			return fmt.Errorf("the log has no report of the panic, want one")
 		}
 		return nil
 	})
@@ -169,7 +170,7 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	front.mu.Lock()
 	x := front.conns.next
 	b := x.backend
-	x.backend = nil // makes its release panic
+	x.backend = nil // makes the release of the backend panic
 	front.mu.Unlock()
 	_ = c.Close()
 	eventually(t, "no descriptors of connections", func() error {
@@ -202,8 +203,9 @@ func TestStalledLoopIsReported(t *testing.T) {
 	has("a relay loop is running again")
 }
 
-// TestLoopsDoNotWait holds the lock of a frontend, and blocks the hook of dials. Clients of another
-// frontend must be served immediately, and this frontend's clients afterwards.
+// TestLoopsDoNotWait holds the lock of a frontend, and blocks the function that receives dial
+// reports. Clients of another frontend must be served immediately. The clients of the locked
+// frontend must be served after it is unlocked.
 func TestLoopsDoNotWait(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
@@ -236,7 +238,7 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 	f := frontendAt("127.77.10.5:9000", echo.addr)
 	d.apply(f)
 	if n := len(d.loops.all); n != 4 {
-		t.Fatalf("loops = %d, want 4", n)
+		t.Fatalf("number of loops = %d, want 4", n)
 	}
 	stop := make(chan struct{})
 	var running sync.WaitGroup
@@ -268,8 +270,8 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 	running.Wait()
 }
 
-// TestBusyLoopSharesItsConnections sets the loads of loops. A busy loop must give half of its
-// active connections to an idle one, and the first loop must get them back.
+// TestBusyLoopSharesItsConnections sets the loads of loops. A busy loop must move half of its
+// active connections to a loop that has time. Later, they must return to the first loop.
 func TestBusyLoopSharesItsConnections(t *testing.T) {
 	d := start(t, Options{})
 	a, b := &loop{d: d.Dataplane, number: 0}, &loop{d: d.Dataplane, number: 1}
@@ -327,8 +329,8 @@ func TestBusyLoopUsesAllOthers(t *testing.T) {
 	}
 }
 
-// TestQuietLoopHasNoLoad makes a loop busy, and then quiet with an idle connection. Its load must
-// soon become 0, although no timer of the connection is due.
+// TestQuietLoopHasNoLoad makes a loop busy, and then leaves it only an idle connection. The loop's
+// load must soon become 0, although no timer of the connection is due.
 func TestQuietLoopHasNoLoad(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -355,8 +357,8 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 	}
 }
 
-// TestOptionsOfConnections reads the options of a connection's sockets. They must send keepalives,
-// and send each write without delay.
+// TestOptionsOfConnections reads the options of a connection's sockets. Keepalives and TCP_NODELAY
+// must be enabled on both sockets.
 func TestOptionsOfConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -382,8 +384,8 @@ func TestOptionsOfConnections(t *testing.T) {
 	<-done
 }
 
-// TestBackendIsNotItsOwnClient dials the only local port that the kernel may choose, so the socket
-// connects to itself. This must count as a refusal.
+// TestBackendIsNotItsOwnClient dials a backend whose port is the only local port that the kernel
+// may choose, so the socket connects to itself. The dial must count as refused.
 func TestBackendIsNotItsOwnClient(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -438,8 +440,8 @@ func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	}
 }
 
-// TestLogsDelayNoClient blocks the log. A client that is refused after a check of the node's own
-// addresses must still be reset.
+// TestLogsDelayNoClient makes the log block. A client that may not connect must still be reset,
+// after the node's own addresses were read.
 func TestLogsDelayNoClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -468,10 +470,10 @@ func TestLogsDelayNoClient(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("data from the frontend, want an end")
+			t.Error("read data from the frontend, want the end of the connection")
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the client waits for the log")
+		t.Error("the client was not reset while the log blocks, want a reset")
 	}
 }
 
@@ -495,7 +497,7 @@ func TestWheel(t *testing.T) {
 	w.set(&again.timer, tick)
 	w.set(&again.timer, 50*tick)
 	want[again] = 7 + 51
-	if n := w.idle(); n != 1 { // the slot of a timer that is due after a full turn of the wheel
+	if n := w.idle(); n != 1 { // the next slot has a timer, although that timer is due only after a full turn of the wheel
 		t.Errorf("ticks to the next slot with timers = %d, want 1", n)
 	}
 	for now := int64(8); now < 4*wheelSlots; now++ {

@@ -20,7 +20,7 @@ type loops struct {
 	firstPort, lastPort int
 	// listeners holds the listeners of the first loop by ID.
 	listeners sync.Map
-	// halting reports whether some loop may have halted, so connections must not move between
+	// halting reports whether the loops are being halted. If so, connections must not move between
 	// loops.
 	halting atomic.Bool
 	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
@@ -35,7 +35,7 @@ func newLoops(d *Dataplane) *loops {
 	return s
 }
 
-// mayChoose reports whether the kernel may choose port as a local port.
+// mayChoose reports whether the kernel may choose port as the local port of a connection.
 func (s *loops) mayChoose(port uint16) bool {
 	return s.firstPort <= int(port) && int(port) <= s.lastPort
 }
@@ -82,7 +82,7 @@ func (s *loops) halt() {
 // close closes the loops. They must be halted and have no connections.
 func (s *loops) close() {
 	for _, l := range s.all {
-		for l.mail.last.Load() != nil { // resets clients that waited for the node's addresses
+		for l.mail.last.Load() != nil { // each letter resets a client that waited for the node's addresses
 			l.mail.read(l)
 		}
 		for _, o := range l.orphans {
@@ -121,8 +121,8 @@ func (s *loops) listener(i id) *listener {
 // stallLimit is the time after which a stuck loop is reported.
 const stallLimit = time.Second
 
-// watch logs loops that are stuck in a call, although no call should block, and loops that run
-// again.
+// watch logs a loop that is stuck in a call, although no call should block. It also logs when the
+// loop runs again.
 func (s *loops) watch(now int64) {
 	for i, l := range s.all {
 		since := l.meter.since.Load()

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/pick"
 )
 
-// clientMemory holds the endpoints of clients with affinity. Several frontends may share it.
+// clientMemory maps clients with affinity to their endpoints. Several frontends may share it.
 type clientMemory struct {
 	*pick.Sticky
 	id balancer.AffinityMemory
@@ -24,7 +24,7 @@ type clientMemory struct {
 // memories are the memories of a frontend, see Frontend.AffinityMemories.
 type memories []*clientMemory
 
-// of returns the memory to use for a client of a frontend with the definition g.
+// of returns the memory that applies to a client of a frontend with the definition g.
 func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *clientMemory {
 	if len(m) > 1 {
 		if endpoint, ok := m[0].Lookup(client, now); ok && g.IsForeign(endpoint) {
@@ -34,7 +34,7 @@ func (m memories) of(g *balancer.Frontend, client netip.Addr, now time.Time) *cl
 	return m[0]
 }
 
-// remembering holds all memories of a dataplane.
+// remembering holds all affinity memories of a dataplane.
 type remembering struct {
 	mu  sync.Mutex
 	all map[balancer.AffinityMemory]*clientMemory
@@ -72,7 +72,7 @@ func (r *remembering) share(f *frontend, g *balancer.Frontend) memories {
 	return next
 }
 
-// setTimeout applies the longest timeout of the users.
+// setTimeout sets the timeout of the memory to the longest timeout of its users.
 func (m *clientMemory) setTimeout() {
 	longest := time.Duration(0)
 	for _, timeout := range m.users {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestFlowsOutliveICMPErrors makes a firewall reject a flow's datagrams for a moment. The flow must
-// continue afterwards.
+// TestFlowsOutliveICMPErrors makes a firewall reject a flow's datagrams for a short time.
+// Afterwards, the flow must continue.
 func TestFlowsOutliveICMPErrors(t *testing.T) {
 	w := newTwoHosts(t)
 	w.remote.Echo("udp", "s", netip.MustParseAddrPort("[fd00:9::2]:7000"))
@@ -40,7 +40,7 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 	const reject = " OUTPUT -p udp --dport 7000 -j REJECT --reject-with icmp6-adm-prohibited"
 	w.Host().Exec("sh", "-c", "ip6tables -I"+reject)
-	eventually(t, "no answer through the firewall", func() error { // one failure suffices: the next read returns the error, except after late answers to earlier datagrams
+	eventually(t, "no answer through the firewall", func() error { // a single failure is enough: the next read returns it, unless late answers to earlier datagrams arrive first
 		if _, err := lab.AskWithin(c, 50*time.Millisecond); err == nil {
 			return errors.New("it answers")
 		}
@@ -88,8 +88,8 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces a socket's filter with larger ones. If a new filter does not
-// fit, the old one must be removed.
+// TestStaleFiltersAreRemoved replaces a socket's filter with larger filters. If a new filter does
+// not fit, the old filter must nevertheless be removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root to limit the memory of filters")
@@ -114,7 +114,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, n := range []int{180, 181, 600} { // the second fits only without the first, and the third never fits
+	for _, n := range []int{180, 181, 600} { // the second fits only after the first is removed, and the third never fits
 		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -135,10 +135,10 @@ func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	d := start(t, Options{maxDescriptors: 64})
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(g)
-	for port := range 4 { // each frontend leaves some descriptors to others
+	for port := range 4 { // several frontends, because each leaves some descriptors to the others
 		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
 		d.apply(f)
-		for range 30 { // more than the share; the others wait
+		for range 30 { // more than the frontend's share, so some wait
 			mustConnect(t, f.AddrPort())
 		}
 	}
@@ -187,7 +187,7 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 }
 
 // TestTidyingDoesNotWalkConnections tidies a frontend with 20,000 connections. This must take less
-// than 20 µs, until a backend's time ends.
+// than 20 µs as long as no backend expires.
 func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -211,19 +211,19 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 20*time.Microsecond {
-		t.Errorf("tidy with %d connections took %s", n, fastest)
+		t.Errorf("tidy with %d connections took %s, want less than 20 µs", n, fastest)
 	}
-	if !strings.Contains(f.nextLost.String(), "m=") { // with the monotonic reading, setting the clock can't end a drain
-		t.Errorf("the next end of a backend's time has no monotonic clock: %s", f.nextLost)
+	if !strings.Contains(f.nextLost.String(), "m=") { // with a monotonic reading, setting the system's clock can't end a drain
+		t.Errorf("nextLost = %s, want a time with a monotonic reading", f.nextLost)
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
-		t.Error("a connection continues after its backend's time")
+		t.Error("a connection continues after its backend has expired, want it ended")
 	}
 }
 
 // TestRenamesKeepConnections renames a port and a service. Connections and flows must continue, and
-// must still count for max_connections.
+// must still count towards max_connections.
 func TestRenamesKeepConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -271,8 +271,8 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestRenameWhileDialling renames a service during a dial. The connection must count for the new
-// name.
+// TestRenameWhileDialling renames a service during a dial. The connection must be counted under the
+// new name.
 func TestRenameWhileDialling(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -298,8 +298,8 @@ func TestRenameWhileDialling(t *testing.T) {
 	}
 }
 
-// TestAffinityOutlivesRest makes a backend rest, and then fills it. Its clients must return to it
-// afterwards, except clients whose own attempt failed.
+// TestAffinityOutlivesRest makes a backend rest, and then fills it. Afterwards, its clients must
+// return to it, except for clients whose own attempt failed.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -336,7 +336,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 		}
 	}
 	first := f.conf.Load().backends[0]
-	first.failed(d.now() + int64(time.Hour)) // as after a failed attempt of any client; the rest is longer than the test
+	first.failed(d.now() + int64(time.Hour)) // as if an attempt had failed; the rest lasts longer than the test
 	for i := range clients {
 		b := choose(i)
 		b.release()

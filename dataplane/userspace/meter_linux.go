@@ -9,8 +9,8 @@ import (
 
 // meter measures how busy a loop is.
 type meter struct {
-	// since is the instant when the last wait ended; 0 means that the loop is waiting. The janitor
-	// reads it.
+	// since is the instant when the last wait ended. Zero means that the loop is waiting or halted.
+	// The janitor reads it.
 	since atomic.Int64
 	// load is the percentage of the last period in which the loop did not wait.
 	load atomic.Int64
@@ -58,6 +58,6 @@ func shortenSlice() {
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err == nil && attr.Policy == unix.SCHED_NORMAL {
 		attr.Runtime = uint64(slice)
-		_ = unix.SchedSetAttr(0, attr, 0) // without it, loops are only slower when the CPU is busy
+		_ = unix.SchedSetAttr(0, attr, 0) // if this fails, loops are only slower while the CPU is busy
 	}
 }

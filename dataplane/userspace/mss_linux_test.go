@@ -30,7 +30,7 @@ func TestAnnouncesSmallerSegments(t *testing.T) {
 			t.Fatal(err)
 		}
 		if mss > 0 && got > mss || mss == 0 && got < 10000 {
-			t.Errorf("segment size of the client = %d, want at most mss = %d, or a large one without mss", got, mss)
+			t.Errorf("segment size of the client = %d, want at most mss = %d, or a large size if mss is 0", got, mss)
 		}
 		if err := c.Close(); err != nil {
 			t.Error(err)

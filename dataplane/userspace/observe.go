@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Observe returns the frontends that this process serves. With redirects, it also returns
-// differences of the kernel's rules as damage, including leftover rules of an earlier process.
+// Observe returns the frontends that this process serves. With redirects, it also reports rules
+// that differ from the expected ones, or that an earlier process left, as damage.
 func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) {
 	d.applying.Lock()
 	defer d.applying.Unlock()

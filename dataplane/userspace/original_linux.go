@@ -52,8 +52,9 @@ func wantDestination(fd uintptr, is4 bool) error {
 	return unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
 }
 
-// destinationOf returns the destination address of a datagram, or an invalid address. The zone of a
-// link-local address is the index of its interface, which replies need.
+// destinationOf returns the destination address of a datagram from its control messages, or an
+// invalid address. The zone of a link-local address is the index of its interface, which replies
+// need.
 func destinationOf(control []byte, is4 bool) netip.Addr {
 	var ip net.IP
 	device := 0

@@ -22,7 +22,8 @@ func (r *redirect) openOrigins() error {
 	return nil
 }
 
-// portOf implements interception. It returns 0 for clients that send directly to the port of vipd.
+// portOf implements interception. It returns 0 for a client that sends directly to the port of
+// vipd's socket.
 func (r *redirect) portOf(f *frontend, client, local netip.AddrPort) uint16 {
 	if !local.Addr().IsValid() {
 		return 0

@@ -31,7 +31,7 @@ func canFilter() bool { return false }
 // inheritOptions does nothing, because package net sets the options of each connection.
 func inheritOptions(uintptr) error { return nil }
 
-// anyAddress does nothing. A socket can only be bound to an existing address of the host.
+// anyAddress does nothing, so a socket can only be bound to an existing address of the host.
 func anyAddress(uintptr, netip.Addr) error { return nil }
 
 // announce does nothing, so the kernel selects segment sizes.

@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards idle connections must hold only
-// few pipes, and the budget must count all of them.
+// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards, only a few pipes may be open for
+// the idle connections, and the budget must count all of them.
 func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	const n, stalled = 100, 10
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -72,7 +72,7 @@ func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
 	return all
 }
 
-// TestBulkWithoutPipes allows no pipe, and then only one. All bytes must arrive in order.
+// TestBulkWithoutPipes permits no pipe, and then only one. All bytes must arrive in order.
 func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
@@ -105,8 +105,8 @@ func TestPipesAreBounded(t *testing.T) {
 	}
 }
 
-// TestUrgentByteInBulk sends an out-of-band byte, at which splice stops. The connection must
-// continue, and must then hold no pipe.
+// TestUrgentByteInBulk sends an out-of-band byte within bulk data, at which splice stops. The
+// connection must continue, and must hold no pipe at the end.
 func TestUrgentByteInBulk(t *testing.T) {
 	const size = 300_000
 	got := make(chan int, 2)
@@ -144,14 +144,14 @@ func TestUrgentByteInBulk(t *testing.T) {
 	}
 	eventually(t, "the pipe to be given back", func() error {
 		if n := pipeEnds(); n > 2*sparePipes {
-			return fmt.Errorf("open descriptors of pipes = %d", n)
+			return fmt.Errorf("open descriptors of pipes = %d, want fewer", n)
 		}
 		return nil
 	})
 }
 
-// TestBulkLeavesTimeToOthers reads a side with 8 MiB of data, with and without pipes. Other
-// connections must get their turn after the quota.
+// TestBulkLeavesTimeToOthers relays from a side with 8 MiB of data, with and without pipes. The
+// side must stop after its quota, so that other connections get their turn.
 func TestBulkLeavesTimeToOthers(t *testing.T) {
 	d := start(t, Options{})
 	l, err := newLoop(d.Dataplane, 0)
@@ -244,9 +244,9 @@ func TestLastWordsReachSlowReaders(t *testing.T) {
 	}
 }
 
-// TestUrgentByteInMessage sends an out-of-band byte between two short parts, and all wait before
-// the loop reads. Both parts must arrive, although a read stops at the byte and no further event
-// follows.
+// TestUrgentByteInMessage sends a short text with an out-of-band byte in the middle, all of which
+// arrives before the loop reads. Both parts of the text must arrive, although a read stops at the
+// byte and no further event follows.
 func TestUrgentByteInMessage(t *testing.T) {
 	got := make(chan string, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -300,7 +300,7 @@ func TestUrgentByteInMessage(t *testing.T) {
 	arrives("abcdef")
 }
 
-// echo sends a line, and checks that the server echoes it.
+// echo sends a line, and fails the test unless the server echoes it.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -315,7 +315,8 @@ func echo(t testing.TB, c *client, line string) {
 	}
 }
 
-// countTo returns a line with the numbers up to n, which shows missing or reordered parts.
+// countTo returns a line with the numbers up to n, so that missing or reordered parts can be
+// detected.
 func countTo(n int) string {
 	var b strings.Builder
 	for i := range n {
@@ -344,8 +345,8 @@ func pipeEnds() (n int) {
 	return n
 }
 
-// TestResetInBulk resets a connection after bulk data, so splice notices the reset first. The other
-// side must get a reset, even after it has ended its own direction, because truncated data must not
+// TestResetInBulk resets a connection after bulk data, so splice detects the reset. The other side
+// must also get a reset, even if it has ended its own direction, because truncated data must not
 // look complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
@@ -385,7 +386,7 @@ func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
 	f := frontendAt("127.77.0.65:9000", s.addr)
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
-	for sent := int64(1); sent > 0; { // until nothing moves
+	for sent := int64(1); sent > 0; { // until the connection accepts no more data
 		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
 		sent, _ = io.Copy(c, io.LimitReader(zeros{}, 1<<30))
 	}

@@ -26,7 +26,7 @@ func (c *config) opens(port uint16) bool {
 	return !c.Key.Port.IsRange() || slices.ContainsFunc(c.Open, func(p balancer.PortRange) bool { return p.Contains(port) })
 }
 
-// bindPortsLocked adds the ports of a range at which a bound frontend needs sockets.
+// bindPortsLocked adds an entry to f.ports for each port at which a bound frontend needs sockets.
 func (f *frontend) bindPortsLocked() {
 	if !f.key.Port.IsRange() {
 		return
@@ -64,7 +64,7 @@ func (f *frontend) closeNarrowerLocked(c *config) {
 	})
 }
 
-// redirectedLocked returns the socket to which the redirect of a frontend leads.
+// redirectedLocked returns the sockets to which the redirect of a frontend leads.
 func (f *frontend) redirectedLocked() *portSockets {
 	if len(f.ports) == 0 {
 		f.ports = []*portSockets{{f: f, at: netip.AddrPortFrom(f.key.Addr, 0)}}
@@ -98,8 +98,8 @@ func (p *portSockets) shutPacketsLocked() {
 	}
 }
 
-// holdLocked holds the port at the VIP closed, because otherwise another program could get the
-// clients.
+// holdLocked keeps the port at the VIP closed. Otherwise, a program that opens the port would
+// receive the clients.
 func (p *portSockets) holdLocked(silent bool) error {
 	if p.held != nil {
 		return nil
@@ -126,8 +126,8 @@ func (p *portSockets) servedLocked(c *config) bool {
 	return p.listener != nil || p.packets != nil || c.closed() && (p.held != nil || !holds)
 }
 
-// target returns the address of a backend that serves clients of a port. The port in the argument
-// backend corresponds to the first port of a range.
+// target returns the address and port at which a backend serves the clients of port. For a port
+// range, the port in the argument backend corresponds to the first port of the range.
 func (f *frontend) target(backend netip.AddrPort, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(backend.Addr(), backend.Port()+port-f.key.Port.First())
 }

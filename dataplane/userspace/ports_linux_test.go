@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows must leave
-// ports to other programs, and no backend may be reported.
+// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows must leave some
+// ports to other programs, and no backend may be reported as failing.
 func TestFlowsLeavePortsToOthers(t *testing.T) {
 	lab.New(t)
 	const ports, file = 40, "/proc/sys/net/ipv4/ip_local_port_range"
@@ -54,7 +54,7 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 		}
 	}
 	if c, err := net.ListenUDP("udp4", nil); err != nil {
-		t.Errorf("no port is left to others: %v", err)
+		t.Errorf("port for another program: %v, want a free port", err)
 	} else {
 		_ = c.Close()
 	}
@@ -87,7 +87,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	for i := range 12 {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000 + i}
 		c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(f.AddrPort()))
-		if err == nil { // otherwise it was reset immediately
+		if err == nil { // after an error, the connection was reset immediately
 			t.Cleanup(func() { _ = c.Close() })
 		}
 	}

@@ -84,9 +84,9 @@ func FuzzHeader(f *testing.F) {
 	})
 }
 
-// TestFlowHeader sends datagrams through a frontend with version 2. Only datagrams before the first
-// reply must have a header. If an endpoint refuses a flow, the next endpoint must get a header
-// again.
+// TestFlowHeader sends datagrams through a frontend that adds PROXY headers of version 2. Only
+// datagrams before the first reply must have a header. If an endpoint refuses a flow, the next
+// endpoint must get a header again.
 func TestFlowHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		dead, stop := startUDPServer(t, net.JoinHostPort(host, "0"), "dead")
@@ -104,7 +104,7 @@ func TestFlowHeader(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := ""
-			eventually(t, "an answer", func() (err error) { // the refusal may have lost the first datagram
+			eventually(t, "an answer", func() (err error) { // the first datagram may be lost, because the endpoint refuses it
 				got, err = exchange(c, "one")
 				return err
 			})
@@ -122,7 +122,8 @@ func TestFlowHeader(t *testing.T) {
 	}
 }
 
-// exchange sends a datagram to a named server, and returns the datagram that the server has echoed.
+// exchange sends a datagram through a frontend, and returns the datagram as the endpoint received
+// it.
 func exchange(c *net.UDPConn, text string) (string, error) {
 	_ = c.SetDeadline(time.Now().Add(time.Second))
 	if _, err := c.Write([]byte(text)); err != nil {

@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// rangeAt returns a frontend with a port range. open holds the ports that belong to the frontend;
-// the default is the whole range. The backend has the first port of its range.
+// rangeAt returns a frontend with a port range. open lists the parts of the range that belong to
+// the frontend; by default, all do. The port of backend corresponds to the first port of the range.
 func rangeAt(key string, backend netip.AddrPort, open ...balancer.PortRange) *balancer.Frontend {
 	f := frontendAt(key, backend)
 	f.Service = balancer.Name("range-" + f.Key.Port.String())
@@ -44,8 +44,9 @@ func (w *twoHosts) askAt(t *testing.T, network string, from, port uint16) (uint1
 	return a.Local.Port(), err
 }
 
-// wantPorts sends requests to ports of the VIP, and compares the ports of the backends. Zero means
-// that clients must be refused. All UDP requests come from the same client port.
+// wantPorts sends requests to the ports of the VIP in want, and compares the ports at which the
+// backend receives them. Zero means that the client must be refused. All UDP requests have the same
+// source port.
 func (w *twoHosts) wantPorts(t *testing.T, step string, want map[uint16]uint16) {
 	t.Helper()
 	for port, backend := range want {
@@ -58,8 +59,8 @@ func (w *twoHosts) wantPorts(t *testing.T, step string, want map[uint16]uint16) 
 	}
 }
 
-// TestRanges serves port ranges, a single port inside a range, and all other ports. The narrowest
-// frontend must get each port, even after changes.
+// TestRanges serves port ranges, a single port inside a range, and all other ports. Each port must
+// belong to the narrowest frontend that contains it, even after changes.
 func TestRanges(t *testing.T) {
 	for _, intercept := range []Interception{Redirect, Bind} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -123,8 +124,8 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestRangeHandOver hands over connections and flows to ports of a range. They must continue at
-// their ports, and new clients must be served.
+// TestRangeHandOver hands over connections and flows that lead to ports of a range. They must
+// continue at the same ports, and new clients must be served.
 func TestRangeHandOver(t *testing.T) {
 	for _, intercept := range []Interception{Redirect, Bind} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -134,7 +135,7 @@ func TestRangeHandOver(t *testing.T) {
 					w.remote.Echo(network, "s", netip.AddrPortFrom(netip.MustParseAddr("10.9.0.2"), port))
 				}
 			}
-			before, err := New(Options{Intercept: intercept}) // start would report its netlink sockets, which close only when a process exits
+			before, err := New(Options{Intercept: intercept}) // not start, which would report netlink sockets that close only when a process exits
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -208,8 +209,8 @@ func TestRefusedPortOfRange(t *testing.T) {
 	w.wantPorts(t, "the open port", map[uint16]uint16{7000: 7000})
 }
 
-// TestBoundRangeLimit compiles ranges for the bind interception. A range of 1,025 ports must be
-// reported as a problem, but not a range of 1,024.
+// TestBoundRangeLimit applies a range of 1,024 ports with the bind interception. This must be the
+// maximum that Capabilities permit, and every port must have a socket.
 func TestBoundRangeLimit(t *testing.T) {
 	d := start(t, Options{Intercept: Bind})
 	if got := d.Capabilities().MaxPorts; got != maxBoundPorts {

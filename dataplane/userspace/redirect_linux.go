@@ -43,11 +43,11 @@ type redirectFamily struct {
 	ports map[balancer.Key]uint16
 
 	mu sync.Mutex // guards the fields below
-	// there holds the port to which the kernel redirects each frontend.
+	// there holds the port to which the kernel now redirects each frontend.
 	there map[balancer.Key]uint16
 	// stale holds the keys whose conntrack flows may lead to a wrong port.
 	stale map[balancer.Key]bool
-	// sure reports whether the kernel's redirects match there, and nothing is stale.
+	// sure reports whether the kernel's redirects are known to equal there, and stale is empty.
 	sure bool
 }
 
@@ -61,14 +61,15 @@ type redirector interface {
 	Close(ctx context.Context) error
 }
 
-// closedPort is a kind of closed port to which clients are redirected if no backend is active.
+// closedPort identifies a closed port to which clients are redirected if no backend is active.
+// There is one for each protocol, and another that is silent.
 type closedPort struct {
 	proto  balancer.Protocol
 	silent bool
 }
 
-// newRedirect tests for which families redirects work. If they work for none, it returns an error
-// with the reasons.
+// newRedirect tests in which address families redirects work. If they work in neither, it returns
+// an error with the reasons.
 func newRedirect(d *Dataplane) (*redirect, error) {
 	r := &redirect{d: d, families: map[inet.Family]*redirectFamily{}}
 	var reasons error
@@ -207,8 +208,8 @@ func (y *redirectFamily) frontendOf(fd int) (*frontend, netip.AddrPort) {
 	return y.r.d.chains.at(keyAt(at, balancer.TCP)), at
 }
 
-// packetsOf opens the socket of a UDP frontend and returns its port. It returns 0 if new flows must
-// not reach the socket. The caller holds the dataplane's lock.
+// packetsOf opens or closes the socket of a UDP frontend, and returns the port for its redirect. It
+// returns 0 if new flows must not reach the socket. The caller holds the dataplane's lock.
 func (y *redirectFamily) packetsOf(f *frontend) (uint16, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -254,8 +255,9 @@ func (f *frontend) packetsPortLocked() uint16 {
 	return f.ports[0].packets.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
-// anywhere returns the reading of a socket that is bound to every address. A reply needs the
-// datagram's destination address as its source, so conntrack can translate it back.
+// anywhere returns a function that reads datagrams from a socket that is bound to every address. It
+// also reads the destination address of each datagram. A reply needs this address as its source, so
+// that conntrack can translate it back.
 func (y *redirectFamily) anywhere(pc *net.UDPConn, port uint16) reading {
 	control := make([]byte, 256)
 	return func(buf []byte) (int, netip.AddrPort, way, error) {

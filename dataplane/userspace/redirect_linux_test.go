@@ -60,7 +60,7 @@ func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	return all
 }
 
-// serve starts the backends of frontendsAt.
+// serve starts the backends of the frontends that frontendsAt returns.
 func (w *twoHosts) serve() {
 	for _, network := range []string{"tcp", "udp"} {
 		for _, at := range []string{"10.9.0.2:7000", "[fd00:9::2]:7000"} {
@@ -105,7 +105,8 @@ func redirecting(t *testing.T) *rig {
 	return d
 }
 
-// wantEcho checks that an established connection to an echo server still works.
+// wantEcho sends data on an established connection to an echo server, and checks that it comes
+// back.
 func wantEcho(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(wait.Patience))
@@ -181,7 +182,7 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 			}
 			c, err := w.remote.Dial(t.Context(), "tcp", net.JoinHostPort(address, fmt.Sprint(port)))
 			if err != nil {
-				continue // reset before the check
+				continue // the reset arrived during the dial
 			}
 			_ = c.SetDeadline(time.Now().Add(wait.Patience))
 			wantReset(t, c)
@@ -190,9 +191,9 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	}
 }
 
-// TestRedirectsReplaceThoseOfAnEarlierVersion starts with the iptables rules of an earlier version,
-// in both variants. The rules must be removed, and clients with flows to the old ports must reach
-// the backends.
+// TestRedirectsReplaceThoseOfAnEarlierVersion starts over the iptables rules of an earlier version,
+// in both variants. The rules must be removed. Clients whose conntrack flows lead to the earlier
+// version's ports must reach the backends.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -206,8 +207,8 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// conntrack sends these flows to the old port, and would continue to do so if they were not
-	// removed.
+	// conntrack sends these flows to the earlier version's port, and would continue to do so if the
+	// flows were not removed.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -272,8 +273,8 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	wantServed(t, w, all...)
 }
 
-// TestATrialLeavesRedirects closes a dataplane without frontends, like the trial of vipctl doctor.
-// The redirects of the serving dataplane must stay.
+// TestATrialLeavesRedirects opens and closes a second dataplane without frontends, like the trial
+// of vipctl doctor. The redirects of the first dataplane must stay.
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -309,7 +310,7 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 			}
 			return err
 		})
-		for range 2 { // if the other family can't be read, the first reason is lost
+		for range 2 { // twice, because the first report is lost if the other family can't be read
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
 				t.Fatalf("damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 			}
@@ -354,8 +355,8 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
-// TestAutoFallsBackToBind selects auto with working redirects, and with a failing trial. It must
-// use redirects in the first case. In the second it must bind and give the reason.
+// TestAutoFallsBackToBind selects auto, with and without working redirects. If they work, they must
+// be used. Otherwise the dataplane must bind, and its detail must give the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
@@ -436,7 +437,7 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	}
 }
 
-// flow returns a client of a UDP frontend that has received an answer.
+// flow connects a client to a UDP frontend, and waits for the first answer.
 func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	t.Helper()
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
@@ -450,8 +451,8 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	return c
 }
 
-// TestRedirectedFlowsDrain drains an endpoint with UDP clients. Their flows must continue, even if
-// it was the last endpoint.
+// TestRedirectedFlowsDrain drains an endpoint that has UDP clients. Their flows must continue, even
+// if it was the last active endpoint.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -470,7 +471,8 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 }
 
 // TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend whose last endpoint has
-// drained. The datagrams of a client that continues to send must not reach the port's next user.
+// drained. Another program then opens the port. It must not receive the datagrams of a client that
+// continues to send.
 func TestClosedPortsReceiveNoFlows(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()

@@ -50,7 +50,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 		}
 	}
 	y.there = maps.Clone(y.ports)
-	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects work, but flows of these keys may be misled
+	if err := y.cut(ctx, y.stale, y.misled); err != nil { // the redirects are written, but conntrack may still mislead flows of these keys
 		for k := range y.stale {
 			failed[k] = err
 		}
@@ -61,7 +61,7 @@ func (y *redirectFamily) commit(ctx context.Context, failed dataplane.KeyErrors)
 	return nil
 }
 
-// misled reports whether conntrack sends a flow elsewhere than to its frontend's socket. conntrack
+// misled reports whether conntrack sends a flow to a socket other than its frontend's. conntrack
 // decides once per flow, so such a client would ignore a new redirect, and continue to use a
 // removed one. A TCP connection is misled if it is unanswered and no redirect applies to it.
 func (y *redirectFamily) misled(flow *conntrack.Flow) bool {
@@ -87,8 +87,9 @@ func (r *redirect) lose(ctx context.Context, keys map[balancer.Key]bool) error {
 	return failed
 }
 
-// wasReset reports whether vipd has reset a connection. For ten seconds conntrack would send a
-// client that reuses its port to the redirect's port, which is closed by then.
+// wasReset reports whether vipd has reset a connection. conntrack keeps the entry for ten seconds.
+// If the client reused its port in that time, conntrack would send it to the redirect's port, which
+// is then closed.
 func wasReset(f *conntrack.Flow) bool { return f.State == "close" }
 
 func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.Flow) bool) error {

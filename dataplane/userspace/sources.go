@@ -39,7 +39,7 @@ func readOwnAddresses() map[netip.Addr]bool {
 	known := map[netip.Addr]bool{}
 	networks, err := net.InterfaceAddrs()
 	if err != nil {
-		return known // then no source is treated as local, which is the stricter choice
+		return known // addresses that are not known stay foreign, which is the stricter choice
 	}
 	for _, n := range networks {
 		if p, err := netip.ParsePrefix(n.String()); err == nil {

@@ -13,7 +13,7 @@ const (
 	gatherAt = 45
 )
 
-// spill holds the counts that decide how many busy connections move to another loop. Idle
+// spill holds the counts that determine how many busy connections move to another loop. Idle
 // connections stay, because they cost nothing.
 type spill struct {
 	period int64 // the number of the current period
@@ -22,7 +22,7 @@ type spill struct {
 	to     *loop
 }
 
-// freest returns the loop for a new connection that l has accepted.
+// freest returns the loop that should serve a connection that l has just accepted.
 func (l *loop) freest() *loop {
 	if l.meter.load.Load() < spillAt || l.d.loops.halting.Load() {
 		return l
@@ -43,8 +43,8 @@ func (s *loops) lessLoaded() *loop {
 }
 
 // balance decides after each period how many connections move, and to which loop. A loop that is
-// short of time gives half of its busy connections to one that has time. Otherwise, all move to the
-// first loop if it has time for them.
+// short of time moves half of its busy connections to a loop that has time. Otherwise, all its busy
+// connections move to the first loop, if that loop has time for them.
 func (l *loop) balance() {
 	load, steady, first := l.meter.load.Load(), l.spill.steady, l.d.loops.all[0]
 	l.spill = spill{period: l.spill.period + 1}
@@ -78,12 +78,12 @@ func (l *loop) note(c *conn) {
 	}
 }
 
-// move gives a connection to another loop. It returns false if the connection can't move now.
+// move moves a connection to another loop. It returns false if the connection can't move now.
 func (l *loop) move(c *conn, to *loop) bool {
 	if l.d.loops.halting.Load() || c.phase != relaying || c.failing || !c.f.mu.TryLock() {
 		return false
 	}
-	defer c.f.mu.Unlock() // so no other letter about the connection arrives earlier
+	defer c.f.mu.Unlock() // unlocked last, so no other letter about the connection arrives earlier
 	l.forget(c)
 	l.hungry = slices.DeleteFunc(l.hungry, func(h hungry) bool { return h.c == c })
 	for i := range c.sides {

@@ -27,7 +27,7 @@ func pipesFor(limit int, memory uint64) int { return int(min(uint64(limit)/16, m
 func memory() uint64 {
 	var i unix.Sysinfo_t
 	if err := unix.Sysinfo(&i); err != nil {
-		return 0 // never happens
+		return 0 // Sysinfo never fails
 	}
 	return uint64(i.Totalram) * uint64(i.Unit)
 }
@@ -65,7 +65,7 @@ func (p *pipes) take() (pipe, bool) {
 	return t, true
 }
 
-// discard closes a pipe with its content.
+// discard closes a pipe, and loses its content.
 func (p *pipes) discard(t pipe) {
 	t.close()
 	p.open.Add(-1)

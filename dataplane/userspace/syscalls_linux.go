@@ -127,7 +127,7 @@ func (sa *socketAddress) size() int {
 	return unix.SizeofSockaddrInet6
 }
 
-// addrPort returns the address without its zone.
+// addrPort returns the address and port, without the zone.
 func (sa *socketAddress) addrPort() netip.AddrPort {
 	port := uint16(sa[2])<<8 | uint16(sa[3])
 	if sa.family() == unix.AF_INET {

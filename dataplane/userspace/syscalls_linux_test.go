@@ -23,11 +23,11 @@ func readOne(fd int) byte {
 	if n, errno := rawRead(fd, b[:]); n != len(b) || errno != 0 {
 		return 0
 	}
-	return b[0] + b[7] // the counter's value in either byte order
+	return b[0] + b[7] // the value that was read, in either byte order
 }
 
-// TestRawCallsKeepTheStack reads into variables at many depths of the stack. The kernel must write
-// to the variables even if the stack has no room for another function.
+// TestRawCallsKeepTheStack reads into local variables at many depths of the stack. The kernel must
+// write to the variables even if there is no stack space for another call.
 func TestRawCallsKeepTheStack(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {

@@ -30,8 +30,8 @@ type entry struct {
 	generation uint32
 }
 
-// add adds a connection, and returns the ID of the client's side. The ID of the backend's side is
-// one higher.
+// add adds a connection to the table, and returns the ID of the client's side. The ID of the
+// backend's side is one higher.
 func (t *table) add(c *conn) id {
 	var n uint32
 	if last := len(t.free) - 1; last >= 0 {

@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestRetriesBeforeTheClientSeesAnything connects while one of two backends is dead. All clients
-// must be served, and the dead backend must rest.
+// TestRetriesBeforeTheClientSeesAnything connects clients while one of two backends is down. All
+// clients must be served, and the failed backend must rest.
 func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	good, dead := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -35,8 +35,9 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	}
 }
 
-// TestBackupServesWhenTheOthersRefuse stops a primary backend. Clients must notice nothing. The
-// backup must get no connections while the primary exists, even if the primary is full.
+// TestBackupServesWhenTheOthersRefuse stops the primary backend, and the backup must then serve all
+// clients. While the primary accepts connections, the backup must get none, even if the primary is
+// full.
 func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
 	d := start(t, Options{})
@@ -108,7 +109,8 @@ func TestEachDrainsForItsOwnTime(t *testing.T) {
 	}
 }
 
-// TestResetsWhenNoBackendAnswers connects while all backends refuse. Clients must be reset.
+// TestResetsWhenNoBackendAnswers connects clients while all backends refuse connections. The
+// clients must be reset.
 func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -126,11 +128,12 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	}
 }
 
-// TestFinalBytesArriveBeforeReset closes a connection to which the other side is still writing,
-// like a server that refuses an upload. The last data must arrive before the reset.
+// TestFinalBytesArriveBeforeReset makes one side send its last data and close while the other side
+// is still writing, like a server that refuses an upload. The last data must arrive before the
+// reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
-	say := func(c net.Conn) { // does not read the rest
+	say := func(c net.Conn) { // sends and closes without reading everything
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = io.WriteString(c, words)
 	}
@@ -176,7 +179,7 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 	io.WriteString(c, "x")
 	eventually(t, "the connection at the backend", func() error {
 		if s.accepted.Load() == 0 {
-			return fmt.Errorf("connection is missing")
+			return fmt.Errorf("the client's connection is missing")
 		}
 		return nil
 	})

@@ -38,7 +38,7 @@ type transport struct {
 	loop    *loop // f.mu guards changes of it
 	id      id    // of the client's side
 	phase   phase
-	failing bool  // a side was reset; the data that it had sent is still delivered
+	failing bool  // a side was reset, and the data that it had sent is still being delivered
 	until   int64 // the latest end of a failing connection
 	err     error
 	sides   [2]side
@@ -54,14 +54,14 @@ type side struct {
 	fd       int
 	readable bool // a read may find data
 	thorough bool // an end, a reset or an urgent byte was reported, at which a read stops: reads continue until they find nothing
-	shut     bool // its end was reported
+	shut     bool // an event reported the end of its data
 	ended    bool // all data was read
-	passed   bool // the end was forwarded to the other side
+	passed   bool // the end of its data was forwarded to the other side
 	lost     bool // the socket was reset
 	hungry   bool // queued for another turn
 	bulk     bool // the last read filled the buffer
 	watched  bool // the poller reports its events
-	eager    bool // its events include room for writes
+	eager    bool // the loop also receives events about room for writes
 	held     int  // number of bytes in pipe; 0 means no pipe
 	pipe     pipe // bytes for this side that follow those in pending
 	pending  []byte
@@ -110,7 +110,8 @@ func (l *loop) event(c *conn, i int, events uint32) {
 	}
 }
 
-// notice records from an event whether a read may find data.
+// notice records in s what an event reports: that a read may find data, or an end, a reset or an
+// urgent byte.
 func (s *side) notice(events uint32) {
 	const closing = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	s.readable = s.readable || events&(unix.EPOLLIN|closing) != 0
@@ -143,8 +144,8 @@ func (l *loop) pump(c *conn, i int) {
 	}
 }
 
-// flush writes the data that waits for a side. It returns false if data is left, or the side has
-// failed.
+// flush writes the data that waits to be written to a side. It returns false if data is left, or if
+// the write failed.
 func (l *loop) flush(c *conn, i int) bool {
 	s := &c.sides[i]
 	for s.isBlocked() {
@@ -169,7 +170,8 @@ func (l *loop) flush(c *conn, i int) bool {
 	return true
 }
 
-// refused handles the failure of a write.
+// refused handles a failed write to a side. If the socket is full, it waits for room. Otherwise the
+// side is lost.
 func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 	switch errno {
 	case unix.EAGAIN:
@@ -183,7 +185,7 @@ func (l *loop) refused(c *conn, i int, errno syscall.Errno) {
 	}
 }
 
-// count counts bytes that were written to a side.
+// count adds n to the counters of the bytes that were written to a side.
 func (c *conn) count(to, n int) {
 	if to == serverSide {
 		c.in.Add(uint64(n))
@@ -282,7 +284,7 @@ func (l *loop) endWhenDelivered(c *conn) {
 	l.end(c, errLost)
 }
 
-// dropData discards the data that waits for a side.
+// dropData discards the data that waits to be written to a side.
 func (l *loop) dropData(s *side) {
 	s.pending = nil
 	if s.held > 0 {

@@ -25,9 +25,9 @@ var datagrams = sync.Pool{New: func() any { return new([datagram]byte) }}
 // longAgo is a deadline in the past, which makes reads and writes fail immediately.
 var longAgo = time.Unix(1, 0)
 
-// trial is the time in which a backend that failed can refuse a flow. If it does not, it is treated
-// as working, even if it sends no answer. The kernel declares a neighbor unreachable after three
-// seconds.
+// trial is the time after which a backend that had failed is treated as working if it has not
+// refused a flow, even if it sends no answer. The kernel declares a neighbor unreachable after
+// three seconds.
 const trial = 4 * time.Second
 
 // wantPacketsLocked reports whether the UDP sockets should be open. While no backend is active,
@@ -64,7 +64,7 @@ func (p *portSockets) openPacketsLocked(want bool) error {
 	return nil
 }
 
-// receiveFrom starts the read loop of the socket.
+// receiveFrom makes pc the UDP socket of p, adopts inherited flows, and starts the read loop.
 func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
 	p.packets = pc
 	widen(pc)
@@ -73,11 +73,11 @@ func (p *portSockets) receiveFrom(pc *net.UDPConn, read reading) {
 	p.f.d.tasks.Go(func() { p.f.receive(pc, read) })
 }
 
-// reading reads a datagram into buf. It returns the datagram's size and sender, and the return path
-// for replies.
+// reading is a function that reads a datagram into buf. It returns the datagram's size and sender,
+// and the return path for replies.
 type reading func(buf []byte) (n int, from netip.AddrPort, back way, err error)
 
-// bound returns the reading of a socket that is bound to one address.
+// bound returns a function that reads datagrams from a socket that is bound to a single address.
 func (p *portSockets) bound(pc *net.UDPConn) reading {
 	return func(buf []byte) (int, netip.AddrPort, way, error) {
 		n, from, err := pc.ReadFromUDPAddrPort(buf)
@@ -100,7 +100,7 @@ func (f *frontend) receive(pc *net.UDPConn, read reading) {
 			slower = backoff{}
 		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded): // the deadline has passed because the socket is handed over
 			return
-		default: // an error of an earlier reply, or a lack of memory
+		default: // an ICMP error that an earlier reply caused, or a lack of memory
 			if !slower.sleep(f.d.ctx.Done()) {
 				return
 			}
@@ -118,7 +118,7 @@ func (f *frontend) receiveOne(read reading) error {
 	return err
 }
 
-// way is the return path of a flow's replies: the socket that received its datagrams.
+// way is the return path for a flow's replies: the socket that received the client's datagrams.
 type way struct {
 	socket *net.UDPConn
 	// local is the destination address of the datagrams if the socket has several addresses.
@@ -136,7 +136,7 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 	for {
 		x := f.flowOf(back, client, tried)
 		if x == nil {
-			return // dropped, as networks do
+			return // the datagram is dropped, as networks also do
 		}
 		x.last.Store(f.d.now())
 		switch err := x.deliver(b); {
@@ -149,14 +149,15 @@ func (f *frontend) forward(back way, client netip.AddrPort, b []byte) {
 			return
 		case refuses(err):
 			tried = append(tried, f.endFlow(x, err))
-		case !errors.Is(err, net.ErrClosed): // otherwise the flow has ended for another reason than its backend
+		case !errors.Is(err, net.ErrClosed): // after ErrClosed, the loop tries again, because the flow has ended for another reason
 			return // the datagram is too large, or memory is short: this affects only the datagram
 		}
 	}
 }
 
 // deliver sends a datagram to the backend. Until its first reply, datagrams have a PROXY header if
-// the backend expects headers: after a lost one, the client could begin with its own header.
+// the backend expects headers: if the first datagram were lost, the client could start the next one
+// with a header of its own.
 func (x *flow) deliver(b []byte) error {
 	if len(x.header) == 0 || x.answered.Load() {
 		return x.send(b)
@@ -204,8 +205,8 @@ func (f *frontend) known(back way, client netip.AddrPort, port uint16) (x *flow,
 }
 
 // flowLocked returns the client's flow to a port. If there is none, it reports whether the client
-// may have a new flow. If port is 0, it is unknown, so an idle flow is not returned: conntrack may
-// have changed the client's port since.
+// may have a new flow. A port of 0 means that the port is unknown. An idle flow is then not
+// returned, because the client may have started a new flow to another port.
 func (f *frontend) flowLocked(back way, client netip.AddrPort, port uint16) (x *flow, may bool) {
 	c := f.conf.Load()
 	may = !f.removed && c.serves && f.hasSocketLocked(back.socket) && c.allows(f.d, client.Addr())
@@ -292,11 +293,11 @@ func (f *frontend) beginFlowLocked(x *flow) {
 	f.d.tasks.Go(func() { f.reply(x, b) })
 }
 
-// roomForFlow reserves a place for another flow of f. If there is none, the oldest flow of the
-// frontend with the most flows ends, so no service can use up all places. The caller holds no
+// roomForFlow reserves a place for another flow of f. If no place is free, it ends the oldest flow
+// of the frontend with the most flows, so no service can use up all places. The caller holds no
 // frontend's lock.
 func (d *Dataplane) roomForFlow(f *frontend) bool {
-	const tries = 4 // other flows may get the place that was made
+	const tries = 4 // another flow may get the place that endOldest has freed
 	made := d.budget.room(1)
 	for range tries {
 		if made && d.flows.take(f) {
@@ -332,7 +333,7 @@ func (f *frontend) reply(x *flow, backend *backend) {
 		f.praise(backend)
 		x.answered.Store(true)
 		x.last.Store(f.d.now())
-		if err := send(b); err == nil { // otherwise it is dropped, as networks do
+		if err := send(b); err == nil { // otherwise the reply is dropped, as networks also do
 			x.out.Add(uint64(len(b)))
 			x.counter.out.Add(uint64(len(b)))
 		}
@@ -351,8 +352,8 @@ func (f *frontend) reply(x *flow, backend *backend) {
 	f.endFlow(x, err)
 }
 
-// goesOn removes the deadline of a flow after its trial. It returns false if the flow is handed
-// over.
+// goesOn removes the read deadline of a flow after its trial, and returns true. It returns false if
+// the deadline was set because the flow is handed over.
 func (f *frontend) goesOn(x *flow) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -363,8 +364,8 @@ func (f *frontend) goesOn(x *flow) bool {
 	return true
 }
 
-// refuses reports whether an error means that the backend, or a network on the way, does not accept
-// datagrams.
+// refuses reports whether an error means that the backend does not accept datagrams, or that a
+// network on the path does not forward them.
 func refuses(err error) bool {
 	return sockerr.Is(err, syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT)
 }
@@ -372,7 +373,7 @@ func refuses(err error) bool {
 // isRefusal reports whether err means that a host has no socket at a port.
 func isRefusal(err error) bool { return sockerr.Is(err, syscall.ECONNREFUSED) }
 
-// passing reports whether reading can continue after an error.
+// passing reports whether reading from a flow's socket can continue after an error.
 func passing(err error) bool {
 	return sockerr.Is(err, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.EINTR)
 }

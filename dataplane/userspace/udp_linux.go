@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arrival returns a function that waits for a datagram without a buffer, because if there are many
-// frontends, most of them are idle.
+// arrival returns a function that waits for a datagram without holding a buffer, because most of
+// many frontends are idle.
 func arrival(pc *net.UDPConn) func() error {
 	raw, err := pc.SyscallConn()
 	if err != nil {

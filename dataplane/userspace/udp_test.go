@@ -84,8 +84,8 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	return name, nil
 }
 
-// TestIdleFrontendsHoldNoBuffers applies many services and uses each of them. Idle frontends must
-// hold no buffers.
+// TestIdleFrontendsHoldNoBuffers applies many services, and uses each of them once. Idle frontends
+// and flows must hold no buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems use a buffer for each waiting flow")
@@ -96,7 +96,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	var all []*balancer.Frontend
 	for i := range n {
 		f := frontendAt(fmt.Sprintf("127.77.2.77:%d/udp", 9000+i), at)
-		if wait.Race { // the race detector keeps the buffers of flows
+		if wait.Race { // under the race detector, the pool keeps buffers
 			f.IdleTimeout = time.Second
 		}
 		all = append(all, f)
@@ -104,7 +104,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // the second collection frees the objects that the first set aside
+		runtime.GC() // the first collection only moves pooled buffers to the victim cache; the second frees them
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
@@ -117,7 +117,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	}
 	eventually(t, "buffers to go", func() error {
 		if size := heap() - before; size > n*datagram/4 {
-			return fmt.Errorf("memory of %d frontends with a flow each = %d bytes", n, size)
+			return fmt.Errorf("memory of %d frontends with a flow each = %d bytes, want less", n, size)
 		}
 		return nil
 	})
@@ -131,7 +131,7 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
 	d.apply(f)
 	var c *net.UDPConn
-	for range 2 { // one of the two uses a
+	for range 2 { // two clients, one of which gets backend a
 		c = udpClient(t, f.AddrPort())
 		if name, err := askUDP(c, "x"); err != nil {
 			t.Fatal(err)
@@ -183,8 +183,8 @@ func TestUDPWithoutBackends(t *testing.T) {
 	}
 }
 
-// TestFlowsEnd opens more flows than allowed. Each new flow must replace the oldest idle flow, and
-// idle_timeout must end the rest.
+// TestFlowsEnd opens more flows than the limit permits. Each excess flow must replace the flow that
+// has been idle for the longest time, and idle_timeout must end the rest.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -192,7 +192,7 @@ func TestFlowsEnd(t *testing.T) {
 	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
-	for range 30 { // far more than allowed; the busy flow must stay
+	for range 30 { // far more than the limit; the busy flow must stay
 		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestFlowsEnd(t *testing.T) {
 		}
 	}
 	if got, want := d.Counters()[0].Connections, uint64(31); got != want {
-		t.Errorf("total flows = %d, want %d: the oldest flow ends, not the busy flow", got, want)
+		t.Errorf("total flows = %d, want %d, because the busy flow must not be replaced", got, want)
 	}
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
@@ -216,8 +216,8 @@ func TestFlowsEnd(t *testing.T) {
 	})
 }
 
-// TestIdleFlowsAreNotLive stops the datagrams of a flow, and then sends another one. The flow must
-// be idle in between.
+// TestIdleFlowsAreNotLive pauses the datagrams of a flow, and then sends another. Only during the
+// pause must the flow count as idle.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))

@@ -17,7 +17,7 @@ import (
 	"vipd/dataplane/internal/dnat"
 )
 
-// Interception is a method of bringing connections to the proxy.
+// Interception is a method of directing connections to the proxy.
 type Interception string
 
 // These are the interceptions.
@@ -31,9 +31,9 @@ const (
 )
 
 // Rest is the time for which a backend that failed is never the first choice. Afterwards a single
-// new connection tries the backend, and others follow only if that connection succeeds. So a
-// backend that drops packets delays one client per second by a connect timeout, and not every n-th
-// client. Connections without an alternative try the backend anyway.
+// new connection tries the backend, and others follow only if that connection succeeds. So at most
+// one client per second is delayed by the connect timeout of a backend that drops packets.
+// Connections without an alternative try the backend anyway.
 const Rest = time.Second
 
 // Options are the options of [New].
@@ -68,8 +68,8 @@ type Dataplane struct {
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
-	// told, if not nil, is called with the result of each dial that is reported. It is set before
-	// the first Apply.
+	// told, if not nil, receives the results of dials that must be reported. It is set before the
+	// first Apply.
 	told        func(balancer.Target, error)
 	followers   followers
 	remembering remembering
@@ -91,8 +91,8 @@ type Dataplane struct {
 	gate     sync.RWMutex // guards shutting
 	shutting bool         // no more connections start, so conns only decreases
 
-	// accepts holds functions that end other modes' knowledge of the sockets to which redirects
-	// lead. applying guards it.
+	// accepts holds the functions that dnat.Accepts returned for the ports to which redirects lead.
+	// applying guards it.
 	accepts []func()
 
 	// applying serializes the calls of the engine, which may be slow. It is locked before mu.
@@ -105,10 +105,10 @@ type Dataplane struct {
 	counters  map[counters.Port]*counter
 	running   bool // the loops and the janitor run
 	closed    bool
-	yielded   bool // another dataplane gets the new connections
+	yielded   bool // Yield was called, so another dataplane gets the new connections
 }
 
-// HandsOver is implemented only on Linux.
+// The interface dataplane.HandsOver is implemented only on Linux.
 var (
 	_ dataplane.Dataplane          = (*Dataplane)(nil)
 	_ dataplane.Yields             = (*Dataplane)(nil)
@@ -218,7 +218,8 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	return errors.Join(err, d.tables.stop(ctx, d.list()))
 }
 
-// underWay is the time in which this dataplane still accepts connections after it has yielded.
+// underWay is the time for which this dataplane continues to accept connections after Yield,
+// because clients may already have sent a SYN.
 const underWay = 2 * time.Second
 
 // Close stops accepting, waits for established connections, and resets those that are left. The
@@ -287,7 +288,7 @@ func (d *Dataplane) refuseNew() {
 // their frontend, and all others at the end of ctx. It returns the number of connections that were
 // left at that time.
 func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int) {
-	for _, f := range frontends { // each drains for its own time, within the total time
+	for _, f := range frontends { // each frontend drains for its own DrainTimeout, at most until ctx ends
 		cut := time.AfterFunc(f.conf.Load().DrainTimeout, func() { f.end() })
 		defer cut.Stop()
 	}
@@ -299,7 +300,7 @@ func (d *Dataplane) drain(ctx context.Context, frontends []*frontend) (left int)
 	select {
 	case <-drained:
 	case <-ctx.Done():
-		for _, f := range frontends { // also connections that are about to enter
+		for _, f := range frontends { // this includes connections that have been accepted but are not listed yet
 			left += f.end()
 		}
 	}

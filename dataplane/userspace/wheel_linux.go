@@ -48,7 +48,7 @@ func (w *wheel) stop(t *timer) {
 	w.count--
 }
 
-// advance calls expired for each timer that is due by the tick now.
+// advance calls the function expired for each timer that is due at or before the tick now.
 func (w *wheel) advance(now int64, expired func(*conn)) {
 	for w.turn < now {
 		if w.count == 0 {
