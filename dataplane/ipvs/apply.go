@@ -77,20 +77,21 @@ func (d *Dataplane) applyLocked(ctx context.Context, part []dataplane.Change, ta
 	}
 }
 
-// drainLocked returns how long connections to removed backends may live.
+// drainLocked returns how long connections to a removed backend may continue after change c.
 func (d *Dataplane) drainLocked(s *server, c dataplane.Change) time.Duration {
 	switch {
 	case c.New != nil:
 		return c.New.DrainTimeout
 	case c.Old != nil:
-		return c.Old.DrainTimeout // a new drain timeout alone may not have been applied
+		return c.Old.DrainTimeout // not the ledger's value, because a change to drain_timeout alone is not written there
 	case s.last != nil:
 		return s.last.DrainTimeout
 	}
 	return d.ledger.entries[s.key].drain
 }
 
-// renameLocked keeps the counts of a key's previous service when another service gets the key.
+// renameLocked makes later counts of a key belong to the service of f. If that is another service
+// than before, it first reads the counters for the previous service.
 func (d *Dataplane) renameLocked(ctx context.Context, s *server, f *balancer.Frontend) error {
 	if f == nil || !d.counts.renames(s.key, counters.Port{Service: f.Service, Name: f.Port}) {
 		return nil
@@ -121,8 +122,8 @@ type round struct {
 	ctx context.Context
 	// errs holds the reasons why servers failed.
 	errs map[*server]error
-	// retry holds the servers whose state is unknown or differs from the known state, with the
-	// reason.
+	// retry holds the servers to read and change again, because their state is unknown or differs
+	// from the known state, with the reason.
 	retry map[*server]error
 }
 
@@ -162,7 +163,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].change })
 	ends := r.removals(work, plans)
 	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
-	if err := r.d.ledger.save(); err != nil { // it names more than exists, which is safe
+	if err := r.d.ledger.save(); err != nil { // after a failure, the ledger names more than exists, which is safe
 		r.d.log.Warn("the ledger is not up to date", "err", err)
 	}
 	for _, s := range work {
@@ -170,7 +171,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	}
 }
 
-// recordLocked records in the ledger that s is ours.
+// recordLocked records the virtual server of s, and the lifetime of its connections, in the ledger.
 func (d *Dataplane) recordLocked(s *server) {
 	r := d.ledger.entries[s.key]
 	if s.front != nil {
@@ -181,8 +182,9 @@ func (d *Dataplane) recordLocked(s *server) {
 }
 
 // removals returns the messages that remove objects at the end of a round: the plan's own messages,
-// and the removal of drained destinations without connections. It reads their counters first, and
-// the counters of restored destinations, because the kernel may continue their old counts.
+// and the removal of drained destinations without connections. It first reads the counters of these
+// destinations. It also reads the counters of restored destinations, because the kernel may
+// continue their old counts.
 func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]ipvsnl.Op {
 	ends := map[*server][]ipvsnl.Op{}
 	for _, s := range work {
@@ -211,7 +213,7 @@ func (r *round) removals(work []*server, plans map[*server]steps) map[*server][]
 	return ends
 }
 
-// send sends a step of each server that has not failed.
+// send sends the messages that step returns, for each server that is not settled.
 func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
 	var ops []ipvsnl.Op
 	var owners []*server
@@ -235,19 +237,20 @@ func (r *round) send(work []*server, step func(*server) []ipvsnl.Op) {
 	}
 }
 
-// absent reports whether an op failed because its object did not exist.
+// absent reports whether a deletion failed because its object was already missing.
 func absent(op ipvsnl.Op, err error) bool {
 	return op.Verb == ipvsnl.DeleteService && errors.Is(err, ipvsnl.ErrNoService) ||
 		op.Verb == ipvsnl.DeleteDestination && (errors.Is(err, ipvsnl.ErrNoDestination) || errors.Is(err, ipvsnl.ErrNoService))
 }
 
-// handleRefusal records that the kernel refused op.
+// handleRefusal records that op failed for s. The server fails, or is read and changed again in the
+// next round.
 func (r *round) handleRefusal(s *server, op ipvsnl.Op, err error) {
 	switch {
 	case op.Verb == ipvsnl.AddService && errors.Is(err, ipvsnl.ErrExists):
-		// The virtual server did not exist before the ledger named it, because entries of missing
-		// virtual servers are dropped when they are noticed. Another program must therefore have
-		// created it in the meantime.
+		// The virtual server was missing when the ledger entry was added, because an entry is
+		// dropped as soon as its virtual server is found missing. So another program has created
+		// the virtual server since.
 		r.d.noteGoneLocked(s)
 		r.errs[s] = r.d.foreign(r.ctx, s.key)
 	case op.Verb == ipvsnl.AddService && !uncertain(err):

@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestMessagesOfOneChange changes one endpoint among 300 frontends. Few messages must be sent, in
-// an order that always leaves an endpoint for new connections.
+// TestMessagesOfOneChange changes one frontend of 300 in several ways. Only the listed messages may
+// be sent, in an order in which some endpoint always gets new connections.
 func TestMessagesOfOneChange(t *testing.T) {
 	const all = 300
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestMessagesOfOneChange(t *testing.T) {
 	}
 }
 
-// describeOps describes the ops on endpoints of web.
+// describeOps returns the ops on the endpoints of web as text.
 func describeOps(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
@@ -107,8 +107,8 @@ func describeOps(ops []ipvsnl.Op) string {
 	return strings.Join(words, ", ")
 }
 
-// TestAdoptionSendsNothing restarts over drains, bounds and affinity. The next process must not
-// send a message that changes anything.
+// TestAdoptionSendsNothing restarts while frontends have draining endpoints, connection limits and
+// affinity. The next process must not send a message that changes anything.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		p := start(t, newKernel(), t.TempDir())
@@ -150,8 +150,8 @@ func TestAdoptionSendsNothing(t *testing.T) {
 	}
 }
 
-// TestForeign applies frontends in places where foreign virtual servers exist. Foreign servers must
-// stay, and a frontend whose place is occupied must fail until it is free.
+// TestForeign applies frontends, some at addresses and ports of foreign virtual servers. The
+// foreign servers must stay. Such a frontend must fail until the foreign server is removed.
 func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -176,7 +176,7 @@ func TestForeign(t *testing.T) {
 		}
 		for _, part := range []string{"10.2.0.9:8080", "ipvsadm -D -t 10.96.0.0:80", "wrr"} {
 			if !strings.Contains(each[ours.Key].Error(), part) {
-				t.Errorf("error = %q, want %s in it", each[ours.Key], part)
+				t.Errorf("error = %q, want it to contain %s", each[ours.Key], part)
 			}
 		}
 		if got := k.text(t, func(k balancer.Key) bool { return k != other.Key }); got != before {
@@ -203,7 +203,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestNoLedgerNoServer makes the ledger unwritable. No virtual server may be made.
+// TestNoLedgerNoServer makes the ledger unwritable. No virtual server may be created.
 func TestNoLedgerNoServer(t *testing.T) {
 	p := start(t, newKernel(), "/proc/nowhere")
 	p.observe()
@@ -215,8 +215,8 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptOfWhatIsGone names missing virtual servers in the ledger. No state of these
-// servers may be kept.
+// TestNothingIsKeptOfWhatIsGone starts with a ledger that names missing virtual servers. No state
+// of these servers may be kept.
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k, dir := newKernel(), t.TempDir()
 	p := start(t, k, dir)
@@ -304,7 +304,7 @@ func TestDamageObservedAmongMany(t *testing.T) {
 		}
 		p.observe()
 		p.apply(f)
-		p.look.next = time.Time{} // the pause is over
+		p.look.next = time.Time{} // ends the pause between comparisons
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
 		}
@@ -312,7 +312,8 @@ func TestDamageObservedAmongMany(t *testing.T) {
 	}
 }
 
-// TestClearingIsSeen clears the table of either family. The loss must be detected immediately.
+// TestClearingIsSeen removes the virtual servers of either family. Intact must report the loss
+// immediately.
 func TestClearingIsSeen(t *testing.T) {
 	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
 		p := start(t, newKernel(), t.TempDir())
@@ -324,7 +325,7 @@ func TestClearingIsSeen(t *testing.T) {
 		}
 		p.k.Flush()
 		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-			t.Errorf("Intact without %s = %q, %v, want a loss", key(n), reason, err)
+			t.Errorf("Intact without %s = %q, %v, want a reason", key(n), reason, err)
 		}
 	}
 }
@@ -355,8 +356,8 @@ func TestUnloadingIsSeen(t *testing.T) {
 	}
 }
 
-// TestApplyCorrectsBeliefs changes virtual servers without vipd's knowledge. Apply must still
-// produce the wanted state.
+// TestApplyCorrectsBeliefs changes virtual servers like another program, without a comparison
+// afterwards. Apply must still produce the wanted state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
 	at := ipvsnl.Service{Key: f.Key}

@@ -33,7 +33,8 @@ func Capabilities() balancer.Capabilities {
 		Untranslated:   []balancer.Forward{balancer.DRForward, balancer.TunnelForward},
 		KeepsSource:    true,
 		MaxConnections: true,
-		// ip_vs_sched_persist follows a persistence template without checking thresholds.
+		// The kernel's ip_vs_sched_persist follows a persistence template without checking
+		// thresholds.
 		AffinityUnbounded: true,
 		DropsClients:      true,
 		AffinityPrefix:    true,

@@ -23,11 +23,11 @@ import (
 // backend is the variant of iptables under the guard. Virtual servers do not depend on it.
 const backend = xtables.NFT
 
-// ended is the reason why connections do not survive some damages.
+// ended is the reason why connections do not survive some kinds of damage.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
-// udpTimeout is the suite's udp_timeout. It is longer than any pause of a flow, even if the machine
-// pauses sometimes, and short enough for a test to wait for its end.
+// udpTimeout returns the suite's udp_timeout. It is longer than any pause of a flow, even on a slow
+// machine, but short enough for a test to wait for it.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -39,7 +39,7 @@ func TestIPVSConformance(t *testing.T) {
 		Keeps:          true,
 		Survives:       true,
 		VirtualServers: true,
-		// A connection that its client has reset is remembered for 10 seconds, and a flow for
+		// The kernel keeps a connection that its client has reset for 10 seconds, and a flow for
 		// udp_timeout.
 		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
@@ -60,9 +60,9 @@ func TestIPVSConformance(t *testing.T) {
 	})
 }
 
-// elsewhere returns the cases that an emulated guest runs only in make soak. They test compiled
-// services, the guard and addresses, which all modes share. They also test shares, which the kernel
-// derives from weights that this package's tests compare.
+// elsewhere returns the cases that an emulated guest runs only in make soak. Most test compiled
+// services, the guard and addresses, which all modes share. Others test shares. The kernel derives
+// them from weights, which this package's own tests check.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
@@ -103,7 +103,7 @@ func TestIPVSFaultsAreNoticed(t *testing.T) {
 	}
 }
 
-// spoilt returns d, or d with the requested mistake.
+// spoilt returns d, or a version of d with the mistake that faultVar names.
 func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
 	switch os.Getenv(faultVar) {
 	case "forwards by nat":
@@ -114,7 +114,7 @@ func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
 	return d
 }
 
-// nat forwards all frontends by nat.
+// nat is a faulty dataplane that forwards all frontends by NAT.
 type nat struct{ *Dataplane }
 
 func (n nat) Apply(ctx context.Context, batch []dataplane.Change) error {
@@ -141,8 +141,8 @@ func scratches() map[string]func(t testing.TB) {
 	return fewer(all)
 }
 
-// fewer omits damages of the guard in an emulated guest, because the suite of dataplane/nftables
-// and TestGuardDamage of dataplane/host have all of them.
+// fewer returns damages, in an emulated guest without most damages to the guard. The suite of
+// dataplane/nftables and TestGuardDamage in dataplane/host test all of them.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {

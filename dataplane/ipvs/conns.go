@@ -67,8 +67,8 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 	}, err
 }
 
-// idleFlows returns the number of idle flows of draining UDP endpoints. It reads the whole table of
-// connections; if that fails, all flows count as live.
+// idleFlows returns the number of idle flows of each draining UDP endpoint. To count them, it reads
+// the whole table of connections. If that fails, all flows count as live.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint64 {
 	flows := d.drainingFlows()
 	if len(flows) == 0 {
@@ -90,7 +90,7 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 	return flows
 }
 
-// drainingFlows returns a map that contains 0 for each draining UDP endpoint.
+// drainingFlows returns a map whose keys are the draining UDP endpoints. All values are 0.
 func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
 	flows := map[balancer.BackendKey]uint64{}
 	d.mu.Lock()

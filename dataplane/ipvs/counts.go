@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counts remembers the kernel's counts, which the kernel forgets with each destination.
+// counts stores the kernel's counts, because the kernel forgets them when it deletes a destination.
 type counts struct {
 	reading sync.Mutex // held while all counters are read
 	// next is the earliest time of the next reading. The mutex reading guards it.
@@ -24,7 +24,7 @@ type counts struct {
 	servers map[balancer.Key]*serverCounts
 	// ended holds the counts of removed destinations.
 	ended *counters.Sums[counters.BackendKey, ipvsnl.Stats]
-	// idle holds the numbers of flows that are not live, when they were last counted.
+	// idle holds the number of idle flows of each endpoint at the last count.
 	idle map[balancer.BackendKey]uint64
 }
 
@@ -35,15 +35,16 @@ type serverCounts struct {
 	// gone holds the counts of deleted destinations. The kernel keeps a deleted destination for at
 	// least two minutes (IP_VS_DEST_TRASH_PERIOD), and continues its counts if it is restored.
 	gone map[netip.AddrPort]ipvsnl.Stats
-	// epoch changes when destinations start counting again, which invalidates earlier readings.
+	// epoch changes when counters may restart, so that readings that started earlier are ignored.
 	epoch uint64
-	// was is the virtual server's total when its destinations were last read.
+	// was holds the virtual server's total counters at the last reading of its destinations.
 	was ipvsnl.Stats
-	// busy reports whether any destination had connections at that time.
+	// busy reports whether any destination had connections at that reading.
 	busy bool
 }
 
-// live holds a destination's last counters, its counters when it was created, and its connections.
+// live holds the last counters of an existing destination (seen), its counters when it was created
+// (from), and its number of connections.
 type live struct {
 	seen, from ipvsnl.Stats
 	active     uint32
@@ -56,7 +57,7 @@ func newCounts() *counts {
 	return &counts{servers: map[balancer.Key]*serverCounts{}, ended: counters.New(counters.BackendKey.Whole, plus)}
 }
 
-// renames reports whether the key's counts belong to another port.
+// renames reports whether the counts of the key now belong to a port other than of.
 func (c *counts) renames(k balancer.Key, of counters.Port) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,14 +89,14 @@ func (c *counts) observe(k balancer.Key, states []ipvsnl.DestinationState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if t := c.servers[k]; t != nil {
-		t.epoch++ // a current reading may have started earlier
+		t.epoch++ // a reading in progress may be older than states
 		c.seeLocked(k, t, states)
 	}
 }
 
 func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.DestinationState) {
 	t.busy = false
-	for at, l := range t.live { // some may be deleted
+	for at, l := range t.live { // destinations that are not in states have no connections
 		l.active = 0
 		t.live[at] = l
 	}
@@ -118,7 +119,7 @@ func (c *counts) seeLocked(k balancer.Key, t *serverCounts, states []ipvsnl.Dest
 	}
 }
 
-// less reports whether a counter has decreased.
+// less reports whether any counter in now is lower than in before.
 func less(now, before ipvsnl.Stats) bool {
 	return now.Connections < before.Connections || now.InBytes < before.InBytes || now.OutBytes < before.OutBytes
 }
@@ -139,7 +140,7 @@ func plus(a, b ipvsnl.Stats) ipvsnl.Stats {
 
 func (c *counts) addLocked(k counters.BackendKey, s ipvsnl.Stats) { c.ended.Add(k, s, time.Now()) }
 
-// end records that a destination is deleted.
+// end records that a destination was deleted, and keeps its counts.
 func (c *counts) end(k balancer.Key, at netip.AddrPort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,8 +163,8 @@ func (c *counts) endLocked(t *serverCounts, at netip.AddrPort) {
 	t.gone[at] = l.seen
 }
 
-// endAll records that a virtual server was removed. Destinations of a new virtual server start
-// counting at 0.
+// endAll records that a virtual server was removed, and keeps its counts. The destinations of a new
+// virtual server start counting at 0.
 func (c *counts) endAll(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,14 +180,14 @@ func (c *counts) endAll(k balancer.Key) {
 	t.was, t.busy = ipvsnl.Stats{}, false
 }
 
-// forget removes a key that is no longer in use.
+// forget removes the state of a key that is no longer in use.
 func (c *counts) forget(k balancer.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.servers, k)
 }
 
-// back reports whether ops add destinations that existed before.
+// back reports whether ops restore destinations whose counts the kernel may continue.
 func (c *counts) back(k balancer.Key, ops []ipvsnl.Op) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,10 +13,10 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counted returns the connections and bytes of the service web's port, and the connections of
-// endpoint i.
+// counted returns counts of the named service after a pause: its connections and received bytes,
+// and the total and live connections of endpoint i.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
-	time.Sleep(2 * time.Second) // in the test's own clock
+	time.Sleep(2 * time.Second) // virtual time
 	return p.countedNow(name, i)
 }
 
@@ -36,7 +36,7 @@ func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, activ
 	return
 }
 
-// traffic adds to the counters of a destination.
+// traffic adds n connections, and bytes, to the counters of a destination.
 func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	p.Helper()
 	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) {
@@ -75,7 +75,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	p.traffic(f, 1, 3)
 	p.traffic(f, 2, 5)
 	want("after traffic", 8, 5)
-	p.traffic(f, 2, 2) // not read since
+	p.traffic(f, 2, 2) // these are not read before the next step
 	p.apply(without)
 	want("after an endpoint went", 10, 7)
 	p.apply(f)
@@ -117,8 +117,8 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	}
 }
 
-// TestIdleFlowsAreNotLive drains an endpoint with flows. Flows without packets must not count as
-// live.
+// TestIdleFlowsAreNotLive drains an endpoint that has flows. Flows that have had no recent packets
+// must not count as live.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,9 +22,9 @@ const (
 // left in it.
 const fewDrains = 64
 
-// endDrains deletes draining destinations whose last connection has ended, or whose time is over.
-// It returns the time of the next call, or zero if nothing drains. Earlier calls, such as after
-// each change, do nothing.
+// endDrains deletes draining destinations whose last connection has ended, or whose drain timeout
+// has passed. It returns the time at which it must be called again, or zero if nothing drains.
+// Earlier calls, for example after a change, do nothing.
 func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	began := time.Now()
 	if next := d.drainsDue(began); began.Before(next) {
@@ -44,8 +44,8 @@ func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 	return d.drainsDue(now)
 }
 
-// drainsDue moves the next check forward to the first end of a drain after now, and returns its
-// time.
+// drainsDue returns the time of the next check. If a drain ends before that time, the check is
+// moved to the end of the drain.
 func (d *Dataplane) drainsDue(now time.Time) time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -75,8 +75,8 @@ func (d *Dataplane) removeAllEnded(ctx context.Context) error {
 	return failed
 }
 
-// endedKeys returns the keys with a removable destination according to the kernel's table, and the
-// keys that are missing in the table.
+// endedKeys returns the keys that have a removable destination according to the kernel's table, and
+// the keys that are missing from the table.
 func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balancer.Key, error) {
 	table, err := d.conn.Table(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func (d *Dataplane) endedKeys(ctx context.Context, keys []balancer.Key) ([]balan
 	}), nil
 }
 
-// removeEnded removes ended drains of a few virtual servers.
+// removeEnded reads a few virtual servers, and deletes their destinations whose drain has ended.
 func (d *Dataplane) removeEnded(ctx context.Context, keys []balancer.Key) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// inTime runs a test with a fake clock. The dataplane has a frontend with three backends, the
-// second with a connection.
+// inTime runs a test with a fake clock, and with a frontend that has three backends. The second
+// backend has a connection.
 func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestReturnKeepsConnections restores an endpoint during its drain. One message must set its
-// weight.
+// TestReturnKeepsConnections restores an endpoint during its drain. The only message must set the
+// endpoint's weight.
 func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
@@ -122,8 +122,8 @@ func TestFrontendLeaves(t *testing.T) {
 	}
 }
 
-// TestFrontendReturns replaces a removed frontend during its drain. The old connections must still
-// end in time.
+// TestFrontendReturns applies another frontend at the key of a removed frontend during its drain.
+// The old connections must still end at the end of the drain.
 func TestFrontendReturns(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.remove(f)
@@ -138,8 +138,8 @@ func TestFrontendReturns(t *testing.T) {
 	})
 }
 
-// TestGoneMeanwhile removes an endpoint while no process runs. The endpoint must drain for its full
-// time.
+// TestGoneMeanwhile removes an endpoint from the configuration while no process runs. After the
+// next start, the endpoint must drain for its full time.
 func TestGoneMeanwhile(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -154,8 +154,8 @@ func TestGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOrphanLeaves removes a frontend while no process runs. The frontend must drain for its own
-// drain_timeout.
+// TestOrphanLeaves removes a frontend from the configuration while no process runs. After the next
+// start, it must drain for its own drain_timeout.
 func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -172,8 +172,8 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends in one batch. The removed destinations must be found in the
-// table, without messages for the others.
+// TestManyLeave removes many frontends in one batch. Ended drains must be found by reading the
+// whole table, and a single message must delete each virtual server.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,8 +214,8 @@ func TestManyLeave(t *testing.T) {
 	})
 }
 
-// TestDrainsAreLookedAtInTurn changes other frontends while many drain. The table must be read once
-// a second.
+// TestDrainsAreLookedAtInTurn continuously changes other frontends while many drain. The table must
+// nevertheless be read once a second.
 func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,8 +242,8 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	})
 }
 
-// TestUDPGoesAtOnce removes endpoints and a frontend with flows. The kernel's objects must be
-// deleted immediately.
+// TestUDPGoesAtOnce removes an endpoint and then the frontend of UDP flows. The kernel's objects
+// must be deleted immediately.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -280,8 +280,9 @@ func TestDestinationHashFailsOver(t *testing.T) {
 	})
 }
 
-// TestInterruptedEnd kills a process between the ledger and the kernel. The next process must
-// notice, and send the missing changes.
+// TestInterruptedEnd kills a process after it has written a removal to the ledger, but before it
+// has changed the kernel. The next process must report the frontend as damaged, and complete the
+// removal.
 func TestInterruptedEnd(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()

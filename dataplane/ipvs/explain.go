@@ -55,8 +55,9 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 // maxTemplateSearch limits the search for the client's template.
 const maxTemplateSearch = 3 * time.Second
 
-// shares returns the parts that the kernel's scheduler gives destinations. Its hashes can't be
-// computed here, so with a hash any destination is possible.
+// shares describes how the kernel's scheduler chooses, and returns each destination's share of new
+// connections. The kernel's hashes can't be computed here, so a scheduler with a hash may choose
+// any destination.
 func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice string, all []dataplane.Share) {
 	as, choice := balancer.WeightedRoundRobin, "in turn, by weight"
 	backends := make([]balancer.Backend, len(destinations))
@@ -83,8 +84,8 @@ func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice st
 	return choice, all
 }
 
-// findTemplate searches the client's persistence template. A destination of weight 0 gets no new
-// connections despite a template (net.ipv4.vs.expire_quiescent_template).
+// findTemplate searches for the client's persistence template. A destination of weight 0 gets no
+// new connections despite a template (net.ipv4.vs.expire_quiescent_template).
 func (d *Dataplane) findTemplate(ctx context.Context, f *balancer.Frontend, client netip.Addr, e *dataplane.Explanation) error {
 	k, group := f.Key, f.AffinityClient(client)
 	for c, err := range d.conn.Connections(ctx) {

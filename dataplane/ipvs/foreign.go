@@ -10,10 +10,10 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// foreignCheck reports whether a key has a virtual server that the ledger does not name. It is
-// called before the ledger names the key. If vipd relied on the kernel's answer to its own
-// creation, a process killed before the answer would leave a ledger that names a foreign virtual
-// server.
+// foreignCheck reports whether a key has a virtual server that the ledger does not name. It must be
+// called before the key is added to the ledger. If vipd only relied on the kernel's refusal to
+// create a duplicate, a process that is killed before the refusal would leave a foreign virtual
+// server in the ledger.
 type foreignCheck func(ctx context.Context, k balancer.Key) (bool, error)
 
 // askLocked is a [foreignCheck] for few keys. It sends a message for each key.
@@ -39,7 +39,7 @@ func (d *Dataplane) listing() foreignCheck {
 				there[v.Key] = true
 			}
 		}
-		if !there[k] { // or missing in the list: then its creation is refused
+		if !there[k] { // if the list omitted the virtual server, the kernel will refuse its creation
 			return false, nil
 		}
 		return d.askLocked(ctx, k) // it may have been removed since

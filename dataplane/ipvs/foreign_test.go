@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestKilledBesideForeign kills a process while it makes virtual servers. The next process must not
-// mistake foreign virtual servers for its own.
+// TestKilledBesideForeign kills a process while it creates virtual servers. The next process must
+// not treat foreign virtual servers as its own.
 func TestKilledBesideForeign(t *testing.T) {
 	for name, n := range map[string]int{"few": 2, "many": maxGroup + 2} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestKilledBesideForeign(t *testing.T) {
 			func() {
 				defer func() {
 					if recover() == nil {
-						t.Error("virtual servers created = none, want one")
+						t.Error("no virtual server was created, want one")
 					}
 				}()
 				_ = p.Apply(context.Background(), changes(all...))
@@ -64,8 +64,8 @@ func TestKilledBesideForeign(t *testing.T) {
 	}
 }
 
-// TestForeignAtTheLastMoment makes another program create a virtual server after vipd has looked
-// for it. The virtual server must remain the other program's.
+// TestForeignAtTheLastMoment makes another program create a virtual server just after vipd has
+// checked that it is missing. vipd must not change or adopt the virtual server.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())

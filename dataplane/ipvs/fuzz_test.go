@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads arbitrary lines, with and without checksums, as the ledger of virtual servers.
-// The resulting ledger must read back equal.
+// FuzzLedger reads arbitrary lines, with and without checksums, as the ledger of virtual servers. A
+// ledger that is saved and read again must be equal.
 func FuzzLedger(f *testing.F) {
 	f.Add("+ 10.96.0.10:80/tcp 30000 0 -")
 	f.Add("+ [fd00:96::10]:80/udp 30000 1764423000000 b")

@@ -25,7 +25,7 @@ type Dataplane struct {
 	caps balancer.Capabilities
 	// failover reports whether the kernel has the scheduler fo.
 	failover bool
-	// missingSchedulers are the schedulers that the kernel does not have.
+	// missingSchedulers lists the schedulers that the kernel does not have.
 	missingSchedulers []balancer.Scheduler
 	// unavailable holds the reasons why families are unavailable.
 	unavailable map[inet.Family]error
@@ -44,7 +44,7 @@ type Dataplane struct {
 	ledger *ledger
 	// servers holds the wanted virtual servers, and vipd's existing virtual servers.
 	servers map[balancer.Key]*server
-	// quiet holds the keys of servers with destinations that only remain for their connections.
+	// quiet holds the keys of servers that have draining destinations.
 	quiet map[balancer.Key]bool
 	// due is the time of the next check of the keys in quiet.
 	due time.Time
@@ -143,7 +143,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 	return errors.Join(failed, d.ledger.save(), d.conn.Close())
 }
 
-// serverLocked returns the state of a key.
+// serverLocked returns the state of a key, and adds it to servers if it is missing.
 func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	s := d.servers[k]
 	if s == nil {
@@ -153,7 +153,8 @@ func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	return s
 }
 
-// changedLocked updates totals after s was created or removed.
+// changedLocked updates the state of the dataplane after a change to s. was reports whether its
+// virtual server existed before.
 func (d *Dataplane) changedLocked(s *server, was bool) {
 	if s.key.Addr.Is4() && was != s.exists {
 		if s.exists {
@@ -170,7 +171,7 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	} else {
 		delete(d.quiet, s.key)
 	}
-	if s.front == nil && !s.exists && !s.unsure { // and nothing of an earlier process remains
+	if s.front == nil && !s.exists && !s.unsure { // neither wanted nor existing
 		delete(d.servers, s.key)
 		d.counts.forget(s.key)
 	}
@@ -239,7 +240,7 @@ func plain(states []ipvsnl.DestinationState) []ipvsnl.Destination {
 	return all
 }
 
-// command returns the option of ipvsadm that names a virtual server: "-t 10.96.0.10:80".
+// command returns the options of ipvsadm that identify a virtual server: "-t 10.96.0.10:80".
 func command(k balancer.Key) string {
 	option := map[balancer.Protocol]string{balancer.TCP: "-t", balancer.UDP: "-u", balancer.SCTP: "--sctp-service"}[k.Proto]
 	return option + " " + k.AddrPort().String()

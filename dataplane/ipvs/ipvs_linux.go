@@ -72,11 +72,11 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 		}
 	}
 	if l.empty() || err != nil {
-		return done, err // does not load IPVS
+		return done, err // returns here, because reading virtual servers would load IPVS
 	}
 	conn, err := ipvsnl.Open(ctx, slog.New(slog.DiscardHandler))
 	switch {
-	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // the virtual servers were removed with IPVS
+	case errors.Is(err, ipvsnl.ErrUnsupported) && !errors.Is(err, unix.EPERM): // unloading IPVS has removed the virtual servers
 		if dry {
 			return done, nil
 		}

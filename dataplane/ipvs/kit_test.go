@@ -21,22 +21,23 @@ import (
 	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
 
-// kernel is a Fake that can lose answers.
+// kernel is a Fake that can lose requests and answers, omit virtual servers from lists, and be
+// unloaded.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose reports whether an op is performed, and whether its answer arrives. If nil, every op
-	// succeeds.
+	// lose returns whether an op is performed, and whether its answer arrives. If lose is nil,
+	// every op is performed and answered.
 	lose func(ipvsnl.Op) (done, answered bool)
 	// before is called before each op that is carried out.
 	before func(ipvsnl.Op)
-	// trash keeps the counts of deleted destinations, for destinations that are restored. If nil,
-	// restored destinations start at 0.
+	// trash holds the counts of deleted destinations, which continue if a destination is restored.
+	// If trash is nil, restored destinations start at 0.
 	trash map[counters.BackendKey]ipvsnl.Stats
-	// omitted are the virtual servers that the table omits.
+	// omitted holds the virtual servers that the table omits.
 	omitted map[balancer.Key]bool
 	// skip reports whether a list omits a virtual server; nil means that lists are complete.
 	skip func(balancer.Key) bool
-	// tables is the number of readings of the table.
+	// tables counts the readings of the table.
 	tables atomic.Int32
 	// unloaded reports whether IPVS was removed from the kernel with its state. Listing virtual
 	// servers loads it again.
@@ -83,7 +84,7 @@ func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
 		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { s.Stats = stats })
 	}
 	if op.Verb == ipvsnl.DeleteService {
-		clear(k.trash) // the counts of the earlier virtual server
+		clear(k.trash) // a new virtual server does not continue earlier counts
 	}
 	return nil
 }
@@ -96,8 +97,9 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 	return k.Fake.Services4(ctx)
 }
 
-// Services adds up the destinations' counts for virtual servers, like the kernel. It omits some
-// virtual servers, like the kernel while other virtual servers change.
+// Services lists the virtual servers with the sums of their destinations' counts, like the kernel.
+// It omits the virtual servers for which skip returns true, like the kernel while other virtual
+// servers change.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
@@ -111,8 +113,8 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	return slices.DeleteFunc(all, func(v ipvsnl.ServiceState) bool { return k.skips(v.Key) }), err
 }
 
-// Table omits some virtual servers, like the kernel's table if other network namespaces have
-// virtual servers.
+// Table leaves out the virtual servers in omitted, and those for which skip returns true. The
+// kernel's table also lacks some virtual servers if other network namespaces have virtual servers.
 func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableService, error) {
 	k.tables.Add(1)
 	table, err := k.Fake.Table(ctx)
@@ -252,7 +254,7 @@ func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 
 func every(balancer.Key) bool { return true }
 
-// key returns the n-th of a few keys, of all protocols and both families.
+// key returns key number n. The keys cover all protocols and both families.
 func key(n int) balancer.Key {
 	k := balancer.Key{
 		Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n / 6)}), Port: 80,
@@ -264,7 +266,7 @@ func key(n int) balancer.Key {
 	return k
 }
 
-// address returns the i-th endpoint's address in the family of k.
+// address returns the address of endpoint number i in the family of k.
 func address(k balancer.Key, i int) netip.AddrPort {
 	if k.Addr.Is4() {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), 8080)
@@ -272,7 +274,7 @@ func address(k balancer.Key, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 14: byte(i >> 8), 15: byte(i)}), 8080)
 }
 
-// web returns a frontend at k with active backends of these numbers.
+// web returns a frontend at k whose active backends have these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
@@ -283,7 +285,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// with returns f with the changed backend of that number.
+// with returns a copy of f in which backend number i is changed.
 func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -291,7 +293,8 @@ func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer
 	return &g
 }
 
-// drained returns f with the backend of that number in a state without new connections.
+// drained returns f with backend number i in the given state, in which it gets no new connections,
+// until a given time.
 func drained(f *balancer.Frontend, i int, state balancer.BackendState, until time.Time) *balancer.Frontend {
 	return with(f, i, func(b *balancer.Backend) { b.State, b.Weight, b.Until = state, 0, until })
 }

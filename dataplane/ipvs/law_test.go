@@ -17,17 +17,17 @@ import (
 	"vipd/test/wait"
 )
 
-// history is a random sequence of events of a dataplane: changes in batches, lost answers, crashes,
-// other programs' virtual servers, connections, and time.
+// history is a random sequence of events: changes in batches, lost answers, crashes, changes by
+// other programs, connections, and the passage of time.
 type history struct {
 	*testing.T
 	*rand.Rand
 	p *process
-	// others are the foreign virtual servers as text.
+	// others maps the keys of foreign virtual servers to their descriptions.
 	others map[balancer.Key]string
 
 	mu sync.Mutex // guards the fields below, which the dataplane's goroutines use
-	// luck decides which answers are lost while lossy.
+	// luck decides which answers are lost while lossy is set.
 	luck  *rand.Rand
 	lossy bool
 	// want holds the wanted frontends.
@@ -84,7 +84,7 @@ func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	return h.luck.IntN(2) == 0, false
 }
 
-// mayCut fails the test if an op cuts connections of a backend that has time left.
+// mayCut fails the test if an op cuts connections to a backend that may still keep them.
 func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 	k := op.Service.Key
 	if k.Proto == balancer.UDP || op.Verb != ipvsnl.DeleteService && op.Verb != ipvsnl.DeleteDestination {
@@ -184,8 +184,8 @@ func (h *history) all() []dataplane.Change {
 	return batch
 }
 
-// next returns a possible successor of the compiled frontend at k: removed endpoints drain until
-// their time is over.
+// next returns a random new version of the frontend at k, as the compiler could produce it: removed
+// endpoints drain until their timeout has passed.
 func (h *history) next(k balancer.Key) *balancer.Frontend {
 	was := h.want[k]
 	f := web(k)
@@ -230,7 +230,7 @@ func (h *history) meddle() {
 	d := ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
 	verbs := []ipvsnl.Verb{ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination}
 	op := ipvsnl.Op{Verb: verbs[h.IntN(len(verbs))], Service: ipvsnl.Service{Key: k, Scheduler: "lblc"}, Destination: d}
-	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // if possible
+	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // may fail
 }
 
 // foreign creates or deletes a virtual server of another program.
@@ -254,7 +254,7 @@ func (h *history) foreign() {
 	h.others[k] = h.p.k.text(h, func(l balancer.Key) bool { return l == k })
 }
 
-// traffic adds and removes connections.
+// traffic randomly adds and removes connections of destinations.
 func (h *history) traffic() {
 	for range 10 {
 		k := key(h.IntN(historyKeys))
@@ -355,7 +355,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 				h.Errorf("%s: weight of destination %s = %d, want %d", k, s.Addr, s.Weight, b.Weight)
 			}
 		case s.Active+s.Inactive == 0, b != nil && b.Expired(time.Now()), k.Proto == balancer.UDP && b == nil:
-			h.Errorf("%s: destination = %+v without a purpose, want none for backend %+v", k, s, b)
+			h.Errorf("%s: unneeded destination = %+v, want none for backend %+v", k, s, b)
 		default:
 			quiet = true
 		}

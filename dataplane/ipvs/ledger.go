@@ -27,9 +27,9 @@ const ledgerFile = "ipvs.ledger"
 //
 // The file is a log. A change appends a short line, regardless of the number of virtual servers.
 // After a header, each line describes the state of a virtual server, or starts with a minus if the
-// virtual server is no longer ours. Each line ends with a checksum. Invalid lines, such as the last
-// line after the disk became full, are ignored. When most lines are obsolete, the file is
-// rewritten.
+// virtual server is no longer ours. Each line ends with a checksum. Invalid lines are ignored, for
+// example an incomplete last line after the disk became full. When most lines are obsolete, the
+// file is rewritten.
 type ledger struct {
 	path    string
 	header  string
@@ -53,7 +53,7 @@ type record struct {
 	bounded bool
 }
 
-// maxObsoleteLines is the number of obsolete lines up to which the file is never rewritten.
+// maxObsoleteLines is the maximum number of obsolete lines for which the file is never rewritten.
 const maxObsoleteLines = 1000
 
 // openLedger reads the ledger of a folder. A ledger of another boot or network namespace is treated
@@ -74,7 +74,7 @@ func openLedger(dir, boot, namespace string) (*ledger, error) {
 	if text, ok := withoutChecksum(header); !ok || text != l.header {
 		return l, nil
 	}
-	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // nothing can be appended to half a line
+	l.fresh = !bytes.HasSuffix(text, []byte("\n")) // nothing may be appended to an incomplete line
 	for line := range strings.Lines(rest) {
 		l.lines++
 		l.read(strings.TrimSuffix(line, "\n"))
@@ -96,7 +96,7 @@ func withoutChecksum(line string) (string, bool) {
 	return line[:i], err == nil && uint32(sum) == crc32.ChecksumIEEE([]byte(line[:i]))
 }
 
-// read processes a line.
+// read applies a line of the file to the entries. It ignores invalid lines.
 func (l *ledger) read(line string) {
 	text, ok := withoutChecksum(line)
 	words := strings.Fields(text)
@@ -203,7 +203,7 @@ func (l *ledger) clear() error {
 	return l.save()
 }
 
-// empty reports whether there are no entries.
+// empty reports whether the ledger has neither entries nor changed timeouts.
 func (l *ledger) empty() bool { return len(l.entries) == 0 && l.timeouts == [3]timeoutChange{} }
 
 // save writes the changes to the file.
@@ -217,7 +217,7 @@ func (l *ledger) save() error {
 		write = l.rewrite
 	}
 	if err := write(); err != nil {
-		l.fresh = true // it is unknown how much was written
+		l.fresh = true // the file may have an incomplete line
 		return fmt.Errorf("writing the ledger of virtual servers: %w", err)
 	}
 	l.pending.Reset()
@@ -227,7 +227,7 @@ func (l *ledger) save() error {
 // renew saves the changes, and rewrites the file if another program has removed it.
 func (l *ledger) renew() error {
 	if _, err := os.Stat(l.path); errors.Is(err, fs.ErrNotExist) && !l.empty() {
-		l.pending.WriteString(l.timeoutsLine()) // append finds no file, and writes everything
+		l.pending.WriteString(l.timeoutsLine()) // something must be pending, so that save notices the missing file and writes everything
 	}
 	return l.save()
 }

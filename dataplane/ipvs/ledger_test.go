@@ -24,8 +24,8 @@ func reopen(t *testing.T, dir string) *ledger {
 	return l
 }
 
-// TestLedgerHistories changes and saves a ledger at random. The ledger must read back equal, and
-// its file must stay small.
+// TestLedgerHistories changes and saves a ledger at random. A ledger that is read from the file
+// must be equal, and the file must stay small.
 func TestLedgerHistories(t *testing.T) {
 	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -55,7 +55,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch r.IntN(50) {
-			case 0: // half a line, like after a full disk
+			case 0: // an incomplete line, as after a full disk
 				text, err := os.ReadFile(l.path)
 				if err == nil && len(text) > 0 {
 					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
@@ -67,7 +67,7 @@ func TestLedgerHistories(t *testing.T) {
 				if err := os.RemoveAll(dir); err != nil {
 					t.Fatal(err)
 				}
-				if r.IntN(2) == 0 { // the next entry and the next check write everything again
+				if r.IntN(2) == 0 { // sometimes, an entry is also pending when renew finds the file missing
 					l.set(key(0), record{drain: time.Minute, until: time.UnixMilli(1)})
 					want[key(0)] = l.entries[key(0)]
 				}
@@ -88,7 +88,8 @@ func TestLedgerHistories(t *testing.T) {
 	}
 }
 
-// TestLedgerPassesOverWhatIsNoLine inserts junk into a ledger. All complete lines must still count.
+// TestLedgerPassesOverWhatIsNoLine inserts invalid text into a ledger. All complete lines must
+// still be read.
 func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	for _, junk := range []string{"\n", "+ 10.96.0.1:80/tcp 0 0 - 00000000\n", strings.Repeat("x", 1<<17) + "\n", "+ 10.96.0.1:80/tcp 60"} {
 		dir := t.TempDir()
@@ -154,7 +155,7 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 }
 
-// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. One line must be written.
+// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. Only one line may be written.
 func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -174,7 +175,7 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 	after, err := os.Stat(l.path)
 	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
-		t.Errorf("file size after a change = %d, before = %d, error = %v; want the same file, and few bytes more", after.Size(), before.Size(), err)
+		t.Errorf("file size after a change = %d, before = %d, error = %v; want the same file with a few more bytes", after.Size(), before.Size(), err)
 	}
 }
 
@@ -212,8 +213,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestTrackedTimeout follows conntrack's timeout. The timeout must be raised, must never be below
-// the value before vipd, and must be restored while other programs have virtual servers.
+// TestTrackedTimeout raises the kernel's timeout to conntrack's timeout. It must never be below the
+// value before vipd, and must be restored while other programs have virtual servers.
 func TestTrackedTimeout(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	var tracked time.Duration

@@ -34,7 +34,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		switch right := s.plan(now).none(); {
 		case s.front != nil && right:
 			seen.Digests[k] = digest(s.front)
-		case s.exists && (s.front != nil || !s.known || !right): // the process that removed it may have been killed before it was done
+		case s.exists && (s.front != nil || !s.known || !right): // a process that was killed may have left its removal incomplete
 			seen.Digests[k] = 0
 		}
 	}
@@ -150,15 +150,15 @@ func (d *Dataplane) resumeLocked(s *server) {
 	d.quiet[s.key] = true
 }
 
-// comparison paces the comparisons of all virtual servers.
+// comparison schedules the comparisons of all virtual servers.
 type comparison struct {
 	// next is the earliest time of the next comparison. soon replaces it while foreign virtual
 	// servers change.
 	next, soon time.Time
 }
 
-// lookShare limits comparisons to 1/lookShare of the time. While foreign virtual servers change,
-// comparisons are limited to 1/countShare of the time, and the pause between them is at most
+// lookShare limits the time that comparisons use to 1/lookShare of the total time. While foreign
+// virtual servers change, the limit is 1/countShare, and the pause between comparisons is at most
 // countPause.
 const (
 	lookShare, countShare = 200, 100
@@ -173,7 +173,7 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	defer d.mu.Unlock()
 	n, err := d.conn.Services4(ctx)
 	switch {
-	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // a full check would load it again
+	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // Observe will load IPVS again
 		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
 	case err != nil || len(d.servers) == 0:
 		return "", err
@@ -219,9 +219,9 @@ func (d *Dataplane) missingIPv6Locked(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-// compareLocked returns how a virtual server differs from its last known state. It individually
-// reads virtual servers that differ in a list or are missing there. It also reads virtual servers
-// with thresholds, which no list shows.
+// compareLocked compares all virtual servers with their last known states, and describes a
+// difference. It individually reads virtual servers that differ in a list or are missing there. It
+// also reads virtual servers with thresholds, which no list shows.
 func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	services, err := d.conn.Services(ctx)
 	if err != nil {
@@ -246,7 +246,8 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// wrongLocked returns how a virtual server differs from its last known state, or "".
+// wrongLocked reads a virtual server, and describes how it differs from its last known state. It
+// returns "" if it does not differ.
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, destinations, err := d.read(ctx, s.key)
 	if errors.Is(err, ipvsnl.ErrNoService) {

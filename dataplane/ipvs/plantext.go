@@ -30,7 +30,8 @@ func (s *server) fresh() []ipvsnl.Op {
 	return append(p.create, p.change...)
 }
 
-// line returns an op as a line of ipvsadm --save -n. Thresholds, which ipvsadm omits, come last.
+// line returns an op as a line of ipvsadm --save -n. It adds thresholds, which ipvsadm omits, at
+// the end.
 func line(op ipvsnl.Op) string {
 	words := []string{"-a", command(op.Service.Key)}
 	if op.Verb == ipvsnl.AddService {

@@ -24,7 +24,7 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
-	half := filepath.Join(dir, ledgerFile+".123") // as after kill -9 during a write
+	half := filepath.Join(dir, ledgerFile+".123") // as a process leaves it that is killed during a write
 	if err := os.WriteFile(half, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}

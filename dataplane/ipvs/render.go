@@ -19,9 +19,9 @@ func render(f *balancer.Frontend) ipvsnl.Service {
 	case balancer.Random: // the kernel has no random scheduler
 		s.Scheduler = string(balancer.WeightedRoundRobin)
 	case balancer.SourceHash, balancer.Maglev:
-		// Without fallback, a client whose hash selects a draining or full destination would be
-		// refused. The client's port is ignored, so a client stays on its destination by its
-		// address.
+		// Without this flag, a client whose hash selects a draining or full destination would be
+		// refused. The flag for the client's port is not set, so all connections of a client use
+		// the same destination.
 		s.Flags = ipvsnl.Fallback
 	}
 	if f.AffinityTimeout > 0 {
@@ -46,9 +46,9 @@ func renderDestination(f *balancer.Frontend, b *balancer.Backend, weight int) ip
 // net/netfilter/ipvs/ip_vs_sh.c: 8 bits by default).
 const sourceHashBuckets = 256
 
-// share returns a function that converts weights of f's backends to weights of destinations. Only
-// sh needs other weights, because it gives each destination in turn a bucket for each unit of
-// weight. Large weights would leave no buckets for the last destinations.
+// share returns a function that converts the weights of f's backends to the weights of
+// destinations. Only sh needs other weights. It fills a table of limited size with one bucket for
+// each unit of weight, so large weights would leave no buckets for the last destinations.
 func share(f *balancer.Frontend) func(weight int) int {
 	same := func(weight int) int { return weight }
 	if f.Scheduler != balancer.SourceHash {
@@ -80,8 +80,8 @@ func gcd(a, b int) int {
 // target returns the wanted state of the kernel, given its current state and the time: the virtual
 // server, which does not exist without destinations, and its destinations sorted by address.
 //
-// A withdrawn frontend has no destinations. A backend that gets no new connections only keeps an
-// existing destination for its connections.
+// A withdrawn frontend has no destinations. The destination of a backend without new connections
+// only stays for its connections. If it is missing, it is not created.
 func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	var all []ipvsnl.Destination
 	quiet := false
@@ -89,7 +89,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		d.Weight, quiet = 0, true
 		all = append(all, d)
 	}
-	rest := s.destinations // not processed yet; they and the backends have the same order
+	rest := s.destinations // the destinations that are not processed yet, in the same order as the backends
 	pass := func() {
 		if s.lingers(rest[0].Addr, now) {
 			keep(rest[0])
@@ -102,7 +102,7 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 		}
 		return s.virtual, all
 	}
-	if s.front.Withdrawn { // a virtual server would get connections of the host's own programs
+	if s.front.Withdrawn { // a virtual server would receive connections of programs on this host
 		return s.virtual, nil
 	}
 	weigh := share(s.front)
@@ -127,14 +127,14 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 	}
 	v := render(s.front)
 	if quiet && s.front.Scheduler == balancer.DestinationHash && s.failover {
-		// dh refuses clients whose hash selects a destination of weight 0. fo also gives all
-		// clients of a VIP to one destination.
+		// dh refuses clients whose hash selects a destination of weight 0. Like dh, fo sends all
+		// clients of a VIP to the same destination.
 		v.Scheduler = failover
 	}
 	return v, all
 }
 
-// lingers reports whether connections to a destination without a backend have time left.
+// lingers reports whether a destination whose backend was removed may still keep its connections.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }
 
 // digest implements [Dataplane.Digest]. It covers everything that target and the drains derive from

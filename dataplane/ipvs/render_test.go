@@ -36,8 +36,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestSourceHashWeights scales weights to the table of sh. Proportions must be kept, and no
-// endpoint may be lost.
+// TestSourceHashWeights scales weights to the size of the table of sh. Proportions must be kept,
+// and every endpoint must keep at least one bucket.
 func TestSourceHashWeights(t *testing.T) {
 	for _, c := range []struct{ weights, want []int }{
 		{[]int{1, 1, 1}, []int{1, 1, 1}},

@@ -14,17 +14,19 @@ import (
 // server is the state of a frontend and its virtual server.
 type server struct {
 	key balancer.Key
-	// front is the wanted frontend, or nil. For a virtual server of an earlier process it is also
-	// nil while the wanted frontend is not known yet.
+	// front is the wanted frontend, or nil if none is wanted. It is also nil for a virtual server
+	// that an earlier process left, until known is set.
 	front *balancer.Frontend
-	// last is the last wanted frontend, for names; nil means unknown.
+	// last is the last wanted frontend, which has the names of the service and port. It is nil if
+	// no frontend was wanted yet.
 	last *balancer.Frontend
-	// known reports whether the wanted state is known. Otherwise an earlier process left the
-	// virtual server.
+	// known reports whether this process knows which frontend is wanted. If not, an earlier process
+	// left the virtual server.
 	known bool
-	// old holds the time at which connections to a destination without a backend of front end. Such
-	// destinations belong to an earlier frontend, or to endpoints that were removed while vipd was
-	// down. old has no UDP destinations, because UDP flows move immediately.
+	// old holds destinations for which front has no backend, with the time at which their
+	// connections must end. Such destinations belong to an earlier frontend, or to endpoints that
+	// were removed while vipd was down. UDP destinations are not in old, because their flows move
+	// immediately.
 	old map[netip.AddrPort]time.Time
 
 	// exists reports whether the virtual server exists and is ours. virtual and destinations are
@@ -80,7 +82,8 @@ func (s *server) plan(now time.Time) (p steps) {
 	return p
 }
 
-// difference adds the messages that change the destinations to the wanted destinations.
+// difference adds to p the messages that turn the existing destinations into the wanted
+// destinations.
 func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destination) {
 	have := s.destinations
 	var edits []ipvsnl.Op
@@ -113,7 +116,8 @@ func (s *server) difference(p *steps, at ipvsnl.Service, want []ipvsnl.Destinati
 	p.change = append(p.change, edits...)
 }
 
-// rank returns 1 for a destination that gets no new connections, and 0 for all others.
+// rank returns 1 for a destination of weight 0, which gets no new connections, and 0 for all
+// others.
 func rank(d ipvsnl.Destination) int {
 	if d.Weight == 0 {
 		return 1
@@ -165,8 +169,9 @@ func (s *server) find(at netip.AddrPort) (int, bool) {
 	return slices.BinarySearchFunc(s.destinations, at, func(d ipvsnl.Destination, at netip.AddrPort) int { return d.Addr.Compare(at) })
 }
 
-// isOther reports whether an existing virtual server belongs to another program, after the kernel
-// did not answer whether it created ours. Ours would be as requested, without destinations.
+// isOther reports whether an existing virtual server belongs to another program. It is needed if
+// the kernel has not confirmed that it created ours, which would have the requested settings and no
+// destinations.
 func (s *server) isOther(virtual ipvsnl.Service, destinations []ipvsnl.Destination) bool {
 	return s.unanswered != nil && (virtual != *s.unanswered || len(destinations) > 0)
 }
@@ -181,7 +186,8 @@ func (s *server) noteRead(virtual ipvsnl.Service, destinations []ipvsnl.Destinat
 	s.quiet = s.hasQuiet()
 }
 
-// matches reports whether the kernel's table shows the known state of the virtual server.
+// matches reports whether an entry of the kernel's table equals the known state of the virtual
+// server.
 func (s *server) matches(e ipvsnl.TableService) bool {
 	for _, t := range e.Destinations {
 		i, known := s.find(t.Addr)
@@ -192,8 +198,9 @@ func (s *server) matches(e ipvsnl.TableService) bool {
 	return len(e.Destinations) == len(s.destinations) && e.Scheduler == s.virtual.Scheduler
 }
 
-// ended returns the removals that are due at now: destinations with weight 0 whose last connection
-// has ended or whose time is over, and the virtual server itself if it has no other destination.
+// ended returns the deletions of destinations with weight 0 whose last connection has ended, or
+// whose time has passed. If no other destination is left, it returns only the deletion of the
+// virtual server. When the last drain ends, it also restores the frontend's scheduler.
 func (s *server) ended(states []ipvsnl.DestinationState, now time.Time) []ipvsnl.Op {
 	at := ipvsnl.Service{Key: s.key}
 	var ops []ipvsnl.Op
@@ -228,7 +235,7 @@ func (s *server) wants(at netip.AddrPort) bool {
 	return b != nil && b.State == balancer.Active
 }
 
-// backend returns the wanted backend at an address.
+// backend returns the wanted backend at an address, or nil.
 func (s *server) backend(at netip.AddrPort) *balancer.Backend { return backendOf(s.front, at) }
 
 func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
@@ -238,7 +245,7 @@ func backendOf(f *balancer.Frontend, at netip.AddrPort) *balancer.Backend {
 	return f.Backend(at)
 }
 
-// expired reports whether connections to a destination have no time left.
+// expired reports whether the connections to a destination must have ended by now.
 func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	if b := s.backend(at); b != nil {
 		return b.Expired(now)
@@ -246,11 +253,12 @@ func (s *server) expired(at netip.AddrPort, now time.Time) bool {
 	return !s.lingers(at, now)
 }
 
-// want sets the wanted frontend, or nil. Connections to removed backends end after drain, unless f
-// has its own timeout.
+// want sets the wanted frontend; nil means that none is wanted. If the frontend is removed, or was
+// changed while vipd was down, the connections to destinations without a backend must end after
+// drain.
 func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) {
-	leaves := f == nil && s.front != nil // all destinations are removed
-	found := !s.known                    // some may have been removed while vipd was down
+	leaves := f == nil && s.front != nil // the frontend is removed
+	found := !s.known                    // an earlier process left the virtual server, and backends may have been removed since
 	before := s.front
 	s.front, s.known = f, true
 	s.last = cmp.Or(f, s.last)
@@ -275,8 +283,8 @@ func (s *server) want(f *balancer.Frontend, drain time.Duration, now time.Time) 
 	maps.DeleteFunc(s.old, func(at netip.AddrPort, until time.Time) bool { return s.backend(at) != nil || !until.After(now) })
 }
 
-// latest returns the time when the last connections of an unwanted frontend end. It is zero for a
-// wanted frontend, and without connections.
+// latest returns the time by which all connections of an unwanted frontend must have ended. It is
+// zero if the frontend is wanted or has no destinations.
 func (s *server) latest() (latest time.Time) {
 	if s.front != nil {
 		return latest
@@ -289,7 +297,8 @@ func (s *server) latest() (latest time.Time) {
 	return latest
 }
 
-// next returns the next time after now at which some connections end; zero means unknown.
+// next returns the first time after now at which connections to some destination must end, or zero
+// if there is none.
 func (s *server) next(now time.Time) (next time.Time) {
 	end := func(t time.Time) {
 		if t.After(now) && (next.IsZero() || t.Before(next)) {

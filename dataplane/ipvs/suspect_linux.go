@@ -28,7 +28,8 @@ func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell fun
 	return u.Run(ctx)
 }
 
-// targetOf returns the destination of a flow of a virtual server.
+// targetOf returns the endpoint of a flow that a virtual server translates. It returns false for
+// other flows.
 func (d *Dataplane) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
 	f, at := d.frontendOf(flow), flow.Backend()
 	if f == nil {

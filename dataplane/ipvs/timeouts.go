@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// timeoutChange is a timeout of the kernel before vipd, and the value that vipd set; zero means
-// that vipd did not change it.
+// timeoutChange holds the kernel's timeout before vipd changed it, and the value that vipd set. It
+// is zero if vipd did not change the timeout.
 type timeoutChange struct{ old, set time.Duration }
 
 // setTimeoutsLocked sets the configured timeouts. It raises the timeout of open TCP connections to

@@ -12,8 +12,8 @@ import (
 )
 
 // try creates, reads and deletes a virtual server with a destination at documentation addresses
-// (RFC 5737, RFC 3849), in each family. It returns an error if neither works. If only one of them
-// works, frontends of the other family get the reason.
+// (RFC 5737, RFC 3849), in each family. It returns an error if neither family works. If only one
+// works, the reason is kept for the frontends of the other family.
 func (d *Dataplane) try(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -35,8 +35,8 @@ func (d *Dataplane) try(ctx context.Context) error {
 	return nil
 }
 
-// maxTrials is the maximum number of ports for a trial. Another process's trial may use the first
-// ports.
+// maxTrials is the maximum number of ports that a trial attempts to use, because trials of other
+// processes may use the first ports.
 const maxTrials = 8
 
 // trialKey returns the key of the first trial.

@@ -66,8 +66,8 @@ func TestTrialCutShort(t *testing.T) {
 	}
 }
 
-// TestOneFamilyMissing runs on a kernel without IPv6. IPv6 frontends must fail, and all others must
-// be served.
+// TestOneFamilyMissing uses a kernel in which IPVS does not support IPv6. IPv6 frontends must fail,
+// and all others must be served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
 	k.Fault = func(op ipvsnl.Op) error {
@@ -95,8 +95,8 @@ func TestOneFamilyMissing(t *testing.T) {
 	}
 }
 
-// TestMissingSchedulers uses a kernel without some schedulers. The nearest scheduler must serve,
-// and Detail must name it.
+// TestMissingSchedulers uses a kernel without some schedulers. The nearest scheduler must be used
+// instead, and Detail must name the missing schedulers.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()
@@ -121,7 +121,7 @@ func TestMissingSchedulers(t *testing.T) {
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
-		t.Error("Nearest = unexpected, want the missing scheduler only in this kernel")
+		t.Error("Nearest has another missing scheduler, want only this kernel's")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
 		t.Errorf("error without schedulers = %v, want one about modprobe", err)

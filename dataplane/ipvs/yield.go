@@ -17,9 +17,10 @@ import (
 const yieldEvery = 3 * time.Second
 
 // Yield implements [dataplane.Dataplane]. NAT rules precede IPVS, so a successor that uses them
-// gets all new connections, and virtual servers stay until their last connections have ended.
-// Sockets come after IPVS. So a virtual server that still gets new connections withholds them from
-// the successor, and is removed with its connections.
+// gets all new connections, and virtual servers stay until their last connections have ended. IPVS
+// precedes sockets, so a successor that uses sockets does not get the new connections of a virtual
+// server. A virtual server that still gets new connections is therefore removed, and its
+// connections end.
 func (d *Dataplane) Yield(ctx context.Context) error {
 	if err := d.carried.Close(); err != nil {
 		return err
@@ -46,9 +47,9 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 	}
 }
 
-// yield removes unused virtual servers, and virtual servers that have counted more connections than
-// in before. It returns vipd's remaining virtual servers. The first check removes none, because
-// before is empty.
+// yield removes virtual servers without connections, and virtual servers that have counted more
+// connections than in before. It returns vipd's remaining virtual servers. The first check removes
+// none, because before is empty.
 func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.ServiceState, first bool) (map[balancer.Key]ipvsnl.ServiceState, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,8 +94,8 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	return left, errors.Join(failed, d.ledger.save())
 }
 
-// busy reports whether a virtual server has connections. If the kernel has omitted it in the table,
-// which may happen at any time, it is read individually.
+// busy reports whether a virtual server has connections. The kernel may omit virtual servers from
+// its table. In that case, busy reads the virtual server individually.
 func (d *Dataplane) busy(ctx context.Context, k balancer.Key, table map[balancer.Key]ipvsnl.TableService) (bool, error) {
 	if e, told := table[k]; told {
 		return slices.ContainsFunc(e.Destinations, func(t ipvsnl.TableDestination) bool { return t.Active+t.Inactive > 0 }), nil

@@ -10,8 +10,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestYield yields with idle, ending and lasting connections. Each virtual server must be deleted
-// when it is unused, and counts must remain.
+// TestYield yields while virtual servers have no connections, ending connections, or lasting
+// connections. Each virtual server must be deleted when it has no connections, and counts must
+// remain.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +41,7 @@ func TestYield(t *testing.T) {
 			}
 			for _, f := range want {
 				if _, ok := table[f.Key]; !ok {
-					t.Errorf("%s: virtual server %s = missing, want it", when, f.Key)
+					t.Errorf("%s: virtual server %s is missing, want it to exist", when, f.Key)
 				}
 			}
 		}

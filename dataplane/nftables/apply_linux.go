@@ -16,16 +16,16 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// settleTime is the maximum time between a packet's lookups in a chain. A transaction that deletes
-// elements waits this long after the transaction that stops chains from using them. A packet passes
-// a chain within microseconds, with interrupts off or in a softirq.
+// settleTime is the maximum time between the first and the last lookup of a packet in a chain. A
+// transaction that deletes elements waits this long after the transaction that stops chains from
+// using them. A packet passes a chain within microseconds, with interrupts off or in a softirq.
 const settleTime = time.Millisecond
 
-// maxBatchElements limits the elements of a transaction. When it is reached, further frontends are
-// left to another transaction. While any program listens to nf_tables, the kernel keeps 4 KiB for
-// each element until the transaction ends, and memory outside the caches is slow. A single
-// transaction with 100,000 frontends of 10 backends would need 4 GB, and with 1,000 frontends that
-// choose by hash 2 GB.
+// maxBatchElements limits the elements of a transaction. When a transaction has that many, the
+// remaining frontends are left to the next transaction. While any program listens to nf_tables, the
+// kernel keeps 4 KiB for each element until the transaction ends, and memory that does not fit into
+// the CPU's caches is slow. A single transaction with 100,000 frontends of 10 backends would need 4
+// GB, and with 1,000 frontends that choose by hash 2 GB.
 const maxBatchElements = 10_000
 
 // Apply makes the kernel's tables match the changes of a batch. Some changes need two transactions:
@@ -50,7 +50,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return failed.Err()
 }
 
-// edit is a batch of changes as two transactions.
+// edit holds a batch of changes as two transactions.
 type edit struct {
 	first, then nft.Tx
 	// These maps hold the elements to change in each set. The first transaction deletes the
@@ -67,7 +67,7 @@ type edit struct {
 	unused []string
 }
 
-// size returns the number of elements that the transactions add and delete.
+// size returns the total number of elements that the two transactions add and delete.
 func (e *edit) size() (n int) {
 	for _, sets := range []map[*nft.Set][]nft.Elem{e.add, e.replace, e.remove} {
 		for _, elems := range sets {
@@ -78,8 +78,8 @@ func (e *edit) size() (n int) {
 }
 
 // apply makes the first changes of a batch, and returns their number. It tries again if another
-// program changes the table at the same time. It also tries again if the table differs from the
-// last list, because a list may lack elements while the kernel enlarges a map.
+// program changes the table at the same time. It also tries again if the table differs from what
+// was last read, because a reading may lack elements while the kernel enlarges a map.
 func (y *familyTable) apply(ctx context.Context, batch []dataplane.Change) (done int, err error) {
 	y.mu.Lock()
 	defer y.mu.Unlock()
@@ -126,7 +126,7 @@ func (y *familyTable) applyLocked(ctx context.Context, batch []dataplane.Change)
 	if e.then.Len() > 0 {
 		time.Sleep(settleTime)
 		if err := y.commit(ctx, &e.then); err != nil {
-			y.doubtLocked(err) // the first transaction has taken effect
+			y.doubtLocked(err) // only the first transaction has taken effect
 			return 0, err
 		}
 	}
@@ -134,7 +134,7 @@ func (y *familyTable) applyLocked(ctx context.Context, batch []dataplane.Change)
 	return done, nil
 }
 
-// addChange adds a change to the edit.
+// addChange adds the elements and chains of a changed frontend to the edit.
 func (y *familyTable) addChange(e *edit, c dataplane.Change) {
 	was, next := y.fronts[c.Key], &front{}
 	if was == nil {
@@ -194,12 +194,12 @@ func (y *familyTable) addRange(e *edit, k balancer.Key, was, next *front) {
 	}
 }
 
-// without returns the ranges in a that b lacks.
+// without returns the ranges of a that are not in b.
 func without(a, b []balancer.PortRange) []balancer.PortRange {
 	return slices.DeleteFunc(slices.Clone(a), func(p balancer.PortRange) bool { return slices.Contains(b, p) })
 }
 
-// countUses changes the number of users of the chains that a frontend needs.
+// countUses adds by to the number of users of each chain that a frontend needs.
 func (e *edit) countUses(f *front, by int) {
 	for _, name := range f.uses() {
 		e.users[name] += by
@@ -229,8 +229,8 @@ func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	return next
 }
 
-// setNumbered changes the numbered elements of a frontend from was to next. The zero value means a
-// missing element.
+// setNumbered changes the numbered elements of a frontend in a map from the values in was to the
+// values in next. The zero value means a missing element.
 func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next []V, write func(V) []byte) {
 	at := func(all []V, i int) (v V) {
 		if i < len(all) {
@@ -243,7 +243,8 @@ func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next 
 	}
 }
 
-// setElement changes an element from was to next. The second transaction deletes obsolete elements.
+// setElement changes the value of an element from was to next. The zero value means a missing
+// element. The second transaction deletes obsolete elements.
 func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, write func(V) []byte) {
 	var none V
 	switch {
@@ -258,7 +259,7 @@ func setElement[V comparable](e *edit, set *nft.Set, at []byte, was, next V, wri
 	}
 }
 
-// addChains creates the missing chains of a frontend, and its element of the map frontends.
+// addChains adds the chains that a frontend needs, and its element in the map frontends.
 func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	for _, name := range next.uses() {
 		switch name {
@@ -286,7 +287,8 @@ func (y *familyTable) addChains(e *edit, k balancer.Key, was, next *front) {
 	e.add[frontends] = append(e.add[frontends], nft.Elem{Key: key(k), Data: nft.Bytes{}.Number(next.number), Comment: next.label})
 }
 
-// ensureChain writes the chain of choice c unless it exists, and returns its number.
+// ensureChain writes the chain for choice c, unless the existing chain is the same. It returns the
+// chain's number, and assigns one if necessary.
 func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	current, made := e.made[name]
 	if there := y.chains[name]; there != nil && !made {
@@ -305,15 +307,16 @@ func (y *familyTable) ensureChain(e *edit, name string, c choice) uint32 {
 	return current.number
 }
 
-// finish adds the collected elements to the transactions. Elements of the map frontends are last,
-// because the objects that they refer to must exist.
+// finish adds the collected elements and unused chains to the transactions. In the first
+// transaction, the maps whose elements refer to other objects come last, because these objects must
+// already exist.
 func (y *familyTable) finish(e *edit) {
 	s := y.schema
 	for _, set := range append(s.placeSets(), s.choices, s.frontends, s.rangeChoices, s.ranges) {
 		e.first.Delete(s.table, set, e.replace[set]...)
 		e.first.Create(s.table, set, e.add[set]...)
 	}
-	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // after this, nothing refers to the elements that are deleted
+	e.first.Delete(s.table, s.frontends, e.remove[s.frontends]...) // from now on, no packet needs the elements that the second transaction deletes
 	for _, set := range s.placeSets() {
 		e.then.Delete(s.table, set, e.remove[set]...)
 	}
@@ -325,12 +328,12 @@ func (y *familyTable) finish(e *edit) {
 			y.dropUnused(e, name)
 		}
 	}
-	for _, name := range e.unused { // all are empty by now: chains of other programs may refer to each other
+	for _, name := range e.unused { // after all were emptied, because another program's rules may make them refer to each other
 		e.then.DeleteChain(s.table, name)
 	}
 }
 
-// dropUnused makes the second transaction empty a chain if no frontend uses it.
+// dropUnused makes the second transaction empty and delete a chain that no frontend uses.
 func (y *familyTable) dropUnused(e *edit, name string) {
 	c := y.chains[name]
 	if c == nil || c.users+e.users[name] != 0 || name == unserved {

@@ -11,7 +11,7 @@ import (
 	"vipd/test/lab"
 )
 
-// numberedFrontend returns one of up to 65,536 frontends with 10 backends each.
+// numberedFrontend returns frontend number i, which has 10 backends. i must be less than 65,536.
 func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key:     balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Port: 80, Proto: balancer.TCP},
@@ -23,7 +23,7 @@ func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	return f
 }
 
-// applyNumbered applies frontends 0 to n, in batches like the engine.
+// applyNumbered applies the first n numbered frontends, in batches like the engine.
 func applyNumbered(b *testing.B, d *Dataplane, n int, s balancer.Scheduler) {
 	b.Helper()
 	for i := 0; i < n; i += 200 {
@@ -59,7 +59,7 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd adds a frontend to 10,000 others, and deletes it.
+// BenchmarkAdd adds a frontend to 10,000 existing frontends, and deletes it again.
 func BenchmarkAdd(b *testing.B) {
 	for _, s := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.RoundRobin} {
 		b.Run(string(s), func(b *testing.B) {
@@ -81,8 +81,9 @@ func BenchmarkAdd(b *testing.B) {
 }
 
 // BenchmarkFlapBetweenRanges removes a backend of one of 1,000 frontends with a single port, and
-// adds it again. Other addresses have no ranges of ports, or 1,000 frontends with a range. Another
-// frontend has as many backends, so no chain is created and the kernel does not check all chains.
+// adds it again. It runs without port ranges, and with 1,000 frontends that have a port range on
+// other addresses. Another frontend always has the same number of backends, so no chain is created
+// and the kernel does not check all chains.
 func BenchmarkFlapBetweenRanges(b *testing.B) {
 	for _, ranges := range []int{0, 1000} {
 		b.Run(strconv.Itoa(ranges), func(b *testing.B) {

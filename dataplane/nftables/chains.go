@@ -25,8 +25,8 @@ const (
 	sourcePriority = 95
 )
 
-// These are the seeds of the hashes: bucketSeed for the client's address with sh and mh, and the
-// other two for the 64 bits that identify a client at a frontend in sticky.
+// These are the seeds of the hashes. With bucketSeed, sh and mh choose a slot by the client's
+// address. The other two give the 64 bits that identify a client of a frontend in sticky.
 const (
 	bucketSeed = 0x76697064
 	stickySeed = 0x64706976
@@ -37,7 +37,7 @@ const (
 // are served without affinity.
 const maxClients = 1 << 20
 
-// schema is the table of a family, and its maps.
+// schema describes the table of a family and its maps.
 type schema struct {
 	table nft.Table
 	// frontends maps service addresses and ports to the number of a chain, and choices maps the
@@ -49,24 +49,25 @@ type schema struct {
 	ranges, rangeChoices *nft.Set
 	// sticky maps clients to backend ids, for indirect choices.
 	sticky *nft.Set
-	// single has the maps of frontends with a single port, and ranged the maps of all others.
+	// single has the maps for frontends with a single port, and ranged the maps for frontends with
+	// a port range.
 	single, ranged places
 }
 
-// places has the maps whose keys begin with the address, the protocol and the port of a frontend,
-// or with the number of its range.
+// places has the maps whose keys start with a frontend's address and protocol, and its port or the
+// number of its range.
 type places struct {
 	// eps maps the slots of a frontend to backends.
 	eps *nft.Set
 	// For indirect choices, slots maps slots to backend ids, and backends maps ids to backends.
 	slots, backends *nft.Set
-	// digests holds the digest of each frontend for the next process. No packet is looked up in it.
+	// digests holds the digest of each frontend, which the next process reads. No rule uses it.
 	digests *nft.Set
 }
 
 func (p *places) sets() []*nft.Set { return []*nft.Set{p.digests, p.eps, p.backends, p.slots} }
 
-// sets returns all maps.
+// sets returns all maps of the table.
 func (s *schema) sets() []*nft.Set {
 	return []*nft.Set{
 		s.frontends, s.choices, s.single.eps, s.single.slots, s.single.backends, s.sticky, s.single.digests,
@@ -74,10 +75,10 @@ func (s *schema) sets() []*nft.Set {
 	}
 }
 
-// placeSets returns the maps of single and ranged.
+// placeSets returns the maps in single and ranged.
 func (s *schema) placeSets() []*nft.Set { return append(s.single.sets(), s.ranged.sets()...) }
 
-// placesOf returns the maps that hold the frontend k.
+// placesOf returns the maps that contain the elements of frontend k.
 func (s *schema) placesOf(k balancer.Key) *places {
 	if k.Port.IsRange() {
 		return &s.ranged
@@ -108,7 +109,7 @@ func newSchema(f nft.TableFamily) *schema {
 			backends: &nft.Set{Name: "backends", Key: place(nft.Priority), Data: backend, Counter: true},
 			digests:  &nft.Set{Name: "digests", Key: place(), Data: digest},
 		},
-		ranged: places{ // the destination keeps its port
+		ranged: places{ // without ports in values, because the destination keeps its port
 			eps:      &nft.Set{Name: "range-eps", Key: inRange(number), Data: nft.Daddr, Counter: true},
 			slots:    &nft.Set{Name: "range-slots", Key: inRange(number), Data: nft.Priority},
 			backends: &nft.Set{Name: "range-backends", Key: inRange(nft.Priority), Data: nft.Daddr, Counter: true},
@@ -117,7 +118,7 @@ func newSchema(f nft.TableFamily) *schema {
 	}
 }
 
-// baseChain is a chain that exists independently of the frontends.
+// baseChain is a chain that always exists, with rules that do not depend on the frontends.
 type baseChain struct {
 	nft.Chain
 	rules []nft.Rule
@@ -190,7 +191,7 @@ func (s *schema) write(tx *nft.Tx, c *nft.Chain, rules []nft.Rule) {
 	}
 }
 
-// choice describes how a packet of a frontend gets a number below n, and how long a client keeps
+// choice describes how a chain chooses a number below n for a packet, and how long a client keeps
 // its number.
 type choice struct {
 	method method
@@ -199,8 +200,9 @@ type choice struct {
 	memory memory
 	// ports is the range of the only frontend that makes the choice, or 0 for single ports.
 	ports balancer.PortRange
-	// foreign holds the ids of foreign endpoints, with 4 bytes each. If memory assigns a client to
-	// a foreign endpoint, the client's packets continue in ownChain, which uses own (see withOwn).
+	// foreign holds the ids of foreign endpoints, encoded in 4 bytes each. If memory assigns a
+	// client to a foreign endpoint, the client's packets continue in ownChain, which uses own (see
+	// withOwn).
 	foreign  string
 	own      memory
 	ownChain string
@@ -209,8 +211,8 @@ type choice struct {
 // memory is the part of a [balancer.AffinityMemory] that rules contain. The packet supplies the
 // rest. The zero value is the memory of a port.
 type memory struct {
-	// wide reports whether ports share the memory: all ports of service, or all ports of the VIP if
-	// service is "".
+	// wide reports whether several ports share the memory: all ports of the service, or all ports
+	// of the VIP if service is "".
 	wide    bool
 	service balancer.Name
 	prefix  int
@@ -232,7 +234,8 @@ func (m memory) String() (s string) {
 	return s
 }
 
-// seed returns a seed of the hashes of clients. It distinguishes memories.
+// seed combines a seed for the hashes of clients with m, so that different memories have different
+// hashes.
 func (m memory) seed(seed uint32) uint32 {
 	if m == (memory{}) {
 		return seed
@@ -242,12 +245,13 @@ func (m memory) seed(seed uint32) uint32 {
 	return h.Sum32()
 }
 
-// withOwn returns the choice for clients for which c.memory has a foreign endpoint.
+// withOwn returns the choice of c.ownChain, which applies to clients that have a foreign endpoint
+// in c.memory.
 func (c choice) withOwn() choice {
 	return choice{method: c.method, n: c.n, sticky: c.sticky, memory: c.own, ports: c.ports}
 }
 
-// foreignIDs decodes c.foreign.
+// foreignIDs returns the ids in c.foreign.
 func (c choice) foreignIDs() (ids []uint32) {
 	for id := range slices.Chunk([]byte(c.foreign), 4) {
 		ids = append(ids, binary.BigEndian.Uint32(id))
@@ -255,11 +259,12 @@ func (c choice) foreignIDs() (ids []uint32) {
 	return ids
 }
 
-// ownChainOf returns the ownChain of a chain's choice, or "".
+// ownChainOf derives the name of a choice's ownChain from the name of its chain. It returns "" if
+// there is none.
 func ownChainOf(chain string) string {
 	before, rest, _ := strings.Cut(chain, "-vip")
 	_, own, ok := strings.Cut(rest, "-or")
-	if !ok || strings.Contains(before, "-service-") { // the service's name contains these words
+	if !ok || strings.Contains(before, "-service-") { // then the name of the service contains these words
 		return ""
 	}
 	return before + own
@@ -270,7 +275,7 @@ func ownChainOf(chain string) string {
 // have counters, not the many slots.
 func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
-// method is a method of choosing.
+// method is the way in which a chain chooses a number.
 type method string
 
 const (
@@ -302,7 +307,7 @@ func (c choice) chain(k balancer.Key) string {
 	return name
 }
 
-// plain returns an address without colons, which nft does not accept in names.
+// plain returns an address as text without colons, which nft does not accept in names.
 func plain(a netip.Addr) string {
 	if a.Is4() {
 		return a.String()
@@ -310,7 +315,7 @@ func plain(a netip.Addr) string {
 	return hex.EncodeToString(a.AsSlice())
 }
 
-// number returns the expression that computes the number for a packet.
+// number returns the expression that chooses the number for a packet.
 func (c choice) number() nft.Expr {
 	switch c.method {
 	case inTurn:
@@ -321,7 +326,7 @@ func (c choice) number() nft.Expr {
 	return nft.Numgen{Random: true, Mod: c.n}
 }
 
-// place returns the expression for the part of keys that identifies a frontend of the choice.
+// place returns the expression for the first part of a key, which identifies the packet's frontend.
 func (c choice) place() nft.Concat {
 	if c.ports != 0 {
 		return nft.Concat{nft.Daddr, nft.L4proto, nft.Fixed(uint32(c.ports))}
@@ -329,7 +334,7 @@ func (c choice) place() nft.Concat {
 	return nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}
 }
 
-// clientHash returns 32 of the 64 bits that identify a memory's client in the map sticky.
+// clientHash returns 32 of the 64 bits that identify a client of the memory m in the map sticky.
 func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	of := nft.Concat{nft.Saddr}
 	if m.prefix > 0 {
@@ -343,12 +348,12 @@ func (c choice) clientHash(m memory, seed uint32) nft.Jhash {
 	return nft.Jhash{Of: of, Mod: 1<<32 - 1, Seed: m.seed(seed)}
 }
 
-// client returns the key of a memory's client in the map sticky.
+// client returns the key of a client of the memory m in the map sticky.
 func (c choice) client(m memory) nft.Concat {
 	return nft.Concat{c.clientHash(m, stickySeed), c.clientHash(m, stickyAlso)}
 }
 
-// rules returns the rules of the chain.
+// rules returns the rules of the chain that makes the choice.
 func (s *schema) rules(c choice, mark uint32) []nft.Rule {
 	if c.method == byNone {
 		return []nft.Rule{{Do: []nft.Stmt{nft.Bits{Field: nft.CtMark, Mask: mark, Value: mark}, nft.ClearPriority{}}}}

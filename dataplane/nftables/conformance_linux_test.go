@@ -35,7 +35,7 @@ func TestIPVSFastPathConformance(t *testing.T) {
 	dataplanetest.Run(t, subject(o), cases...)
 }
 
-// subject returns the mode with a host that has these options.
+// subject returns nftables mode for the conformance suite, on a host with these options.
 func subject(o host.Options) dataplanetest.Subject {
 	return dataplanetest.Subject{
 		Name:     "nftables",
@@ -72,7 +72,7 @@ func cleanup(t testing.TB) {
 	}
 }
 
-// damages returns the guard's damages, and ways to damage vipd's tables.
+// damages returns ways to damage the guard and vipd's tables.
 func damages() map[string]func(t testing.TB) {
 	all := dataplanetest.Damages(string(xtables.NFT))
 	for what, script := range map[string]string{

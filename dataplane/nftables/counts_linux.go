@@ -14,14 +14,15 @@ import (
 )
 
 // counterState is vipd's record of the kernel's counters. An element counts the first packets of
-// connections. When it is replaced, the new element starts at zero, and readings keeps the old
-// count.
+// connections. When an element is replaced, the new element starts at zero, and readings keeps the
+// old count.
 type counterState struct {
-	// counter is a separate connection, because changes must not wait while many elements are read.
+	// counter is a separate connection to the kernel, because changes must not wait while many
+	// elements are read.
 	counter *nft.Conn
 
-	// reading is held while all counters are read through counter. It guards vain, the number of
-	// consecutive invalidated readings.
+	// reading is held while all counters are read. It guards vain, which counts consecutive
+	// readings that were invalidated by changes.
 	reading  sync.Mutex
 	vain     int
 	readings *counters.Readings
@@ -44,8 +45,9 @@ func (d *Dataplane) Counters() []dataplane.FrontendCount {
 	return d.Tracker.Counters(ctx, all...)
 }
 
-// merged returns the sums of counts as a single map. A backend of dr may also have connections of
-// this host's programs, which the NAT tables count.
+// merged returns the sums of counts in a single map. For a dr backend, the NAT tables also count
+// connections of programs on this host. The last element of all has the counts of dr; if it is
+// empty, merged returns the others unchanged.
 func merged(all []map[counters.BackendKey]counters.Count) []map[counters.BackendKey]counters.Count {
 	if len(all[len(all)-1]) == 0 {
 		return all[:len(all)-1]
@@ -65,8 +67,8 @@ func total(label string, backend netip.AddrPort) counters.BackendKey {
 	return counters.BackendKey{Port: counters.Port{Service: balancer.Name(service), Name: port}, Addr: backend}
 }
 
-// maxVainReadings is the maximum number of consecutive readings that changes of frontends may
-// invalidate. After that, a reading blocks changes.
+// maxVainReadings is the maximum number of consecutive readings that changes to frontends may
+// invalidate. The next reading then blocks changes.
 const maxVainReadings = 3
 
 // counted returns all counts, or the result of the last reading while frontends are changing or the
@@ -105,7 +107,7 @@ func (y *familyTable) counted() map[counters.BackendKey]counters.Count {
 	return y.readings.Read(live, began)
 }
 
-// labelsLocked returns the labels under which connections to frontends are counted.
+// labelsLocked returns the label of each frontend, under which its connections are counted.
 func (y *familyTable) labelsLocked() map[balancer.Key]string {
 	labels := make(map[balancer.Key]string, len(y.fronts))
 	for k, f := range y.fronts {
@@ -114,7 +116,7 @@ func (y *familyTable) labelsLocked() map[balancer.Key]string {
 	return labels
 }
 
-// counted returns the maps with counters.
+// counted returns the maps whose elements have counters.
 func (s *schema) counted() []*nft.Set {
 	return []*nft.Set{s.single.eps, s.single.backends, s.ranged.eps, s.ranged.backends}
 }
@@ -147,11 +149,11 @@ func (y *familyTable) endLocked(gone []nft.FoundElem) {
 	}
 }
 
-// countLastLocked keeps the counts of all elements before they are deleted.
+// countLastLocked reads and saves the counts of all elements before they are deleted.
 func (y *familyTable) countLastLocked() {
 	for _, set := range y.schema.counted() {
 		elems, _ := y.table.Elements(y.schema.table, set.Name)
 		y.endLocked(elems)
 	}
-	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // the result if the table is missing
+	y.readings.Read(map[counters.BackendKey]counters.Count{}, time.Now()) // later calls of counted return this result
 }

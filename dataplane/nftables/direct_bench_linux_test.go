@@ -19,10 +19,10 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkForward measures the processor time of a packet through the host, for services by nat
-// and by dr with ten endpoints. The floor is the time for the same frames if the host ignores them.
-// A veth runs the receiver within the sender's call, so the sender's time is the time of the whole
-// path.
+// BenchmarkForward measures the CPU time that a packet needs on the host, for services with ten
+// endpoints that use nat or dr. It subtracts the floor, which is the CPU time for the same frames
+// if the host ignores them. The sender's thread also runs the receiver's side of a veth, so its CPU
+// time covers the whole path.
 func BenchmarkForward(b *testing.B) {
 	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
 		b.Run(string(forward), func(b *testing.B) {
@@ -100,11 +100,12 @@ func index(b *testing.B, n *lab.NS, name string) (i int) {
 	return i
 }
 
-// rounds is the number of turns of path and floor, and turnPackets the number of packets of a turn.
+// rounds is the number of turns in which the path and the floor are measured. turnPackets is the
+// number of packets in a turn.
 const rounds, turnPackets = 40, 2000
 
-// measure reports the minimum processor time of a packet, minus the floor. If first is set, each
-// packet opens a connection. Otherwise all packets belong to the same connection.
+// measure reports the minimum CPU time of a packet, minus the floor. If first is set, each packet
+// opens a connection. Otherwise all packets belong to the same connection.
 func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool) {
 	b.Helper()
 	runtime.LockOSThread()
@@ -138,7 +139,7 @@ func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool)
 	}
 }
 
-// threadTime returns the processor time of this thread.
+// threadTime returns the CPU time that this thread has used.
 func threadTime(b *testing.B) time.Duration {
 	b.Helper()
 	var t unix.Timespec
@@ -148,7 +149,7 @@ func threadTime(b *testing.B) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// frame returns a frame of the n-th client: a SYN, or a datagram.
+// frame returns a frame from client number n: a SYN for TCP, or a UDP datagram.
 func frame(to, from net.HardwareAddr, proto balancer.Protocol, n uint32) []byte {
 	size := 40
 	if proto == balancer.UDP {

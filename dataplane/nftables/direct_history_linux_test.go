@@ -30,7 +30,7 @@ func (s *segment) intact() string {
 	return reason
 }
 
-// openTo returns a connection to a server.
+// openTo opens connections until one reaches the given server, and returns that connection.
 func (s *segment) openTo(server string, key balancer.Key) net.Conn {
 	s.Helper()
 	for range 100 {
@@ -44,11 +44,11 @@ func (s *segment) openTo(server string, key balancer.Key) net.Conn {
 		}
 		_ = c.Close()
 	}
-	s.Fatalf("%s: no connection leads to %s", key, server)
+	s.Fatalf("%s: no connection reaches %s, want one", key, server)
 	return nil
 }
 
-// echoes checks that a server returns data over a connection.
+// echoes returns an error unless the server sends back a number of bytes over a connection.
 func echoes(c net.Conn, size int) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Scaled(3 * time.Second)))
 	sent, got := bytes.Repeat([]byte("v"), size), make([]byte, size)
@@ -67,7 +67,7 @@ func echoes(c net.Conn, size int) error {
 	return nil
 }
 
-// TestDirectDrain drains a server. Its connection must continue until the drain ends, and then all
+// TestDirectDrain drains a server. Its connection must continue until the drain ends. Then all
 // clients must reach the other server.
 func TestDirectDrain(t *testing.T) {
 	s := newSegment(t, 2)
@@ -80,7 +80,7 @@ func TestDirectDrain(t *testing.T) {
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection to a draining server: %v", err)
 	}
-	drained.DrainTimeout = time.Nanosecond // applies to later drains
+	drained.DrainTimeout = time.Nanosecond // applies only to drains that start later
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection after another change during the drain: %v", err)
@@ -95,8 +95,8 @@ func TestDirectDrain(t *testing.T) {
 	}
 }
 
-// TestDirectDrainFragments drains a server of datagrams. After the drain, fragments must not have
-// slots of the server.
+// TestDirectDrainFragments drains a server of a UDP service. After the drain, the slots for
+// fragments must not contain the server.
 func TestDirectDrainFragments(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.UDP, 1, 2)
@@ -113,8 +113,8 @@ func TestDirectDrainFragments(t *testing.T) {
 	}
 }
 
-// TestDirectClosing drains all servers. A connection must continue, and a new connection must not
-// reach any server.
+// TestDirectClosing drains all servers. An open connection must continue, and a new connection must
+// not reach any server.
 func TestDirectClosing(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -123,7 +123,7 @@ func TestDirectClosing(t *testing.T) {
 	drained := *f
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, {Addr: f.Backends[1].Addr, State: balancer.Draining}}
 	s.apply(&drained)
-	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the kernel refuse arriving connections
+	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the host itself refuse connections that are not forwarded
 	if err := echoes(c, 100); err != nil {
 		t.Errorf("a connection while all servers drain: %v", err)
 	}
@@ -169,8 +169,8 @@ func TestDirectDevices(t *testing.T) {
 	}
 }
 
-// TestDirectDeviceDown takes the endpoint's device down while another route matches the endpoint,
-// and up again. The slots must stay, and an open connection must survive.
+// TestDirectDeviceDown takes the endpoint's device down and up again, while another route also
+// matches the endpoint. The slots must stay, and an open connection must survive.
 func TestDirectDeviceDown(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Link(s.lab.Host(), s.lab.Add("router"), "10.5.0.1/24", "10.5.0.2/24")
@@ -188,7 +188,7 @@ func TestDirectDeviceDown(t *testing.T) {
 			t.Errorf("Intact while the device is %s = %q, want no reason", state, reason)
 		}
 		if slots := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "slots4"); !strings.Contains(slots, "10.4.0.11") {
-			t.Errorf("slots while the device is %s = %s, want those of 10.4.0.11", state, slots)
+			t.Errorf("slots while the device is %s = %s, want 10.4.0.11 in them", state, slots)
 		}
 	}
 	if err := echoes(c, 100); err != nil {
@@ -221,15 +221,16 @@ func TestDirectFragments(t *testing.T) {
 	}
 }
 
-// TestDirectErrors sends ICMP messages about servers' segments that are too big. Each server must
-// receive the message about its connection, and no message to another address than the VIP.
+// TestDirectErrors sends ICMP messages that say that a server's segments are too big. A server must
+// receive the message about its own connection, but no message that was sent to an address other
+// than the VIP.
 func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
 	s.apply(f)
 	other := netip.MustParseAddr("10.96.0.2")
 	for _, ns := range s.servers {
-		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // a server would count messages to it
+		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // an address of the server, so that it would count messages to this address
 	}
 	for i, name := range []string{"s1", "s2", "s1", "s2"} {
 		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
@@ -241,7 +242,7 @@ func TestDirectErrors(t *testing.T) {
 	}
 }
 
-// icmpReceived returns the number of ICMP messages that a host has received.
+// icmpReceived returns the number of ICMP messages that a namespace has received.
 func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	s.Helper()
 	lines := strings.Split(ns.Exec("grep", "^Icmp:", "/proc/net/snmp"), "\n")
@@ -251,8 +252,8 @@ func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	return n
 }
 
-// sendTooBig reports to an address that a packet from the VIP to this port of the client is too
-// big.
+// sendTooBig sends an ICMP error to an address. The error says that a packet from the VIP to this
+// port of the client is too big.
 func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	s.Helper()
 	client := s.address(vip, 2)
@@ -281,8 +282,8 @@ func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	}
 }
 
-// TestDirectRepairs damages the table. Intact must report it, and the following comparison must
-// repair it.
+// TestDirectRepairs damages the table in several ways. Intact must report each damage, and the next
+// comparison must repair it.
 func TestDirectRepairs(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -302,8 +303,8 @@ func TestDirectRepairs(t *testing.T) {
 	}
 }
 
-// TestDirectRestart ends a dataplane that keeps its tables, and starts another one. A connection
-// must continue, and the second dataplane must remove the service.
+// TestDirectRestart closes a dataplane that keeps its tables, and starts another. A connection must
+// continue, and the second dataplane must be able to remove the service.
 func TestDirectRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -332,8 +333,8 @@ func TestDirectRestart(t *testing.T) {
 	}
 }
 
-// TestDirectPartialRestart starts a second dataplane that first applies a service by nat, and then
-// a part of the services by dr. All services must answer throughout.
+// TestDirectPartialRestart starts a second dataplane that first applies a service that uses nat,
+// and then some of the services that use dr. All services must answer throughout.
 func TestDirectPartialRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)
@@ -370,7 +371,8 @@ func TestDirectPartialRestart(t *testing.T) {
 	}
 }
 
-// TestDirectHopLimit sends a datagram with a hop limit of 1. No server must receive it by dr.
+// TestDirectHopLimit sends datagrams with hop limits of 1 and 2. A server must only receive the
+// datagram with a hop limit of 2.
 func TestDirectHopLimit(t *testing.T) {
 	s := newSegment(t, 1)
 	f := s.frontend(segmentVIPs[0], balancer.UDP, 1)
@@ -398,7 +400,8 @@ func TestDirectHopLimit(t *testing.T) {
 	}
 }
 
-// TestDirectCounts opens connections. The connections to each server must be counted.
+// TestDirectCounts opens connections, and then removes a server. The connections to each server
+// must be counted, including the removed server's.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -420,8 +423,8 @@ func TestDirectCounts(t *testing.T) {
 	}
 }
 
-// TestDirectSources restricts a service to the client's network. The client and the host itself,
-// which reaches servers by nat, must get answers.
+// TestDirectSources restricts a service to the client's network. The client must get answers. The
+// host itself, which reaches the servers by NAT, must also get answers.
 func TestDirectSources(t *testing.T) {
 	s := newSegment(t, 1)
 	s.servers[0].Echo("tcp", "s1", netip.AddrPortFrom(s.address(segmentVIPs[0], 11), 80))

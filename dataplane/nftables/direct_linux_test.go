@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// segment is a network with a client, the host, and servers that hold the VIPs silently. Servers
-// answer the client without the host.
+// segment is a network with a client, the host, and servers. The servers have the VIPs but do not
+// announce them, and answer the client directly.
 type segment struct {
 	*testing.T
 	lab     *lab.Lab
@@ -73,7 +73,7 @@ func newSegment(t *testing.T, servers int) *segment {
 	return s
 }
 
-// start opens a dataplane, which adopts the tables of an earlier one.
+// start opens a dataplane, which adopts the tables of an earlier dataplane.
 func (s *segment) start() {
 	s.Helper()
 	d, err := New(s.options())
@@ -126,7 +126,8 @@ func (s *segment) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// frontend returns a frontend by dr on port 80 of a VIP, with the servers of these numbers.
+// frontend returns a frontend with forward = "dr" on port 80 of a VIP, with the servers of these
+// numbers.
 func (s *segment) frontend(vip netip.Addr, proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := fake.Frontend(netip.AddrPortFrom(vip, 80).String()+"/"+string(proto), fake.Forward(balancer.DRForward))
 	f.Scheduler, f.SNAT, f.DrainTimeout = balancer.RoundRobin, balancer.NeverSNAT, time.Minute
@@ -137,7 +138,7 @@ func (s *segment) frontend(vip netip.Addr, proto balancer.Protocol, servers ...i
 	return f
 }
 
-// address returns the address of this number in a VIP's family.
+// address returns the address of host number n in a VIP's family.
 func (s *segment) address(vip netip.Addr, n int) netip.Addr {
 	if vip.Is4() {
 		return netip.MustParseAddr(fmt.Sprint(segmentNets[0], n))
@@ -167,7 +168,7 @@ func (s *segment) ask(key balancer.Key) (net.Conn, lab.Answer, error) {
 	return c, a, err
 }
 
-// tally asks n times, and counts the answers of each server.
+// tally opens n connections, and counts the answers of each server.
 func (s *segment) tally(key balancer.Key, n int) map[string]int {
 	s.Helper()
 	all := map[string]int{}
@@ -192,7 +193,7 @@ func TestDirectForwarding(t *testing.T) {
 	s.apply(s.all(1, 2)...)
 	for key := range s.applied {
 		got := s.tally(key, 40)
-		if key.Proto == balancer.UDP { // chooses by the client's address
+		if key.Proto == balancer.UDP { // dr chooses UDP servers only by the client's address
 			if len(got) != 1 {
 				t.Errorf("%s: servers = %v, want one", key, got)
 			}
@@ -203,7 +204,7 @@ func TestDirectForwarding(t *testing.T) {
 	s.apply(s.all(2)...)
 	for key := range s.applied {
 		if got := s.tally(key, 5); got["s2"] != 5 {
-			t.Errorf("%s: servers without s1 = %v, want s2", key, got)
+			t.Errorf("%s: servers after the removal of s1 = %v, want s2", key, got)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client neti
 	return x.out, errors.Join(err, conn.Close())
 }
 
-// elementQuery is a query of a family's maps.
+// elementQuery looks up a connection in a family's maps, and collects the explanation.
 type elementQuery struct {
 	*schema
 	conn   *nft.Conn
@@ -52,7 +52,7 @@ func (x *elementQuery) explain() error {
 	return x.findShares()
 }
 
-// findChain looks up the chain of the frontend's packets.
+// findChain looks up the chain that the packets of the frontend reach.
 func (x *elementQuery) findChain() error {
 	if x.f.Key.Port.IsRange() {
 		return x.findRange()
@@ -78,7 +78,7 @@ func (x *elementQuery) findChain() error {
 	return nil
 }
 
-// findRange looks up the chain of the packets to a range of ports.
+// findRange looks up the chain that the packets to a port range reach.
 func (x *elementQuery) findRange() error {
 	to, err := x.find(x.rangeChoices, key(x.f.Key))
 	if err != nil {
@@ -108,13 +108,13 @@ func (x *elementQuery) findSticky() error {
 		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
 	})
 	led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), known[0].Data...))
-	if err == nil && len(led) > 0 { // otherwise its backend gets no new connections, and the client gets another backend
+	if err == nil && len(led) > 0 { // if the id has no element, its backend gets no new connections, and the client gets another backend
 		x.out.Sticky, x.out.Left = backendOf(x.f.Key, led[0].Data), known[0].Expires
 	}
 	return err
 }
 
-// findClient returns the element of a memory's client in the map sticky.
+// findClient returns the client's element for the memory m in the map sticky.
 func (x *elementQuery) findClient(m memory) ([]nft.FoundElem, error) {
 	who, c := nft.Bytes{}.Addr(x.f.AffinityClient(x.client)), x.form.choice
 	if m.wide {
@@ -152,7 +152,7 @@ func (x *elementQuery) findShares() error {
 				return err
 			}
 			to, e.Packets = backendOf(x.f.Key, led[0].Data), led[0].Packets
-			counted[to] = 0 // one element counts for all slots
+			counted[to] = 0 // the single element of a backend counts for all its slots
 		}
 		parts[to] += 1 / float64(len(keys))
 		counted[to] += e.Packets
@@ -173,7 +173,7 @@ func (x *elementQuery) findShares() error {
 	return nil
 }
 
-// fewElements is the maximum number of elements in a query.
+// fewElements is the maximum number of elements in a single request to the kernel.
 const fewElements = 200
 
 // find reads elements of a set by their keys. It omits missing elements.
@@ -203,7 +203,7 @@ func (x *elementQuery) find(set *nft.Set, keys ...nft.Bytes) (all []nft.FoundEle
 	return all, nil
 }
 
-// nameOf returns nft's name of a map.
+// nameOf returns the name of a map as nft prints it: "map frontends of table ip vipd".
 func (x *elementQuery) nameOf(s *nft.Set) string {
 	return "map " + s.Name + " of table " + x.table.String()
 }

@@ -25,13 +25,13 @@ type familyTable struct {
 	mu sync.Mutex // guards the fields below
 	// fronts holds the frontends in the kernel.
 	fronts map[balancer.Key]*front
-	// chains holds the chains that choose, with the number of frontends that use them. unused has
-	// the chains that were read and that no frontend uses. The next change deletes them.
+	// chains holds the chains that choose, with the number of frontends that use each. unused lists
+	// the chains that no frontend used when the table was read. The next change deletes them.
 	chains map[string]*chain
 	unused []string
-	// last is the highest number of a chain.
+	// last is the highest number of any chain.
 	last uint32
-	// sound reports whether the table was read after the last failure, and matches fronts and
+	// sound reports whether the table was read since the last failure, and matches fronts and
 	// chains.
 	sound bool
 	// damage describes damage that was found since the last transaction that wrote the shared
@@ -47,7 +47,7 @@ type familyTable struct {
 
 // front is a frontend in the kernel.
 type front struct {
-	// digest belongs to the applied Frontend; it is 0 if the frontend is damaged. stored is the
+	// digest is the digest of the applied frontend, or 0 if the frontend is damaged. stored is the
 	// value of the frontend's element in digests.
 	digest, stored dataplane.Digest
 	choice         choice
@@ -56,8 +56,8 @@ type front struct {
 	// chain is the chain with that number.
 	number uint32
 	chain  string
-	// eps and slots hold the values of the frontend's elements in these maps, by number. Each
-	// choice uses only one of these maps. ids holds the backends by id.
+	// eps and slots hold the values of the frontend's elements in the maps of these names, by
+	// number. A choice uses only one of the two maps. ids maps ids to backends.
 	eps   []netip.AddrPort
 	slots []uint32
 	ids   map[uint32]netip.AddrPort
@@ -80,13 +80,14 @@ func (f *front) uses() (all []string) {
 	return all
 }
 
-// chain is a chain that chooses, or clears.
+// chain is a chain that chooses a backend, or the chain clearing.
 type chain struct {
 	users int
 	// number is the chain's number in choices; 0 means none. The number of unserved, which always
 	// exists, is not stored.
 	number uint32
-	// choice describes its rules. It is the zero value for a chain that an earlier process left.
+	// choice describes the chain's rules. It is the zero value if an earlier process left the
+	// chain.
 	choice choice
 }
 
@@ -108,7 +109,7 @@ func newFamily(f nft.TableFamily, mark uint32) (*familyTable, error) {
 	return y, nil
 }
 
-// forget records that the kernel's state is unknown.
+// forget resets the known state, so the table must be read before the next change.
 func (y *familyTable) forget() {
 	y.fronts = map[balancer.Key]*front{}
 	y.chains = map[string]*chain{}
@@ -116,7 +117,7 @@ func (y *familyTable) forget() {
 	y.sound, y.doubt = false, ""
 }
 
-// commit commits a transaction, and keeps the counts of the elements that it deletes.
+// commit commits a transaction, and saves the counts of the elements that it deletes.
 func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	err := y.table.Commit(tx)
 	if tx.Len() > 0 {
@@ -124,7 +125,7 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	}
 	var refused *nft.Error
 	conflict := errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
-	if err != nil && (conflict || !errors.As(err, &refused)) { // other refusals have no effect
+	if err != nil && (conflict || !errors.As(err, &refused)) { // after another refusal, the table is unchanged
 		y.doubtLocked(err)
 	}
 	if tx.Len() > 0 && (err == nil || errors.Is(err, nft.ErrBusy)) {
@@ -134,14 +135,14 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// doubtLocked records that the table may differ from fronts and chains, including frontends without
-// a change.
+// doubtLocked records that the table may differ from fronts and chains, even for frontends that
+// were not changed.
 func (y *familyTable) doubtLocked(err error) {
 	y.sound, y.doubt = false, fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
 }
 
-// remove deletes the table. It reads the elements for the last time after translation has stopped,
-// because later connections would not be counted.
+// remove deletes the table. It first stops translation, and then reads the counters for the last
+// time, so that every translated connection is counted.
 func (y *familyTable) remove() error {
 	y.mu.Lock()
 	defer y.mu.Unlock()

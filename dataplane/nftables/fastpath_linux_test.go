@@ -42,7 +42,7 @@ func newFastRig(t *testing.T, devices ...string) *fastRig {
 	return r
 }
 
-// newFastNetwork returns the network without vipd.
+// newFastNetwork creates the network, in which vipd does not run yet.
 func newFastNetwork(t *testing.T) *fastRig {
 	t.Helper()
 	l := lab.New(t)
@@ -82,7 +82,7 @@ func (r *fastRig) start(hardware bool, devices ...string) {
 	r.host, r.d = h, d
 }
 
-// apply serves only these frontends.
+// apply makes vipd serve only the frontends with these keys.
 func (r *fastRig) apply(keys ...string) {
 	r.Helper()
 	var want balancer.Desired
@@ -180,7 +180,7 @@ func (r *fastRig) checkFast(c net.Conn, want bool) {
 	})
 }
 
-// TestFastPathWithoutFlowtables requests a fast path on a kernel without flowtables. vipd must
+// TestFastPathWithoutFlowtables requests a fast path on a kernel that has no flowtables. vipd must
 // report a problem for each family, and serve without the fast path.
 func TestFastPathWithoutFlowtables(t *testing.T) {
 	lab.Require(t)
@@ -201,8 +201,8 @@ func TestFastPathWithoutFlowtables(t *testing.T) {
 	}
 }
 
-// TestIPVSFastPath opens connections with a fast path. After their first packets the flowtable must
-// forward them, and vipd must list, count and end them like others.
+// TestIPVSFastPath opens connections with a fast path. After their first packets, the flowtable
+// must forward them. vipd must list, count and end them like other connections.
 func TestIPVSFastPath(t *testing.T) {
 	lab.NeedIPVS(t) // the guest also has flowtables
 	r := newFastRig(t, "client", "s1", "spare")
@@ -246,11 +246,11 @@ func (r *fastRig) checkListed(network, vip string) {
 		r.Fatalf("killed = %d, %v, want 1", n, err)
 	}
 	if err := echo(c); err == nil && network == "tcp" {
-		r.Errorf("a killed connection still answers, want a reset")
+		r.Errorf("the killed connection still answers, want a reset")
 	}
 }
 
-// connection returns vipd's entry of a client's connection.
+// connection returns the entry of a client's connection in vipd's list.
 func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 	r.Helper()
 	err := r.d.Connections(r.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
@@ -265,8 +265,8 @@ func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 	return found
 }
 
-// checkDevices renames and removes devices while a connection runs. The connection must continue,
-// and use the fast path whenever the flowtable has both devices.
+// checkDevices renames and removes devices while a connection is open. The connection must
+// continue. It must use the fast path whenever the flowtable has both devices.
 func (r *fastRig) checkDevices(t *testing.T) {
 	x := *r
 	x.T = t
@@ -310,8 +310,8 @@ func (r *fastRig) devices() string {
 	return r.lab.Host().Exec("nft", "list", "flowtable", "ip", "vipd-guard", "fast")
 }
 
-// checkEnd turns the fast path off, and cleans up. Neither must end a running connection, and
-// cleanup must restore the sysctl.
+// checkEnd disables the fast path, and then runs the cleanup. Neither may end an open connection,
+// and the cleanup must restore the sysctl.
 func (r *fastRig) checkEnd(t *testing.T) {
 	x := *r
 	x.T = t
@@ -338,8 +338,9 @@ func (r *fastRig) checkEnd(t *testing.T) {
 	}
 }
 
-// TestIPVSFastPathHardware requests hardware that veths lack. vipd must report each device with the
-// driver's answer, and serve without the fast path. No connection may count as offloaded.
+// TestIPVSFastPathHardware requests hardware offload, which veths do not support. vipd must report
+// each device with the driver's error, and serve without the fast path. No connection may count as
+// offloaded.
 func TestIPVSFastPathHardware(t *testing.T) {
 	lab.NeedIPVS(t)
 	r := newFastNetwork(t)
@@ -348,18 +349,19 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	c := r.open("tcp", "10.96.0.10:80")
 	r.exchange(c, 20)
 	if r.flow(c).Status.Has(conntrack.Offloaded) {
-		t.Error("a connection of refused devices is offloaded, want conntrack to follow it")
+		t.Error("a connection through refused devices is offloaded, want it followed by conntrack")
 	}
 	problems := r.host.Problems()
 	for i, name := range []string{"client", "s1"} {
 		if len(problems) != 2 || !strings.Contains(problems[i].Text, "fast_path has no effect on "+name) || !strings.Contains(problems[i].Text, "not supported") {
-			t.Errorf("problems = %v, want the driver's answer for client and s1", problems)
+			t.Errorf("problems = %v, want the driver's error for client and s1", problems)
 		}
 	}
 }
 
-// maxFastShare is the maximum cost of a packet in the fast path, in relation to a packet of the
-// same flow without it. Both are above the cost of a packet that is only routed.
+// maxFastShare is the maximum cost of a packet in the fast path, divided by the cost of a packet of
+// the same flow without the fast path. Before the division, the cost of a packet that is only
+// routed is subtracted from both.
 const maxFastShare = 0.45
 
 // TestIPVSFastPathCost sends packets of an established flow: routed without netfilter, translated
@@ -396,8 +398,8 @@ func TestIPVSFastPathCost(t *testing.T) {
 	}
 }
 
-// cost returns the nanoseconds per packet of a flow that sink has answered. sink does not read
-// later packets, so their cost ends at its socket.
+// cost returns the nanoseconds that each packet of a flow needs. sink answers the flow's first
+// packets, but does not read the measured packets, so their cost ends at its socket.
 func (r *fastRig) cost(to string, sink net.PacketConn) float64 {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), "udp", to)

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane whose table another program damages before changes.
+// foreignHistory is a dataplane, and another program that damages its table before changes.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
@@ -103,7 +103,7 @@ func TestLargeEdits(t *testing.T) {
 	}
 }
 
-// edit makes random changes of four frontends.
+// edit returns random changes to four frontends.
 func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	schedulers := []balancer.Scheduler{balancer.RoundRobin, balancer.Random, balancer.SourceHash}
 	f := fake.Frontend(fmt.Sprintf("10.96.0.%d:80", 1+h.r.IntN(4)))
@@ -120,7 +120,7 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	return []dataplane.Change{c}
 }
 
-// damage changes the table like another program, and returns the damage.
+// damage changes the table like another program, and returns a description of the change.
 func (h *foreignHistory) damage() string {
 	h.Helper()
 	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices",
@@ -158,7 +158,7 @@ func (h *foreignHistory) listed() string {
 	return string(out)
 }
 
-// intact calls Intact without its pause.
+// intact calls Intact, even if it was called just before.
 func (h *foreignHistory) intact() string {
 	h.Helper()
 	for _, y := range h.d.families {
@@ -199,12 +199,12 @@ func (h *foreignHistory) repair() {
 	}
 }
 
-// check verifies in the kernel that each frontend is mapped to its backends, through chains with
-// their original rules.
+// check verifies that the kernel maps each frontend to its backends, through chains that have their
+// original rules.
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // slots by chains that choose for a single frontend
+	slots := map[string]int{} // the number of slots of each chain that chooses for a single frontend
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -250,8 +250,8 @@ func (f *front) backends() []netip.AddrPort {
 	return all
 }
 
-// TestComparesAfterFailedTransactions makes transactions fail. After a refused transaction, damage
-// must still be detected. A transaction with an unknown outcome must cause a comparison.
+// TestComparesAfterFailedTransactions makes transactions fail. After a refused transaction, Intact
+// must still detect damage. A transaction with an unknown outcome must cause a comparison.
 func TestComparesAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -270,7 +270,7 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		if err := y.commit(t.Context(), &tx); err == nil {
-			t.Error("error of the transaction = nil, want one")
+			t.Error("the transaction succeeded, want an error")
 		}
 	}
 	fails()
@@ -292,7 +292,8 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 	load(t, "delete table ip vipd")
 }
 
-// TestOtherVersion starts over the table of a version with other maps. The table must be replaced.
+// TestOtherVersion starts over the table of another version, which has other maps. The table must
+// be replaced.
 func TestOtherVersion(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")

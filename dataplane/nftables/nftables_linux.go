@@ -94,7 +94,7 @@ func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dnat.
 func (d *Dataplane) Close(_ context.Context, keep bool) (failed error) {
 	for _, y := range d.families {
 		if keep {
-			y.readings.Renew() // called while readings are still possible
+			y.readings.Renew() // makes the next call of Counters read the kernel, while this is still possible
 			y.counted()
 			continue
 		}

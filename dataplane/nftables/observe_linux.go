@@ -92,12 +92,13 @@ type tableDump struct {
 	elems map[*nft.Set][]nft.FoundElem
 }
 
-// of returns the elements of a map for single ports, and of the corresponding map for ranges.
+// of returns the elements of two corresponding maps: the map for single ports, and the map for
+// ranges.
 func (k *tableDump) of(single, ranged *nft.Set) []nft.FoundElem {
 	return append(k.elems[single], k.elems[ranged]...)
 }
 
-// readAll reads the table.
+// readAll reads the table with its chains, maps and elements.
 func (y *familyTable) readAll() (k tableDump, err error) {
 	return k, y.table.Steady(func() error {
 		x, c := y.schema.table, y.table
@@ -142,7 +143,7 @@ func (y *familyTable) readLocked() (damage string, err error) {
 		case slices.ContainsFunc(f.uses(), y.brokenLocked):
 			f.digest = 0
 		case last == nil && !y.sound && f.chain != "":
-			f.digest = f.stored // an earlier process left the frontend
+			f.digest = f.stored // an earlier process wrote the frontend
 			continue
 		case last != nil && last.same(f):
 			found[key] = last
@@ -179,14 +180,14 @@ func (y *familyTable) readLocked() (damage string, err error) {
 	return damage, nil
 }
 
-// same reports whether the read frontend equals the written one.
+// same reports whether a frontend that was read equals f, as it was last written.
 func (f *front) same(read *front) bool {
 	return f.number == read.number && f.chain == read.chain && f.stored == read.stored && f.label == read.label &&
 		slices.Equal(f.eps, read.eps) && slices.Equal(f.slots, read.slots) && maps.Equal(f.ids, read.ids) && slices.Equal(f.open, read.open)
 }
 
-// otherVersion reports whether the table contains unknown maps. In this case another version
-// created the table, and it must be replaced.
+// otherVersion reports whether the table contains unknown maps. If so, another version of vipd
+// created the table, which must be replaced.
 func (y *familyTable) otherVersion(k *tableDump) bool {
 	return slices.ContainsFunc(k.sets, func(found nft.Found) bool {
 		return !slices.ContainsFunc(y.schema.sets(), func(s *nft.Set) bool { return s.Name == found.Name })
@@ -196,9 +197,9 @@ func (y *familyTable) otherVersion(k *tableDump) bool {
 // foreignNumber is never the number of a chain, because numbers are assigned in sequence.
 const foreignNumber = math.MaxUint32
 
-// adoptNumbers adopts the numbers of chains, and reports whether the map choices still matches the
-// last known chains. If not, the map is written again with the adopted numbers, so frontends can
-// stay unchanged.
+// adoptNumbers keeps the numbers of known chains, and reads the numbers of other chains from the
+// map choices. It reports whether the map still matches the last known chains. If not, the map is
+// written again with these numbers, so frontends can stay unchanged.
 func (y *familyTable) adoptNumbers(k *tableDump, last map[string]*chain) bool {
 	want := map[uint32]string{unservedNumber: unserved}
 	for name, c := range last {
@@ -233,9 +234,9 @@ func (y *familyTable) reserveNumbers(n uint32) {
 }
 
 // numberIn decodes the number of a chain, or the id of a backend. It returns foreignNumber for
-// other values, so that they are replaced.
+// invalid values, so that they are replaced.
 func numberIn(b []byte) uint32 {
-	if len(b) < 4 { // the default element for all other keys
+	if len(b) < 4 { // the catch-all element has no key
 		return foreignNumber
 	}
 	if n := binary.NativeEndian.Uint32(b); n > 0 {
@@ -296,7 +297,7 @@ func (y *familyTable) compareRules(k *tableDump) (damage string) {
 	return damage
 }
 
-// frontsOf assembles the frontends from the elements that were read.
+// frontsOf builds the frontends from the elements that were read.
 func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	all, s := map[balancer.Key]*front{}, y.schema
 	chains := map[uint32]string{unservedNumber: unserved}
@@ -360,7 +361,8 @@ func (y *familyTable) frontsOf(k *tableDump) map[balancer.Key]*front {
 	return all
 }
 
-// openPartOf decodes an element of ranges: the key of its frontend, and the open ports.
+// openPartOf decodes an element of the map ranges. It returns the key of the frontend, and the part
+// of its range that the element opens.
 func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports balancer.PortRange, ok bool) {
 	k, _, ok = keyOf(e.Key, f)
 	end, _, okEnd := keyOf(e.KeyEnd, f)
@@ -372,8 +374,8 @@ func openPartOf(e *nft.FoundElem, f nft.TableFamily) (k balancer.Key, ports bala
 	return k, ports, k.Port.IsRange()
 }
 
-// put sets element n of a list. It ignores numbers that no frontend can have, because other
-// programs wrote them.
+// put sets element n of a list to v, and extends the list if necessary. It ignores numbers that are
+// too high for any frontend, because another program must have written them.
 func put[V any](list []V, n uint32, v V) []V {
 	if n >= 1<<20 {
 		return list
@@ -386,7 +388,7 @@ func put[V any](list []V, n uint32, v V) []V {
 	return list
 }
 
-// keyOf decodes the key of an element, and the number after it.
+// keyOf decodes the key of an element: the key of its frontend, and the number that follows.
 func keyOf(b []byte, f nft.TableFamily) (k balancer.Key, n uint32, ok bool) {
 	size := 4
 	if f == nft.IPv6 {

@@ -32,8 +32,8 @@ func Render(frontends []*balancer.Frontend, mark uint32) string {
 	return text
 }
 
-// add adds a frontend to an empty table, and reports whether it has ids. made holds the numbers of
-// the existing chains.
+// add adds a new frontend to tx, and reports whether the frontend has ids. made holds the numbers
+// of the chains that tx already creates.
 func (s *schema) add(tx *nft.Tx, f *balancer.Frontend, made map[string]uint32, mark uint32) (hasIDs bool) {
 	form := render(f)
 	ensure := func(c choice) uint32 {

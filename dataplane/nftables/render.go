@@ -16,10 +16,11 @@ import (
 // form is the kernel's form of a frontend: its choice, and the backend in each slot.
 type form struct {
 	choice choice
-	// label names service and port. It is the comment of the frontend's element in frontends.
+	// label is the name of the service and port. It is stored as the comment of the frontend's
+	// element in the map frontends.
 	label string
 	slots []netip.AddrPort
-	// fixed reports whether the order of slots matters.
+	// fixed reports whether the order of the slots must not change.
 	fixed bool
 	// ids holds the ids of the backends, if the choice is indirect.
 	ids map[netip.AddrPort]uint32
@@ -77,7 +78,7 @@ func render(f *balancer.Frontend) form {
 	return made
 }
 
-// remember sets the choice's memories for f, whose backends have these ids.
+// remember sets the fields of c for the affinity of f. ids holds the ids of the backends of f.
 func (c *choice) remember(f *balancer.Frontend, ids map[netip.AddrPort]uint32) {
 	m := f.AffinityMemories()
 	if len(m) > 0 {
@@ -100,8 +101,8 @@ func idOf(endpoint netip.AddrPort) uint32 {
 	return max(1, h.Sum32())
 }
 
-// foreignIDs returns the ids of the foreign endpoints of f that differ from the ids of its own
-// backends (see choice.foreign).
+// foreignIDs returns the ids of the foreign endpoints of f, encoded as in choice.foreign. It omits
+// ids that backends of f also have.
 func foreignIDs(f *balancer.Frontend, own map[netip.AddrPort]uint32) string {
 	var ids []byte
 	taken := slices.Collect(maps.Values(own))
@@ -128,7 +129,7 @@ func idsOf(f *balancer.Frontend, backends []balancer.Backend) map[netip.AddrPort
 	return ids
 }
 
-// key returns the frontend's key in maps.
+// key returns the bytes that identify a frontend in the keys of maps.
 func key(k balancer.Key) nft.Bytes {
 	place := nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number())
 	if k.Port.IsRange() {
@@ -137,7 +138,7 @@ func key(k balancer.Key) nft.Bytes {
 	return place.Port(k.Port.First())
 }
 
-// data encodes a backend of the frontend k as the value of a map.
+// data encodes a backend of the frontend k as the value of a map element.
 func data(k balancer.Key, a netip.AddrPort) nft.Bytes {
 	if k.Port.IsRange() {
 		return nft.Bytes{}.Addr(a.Addr())

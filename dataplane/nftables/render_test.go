@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestOwnChainFollowsFromName renders frontends with a foreign endpoint. The name of the chain must
-// identify the chain of the service's own memory, because a restart reads only names.
+// TestOwnChainFollowsFromName renders frontends with a foreign endpoint. It must be possible to
+// derive the name of ownChain from the name of the chain, because a new process reads only names.
 func TestOwnChainFollowsFromName(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.Random, balancer.RoundRobin, balancer.Maglev} {
 		for _, prefix := range []int{0, 24} {
@@ -19,7 +19,7 @@ func TestOwnChainFollowsFromName(t *testing.T) {
 				Backends: []balancer.Backend{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), State: balancer.Active, Weight: 1}},
 			}
 			if got := ownChainOf(render(f).choice.chain(f.Key)); got != "" {
-				t.Errorf("%s, prefix %d: own chain without foreign endpoints = %q, want none", scheduler, prefix, got)
+				t.Errorf("%s, prefix %d: own chain of a choice without foreign endpoints = %q, want none", scheduler, prefix, got)
 			}
 			inService := *f
 			inService.AffinityScope, inService.Service = balancer.ServiceScope, "web-vip-or-1"

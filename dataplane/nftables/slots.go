@@ -14,11 +14,11 @@ const (
 	// A frontend whose weights have no large common divisor has at most maxSlots slots, or
 	// slotsEach slots for each backend if that is more.
 	maxSlots, slotsEach = 1024, 8
-	// maxShareError is the maximum relative deviation of a backend's share from its weight, within
-	// these limits.
+	// maxShareError is the maximum relative deviation of a backend's share from its weight, if the
+	// maximum number of slots permits it.
 	maxShareError = 0.01
-	// These are the sizes of the tables of frontends that choose by the client's address. They are
-	// powers of two, so most clients keep their backend when the table grows.
+	// These limit the size of the slot table of a frontend that chooses by the client's address.
+	// All sizes are powers of two, so most clients keep their backend when the table grows.
 	minBuckets, bucketsEach, maxBuckets = 256, 8, 8192
 )
 
@@ -27,9 +27,10 @@ func active(f *balancer.Frontend) []balancer.Backend {
 	return slices.DeleteFunc(slices.Clone(f.Backends), func(b balancer.Backend) bool { return b.State != balancer.Active })
 }
 
-// weighted returns slots in proportion to the weights, divided by their greatest common divisor. If
-// there are too many, it uses the smallest number of slots with which no share deviates by more
-// than maxShareError, or the maximum. Each backend has at least one slot.
+// weighted returns a slot table in which each backend has as many slots as its weight, divided by
+// the greatest common divisor of all weights. If these are too many slots, it uses fewer, such that
+// no share deviates by more than maxShareError. If that is impossible, it uses the maximum number.
+// Each backend has at least one slot.
 func weighted(backends []balancer.Backend) []netip.AddrPort {
 	common, sum := 0, 0
 	for _, b := range backends {
@@ -60,8 +61,8 @@ func approximate(backends []balancer.Backend, sum, limit int) []int {
 	}
 }
 
-// divide distributes n slots to backends by the largest remainders, and returns the largest
-// relative deviation of a share.
+// divide distributes n slots to backends by the largest-remainder method. It returns the number of
+// slots of each backend, and the largest relative deviation of a share from its weight.
 func divide(backends []balancer.Backend, sum, n int) (counts []int, worst float64) {
 	counts = make([]int, len(backends))
 	rest := make([]float64, len(backends))
@@ -95,8 +96,8 @@ func gcd(a, b int) int {
 	return a
 }
 
-// hashed returns the table of backends by the hash of the client's address. It only depends on the
-// backends, so all hosts send a client to the same backend.
+// hashed returns the slot table for choosing by a hash of the client's address. The table depends
+// only on the backends, so all hosts send a client to the same backend.
 func hashed(backends []balancer.Backend) []netip.AddrPort {
 	n := minBuckets
 	for n < maxBuckets && n < bucketsEach*len(backends) {
@@ -109,8 +110,8 @@ func hashed(backends []balancer.Backend) []netip.AddrPort {
 	return slots
 }
 
-// arrange orders the wanted slots so that as many as possible equal the existing slots, unless
-// their order is fixed. The zero value represents a missing slot.
+// arrange orders the wanted slots so that as many as possible equal the existing slots in there. If
+// fixed is set, it keeps their order. The zero value in there represents a missing slot.
 func arrange[V comparable](there, want []V, fixed bool) []V {
 	if fixed {
 		return want

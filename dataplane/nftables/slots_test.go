@@ -31,8 +31,8 @@ func count(slots []netip.AddrPort) map[netip.AddrPort]int {
 }
 
 // TestWeighted distributes slots to random backends. Every backend must have a slot, and the number
-// of slots must be limited. Shares must match the weights: exactly if few slots suffice, otherwise
-// approximately, unless one slot already exceeds the share.
+// of slots must be limited. Shares must match the weights exactly if few slots are enough.
+// Otherwise the shares of backends with more than 20 slots must match approximately.
 func TestWeighted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -59,7 +59,7 @@ func TestWeighted(t *testing.T) {
 }
 
 // TestArrange arranges wanted slots. The result must have exactly these slots, and as many as
-// possible must stay in place.
+// possible must equal the existing slots.
 func TestArrange(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -99,8 +99,7 @@ func TestArrange(t *testing.T) {
 	}
 }
 
-// TestHashedMoves removes a backend. Only its own buckets may change, and each backend must have
-// about its share.
+// TestHashedMoves removes a backend. Only the buckets of that backend may change.
 func TestHashedMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
@@ -119,8 +118,8 @@ func TestHashedMoves(t *testing.T) {
 	}
 }
 
-// TestIDs computes ids among random backends. An ID must not depend on the other backends, except
-// for collisions. IDs must be unique, and never 0.
+// TestIDs computes the ids of random backends. An id must not depend on the other backends, except
+// after a collision. Ids must be unique, and never 0.
 func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {
@@ -129,13 +128,13 @@ func TestIDs(t *testing.T) {
 		seen := map[uint32]bool{}
 		for a, id := range ids {
 			if id == 0 || seen[id] {
-				t.Fatalf("id of %s = %d, want a new one that is not 0", a, id)
+				t.Fatalf("id of %s = %d, want a unique id that is not 0", a, id)
 			}
 			seen[id] = true
 		}
 		for a, id := range idsOf(&balancer.Frontend{Backends: backends[:1]}, backends[:1]) {
 			if ids[a] != id {
-				t.Errorf("id of %s alone = %d, want %d as among others", a, id, ids[a])
+				t.Errorf("id of %s alone = %d, want %d, as among the others", a, id, ids[a])
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func (t *Table) Counted() map[counters.BackendKey]counters.Count {
 	return t.readings.Read(live, began)
 }
 
-// eachCount calls add with the backend and the count of each element.
+// eachCount calls the function add with the backend and the count of each element.
 func (t *Table) eachCount(elems []nft.FoundElem, add func(counters.BackendKey, uint64)) {
 	for _, e := range elems {
 		y := t.families[0]
@@ -49,7 +49,8 @@ func (t *Table) eachCount(elems []nft.FoundElem, add func(counters.BackendKey, u
 	}
 }
 
-// labelOf returns the label of a frontend in the kernel.
+// labelOf returns the label of a frontend: "service/port". For a frontend of an earlier process, it
+// returns the label in the kernel.
 func (t *Table) labelOf(k balancer.Key) string {
 	if f := t.fronts[k]; f != nil {
 		return f.label
@@ -58,10 +59,10 @@ func (t *Table) labelOf(k balancer.Key) string {
 	return t.found[k][elemKey{y.services, string(place(k))}].comment
 }
 
-// count keeps the counts of deleted elements.
+// count saves the counts of deleted elements.
 func (t *Table) count(deleted []nft.FoundElem) { t.eachCount(deleted, t.readings.End) }
 
-// countLast keeps the counts of all elements before the table is deleted.
+// countLast reads and saves the counts of all elements before the table is deleted.
 func (t *Table) countLast() {
 	for _, y := range t.families {
 		elems, _ := t.table.Elements(t.table.Table, y.counted.Name)

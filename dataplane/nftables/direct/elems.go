@@ -8,16 +8,16 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// elemKey identifies an element.
+// elemKey identifies an element by its set and its key.
 type elemKey struct {
 	set *nft.Set
 	key string
 }
 
-// value is an element without its key. It is comparable.
+// value holds the parts of an element other than its key. It is comparable.
 type value struct{ end, data, to, comment string }
 
-// group holds the elements of a frontend.
+// group holds the elements of a frontend in all sets.
 type group map[elemKey]value
 
 func (g group) add(s *nft.Set, e nft.Elem) {
@@ -35,10 +35,11 @@ func (k elemKey) elem(v value) nft.Elem {
 	return e
 }
 
-// changes are the elements to delete and to create, by set.
+// changes holds the elements to delete and the elements to create in each set.
 type changes struct{ remove, add map[*nft.Set][]nft.Elem }
 
-// diff adds the differences between two groups, and returns their number.
+// diff adds the deletions and creations that turn the group was into next, and returns their
+// number.
 func (c *changes) diff(was, next group) (n int) {
 	for k, v := range was {
 		if next[k] != v {
@@ -55,13 +56,12 @@ func (c *changes) diff(was, next group) (n int) {
 	return n
 }
 
-// place returns the key of a frontend in maps.
+// place returns the key of a frontend in maps: address, protocol and port.
 func place(k balancer.Key) nft.Bytes {
 	return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(k.Port.First())
 }
 
-// elems returns the elements of a frontend. via maps each endpoint that this host reaches without a
-// router to the endpoint's device.
+// elems returns the elements of a frontend. via is [layout.via].
 func (y *family) elems(k balancer.Key, f *front, via map[netip.Addr]uint32) group {
 	g := group{}
 	if f == nil {
@@ -100,7 +100,7 @@ func lastOf(n netip.Prefix) netip.Addr {
 	return a
 }
 
-// keyOf decodes the frontend of an element, and the endpoint's slot if the set has slots.
+// keyOf decodes the key of an element: the key of its frontend, and the slot if the set has slots.
 // Fragments have port 0.
 func (y *family) keyOf(s *nft.Set, b []byte) (k balancer.Key, slot int, ok bool) {
 	size := 4
@@ -125,7 +125,8 @@ func (y *family) keyOf(s *nft.Set, b []byte) (k balancer.Key, slot int, ok bool)
 	return k, slot, k.Proto != ""
 }
 
-// slotsIn returns the endpoint of each slot in a group that was read from the kernel.
+// slotsIn returns the endpoint of each slot according to a group of elements that was read from the
+// kernel.
 func (y *family) slotsIn(g group) []netip.Addr {
 	slots := make([]netip.Addr, slotCount)
 	for k, v := range g {

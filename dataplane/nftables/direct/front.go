@@ -10,11 +10,12 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// front is the table's form of a frontend, or of the fragments to an address.
+// front describes the elements of a frontend, or the elements for fragments to an address.
 type front struct {
 	label string
 	chain chain
-	// slots holds the endpoint of each slot. An invalid address means that there is none.
+	// slots holds the endpoint of each slot. An invalid address means that the slot has no
+	// endpoint.
 	slots []netip.Addr
 	// endpoints are the distinct endpoints in slots.
 	endpoints []netip.Addr
@@ -25,8 +26,8 @@ type front struct {
 	of *balancer.Frontend
 }
 
-// newFront returns the form of f, or nil if the table must not contain f. was is the current form,
-// or nil. A draining endpoint keeps its slots until its drain ends.
+// newFront returns the front of f, or nil if the table must not contain f. was is the current
+// front, or nil. A draining endpoint keeps its slots until its drain ends.
 func newFront(f *balancer.Frontend, was *front, now time.Time) *front {
 	if f == nil || f.Forward != balancer.DRForward || f.Withdrawn {
 		return nil
@@ -61,7 +62,8 @@ func newFront(f *balancer.Frontend, was *front, now time.Time) *front {
 	return next
 }
 
-// byPort reports whether the hash includes the client's port. Fragments of datagrams have no port.
+// byPort reports whether the hash of f includes the client's port. It never does for UDP, because
+// fragments have no port.
 func byPort(f *balancer.Frontend) bool {
 	byClient := f.Scheduler == balancer.SourceHash || f.Scheduler == balancer.Maglev
 	return f.Proto != balancer.UDP && f.AffinityTimeout == 0 && !byClient
@@ -83,7 +85,7 @@ func (f *front) fill(backends []balancer.Backend) {
 	}
 }
 
-// keep leaves the slots of draining endpoints unchanged.
+// keep gives the draining endpoints the slots that they have in was, until their drain ends.
 func (f *front) keep(was *front, now time.Time) {
 	for _, b := range f.of.Backends {
 		if b.State != balancer.Draining || b.Failing || b.Expired(now) {
@@ -103,7 +105,7 @@ func (f *front) keep(was *front, now time.Time) {
 	}
 }
 
-// ended reports whether a drain has ended while its endpoint has slots.
+// ended reports whether the drain of an endpoint has ended, but the endpoint still has slots.
 func (f *front) ended(now time.Time) bool {
 	for a, until := range f.drains {
 		if !now.Before(until) && slices.Contains(f.endpoints, a) {
@@ -123,8 +125,8 @@ func endpointsIn(slots []netip.Addr) (all []netip.Addr) {
 	return all
 }
 
-// fragmentsOf returns the form of the fragments to an address with these UDP frontends. A fragment
-// has no port, so it returns nil unless all frontends are forwarded alike and serve all clients.
+// fragmentsOf returns the front for fragments to an address that has these UDP frontends. Fragments
+// have no port. So it returns nil unless all frontends have the same slots and serve all clients.
 func fragmentsOf(fronts map[balancer.Key]*front) *front {
 	var all *front
 	for _, f := range fronts {
@@ -140,7 +142,8 @@ func fragmentsOf(fronts map[balancer.Key]*front) *front {
 	return all
 }
 
-// label names the frontend's service and port, as the tables of NAT do.
+// label returns the name of the frontend's service and port, in the form that the NAT tables use:
+// "service/port".
 func label(f *balancer.Frontend) string {
 	if f.Port == "" {
 		return string(f.Service)

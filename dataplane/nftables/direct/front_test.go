@@ -9,8 +9,8 @@ import (
 	"vipd/test/fake"
 )
 
-// frontend returns a frontend by dr with a weight for each of its endpoints. Weight 0 means that
-// the endpoint drains.
+// frontend returns a frontend with forward = "dr", and an endpoint for each of the weights. An
+// endpoint of weight 0 drains.
 func frontend(weights ...int) *balancer.Frontend {
 	f := fake.Frontend("10.96.0.1:80", fake.Forward(balancer.DRForward))
 	f.Scheduler, f.DrainTimeout, f.Backends = balancer.Maglev, time.Minute, nil
@@ -34,8 +34,8 @@ func share(f *front, endpoint byte) (n int) {
 	return n
 }
 
-// TestSlotsOfOtherEndpoints adds, weights and removes the last endpoint. Slots may only move to or
-// from it, and its share must follow its weight.
+// TestSlotsOfOtherEndpoints adds the last endpoint, changes its weight, and removes it. Slots may
+// only move to or from this endpoint, and its share must follow its weight.
 func TestSlotsOfOtherEndpoints(t *testing.T) {
 	now, last := time.Now(), netip.AddrFrom4([4]byte{10, 0, 0, 4})
 	was := newFront(frontend(1, 1, 1), nil, now)
@@ -46,7 +46,7 @@ func TestSlotsOfOtherEndpoints(t *testing.T) {
 		next := newFront(frontend(c.weights...), was, now)
 		for i, a := range next.slots {
 			if a != was.slots[i] && a != last && was.slots[i] != last {
-				t.Errorf("weights %v: slot %d moved from %s to %s", c.weights, i, was.slots[i], a)
+				t.Errorf("weights %v: slot %d moved from %s to %s, want it unchanged", c.weights, i, was.slots[i], a)
 			}
 		}
 		if got := share(next, 4); got < c.want*8/10 || got > c.want*12/10 {
@@ -56,8 +56,8 @@ func TestSlotsOfOtherEndpoints(t *testing.T) {
 	}
 }
 
-// TestDrainKeepsSlots drains an endpoint. It must keep its slots for drain_timeout. If all
-// endpoints drain, no connection may be opened.
+// TestDrainKeepsSlots drains an endpoint, which must keep its slots for drain_timeout. If all
+// endpoints drain, the chain must not open new connections.
 func TestDrainKeepsSlots(t *testing.T) {
 	now := time.Now()
 	was := newFront(frontend(1, 1), nil, now)
@@ -66,20 +66,21 @@ func TestDrainKeepsSlots(t *testing.T) {
 		t.Errorf("slots of a draining endpoint = %d, closing = %v, want %d, false", got, drained.chain.closing, want)
 	}
 	if later := now.Add(time.Minute - time.Second); drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) == 0 {
-		t.Error("the drain ends early")
+		t.Error("the drain has ended early, want it to last for drain_timeout")
 	}
 	if later := now.Add(time.Minute); !drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) != 0 {
-		t.Error("the endpoint has slots after its drain")
+		t.Error("the endpoint has slots after its drain, want none")
 	}
 	if all := newFront(frontend(0, 0), drained, now); !all.chain.closing || share(all, 1)+share(all, 2) != slotCount {
 		t.Errorf("closing = %v, slots = %d, want true, %d", all.chain.closing, share(all, 1)+share(all, 2), slotCount)
 	}
 	if fresh := newFront(frontend(0, 0), nil, now); fresh != nil {
-		t.Error("a frontend without slots has a form")
+		t.Error("newFront of a frontend without slots is not nil, want nil")
 	}
 }
 
-// TestHashOfFrontends checks which frontends hash the client's port.
+// TestHashOfFrontends creates fronts for several settings. The name of the chain must show the
+// protocol, whether the hash includes the client's port, and whether clients are restricted.
 func TestHashOfFrontends(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*balancer.Frontend)

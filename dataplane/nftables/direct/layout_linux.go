@@ -19,8 +19,9 @@ type layout struct {
 	via map[netip.Addr]uint32
 }
 
-// layoutOf reads the layout for these endpoints. While an endpoint's device is down, the endpoint
-// keeps it: the kernel then routes elsewhere, and NAT would reset the endpoint's connections.
+// layoutOf reads the layout for these endpoints. While an endpoint's device is down, the layout
+// keeps the device that before has for the endpoint. Otherwise the endpoint's connections would be
+// sent to NAT, which would reset them.
 func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[netip.Addr]uint32) (layout, error) {
 	all := layout{via: map[netip.Addr]uint32{}}
 	links, err := nl.LinkList()
@@ -59,11 +60,11 @@ func layoutOf(nl *netlink.Handle, endpoints map[netip.Addr]bool, before map[neti
 	return all, nil
 }
 
-// deviceTo returns the index of the device of an address that this host reaches without a router,
-// or 0 for other addresses.
+// deviceTo returns the index of the device through which this host reaches an address without a
+// router. It returns 0 for other addresses.
 func deviceTo(nl *netlink.Handle, a netip.Addr) (uint32, error) {
 	routes, err := nl.RouteGet(a.AsSlice())
-	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} { // the answers of route types without a device
+	for _, none := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} { // errors for route types that have no device
 		if errors.Is(err, none) {
 			return 0, nil
 		}

@@ -33,7 +33,7 @@ func (t *Table) Observe(seen *dataplane.Observation) error {
 	return nil
 }
 
-// Intact reports how another program has changed the table.
+// Intact returns a description of how another program has changed the table, or "".
 func (t *Table) Intact() (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *Table) Intact() (string, error) {
 	})
 }
 
-// readLocked reads the table. It puts the elements that differ from fronts into found.
+// readLocked reads the table, and stores the elements that differ from fronts in found.
 func (t *Table) readLocked() error {
 	var shape nft.Shape
 	var sets []nft.Found
@@ -78,7 +78,7 @@ func (t *Table) readLocked() error {
 		return err
 	}
 	if shape != nil && t.foreignSets(sets) {
-		return errors.Join(t.table.Remove(), t.readLocked()) // another version made the table
+		return errors.Join(t.table.Remove(), t.readLocked()) // another version of vipd created the table
 	}
 	t.compare(shape, len(sets))
 	t.read = true
@@ -107,8 +107,8 @@ func (t *Table) readLocked() error {
 	return nil
 }
 
-// compare compares the chains with their last known state, and records the first difference as
-// damage.
+// compare compares the chains and the number of sets with the expected state, and records the first
+// difference as damage.
 func (t *Table) compare(shape nft.Shape, sets int) {
 	find := func(format string, args ...any) {
 		if t.sound && t.damage == "" {

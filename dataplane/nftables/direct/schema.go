@@ -13,7 +13,7 @@ const (
 	// slotCount is the number of slots of a frontend.
 	slotCount = 1024
 	hashSeed  = 0x76697064
-	// arriving is the chain for frames of all devices.
+	// arriving is the chain to which the chains of all devices lead.
 	arriving = "arriving"
 )
 
@@ -23,13 +23,14 @@ type device struct {
 	index uint32
 }
 
-// family has the maps of an IP family.
+// family holds the maps and sets of an IP family.
 type family struct {
 	nft.TableFamily
-	// services maps frontends to chains, and errors maps them to chains for ICMP errors.
+	// services maps frontends to chains, and errors maps frontends to chains for ICMP errors.
 	services, errors *nft.Set
-	// slots maps slots to endpoints. counted does the same for packets that open connections, and
-	// counts them. fragments does the same for packets without ports.
+	// slots maps slots to endpoints. counted has the same entries for packets that open
+	// connections, and counts these packets. fragments has entries for fragments, which have no
+	// ports.
 	slots, counted, fragments *nft.Set
 	// allowed holds the clients of restricted frontends.
 	allowed *nft.Set
@@ -97,10 +98,11 @@ func (c chain) String() string {
 	return name
 }
 
-// errors returns the chain for ICMP errors about the same packets.
+// errors returns the chain for ICMP errors about packets that c forwards.
 func (c chain) errors() chain { return chain{family: c.family, byPort: c.byPort} }
 
-// needs returns the chain and the chains to which its rules or its frontends lead.
+// needs returns c and the other chains that must exist with it: the chain for ICMP errors, and for
+// a restricted chain the same chain without the restriction.
 func (c chain) needs() []chain {
 	all := []chain{c, c.errors()}
 	if c.restricted {
@@ -111,7 +113,7 @@ func (c chain) needs() []chain {
 	return all
 }
 
-// rules returns the rules of a chain whose packets leave through these devices.
+// rules returns the rules of chain c. devices lists the devices to which it may forward packets.
 func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	add := func(do ...nft.Stmt) { rules = append(rules, nft.Rule{Do: do}) }
 	if c.proto == "" {
@@ -149,8 +151,8 @@ func (y *family) rules(c chain, devices []device) (rules []nft.Rule) {
 	return rules
 }
 
-// slotOf returns the expression for the number of a client's slot, if the slot's endpoint is behind
-// d.
+// slotOf returns the expression for the key of a client's slot in the elements of device d. Each
+// device has its own range of slot numbers.
 func slotOf(client nft.Expr, d device) nft.Expr {
 	return nft.Jhash{Of: client, Mod: slotCount, Seed: hashSeed, Offset: d.index * slotCount}
 }
@@ -159,7 +161,8 @@ func (y *family) forward(key nft.Concat, in *nft.Set, d device) nft.Stmt {
 	return nft.Fwd{Family: y.TableFamily, To: nft.Lookup{Key: key, In: in}, Name: d.name, Index: d.index}
 }
 
-// These are offsets in ICMP errors, which contain the header of the endpoint's packet.
+// inner holds offsets in an ICMP error, which contains the start of the packet that caused it. That
+// packet was sent by an endpoint to a client.
 type inner struct{ proto, client, size, ports uint32 }
 
 func (y *family) inner() inner {
@@ -173,9 +176,10 @@ func at(offset, size uint32) nft.Raw {
 	return nft.Raw{Header: nft.TransportHeader, Offset: offset, Size: size}
 }
 
-// errorPlace returns the expression for the frontend whose endpoint sent the inner packet. An error
-// goes to the VIP from which the inner packet came. A forged inner address must have no effect,
-// because the endpoint would return the error to this host.
+// errorPlace returns the expression for the key of the frontend whose endpoint sent the inner
+// packet. It uses the destination of the error as the VIP, not the source of the inner packet, so a
+// forged inner source has no effect. Otherwise the endpoint would send such an error back to this
+// host.
 func (y *family) errorPlace() nft.Concat {
 	i := y.inner()
 	return nft.Concat{y.field(nft.Daddr), at(i.proto, 1), at(i.ports, 2)}
@@ -207,7 +211,7 @@ func (y *family) arrivingRules(devices []device) (rules []nft.Rule) {
 		add(nft.Equal{Of: hopLimit, Value: []byte{last}}, nft.Accept)
 	}
 	add(nft.Vmap{Of: y.services.Key, In: y.services})
-	later := []nft.Stmt{nft.AnyBit{Of: network(6, 2), Mask: []byte{0x1f, 0xff}}} // all fragments except for the first
+	later := []nft.Stmt{nft.AnyBit{Of: network(6, 2), Mask: []byte{0x1f, 0xff}}} // matches all fragments except for the first
 	icmp, tooBig := uint32(1), byte(3)                                           // destination unreachable
 	if y.TableFamily == nft.IPv6 {
 		const fragment = 44

@@ -22,7 +22,7 @@ import (
 // maxBatchElements limits the elements of a transaction.
 const maxBatchElements = 10_000
 
-// Table is the table in the kernel. Its methods are safe for concurrent use.
+// Table manages the table in the kernel. Its methods are safe for concurrent use.
 type Table struct {
 	families []*family // IPv4 and IPv6
 	table    *nft.Maintained
@@ -34,16 +34,17 @@ type Table struct {
 	// each address. Frontends that NAT serves are nil.
 	fronts    map[balancer.Key]*front
 	datagrams map[netip.Addr]map[balancer.Key]*front
-	// found holds the elements in the kernel that differ from fronts.
+	// found holds the kernel's elements of each frontend whose elements differ from fronts.
 	found map[balancer.Key]group
-	// layout and chains were used in the last transaction.
+	// layout and chains are the layout and the names of the chains after the last transaction.
 	layout layout
 	chains map[string]bool
-	// sound reports whether the table was read after the last failure, and has our chains and sets.
+	// sound reports whether the table was read since the last failure, and has vipd's chains and
+	// sets.
 	sound bool
 	// read reports whether the table was read at least once.
 	read bool
-	// damage describes damage that was found since the last transaction.
+	// damage describes the first damage that was found since the last transaction.
 	damage string
 }
 
@@ -81,8 +82,8 @@ func (t *Table) try() error {
 	return (&nft.Maintained{Conn: t.table.Conn, Table: x}).Try(tx)
 }
 
-// Close ends the use of the table. Unless keep is set, it deletes the table. Counters can still be
-// read.
+// Close closes the connections to the kernel. Unless keep is set, it first deletes the table.
+// Counted can still be called.
 func (t *Table) Close(keep bool) error {
 	t.readings.Renew()
 	t.Counted()
@@ -98,7 +99,7 @@ func (t *Table) Close(keep bool) error {
 	return errors.Join(err, t.table.Close())
 }
 
-// addChains adds the sets and chains. It rewrites the rules of existing chains.
+// addChains adds the sets and the needed chains to tx. It rewrites the rules of existing chains.
 func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
 	write := func(c *nft.Chain, rules []nft.Rule) {
 		tx.AddChain(x, c)
@@ -113,7 +114,7 @@ func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
 		}
 	}
 	for _, c := range needed {
-		tx.AddChain(x, &nft.Chain{Name: c.String()}) // rules of other chains may lead to it
+		tx.AddChain(x, &nft.Chain{Name: c.String()}) // without rules at first, because rules of other chains may lead to it
 	}
 	for _, c := range needed {
 		for _, y := range t.families {
@@ -129,7 +130,7 @@ func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
 	write(&nft.Chain{Name: arriving}, rules)
 	for _, d := range l.arriving {
 		var do []nft.Rule
-		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // a frame of a VLAN arrives again on the VLAN's device, if there is one
+		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // frames of a VLAN arrive again on the VLAN's own device, if there is one
 			link := nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}
 			number := nft.AnyBit{Of: nft.Raw{Header: nft.LinkHeader, Offset: 14, Size: 2}, Mask: []byte{0x0f, 0xff}}
 			do = append(do, nft.Rule{Do: []nft.Stmt{nft.Equal{Of: link, Value: tag}, number, nft.Accept}})
@@ -151,8 +152,8 @@ func chainOf(d device) string {
 }
 
 // Apply adds or updates the batch's frontends with forward = "dr", and removes the batch's other
-// frontends from the table. It returns an error for each of these frontends if the table can't be
-// written. If none of them concerns the table, Follow reports the failure.
+// frontends from the table. If the table can't be written, it returns an error for each frontend of
+// the batch that concerns the table. If none does, the next call of Follow returns the error.
 func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.KeyErrors {
 	failed := dataplane.KeyErrors{}
 	t.mu.Lock()
@@ -185,8 +186,8 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.K
 	return failed
 }
 
-// current returns the form of a frontend in the kernel, or nil. If the frontend is not in fronts,
-// an earlier process left it.
+// current returns the current front of a frontend, or nil. For a frontend that an earlier process
+// left, it only has the slots.
 func (t *Table) current(k balancer.Key) *front {
 	if f := t.fronts[k]; f != nil {
 		return f
@@ -204,7 +205,7 @@ func (t *Table) family(k balancer.Key) *family {
 	return t.families[1]
 }
 
-// noteDatagrams records a UDP frontend, whose form is next.
+// noteDatagrams updates datagrams after the change c to a UDP frontend, whose new front is next.
 func (t *Table) noteDatagrams(c dataplane.Change, next *front) {
 	on := t.datagrams[c.Key.Addr]
 	if c.New == nil {
@@ -221,7 +222,8 @@ func (t *Table) noteDatagrams(c dataplane.Change, next *front) {
 	on[c.Key] = next
 }
 
-// changeFragments adds the fragments to the touched addresses to changed.
+// changeFragments computes the fronts for fragments to the addresses in touched, and adds them to
+// changed.
 func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balancer.Key]*front) {
 	for a := range touched {
 		k := balancer.Key{Addr: a, Proto: balancer.UDP}
@@ -231,7 +233,8 @@ func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balance
 	}
 }
 
-// Follow adapts the table to devices and routes that have changed, and ends drains.
+// Follow adapts the table to changes to devices and routes, and removes endpoints whose drain has
+// ended.
 func (t *Table) Follow(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -254,7 +257,8 @@ func (t *Table) Follow(ctx context.Context) error {
 	return t.reconcile(ctx, changed)
 }
 
-// reconcile changes frontends, and repairs the rest of the table.
+// reconcile writes the changed frontends, and repairs the rest of the table. After a failure, it
+// reads the table and tries again.
 func (t *Table) reconcile(ctx context.Context, changed map[balancer.Key]*front) (err error) {
 	for range nft.Tries {
 		if !t.sound {
@@ -318,8 +322,8 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 	return t.dropChains(ctx, names)
 }
 
-// awaits reports whether elements of other frontends than changed lead to chains. An earlier
-// process left them, and a later batch adopts or deletes them.
+// awaits reports whether an earlier process has left elements that lead to chains, for frontends
+// that are not in changed. A later batch will adopt or delete these elements.
 func (t *Table) awaits(changed map[balancer.Key]*front) bool {
 	for k, g := range t.found {
 		if _, now := changed[k]; now || t.fronts[k] != nil {
@@ -334,7 +338,7 @@ func (t *Table) awaits(changed map[balancer.Key]*front) bool {
 	return false
 }
 
-// differing returns the frontends whose elements may differ from the kernel's.
+// differing returns the keys of the frontends whose elements in the kernel may have to change.
 func (t *Table) differing(wanted, changed map[balancer.Key]*front, next layout) []balancer.Key {
 	keys := map[balancer.Key]bool{}
 	for k := range changed {
@@ -353,8 +357,8 @@ func (t *Table) differing(wanted, changed map[balancer.Key]*front, next layout) 
 	return slices.SortedFunc(maps.Keys(keys), balancer.Key.Compare)
 }
 
-// writeElements commits tx with the elements of these frontends, in several transactions if there
-// are many.
+// writeElements adds the changes to the elements of these frontends to tx, and commits it. It uses
+// several transactions if there are many elements.
 func (t *Table) writeElements(ctx context.Context, tx *nft.Tx, keys []balancer.Key, wanted map[balancer.Key]*front, next layout) error {
 	for len(keys) > 0 || tx.Len() > 0 {
 		e, size, n := changes{map[*nft.Set][]nft.Elem{}, map[*nft.Set][]nft.Elem{}}, 0, 0
@@ -423,7 +427,7 @@ func (t *Table) commit(ctx context.Context, tx *nft.Tx) error {
 	return err
 }
 
-// removeLocked deletes the table, because no frontend needs it.
+// removeLocked deletes the table, which no frontend needs, and saves its counts.
 func (t *Table) removeLocked() error {
 	t.countLast()
 	err := t.table.Remove()
