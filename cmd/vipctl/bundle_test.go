@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestShareable redacts a bundle's files. Only possible secrets may be removed.
+// TestShareable prepares a configuration with secrets for a bundle. The secrets must be hidden, and
+// everything else must remain.
 func TestShareable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "vipd.toml")
 	text := `# SECRET
@@ -31,13 +32,13 @@ health = { type = "exec", command = ["/bin/check", "-pSECRET"] }
 		t.Fatal(err)
 	}
 	if strings.Contains(string(got), "SECRET") {
-		t.Errorf("bundle = %s, want no secrets", got)
+		t.Errorf("shareable text = %s, want no secrets", got)
 	}
 	for _, kept := range []string{
 		`["/bin/page", "(hidden)"]`, `["/bin/check", "(hidden)"]`, `"/ready?(hidden)"`, `"https://traces.example/v1?(hidden)"`, "@10.0.0.1:2379", "10.96.0.10",
 	} {
 		if !strings.Contains(string(got), kept) {
-			t.Errorf("bundle = %s, want %s in it", got, kept)
+			t.Errorf("shareable text = %s, want %s in it", got, kept)
 		}
 	}
 }

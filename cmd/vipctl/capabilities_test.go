@@ -10,10 +10,10 @@ import (
 	"vipd/cmd/internal/modes"
 )
 
-// TestAutoHasAllCapabilities compares the capabilities of auto with those of each mode. auto must
-// have all of them, so a check of a valid file finds no mistake.
+// TestAutoHasAllCapabilities compares the capabilities of auto with each mode's capabilities. auto
+// must have all of them, because a check for auto must accept every valid file.
 func TestAutoHasAllCapabilities(t *testing.T) {
-	// These fields describe restrictions, or what only the host's guard would do.
+	// Skip fields that describe restrictions, or the work of the host's guard.
 	skipped := []string{"Mode", "Nearest", "Untranslated", "Stateless", "AffinityUnbounded", "Slots", "SlotsEach", "EnforcesSources", "ResetsOverLimit"}
 	auto := reflect.ValueOf(capabilities(config.AutoMode))
 	for _, m := range modes.All() {
@@ -38,10 +38,10 @@ func TestAutoHasAllCapabilities(t *testing.T) {
 					has = has && found
 				}
 			default:
-				t.Errorf("field %s of %T has no comparison here", name, balancer.Capabilities{})
+				t.Errorf("field %s of %T has a type that is not compared, want a case for it", name, balancer.Capabilities{})
 			}
 			if !has {
-				t.Errorf("%s of auto = %v, want all of mode %s: %v", name, auto.Field(i), m.Name, one.Field(i))
+				t.Errorf("%s of auto = %v, want everything that mode %s has: %v", name, auto.Field(i), m.Name, one.Field(i))
 			}
 		}
 	}

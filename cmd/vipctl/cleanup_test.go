@@ -15,8 +15,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// TestGrouped prints many lines that differ only in an address. They must be joined, and all other
-// lines must stay in order.
+// TestGrouped groups many lines that differ only in an address. These lines must be joined, and all
+// other lines must remain in order.
 func TestGrouped(t *testing.T) {
 	var done, want []string
 	for i := range 10000 {
@@ -36,12 +36,12 @@ func TestGrouped(t *testing.T) {
 		done, want = append(done, "remove file x"), append(want, "remove file x")
 	}
 	if d := cmp.Diff(want, grouped(done)); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+		t.Errorf("lines (-want +got):\n%s", d)
 	}
 }
 
-// TestCleanupNeedsRoot runs cleanup as a user other than root. It must fail with one sentence
-// before it examines anything.
+// TestCleanupNeedsRoot runs cleanup as a user other than root. Each run must fail with one
+// sentence.
 func TestCleanupNeedsRoot(t *testing.T) {
 	s := newSession(t)
 	for _, line := range [][]string{{"cleanup"}, {"cleanup", "--dry-run"}} {
@@ -51,14 +51,14 @@ func TestCleanupNeedsRoot(t *testing.T) {
 	}
 	const want = "vipctl: only root can see and remove vipd's objects: sudo vipctl cleanup\n"
 	if got := s.err.String(); got != strings.Repeat(want, 2) {
-		t.Errorf("stderr = %q, want one sentence about root", got)
+		t.Errorf("stderr = %q, want one sentence about root for each run", got)
 	}
 }
 
-// TestCleanupOfFiles removes the sockets of a killed vipd and their directory. A file of another
-// kind that api.socket names by mistake must stay.
+// TestCleanupOfFiles cleans up after a killed vipd. Its sockets and their directory must be
+// removed. A regular file that api.socket names by mistake must remain.
 func TestCleanupOfFiles(t *testing.T) {
-	t.Chdir(t.TempDir()) // the paths of sockets are short
+	t.Chdir(t.TempDir()) // a socket's path must be short
 	conf := config.Default()
 	conf.RunDir, conf.StateDir, conf.API.Socket = "run", "state", "precious"
 	if err := os.Mkdir(conf.RunDir, 0o700); err != nil {
@@ -69,7 +69,7 @@ func TestCleanupOfFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.SetUnlinkOnClose(false) // as after a kill
+		l.SetUnlinkOnClose(false) // the file remains, as after a kill
 		_ = l.Close()
 	}
 	if err := os.WriteFile(conf.API.Socket, []byte("somebody's"), 0o600); err != nil {
@@ -85,7 +85,7 @@ func TestCleanupOfFiles(t *testing.T) {
 	}
 	want := []string{"remove file run/owner.sock", "remove file run/handover.sock", "remove folder run"}
 	if d := cmp.Diff(want, done); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
+		t.Errorf("actions (-want +got):\n%s", d)
 	}
 	if _, err := os.Stat(conf.API.Socket); err != nil {
 		t.Error(err)

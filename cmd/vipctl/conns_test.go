@@ -43,13 +43,13 @@ func kept() uint64 {
 	return m.HeapAlloc
 }
 
-// TestConnsKeepsNoList prints 40,000 connections. They must be printed as they arrive; a list would
-// need 14 MB or more.
+// TestConnsKeepsNoList prints 40,000 connections. vipctl must print them as they arrive, because a
+// list of them would need at least 14 MB.
 func TestConnsKeepsNoList(t *testing.T) {
 	const most = 6 << 20
 	crowd, formats := wait.Soak(40_000, 100_000), []string{cli.FormTable, cli.FormJSON}
 	if wait.Soaking() {
-		formats = append(formats, cli.FormWide) // also as a table
+		formats = append(formats, cli.FormWide) // the wide form is also a table
 	}
 	socket := filepath.Join(t.TempDir(), "d.sock")
 	l, err := net.Listen("unix", socket)
@@ -69,7 +69,7 @@ func TestConnsKeepsNoList(t *testing.T) {
 		}
 		_, _ = w.Write([]byte("]"))
 	})}
-	go func() { _ = server.Serve(l) }() // ends with Close
+	go func() { _ = server.Serve(l) }() // returns after Close
 	t.Cleanup(func() { _ = server.Close() })
 	t.Setenv("VIPCTL_SOCKET", socket)
 	last := fmt.Sprintf("10.%d.%d.%d:%d", (crowd-1)>>16, (crowd-1)>>8&255, (crowd-1)&255, 1024+(crowd-1)%60000)
@@ -84,7 +84,7 @@ func TestConnsKeepsNoList(t *testing.T) {
 		}
 		grown := out.most - min(out.most, empty)
 		if t.Logf("%s: %d lines, %d KiB kept at most", format, out.lines, grown>>10); grown > most || out.looked == 0 {
-			t.Errorf("memory of format %s grows by %d bytes", format, grown)
+			t.Errorf("memory growth of format %s = %d bytes, want at most 6 MiB", format, grown)
 		}
 	}
 }

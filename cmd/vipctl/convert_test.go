@@ -10,7 +10,7 @@ import (
 )
 
 // TestInterruptEndsReading interrupts "convert" and "check" while they read from standard input.
-// Both must end.
+// Both must report the interrupt and end.
 func TestInterruptEndsReading(t *testing.T) {
 	for _, args := range [][]string{{"convert", "--from", "nginx", "-"}, {"check", "-"}} {
 		never, end := io.Pipe()
@@ -21,7 +21,7 @@ func TestInterruptEndsReading(t *testing.T) {
 		go func() { ended <- run(ctx, w, args) }()
 		interrupt()
 		if code := <-ended; code == cli.ExitDone || !strings.Contains(stderr.String(), "interrupted") {
-			t.Errorf("exit code of %s = %d, stderr = %q, want interrupted", args[0], code, stderr.String())
+			t.Errorf("exit code of %s = %d, stderr = %q; want an interrupt", args[0], code, stderr.String())
 		}
 		_ = end.Close()
 	}

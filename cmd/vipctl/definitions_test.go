@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// namedServices returns definitions of services with a named endpoint each, and of a service with a
-// program. Names are looked up at server.
+// namedServices returns the definitions of n services, each with an endpoint that has a DNS name,
+// and of a service whose endpoints come from a program. The DNS server is server.
 func namedServices(t *testing.T, server string, n int) *localDefinitions {
 	t.Helper()
 	var b strings.Builder
@@ -35,8 +35,8 @@ func namedServices(t *testing.T, server string, n int) *localDefinitions {
 	return d
 }
 
-// TestLookUp looks up names whose addresses are in 127.0.0.0/8. The addresses must be used, because
-// addresses.allowed_endpoints contains them.
+// TestLookUp looks up names with addresses in 127.0.0.0/8. The addresses must be used, because
+// addresses.allowed_endpoints permits them.
 func TestLookUp(t *testing.T) {
 	const n = 3
 	server := dnskit.New(t, "127.0.0.1")
@@ -63,8 +63,8 @@ func TestLookUp(t *testing.T) {
 	}
 }
 
-// TestLookUpAtOnce looks up more names than may be looked up simultaneously, at a silent server.
-// The server must receive many queries at once, and the lookups must end with their context.
+// TestLookUpAtOnce looks up more than maxLookups names at a silent server. The server must receive
+// maxLookups queries at once, and the lookups must end when ctx ends.
 func TestLookUpAtOnce(t *testing.T) {
 	const n = maxLookups + 10
 	server := dnskit.New(t, "127.0.0.1")

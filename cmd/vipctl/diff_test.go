@@ -13,8 +13,8 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// TestDiffRemovedServices removes services from files. Only services that the daemon read from
-// these files may count as removed.
+// TestDiffRemovedServices compares files with running services that they don't define. A service
+// may count as removed only if the daemon read it from one of these files.
 func TestDiffRemovedServices(t *testing.T) {
 	dir := t.TempDir()
 	services := filepath.Join(dir, "services.d")
@@ -59,13 +59,13 @@ func TestDiffRemovedServices(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", place, diff)
+			t.Errorf("differences from %s (-want +got):\n%s", place, diff)
 		}
 	}
 }
 
-// TestDiffOmitsInvalidServices makes a service invalid. It must not count as added, changed or
-// removed, because the daemon keeps it unchanged.
+// TestDiffOmitsInvalidServices compares a file with two invalid services, one of which runs.
+// Neither may count as a difference, because the daemon would ignore both definitions.
 func TestDiffOmitsInvalidServices(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.toml")
 	if err := os.WriteFile(file, []byte("[services.web]\nvips = []\n[services.new]\nvips = [1]\n"), 0o644); err != nil {
@@ -81,6 +81,6 @@ func TestDiffOmitsInvalidServices(t *testing.T) {
 	}
 	got, err := compare([]api.Service{{Name: "web", Origin: balancer.Origin{File: file}}}, d, bad)
 	if err != nil || len(got) != 0 {
-		t.Errorf("differences = %v, error = %v, want neither", got, err)
+		t.Errorf("differences = %v, error = %v, want no difference and no error", got, err)
 	}
 }

@@ -15,7 +15,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDocs runs vipctl check on each TOML block of the guides. All must pass.
+// TestDocs runs vipctl check on each TOML block of the guides. Each block must pass, and may have
+// only warnings about this host.
 func TestDocs(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
@@ -41,7 +42,7 @@ func TestDocs(t *testing.T) {
 				s := newSession(t)
 				code := s.run(t.Context(), "check", config)
 				output := s.out.String() + s.err.String()
-				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // the guides' files are missing here
+				warnings := strings.Count(output, "(a warning)") - strings.Count(output, " on this host (a warning)") // files that the guides name are missing here
 				if code != 0 || warnings > 0 {
 					t.Errorf("exit code of vipctl check = %d, want 0 and no warnings:\n%s%s", code, s.out, s.err)
 				}
@@ -53,7 +54,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// TestDocsCommands runs each command line of the guides that test/readme and test/examples don't
+// TestDocsCommands runs the command lines of the guides that test/readme and test/examples don't
 // run. None may be a usage error.
 func TestDocsCommands(t *testing.T) {
 	files, err := filepath.Glob("../../docs/*.md")
@@ -81,7 +82,7 @@ func TestDocsCommands(t *testing.T) {
 			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // both examine the host first
 				continue
 			}
-			for n, arg := range args { // a quoted argument is a single word
+			for n, arg := range args { // drop the rest of a quoted reason
 				if arg == "--reason" {
 					args = args[:n+2]
 					break
@@ -91,7 +92,7 @@ func TestDocsCommands(t *testing.T) {
 			var errs bytes.Buffer
 			w := cli.World{Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &errs, Getenv: func(string) string { return "" }, Now: time.Now}
 			if code := run(ctx, w, args); code == cli.ExitWrongUse {
-				t.Errorf("%s:%d: vipctl %s = %s, want no usage error", file, i+1, strings.Join(args, " "), &errs)
+				t.Errorf("%s:%d: stderr of vipctl %s = %s, want no usage error", file, i+1, strings.Join(args, " "), &errs)
 			}
 		}
 	}
@@ -100,17 +101,17 @@ func TestDocsCommands(t *testing.T) {
 	}
 }
 
-// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A flag must have a value for all verbs
-// or for none, except well-known flags.
+// TestFlagsAgreeAmongVerbs compares the flags of all verbs. A flag must have a value in all verbs
+// or in none, except -f.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	hasValue := map[string]bool{}
-	differ := []string{"f"} // a file, as in kubectl apply, and follow, as in tail
+	differ := []string{"f"} // a file, as in kubectl apply, or follow, as in tail
 	for _, v := range allVerbs() {
 		for _, f := range v.Flags {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
 				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
-					t.Errorf("flag %s of %s has a value, want none like in other verbs", name, v.Name)
+					t.Errorf("flag %s of %s has a value only in some verbs, want all or none", name, v.Name)
 				}
 				hasValue[name] = !isBool
 			}

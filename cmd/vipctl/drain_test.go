@@ -12,8 +12,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDrainWaitWithStoppedDaemon restarts the daemon during a drain, and then stops it. The drain
-// must continue to wait after the restart, and fail after the stop.
+// TestDrainWaitWithStoppedDaemon stops the daemon during a drain, and advances the clock by
+// firstPatience. The wait must fail, and its message must say that the drain stays in place.
 func TestDrainWaitWithStoppedDaemon(t *testing.T) {
 	s := newSession(t)
 	s.ErrTerminal = true
@@ -35,12 +35,12 @@ func TestDrainWaitWithStoppedDaemon(t *testing.T) {
 		t.Errorf("exit code = %d, want %d", code, cli.ExitFailed)
 	}
 	if got := s.err.String(); !strings.Contains(got, "vipctl: waiting for the drain, which stays in place: no vipd answers at ") {
-		t.Errorf("stderr = %q, want the reason of the failure", got)
+		t.Errorf("stderr = %q, want the reason for the failure", got)
 	}
 }
 
-// TestOpenConnections counts connections in several states. Closed connections that the kernel
-// remembers must not count as open.
+// TestOpenConnections counts connections in several states. Closed connections and idle flows,
+// which the kernel remembers, must not count as open.
 func TestOpenConnections(t *testing.T) {
 	targets := []api.OverrideTarget{{Service: "web", Address: "192.168.1.11"}}
 	for state, want := range map[string]uint64{
@@ -51,7 +51,7 @@ func TestOpenConnections(t *testing.T) {
 			{Service: "web", Backend: netip.MustParseAddrPort("192.168.1.12:8080"), State: state},
 		}
 		if got := countOpen(conns, targets); got != want {
-			t.Errorf("open connections in state %q without the other endpoint = %d, want %d", state, got, want)
+			t.Errorf("open connections of the target in state %q = %d, want %d", state, got, want)
 		}
 	}
 }

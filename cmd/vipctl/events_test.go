@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestEventsFollow shows old and new events, across a restart of the daemon, until it is
-// interrupted.
+// TestEventsFollow follows events across a restart of the daemon, until it is interrupted. Old and
+// new events must be shown, and lost events must be reported.
 func TestEventsFollow(t *testing.T) {
 	for _, form := range []string{"table", "json"} {
 		t.Run(form, func(t *testing.T) {
@@ -88,8 +88,8 @@ func TestEventsFollow(t *testing.T) {
 	}
 }
 
-// TestMissedEvents loses events of a filtered list. The message must mention that missed events may
-// be of other kinds or services.
+// TestMissedEvents formats the number of lost events. For a filtered list, the message must say
+// that they may be of any kind and service.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
 		{}:               "7 events were lost before they could be shown",

@@ -39,10 +39,10 @@ type fakeDaemon struct {
 	overrides        []api.OverrideTarget
 	pending          *api.PendingText // nil means that the caller may not read it
 	aborts           int
-	changed          chan struct{} // closed with each change
+	changed          chan struct{} // closed and replaced at each change
 }
 
-// serveFake listens at socket until stop is called.
+// serveFake starts a fake daemon that listens at socket until stop is called.
 func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	d = &fakeDaemon{changed: make(chan struct{})}
 	d.fill()
@@ -120,7 +120,8 @@ func (d *fakeDaemon) answer(w http.ResponseWriter, r *http.Request, value func()
 	}
 }
 
-// journal answers with events, and continues with new ones.
+// journal answers with the events. If the request has the parameter follow, it continues with new
+// events.
 func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	since, err := strconv.ParseUint(q.Get("since"), 10, 64)
@@ -158,7 +159,7 @@ func (d *fakeDaemon) journal(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// checkNow answers like the daemon for a service with or without a check.
+// checkNow answers with the check result of one service, and with an error for any other service.
 func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	var q api.CheckRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -175,7 +176,7 @@ func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(d.check)
 }
 
-// change edits the state; followers receive the result.
+// change calls edit, which changes the state, and sends the new state to followers.
 func (d *fakeDaemon) change(edit func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -221,7 +222,8 @@ func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// override changes the endpoints like the daemon, or returns an error.
+// override changes overrides of endpoints as the daemon does. If it finds no endpoint, it answers
+// with an error.
 func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
@@ -270,8 +272,8 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(result)
 }
 
-// fill defines a node with two services, one of them with every possible trouble. Times are twenty
-// seconds past a minute long ago, so their text does not change during a test.
+// fill defines a node with two services, one of them with every kind of problem. The age of each
+// time is 20 s above a round number, so its text does not change during a test.
 func (d *fakeDaemon) fill() {
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
 	key := func(text string) balancer.Key {

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// randomService returns the table of a valid service in a random notation. Services with different
-// n never conflict.
+// randomService returns the table of a random valid service. Services with different n never
+// conflict.
 func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	one := func(values ...any) any { return values[r.IntN(len(values))] }
@@ -136,8 +136,8 @@ func TestExportThenApplyChangesNothing(t *testing.T) {
 	}
 }
 
-// TestHistoryLaw runs random sequences of applies, deletes and rollbacks. etcd and the history must
-// equal a model.
+// TestHistoryLaw runs random sequences of applies, deletes and rollbacks. After each step, etcd and
+// the history must equal a model.
 func TestHistoryLaw(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "pool", "set", "default", "10.97.0.0/16")

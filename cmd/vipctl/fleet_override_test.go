@@ -27,8 +27,8 @@ type wanted struct {
 
 type wantedStates map[balancer.Target]wanted
 
-// last reports whether a change removes the last usable endpoint of a port. takesOut reports
-// whether the change removes endpoints, and meant selects the changed endpoints.
+// last reports whether a change makes the last usable endpoint of a port unusable. takesOut reports
+// whether the change makes endpoints unusable, and meant selects the changed endpoints.
 func (m wantedStates) last(takesOut bool, meant func(balancer.Target) bool) bool {
 	type place struct {
 		service balancer.Name
@@ -121,7 +121,7 @@ func TestOverridesLaw(t *testing.T) {
 		if force := r.IntN(3) > 0; last && !force {
 			_, stderr := f.do(cli.ExitFailed, words...)
 			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
-				t.Errorf("stderr of %q = %q, want no note", words, stderr)
+				t.Errorf("stderr of %q = %q, want a refusal", words, stderr)
 			}
 			continue
 		} else if last && force {
@@ -186,7 +186,7 @@ func TestFleetDrainWait(t *testing.T) {
 	f.waitForPoll()
 	select {
 	case <-l.ended:
-		t.Fatalf("drain did not wait; stdout: %s", l.out)
+		t.Fatalf("drain has ended with stdout = %s, want it to wait", l.out)
 	default:
 	}
 	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
@@ -196,7 +196,8 @@ func TestFleetDrainWait(t *testing.T) {
 	}
 }
 
-// TestFleetDrainInterrupted interrupts a wait by Ctrl-C. The message must name the awaited nodes.
+// TestFleetDrainInterrupted interrupts the wait for a drain. The message must name the awaited
+// nodes.
 func TestFleetDrainInterrupted(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
@@ -215,8 +216,8 @@ func TestFleetDrainInterrupted(t *testing.T) {
 	}
 }
 
-// TestFleetDrainThroughAnOutage stops etcd during a drain. The wait must continue after the outage,
-// also for nodes that return late.
+// TestFleetDrainThroughAnOutage stops etcd during the wait for a drain. After the outage, the wait
+// must continue until the node has no connections.
 func TestFleetDrainThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1")
@@ -257,11 +258,11 @@ func TestFleetOverrideExpiry(t *testing.T) {
 	}
 }
 
-// TestOverridePlace runs overrides with several sources. Each must change either etcd or the
-// daemon.
+// TestOverridePlace changes overrides with several configurations and flags. Each command must
+// change either etcd or the daemon, but not both.
 func TestOverridePlace(t *testing.T) {
 	f := newStage(t)
-	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon has one of that name too
+	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon also has a service web
 	d, socket := fakeHere(t)
 	config := func(kind string) string {
 		file := filepath.Join(t.TempDir(), "vipd.toml")
@@ -277,7 +278,7 @@ func TestOverridePlace(t *testing.T) {
 	}{
 		{"--config " + config("file") + " drain web 192.168.1.11", false},
 		{"--config " + config("etcd") + " drain web 192.168.1.11", true},
-		{"--config " + config("etcd") + " drain dns 192.168.1.21", false}, // a service of the host's own
+		{"--config " + config("etcd") + " drain dns 192.168.1.21", false}, // only the daemon has this service
 		{"--config " + config("etcd") + " --socket " + socket + " drain web 192.168.1.11", false},
 		{"--config " + config("file") + " --etcd " + f.config.Endpoints[0] + " weight web 192.168.1.12 7", true},
 		{"--config " + config("etcd") + " weight web 192.168.1.11 7", true},
@@ -291,12 +292,12 @@ func TestOverridePlace(t *testing.T) {
 			t.Errorf("exit code of %q = %d, want 0: %s", test.line, code, l.err)
 		}
 		if daemon, etcd := len(d.overrideRequests) > asked, f.read().Revision > before; daemon == test.etcd || etcd != test.etcd {
-			t.Errorf("%q changed the daemon = %v, etcd = %v, want etcd = %v and not both", test.line, daemon, etcd, test.etcd)
+			t.Errorf("%q: daemon changed = %v, etcd changed = %v; want etcd changed = %v, and only one of the two", test.line, daemon, etcd, test.etcd)
 		}
 	}
 }
 
-// fakeHere starts the daemon of this host, and returns its socket.
+// fakeHere starts a fake daemon for this host, and returns its socket.
 func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 	socket = filepath.Join(t.TempDir(), "d.sock")
 	d, stop, err := serveFake(socket)
@@ -307,8 +308,8 @@ func fakeHere(t *testing.T) (d *fakeDaemon, socket string) {
 	return d, socket
 }
 
-// TestFleetUndrainHere ends a drain that only the daemon of this host knows. vipctl must name the
-// command for the daemon, even if etcd is unavailable.
+// TestFleetUndrainHere undrains an endpoint in etcd that only the daemon of this host drains. A
+// note must name the command for the daemon. If etcd is unreachable, the error must name --socket.
 func TestFleetUndrainHere(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "192.168.1.11")
@@ -328,7 +329,7 @@ func TestFleetUndrainHere(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
-			t.Errorf("exit code of %q = %d, want 0: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d, want the code in the table: %s", test.line, code, l.err)
 		}
 		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
 			t.Errorf("output of %q = %q, want %q", test.line, got, test.want)
@@ -339,9 +340,8 @@ func TestFleetUndrainHere(t *testing.T) {
 	}
 }
 
-// TestSocketAndEtcdPrecedence names a socket and an etcd, by flags and by the environment. A socket
-// on the command line must override an etcd in the environment, which must override a socket in the
-// environment.
+// TestSocketAndEtcdPrecedence sets both a socket and an etcd in the environment. The etcd must
+// override that socket, but not a socket on the command line.
 func TestSocketAndEtcdPrecedence(t *testing.T) {
 	s := newSession(t)
 	socket := os.Getenv("VIPCTL_SOCKET")
@@ -358,7 +358,7 @@ func TestSocketAndEtcdPrecedence(t *testing.T) {
 	}
 }
 
-// TestFleetDrainKept drains a node with endpoints whose leases have expired. The endpoints must
+// TestFleetDrainKept drains a node with endpoints whose leases have expired. These endpoints must
 // also be drained, because nodes keep using them.
 func TestFleetDrainKept(t *testing.T) {
 	f := newStage(t)
@@ -372,7 +372,7 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	d.services = []api.Service{
 		{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
-			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // of another port
+			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // the last has another port
 			kept("10.0.0.4:8080", "http", 0), // removed; it only drains
 		}},
 		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
@@ -380,7 +380,7 @@ func TestFleetDrainKept(t *testing.T) {
 	l := f.line()
 	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != cli.ExitDone ||
 		!strings.Contains(l.err.String(), "of services in files of this host, which etcd does not have, this leaves as it is dns/10.0.0.5:8080: with --socket ") {
-		t.Errorf("drain of a node with a service from files: exit code = %d, stderr = %q", code, l.err)
+		t.Errorf("drain of a node with a service from files: exit code = %d, stderr = %q; want 0 and a note about the service", code, l.err)
 	}
 	for _, test := range []struct{ line, want string }{
 		{"drain --node rack1 --force", "web/10.0.0.1: draining\nweb/10.0.0.2:9000: draining\n"},
@@ -415,7 +415,7 @@ func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 			}
 			l := f.line()
 			if got := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" "+line)); got != want {
-				t.Errorf("exit code of %q while the other endpoint is %s = %d, want failure: %s", line, state, got, l.err)
+				t.Errorf("exit code of %q while the other endpoint is %s = %d, want a refusal only for the last healthy endpoint: %s", line, state, got, l.err)
 			}
 		}
 	}
@@ -435,8 +435,8 @@ func TestFleetOverrideJSON(t *testing.T) {
 	}
 }
 
-// TestFleetOverrideRights changes several targets without the right to write one. The others must
-// be written, and the failure must be reported.
+// TestFleetOverrideRights drains two endpoints with the right to write only one. This endpoint must
+// be drained, and the failure of the other must be reported.
 func TestFleetOverrideRights(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
@@ -444,12 +444,12 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
 	stdout, stderr := f.do(cli.ExitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
-		t.Errorf("stdout = %q, stderr = %q; want the other targets written and the failure reported", stdout, stderr)
+		t.Errorf("stdout = %q, stderr = %q; want web drained and the failure of dns reported", stdout, stderr)
 	}
 }
 
-// TestFleetDrainOfNames drains a node and a service from a host without a daemon, which knows no
-// addresses of names. A note must list the names that are left out.
+// TestFleetDrainOfNames drains nodes and services on a host without a daemon, so the addresses of
+// DNS names are unknown. A note must list the names that are left out.
 func TestFleetDrainOfNames(t *testing.T) {
 	f := newStage(t)
 	endpoint := func(address, node string) map[string]any { return map[string]any{"address": address, "node": node} }
@@ -476,8 +476,8 @@ func TestFleetDrainOfNames(t *testing.T) {
 	}
 }
 
-// TestFleetUndrainOfFormerAddress drains the address of a name, which then gets another address. An
-// undrain of the name must name the drained address.
+// TestFleetUndrainOfFormerAddress drains the address of a DNS name, which then gets another
+// address. An undrain of the name must print the drained address.
 func TestFleetUndrainOfFormerAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1"}, map[string]any{"address": "a.web.invalid"}}})

@@ -46,7 +46,7 @@ func newFleet(t *testing.T, o etcdkit.Options) *testFleet {
 	return f
 }
 
-// run runs one line as operator.
+// run runs a command line in this process. operator is the name of its user.
 func (f *testFleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	w := cli.World{
@@ -57,7 +57,7 @@ func (f *testFleet) run(ctx context.Context, operator string, line ...string) (c
 	return code, out.String(), err.String()
 }
 
-// process runs one line in its own process, with the vipctl that TestMain added to the PATH.
+// process is like run, but runs the vipctl that TestMain added to PATH in a new process.
 func (f *testFleet) process(operator string, line ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("vipctl", append(append([]string{}, line...), f.flags...)...)
@@ -74,7 +74,7 @@ func (f *testFleet) process(operator string, line ...string) (code int, stdout, 
 	return code, out.String(), errs.String()
 }
 
-// do runs one line, checks its exit code, and returns its output.
+// do runs a command line, checks its exit code, and returns its output.
 func (f *testFleet) do(want int, line ...string) string {
 	f.t.Helper()
 	code, stdout, stderr := f.run(f.t.Context(), "ana", line...)
@@ -120,9 +120,9 @@ func serviceText(name, vip string, port int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [%q]\nports = [{ port = %d }]\n", name, vip, port)
 }
 
-// TestParallelApplies makes 20 operators write one service at once. The history must have exactly
-// the texts of the operators whose apply succeeded, in order. The other operators must get an error
-// that names the faster one.
+// TestParallelApplies makes 20 operators write one service at once. The history must contain
+// exactly the texts of the operators whose apply succeeded. Each other operator must get an error
+// that names the faster operator.
 func TestParallelApplies(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 1000)))
@@ -171,15 +171,15 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("revision of text %d by %s = %d, want %d as its writer got (known: %t)", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("revision of text %d by %s = %d, want the revision %d that its writer got (writer known: %t)", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
-			t.Errorf("author of text %d = %s, want %s, whose port it has", e.N, name, want)
+			t.Errorf("author of text %d = %s, want %s according to its port", e.N, name, want)
 		}
 	}
 	if len(acknowledged) > 0 {
-		t.Errorf("acknowledged writes missing in the history = %v, want none", acknowledged)
+		t.Errorf("acknowledged writes missing from the history = %v, want none", acknowledged)
 	}
 }
 
@@ -192,8 +192,7 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor runs an edit like a verb, and calls then, which may make another edit, before it
-// writes.
+// newEditFor applies services, and calls then before the write. then may make another edit.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -215,8 +214,8 @@ func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code
 	return code, out.String(), errs.String()
 }
 
-// TestConcurrentEdit changes a service while another edit of it is in progress. The faster edit and
-// its claims must stay, and the other services and settings of the slower edit must be written.
+// TestConcurrentEdit changes etcd while another edit is in progress. The faster change must remain,
+// and the slower edit must still write its other services and settings.
 func TestConcurrentEdit(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -228,7 +227,7 @@ func TestConcurrentEdit(t *testing.T) {
 	})
 	if code != cli.ExitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
 		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
-		t.Errorf("exit code = %d, want api and 10.96.0.10 created, and web reported as pending:\n%s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d, want api and 10.96.0.10 created, and web reported as changed by bob:\n%s%s", code, stdout, stderr)
 	}
 	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("service =\n%s\nwant bob's edit in it", got)
@@ -243,7 +242,7 @@ func TestConcurrentEdit(t *testing.T) {
 	}
 }
 
-// oneHolder has settings of an address.
+// oneHolder defines settings of a VIP.
 const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
 
 // wantPolicies checks the number of addresses with settings in etcd.
@@ -258,8 +257,8 @@ func (f *testFleet) wantPolicies(t *testing.T, want int64) {
 	}
 }
 
-// TestApplyEndsEarly makes etcd refuse a service. apply must report exactly the services that it
-// wrote.
+// TestApplyEndsEarly applies two services with the right to write only the first. apply must report
+// exactly the service that it wrote.
 func TestApplyEndsEarly(t *testing.T) {
 	const password = "s3cret"
 	f := newFleet(t, etcdkit.Options{})
@@ -276,9 +275,9 @@ func TestApplyEndsEarly(t *testing.T) {
 	f.wantPolicies(t, 0)
 }
 
-// TestParallelClaims writes a hundred services that claim one address and port, or one node port,
-// at once. Exactly one must be written, and the others must name it. Services without a common
-// claim must all be written, whether they are new or claim more than before.
+// TestParallelClaims writes many services at once. If they claim one address and port, or one node
+// port, exactly one service must be written, and the errors must name it. Services without a common
+// claim must all be written.
 func TestParallelClaims(t *testing.T) {
 	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})
@@ -316,13 +315,13 @@ func TestParallelClaims(t *testing.T) {
 					case code == cli.ExitDone:
 						written.Add(1)
 					case code != cli.ExitFailed || want > 1 || !strings.Contains(stderr, " is claimed by service "):
-						t.Errorf("exit code = %d, want a failure that names the service with the address:\n%s%s", code, stdout, stderr)
+						t.Errorf("exit code = %d, want a failure that names the service with the claim:\n%s%s", code, stdout, stderr)
 					}
 				})
 			}
 			running.Wait()
 			if got := len(f.written(t)) - before; int(written.Load()) != want || got != want {
-				t.Errorf("successful operators = %d, texts = %d; want %d each", written.Load(), got, want)
+				t.Errorf("successful writes = %d, new services = %d; want %d each", written.Load(), got, want)
 			}
 		})
 	}
@@ -347,8 +346,8 @@ func TestFleetCheckRules(t *testing.T) {
 	}
 }
 
-// TestFleetAccess uses TLS, users and rights, from flags and from the configuration. No output may
-// contain the password.
+// TestFleetAccess uses an etcd with TLS, users and rights, which flags or the configuration
+// provide. No output may contain a password.
 func TestFleetAccess(t *testing.T) {
 	const password, wrong = "s3cret-of-ana", "wrong-secret"
 	f := newFleet(t, etcdkit.Options{TLS: true})
@@ -414,7 +413,7 @@ func TestFleetAccess(t *testing.T) {
 }
 
 // TestKubectlHabits runs command lines in the form that users of kubectl type. Nested directories,
-// KIND/NAME for a service, and rollbacks in the history must work.
+// KIND/NAME for a service, and rollbacks must work.
 func TestKubectlHabits(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	folder := t.TempDir()
@@ -456,10 +455,10 @@ func TestFleetWatch(t *testing.T) {
 		then func()
 	}{
 		{"80/tcp", func() { f.apply(t, w, 81) }},
-		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // w would also wait for a reconnect
+		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // a new writer, because w would wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // vipctl may show a change before its writer has etcd's answer, so the next change waits for the answer
+	seen := make(chan func(), len(steps)) // vipctl may show a change before its writer has etcd's answer, so another goroutine waits for it
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)
@@ -478,11 +477,11 @@ func TestFleetWatch(t *testing.T) {
 	world := cli.World{Stdout: out, Stderr: errs, Now: time.Now, Getenv: func(string) string { return "" }}
 	code := run(ctx, world, append([]string{"get", "services", "-w"}, f.flags...))
 	if want := strings.Count(out.String(), "NAME  VIPS"); code != cli.ExitDone || step != len(steps) || want < 3 {
-		t.Errorf("exit code after %d steps = %d:\n%s%s", step, code, out, errs)
+		t.Errorf("exit code after %d steps = %d, want 0 after all steps:\n%s%s", step, code, out, errs)
 	}
 }
 
-// apply changes the port of the service web, like another operator.
+// apply changes the port of the service web, as another operator would.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

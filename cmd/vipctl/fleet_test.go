@@ -16,13 +16,13 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleet runs testdata/fleet. Each script has its own etcd, which vipd.toml names. These
-// commands are added to those of TestScript:
+// TestFleet runs the scripts in testdata/fleet. Each script has its own etcd, which vipd.toml
+// names. It can use these commands in addition to exits and testscript's:
 //
-//	put KEY FILE   writes a key below the prefix, like another program
-//	del KEY        deletes a key
+//	put KEY FILE   writes a key below the prefix, as another program would
+//	del KEY        deletes a key below the prefix
 //	full           fills etcd's database up to its quota
-//	keys prints the keys below the prefix that have no lease
+//	keys           prints the keys below the prefix that have no lease
 func TestFleet(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/fleet", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -32,7 +32,7 @@ func TestFleet(t *testing.T) {
 			e.Setenv("VIPCTL_CONFIG", filepath.Join(e.WorkDir, "vipd.toml"))
 			e.Setenv("URL", cluster.Endpoints()[0])
 			e.Setenv("SUDO_USER", "ana")
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second more
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second longer
 			text := fmt.Sprintf("run_dir = %q # this machine may run a vipd of its own\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [%q]\n",
 				filepath.Join(e.WorkDir, "run"), cluster.Endpoints()[0])
 			return os.WriteFile(filepath.Join(e.WorkDir, "vipd.toml"), []byte(text), 0o600)

@@ -17,7 +17,7 @@ func TestIDsOnce(t *testing.T) {
 	}
 }
 
-// TestPlainService parses service/NAME, alone and after a kind. Only these forms must become NAME.
+// TestPlainService shortens service/NAME, alone and after a kind. Only these forms may become NAME.
 func TestPlainService(t *testing.T) {
 	for typed, want := range map[string]string{
 		"get endpoints service/web":    "endpoints web",

@@ -8,7 +8,8 @@ import (
 	"vipd/store/etcd/definitions"
 )
 
-// FuzzGiven reads arbitrary files. Their services must be valid, or there must be a problem.
+// FuzzGiven reads arbitrary files. An invalid service must have a problem, and an unknown field
+// must be a warning.
 func FuzzGiven(f *testing.F) {
 	for _, text := range []string{
 		"", "{", "{}", `{"services": 1}`, `{"services": {"a": []}, "x": 1}`, `{"a": {"vips": ["auto"], "ports": [{"port": 1}], "x": null}}`,
@@ -25,7 +26,7 @@ func FuzzGiven(f *testing.F) {
 		wrong := slices.ContainsFunc(g.problems, isError)
 		for _, s := range p.Steps {
 			if s.Service == nil && !wrong {
-				t.Errorf("service %s is invalid, but has no problem", s.Name)
+				t.Errorf("problems of the invalid service %s = none, want at least one problem", s.Name)
 			}
 		}
 		for _, p := range g.problems {
@@ -34,7 +35,7 @@ func FuzzGiven(f *testing.F) {
 			}
 		}
 		if len(g.services) == 0 && len(g.bare) == 0 && !wrong {
-			t.Error("the input is empty, but has no problem")
+			t.Error("problems of an empty input = none, want at least one problem")
 		}
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"vipd/cmd/internal/table"
 )
 
-// TestEjectedEndpointReason ejects an endpoint without checks. The wide table and the description
-// must have the reason, and the narrow table only the state.
+// TestEjectedEndpointReason shows an ejected endpoint without checks. The wide table and the
+// description must show the reason, and the narrow table only the state.
 func TestEjectedEndpointReason(t *testing.T) {
 	until := time.Date(2026, 3, 4, 12, 0, 30, 0, time.Local)
 	rows := []api.Endpoint{
@@ -29,7 +29,7 @@ func TestEjectedEndpointReason(t *testing.T) {
 		}
 	}
 	if got := endpointsTable(p, rows).Text(table.Form{}); !strings.Contains(got, " ejected ") {
-		t.Errorf("output =\n%s\nwant only the state in it", got)
+		t.Errorf("output =\n%s\nwant the state in it", got)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestWhy(t *testing.T) {
 }
 
 // TestScaledWeights shows weights during a slow start, and weights that agents reduce. The text
-// must have the configured weights, although vipd uses multiples of them.
+// must show the configured weights, although vipd uses multiples of them.
 func TestScaledWeights(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{

@@ -31,14 +31,14 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"vipctl": main, "vipd": vipd})
 }
 
-// tests runs the tests of the package. In make soak, all tests run a vipctl that has the race
-// detector, which needs a tenth of a second to start. In make test, the race detector covers only
-// tests in this process.
+// tests runs the tests of the package. In make test, commands run a vipctl without the race
+// detector, which would delay each start by a tenth of a second. In make soak, they run the test
+// binary with the race detector.
 type tests struct{ *testing.M }
 
 func (t tests) Run() int {
 	if folder := os.Getenv(program.BinVar); folder != "" && !wait.Soaking() {
-		path, err := os.MkdirTemp("", "vipctl-") // without the other programs there
+		path, err := os.MkdirTemp("", "vipctl-") // a directory with only this program
 		if err == nil {
 			defer func() { _ = os.RemoveAll(path) }()
 			err = os.Symlink(filepath.Join(folder, "vipctl"), filepath.Join(path, "vipctl"))
@@ -54,7 +54,8 @@ func (t tests) Run() int {
 	return t.M.Run()
 }
 
-// vipd is a real daemon with the configuration vipd.toml, no log, and only the flag --allow-empty.
+// vipd runs a real daemon with the configuration vipd.toml and without a log. Its only flag is
+// --allow-empty.
 func vipd() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -73,11 +74,11 @@ func vipd() {
 
 var update = flag.Bool("update", false, "write what the commands print into the scripts")
 
-// TestScript runs testdata/script. Each script has its own daemon, with the values of
-// fakeDaemon.fill. These commands are added to the usual ones:
+// TestScript runs the scripts in testdata/script. Each script has its own fake daemon, with the
+// values of fakeDaemon.fill. It can use these commands in addition to testscript's:
 //
 //	exits CODE COMMAND...   runs a command, and compares its exit code
-//	fake CHANGE changes the daemon's state, see changes
+//	fake CHANGE             changes the daemon's state; the function change lists the changes
 func TestScript(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script", UpdateScripts: *update, RequireExplicitExec: true, RequireUniqueNames: true,
@@ -91,7 +92,7 @@ func TestScript(t *testing.T) {
 			e.Values["daemon"] = d
 			e.Setenv("VIPCTL_SOCKET", socket)
 			e.Setenv("SUDO_USER", "ana")
-			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second more
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // otherwise each command takes a second longer
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -127,7 +128,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		got = exit.ExitCode()
 	}
 	if got != want {
-		ts.Fatalf("%q exits with %d, want %d", args[1:], got, want)
+		ts.Fatalf("exit code of %q = %d, want %d", args[1:], got, want)
 	}
 }
 
@@ -192,7 +193,7 @@ func changes(d *fakeDaemon) map[string]func() {
 				d.conns = append(d.conns, n)
 			}
 		},
-		"onlyremembered": func() { d.conns = d.conns[len(d.conns)-3:] }, // after "remembered"
+		"onlyremembered": func() { d.conns = d.conns[len(d.conns)-3:] }, // use after "remembered"
 		"unnoted":        func() { d.conns[0].Since, d.conns[0].In, d.conns[0].Out = time.Time{}, 0, 0 },
 		"roundrobin": func() {
 			for i := range d.frontends {
@@ -218,7 +219,7 @@ func changes(d *fakeDaemon) map[string]func() {
 				Kept: []balancer.Name{"gone", "web"}, Vanished: []balancer.Name{"gone"},
 			}
 		},
-		"keptreload": func() { // after "changes"
+		"keptreload": func() { // use after "changes"
 			d.reload.ReloadChanges = api.ReloadChanges{Kept: []balancer.Name{"web"}}
 		},
 		"latereload": func() {

@@ -21,8 +21,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestMistakes compares vipctl's messages with testdata/mistakes: wrong uses, wrong values of each
-// verb and setting, and files that can't be converted. -update rewrites the files.
+// TestMistakes makes mistakes: wrong uses, wrong values of each verb and setting, and files that
+// can't be converted. The messages must equal testdata/mistakes. -update rewrites these files.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // files that the command lines name must not exist
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {
@@ -42,7 +42,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestNoBareErrors reads all golden output of vipctl's tests. It must not contain the number or
+// TestNoBareErrors reads all golden output of vipctl's tests. No line may contain the number or
 // name of a kernel error.
 func TestNoBareErrors(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txt")
@@ -56,14 +56,14 @@ func TestNoBareErrors(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			if bare := bareError.FindString(line); bare != "" {
-				t.Errorf("%s: line %q has the kernel's %s, want a sentence", file, line, bare)
+				t.Errorf("%s: line %q contains the kernel's %s, want a sentence", file, line, bare)
 			}
 		}
 	}
 }
 
-// TestSystemErrorsHaveAWayOut wraps errors of system calls that users can cause. Each verb must
-// print the place, the cause and the remedy.
+// TestSystemErrorsHaveAWayOut makes verbs fail with system errors that users can cause. Each
+// message must contain the place, the cause and the remedy.
 func TestSystemErrorsHaveAWayOut(t *testing.T) {
 	s := newSession(t)
 	lines := []string{"--help", "status --help", "version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
@@ -98,7 +98,7 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// wayOut checks that do prints the remedy.
+// wayOut calls do, which must print the place, the cause and the remedy of the error e.
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}
@@ -116,7 +116,8 @@ var bareError = regexp.MustCompile(`\bE(INVAL|NOENT|EXIST|PERM|ACCES|BUSY|OPNOTS
 
 const oneService = "[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = 80 }]\nendpoints = [{ address = \"192.168.1.11\" }]\n"
 
-// sources returns a function that changes to this package's directory, which a test may have left.
+// sources returns the directory of this package, even after a test has changed the working
+// directory.
 var sources = func() func(t *testing.T) string {
 	folder, err := os.Getwd()
 	return func(t *testing.T) string {
@@ -178,7 +179,7 @@ func wrongUses(t *testing.T) string {
 	return b.String()
 }
 
-// combinations has wrong command lines whose words are valid individually.
+// combinations lists wrong command lines whose words are valid individually.
 var combinations = []string{
 	"conns --follow --kill", "conns --follow --state established", "conns --yes", "conns web --service dns", "conns --client here", "conns --kill", "conns web --kill",
 	"describe vip 10.96.0.10 -o toml", "diff --prune", "diff -f a.toml -f b.toml", "explain here 10.96.0.10:80", "get services --down", "get pools -w",
@@ -299,7 +300,7 @@ func wrongSettings(t *testing.T) string {
 		for _, m := range field.FindAllStringSubmatch(cells[1], -1) {
 			format := places[place]
 			if required := regexp.MustCompile(`(?m)^` + m[1] + ` = .*\n|\b` + m[1] + ` = [^,}]*, `); strings.Contains(format, m[1]+" = ") {
-				format = required.ReplaceAllString(format, "") // no key twice
+				format = required.ReplaceAllString(format, "") // a key may occur only once
 			}
 			try(place+": "+m[1], fmt.Sprintf(format, m[1]))
 		}

@@ -10,8 +10,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// TestGetNodesWatch watches nodes. Only changes may be shown. An outage must be reported, and must
-// not end the watch.
+// TestGetNodesWatch watches nodes during changes and an outage. Each change must be shown once, and
+// the outage must be reported without ending the watch.
 func TestGetNodesWatch(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)

@@ -14,9 +14,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestPendingPlace ends a change while changes are pending in this host's file, in etcd, or in
-// both. The change of the file must end first. If the daemon does not answer, or refuses, the
-// change in etcd must stay.
+// TestPendingPlace ends pending changes in this host's file and in etcd. The change to the file
+// must end first. If the daemon refuses or does not answer, the change in etcd must remain.
 func TestPendingPlace(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))
@@ -35,7 +34,7 @@ func TestPendingPlace(t *testing.T) {
 			t.Errorf("%s: exit code = %d, output = %s%s; want %d, %q", verb, code, stdout, stderr, want, text)
 		}
 		if _, _, err := w.Pending(t.Context(), time.Now()); err != nil && text != "web: updated" {
-			t.Fatalf("%s: error of reading the change in etcd = %v", verb, err)
+			t.Fatalf("%s: error of reading the pending change in etcd = %v, want none", verb, err)
 		}
 	}
 	f.flags = config(filepath.Join(t.TempDir(), "none.sock"))

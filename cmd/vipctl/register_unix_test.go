@@ -10,8 +10,8 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestRegisterPassesSignals signals vipctl register. The command must receive signals that are not
-// requests to end.
+// TestRegisterPassesSignals sends signals to vipctl register. The command must receive all signals
+// that are not requests to end.
 func TestRegisterPassesSignals(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
@@ -29,7 +29,8 @@ func TestRegisterPassesSignals(t *testing.T) {
 	p.waitForExit(3)
 }
 
-// TestTerminated ends a wait by SIGTERM. The exit code must differ from Ctrl-C's.
+// TestTerminated ends a wait with SIGTERM. The exit code must differ from the exit code after
+// Ctrl-C.
 func TestTerminated(t *testing.T) {
 	f := newStage(t)
 	f.start("gw1", atRevision(40))

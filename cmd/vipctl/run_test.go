@@ -38,7 +38,7 @@ type session struct {
 type notice struct {
 	mu      sync.Mutex
 	b       bytes.Buffer
-	written func(all string) // called with each write
+	written func(all string) // called at each write with the text so far
 }
 
 func (n *notice) Write(p []byte) (int, error) {
@@ -67,7 +67,7 @@ func newSession(t *testing.T) *session {
 	t.Cleanup(func() {
 		stop()
 		err := goleak.Find()
-		for again := 0; err != nil && again < 15; again++ { // on a busy machine a second may be too short to end all requests
+		for again := 0; err != nil && again < 15; again++ { // on a busy machine, requests may end later than a second
 			err = goleak.Find()
 		}
 		if err != nil {
@@ -81,7 +81,7 @@ func newSession(t *testing.T) *session {
 	return s
 }
 
-// run executes a command line of all verbs.
+// run runs a command line, which may use any verb.
 func run(ctx context.Context, w cli.World, args []string) int { return cli.Run(ctx, w, verbs(), args) }
 
 // allVerbs returns the verbs of all groups.
@@ -126,8 +126,8 @@ func TestWatchShowsEachChangeUntilInterrupted(t *testing.T) {
 	}
 }
 
-// TestWatchContinuesAfterRestart restarts the daemon during a watch. Only changes may be shown. A
-// daemon that never ran, or an output that can't be written, must end the watch.
+// TestWatchContinuesAfterRestart restarts the daemon during a watch. Only changes may be shown. The
+// watch must end if the daemon never ran, or if the output can't be written.
 func TestWatchContinuesAfterRestart(t *testing.T) {
 	s := newSession(t)
 	ctx, interrupt := context.WithTimeout(t.Context(), wait.Patience)
@@ -149,7 +149,7 @@ func TestWatchContinuesAfterRestart(t *testing.T) {
 	}
 	defer stop()
 	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is back\n") })
-	d.change(func() { d.services[1].Origin.Line++ }) // this change is not shown
+	d.change(func() { d.services[1].Origin.Line++ }) // a change that is not shown
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
 	if code := <-ended; code != cli.ExitDone {
 		t.Errorf("exit code = %d, want %d", code, cli.ExitDone)
@@ -227,8 +227,8 @@ func TestDrainWaitIsNotDoneBeforeItIsApplied(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForRemovedService removes the definitions of a draining endpoint and its service.
-// The drain must still wait for their connections.
+// TestDrainWaitsForRemovedService removes a draining endpoint, or its service, from the
+// definitions. The drain must still wait for the open connections.
 func TestDrainWaitsForRemovedService(t *testing.T) {
 	for name, remove := range map[string]func(*fakeDaemon){
 		"endpoint": func(d *fakeDaemon) { d.services[1].Endpoints = nil },
@@ -262,12 +262,12 @@ func TestDrainWaitsForRemovedService(t *testing.T) {
 	}
 }
 
-// TestDrainReportsCutConnections waits for drains that end by themselves or by the timeout. Only
-// after a timeout must the message have the number of cut connections.
+// TestDrainReportsCutConnections waits for drains whose connections end before or after the
+// timeout. Only after the timeout may the message contain the number of cut connections.
 func TestDrainReportsCutConnections(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		late time.Duration // time after the start at which the connections end
+		late time.Duration // when the connections end, after the start of the drain
 		want string
 	}{
 		{"before its time", 0, "drained: 2 endpoints, no connections left\n"},
@@ -353,7 +353,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 }
 
 // TestTablesFitEightyColumns lists names of common lengths: services of up to 20 letters, IPv4 and
-// short IPv6 addresses, port names of up to 8. No line may be wider than 80 columns.
+// short IPv6 addresses, and port names of up to 8 letters. No line may be wider than 80 columns.
 func TestTablesFitEightyColumns(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name("payment-gateway-prod")
@@ -388,8 +388,8 @@ func TestTablesFitEightyColumns(t *testing.T) {
 	}
 }
 
-// FuzzTOMLString prints definitions as TOML. A TOML parser must read the same definitions, whatever
-// they contain.
+// FuzzTOMLString prints definitions with arbitrary text as TOML. A TOML parser must read the same
+// definitions.
 func FuzzTOMLString(f *testing.F) {
 	for _, text := range []string{"", "a", `"`, `\`, "\n\t\r\x00\x1f\x7f", "é東\u2028", "'''", "\"\"\""} {
 		f.Add(text)
@@ -430,8 +430,8 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-// TestTerminalCutsLongNames lists a service with a long name. The name must be cut on a terminal
-// and in wide tables of 160 columns; pipes and machine-readable formats must have the whole name.
+// TestTerminalCutsLongNames lists a service with a long name. The name must be cut on terminals and
+// in wide tables, but not in pipes and machine-readable formats.
 func TestTerminalCutsLongNames(t *testing.T) {
 	s := newSession(t)
 	long := balancer.Name(strings.Repeat("payment-gateway-", 3) + "production-7")
@@ -456,18 +456,18 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		}
 		got := s.out.String()
 		if strings.Contains(got, string(long)) != c.whole || strings.Contains(got, "…") == c.whole {
-			t.Errorf("output of %s in %d columns =\n%s", c.line, c.width, got)
+			t.Errorf("output of %s in %d columns =\n%s\nwant the name cut only on terminals and in wide tables", c.line, c.width, got)
 		}
 		for l := range strings.Lines(got) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
-				t.Errorf("%s: line has %d columns:\n%s", c.line, w, l)
+				t.Errorf("columns of a line of %s = %d, want no wider line:\n%s", c.line, w, l)
 			}
 		}
 	}
 }
 
-// TestTerminalCutsLongCells lists a service with a long last cell. On a terminal it must be cut so
-// that the line fits, except in the wide form.
+// TestTerminalCutsLongCells lists a service with a long last cell. On a terminal, the cell must be
+// cut to fit, except in the wide form.
 func TestTerminalCutsLongCells(t *testing.T) {
 	s := newSession(t)
 	s.Width = 60
@@ -487,8 +487,8 @@ func TestTerminalCutsLongCells(t *testing.T) {
 	}
 }
 
-// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. Lines
-// must fill the terminal, and pipes must get each text in one line.
+// TestTextsFitTheTerminal runs status and doctor in pipes and on terminals of two widths. A text
+// must be wrapped only if it is wider than the terminal.
 func TestTextsFitTheTerminal(t *testing.T) {
 	const problem = "iptables mode can't do lc; it uses random instead"
 	s := newSession(t)
@@ -509,7 +509,7 @@ func TestTextsFitTheTerminal(t *testing.T) {
 		}
 		for line := range strings.Lines(text) {
 			if got := table.Width(strings.TrimSuffix(line, "\n")); width > 0 && got >= width {
-				t.Errorf("width %d: line has %d columns: %s", width, got, line)
+				t.Errorf("width %d: columns of a line = %d, want fewer: %s", width, got, line)
 			}
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit of immediate reactions.
+// within is the time limit for reactions that should be immediate.
 const within = 30 * time.Second
 
 // stage is a real etcd with simulated nodes, which write the same keys as real nodes.
@@ -53,7 +53,8 @@ func newStage(t *testing.T) *stage {
 	return f
 }
 
-// service writes a service with TCP port 80 to 8080, and endpoints at these addresses.
+// service writes a service that maps TCP port 80 to 8080, with endpoints at these addresses. fields
+// overrides these fields or adds others.
 func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
 	f.t.Helper()
 	all := map[string]any{
@@ -103,11 +104,11 @@ type node struct {
 	status schema.NodeStatus
 }
 
-// start starts a vipd with the status that edit sets; without edit it has no status yet.
+// start starts a node with the status that edit sets. If edit is nil, the node has no status yet.
 func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	f.t.Helper()
 	began := time.Now().Add(-3*time.Hour - 20*time.Second)
-	p, err := f.writer.Presence(name, schema.NodeLive{Version: "v1.0.0", Started: began}, 20*time.Second) // a busy machine renews late
+	p, err := f.writer.Presence(name, schema.NodeLive{Version: "v1.0.0", Started: began}, 20*time.Second) // a long TTL, because a busy machine renews late
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -138,20 +139,21 @@ func atRevision(revision int64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
-// draining returns an edit that sets the revision, and connections of a draining endpoint.
+// draining returns an edit that sets the revision, and the number of connections of a draining
+// endpoint.
 func draining(revision int64, service balancer.Name, address string, active uint64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) {
 		s.Revision, s.Drains = revision, []schema.NodeDrain{{Service: service, Address: address, Active: active}}
 	}
 }
 
-// waitFor waits for an expected state for a short time.
+// waitFor waits until cond returns true. what describes this state.
 func (f *stage) waitFor(what string, cond func() bool) {
 	f.t.Helper()
 	wait.For(f.t, within, what, cond)
 }
 
-// waitForStatuses waits until etcd has a number of nodes with a status.
+// waitForStatuses waits until exactly n live nodes in etcd have a status.
 func (f *stage) waitForStatuses(n int) {
 	f.t.Helper()
 	wait.For(f.t, within, "the nodes", func() bool {
@@ -187,7 +189,7 @@ func (f *stage) line() *line {
 	return l
 }
 
-// flags returns the flags that name the fleet's etcd.
+// flags returns the flags that select the test's etcd.
 func (f *stage) flags() []string {
 	return []string{
 		"--etcd", strings.Join(f.config.Endpoints, ","), "--prefix", f.config.Prefix, "--config", f.file,
@@ -236,7 +238,7 @@ func (l *line) waitForStderr(text string) {
 	wait.For(l.t, within, "stderr to have "+text, func() bool { found = strings.Contains(l.err.String(), text); return found })
 }
 
-// waitForExit waits for the end, and checks the exit code.
+// waitForExit waits until the command line has ended, and checks its exit code.
 func (l *line) waitForExit(code int) {
 	l.t.Helper()
 	ended := false
@@ -258,7 +260,7 @@ func (l *line) waitForExit(code int) {
 	}
 }
 
-// process is a vipctl in its own process, which receives real signals.
+// process is a vipctl that runs in a new process and can receive real signals.
 type process struct {
 	*exec.Cmd
 	t        *testing.T
@@ -266,7 +268,7 @@ type process struct {
 	ended    chan struct{}
 }
 
-// launch starts "vipctl ARGS" with the flags of the fleet in front.
+// launch starts vipctl with args, preceded by the flags of the fleet.
 func (f *stage) launch(args ...string) *process { return f.command(nil, args...) }
 
 // command is like launch, with a standard input.
@@ -313,7 +315,7 @@ func (p *process) running() bool {
 	}
 }
 
-// waitForExit waits for the end, and checks the exit code.
+// waitForExit waits until the process has ended, and checks its exit code.
 func (p *process) waitForExit(code int) {
 	p.t.Helper()
 	wait.For(p.t, within, "vipctl to end", func() bool { return !p.running() })
@@ -322,7 +324,7 @@ func (p *process) waitForExit(code int) {
 	}
 }
 
-// limit makes new clients connect as the user name, which gets only these rights.
+// limit creates a user called name with only these rights. New clients connect as this user.
 func (f *stage) limit(name string, read, write []string) {
 	f.t.Helper()
 	const password = "secret"

@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// busy returns a fixed series of counts of two services, at intervals of a second.
+// busy returns the counts of three services at intervals of a second.
 func busy() (all []api.Traffic) {
 	endpoint := func(n int, each uint64, second int, state balancer.BackendState, health balancer.Verdict) api.EndpointTraffic {
 		return api.EndpointTraffic{
@@ -152,7 +152,7 @@ func TestTopWithoutKeys(t *testing.T) {
 		shows("exits with 0")
 		text, err := os.ReadFile(raw)
 		if asks := regexp.MustCompile(`\x1b\[\?(u|[0-9]+\$p)`).FindAll(text, -1); err != nil || len(text) == 0 || len(asks) > 0 {
-			t.Errorf("error = %v, queries in %d bytes of output = %q; want neither", err, len(text), asks)
+			t.Errorf("error = %v, queries in %d bytes of output = %q; want no error and no query", err, len(text), asks)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func TestVerbsSendNoQueries(t *testing.T) {
 	}
 }
 
-// TestTopWithoutBytes runs top in a mode without byte counts. It must show no bytes instead of 0.
+// TestTopWithoutBytes runs top in a mode without byte counts. It must show "-" instead of 0 bytes.
 func TestTopWithoutBytes(t *testing.T) {
 	s := newSession(t)
 	s.change(func() {
@@ -189,7 +189,7 @@ func TestTopWithoutBytes(t *testing.T) {
 		"web      1/2   10.0       7     -      -\n" +
 		"TOTAL    2/3   50.0      47     -      -\n"
 	if code := s.run(t.Context(), "top", "--interval", "100ms"); code != 0 || s.out.String() != want {
-		t.Errorf("exit code = %d, stderr = %s, stdout =\n%s", code, s.err, s.out)
+		t.Errorf("exit code = %d, stderr = %s, stdout =\n%s\nwant 0 and the expected table", code, s.err, s.out)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestTopOnce(t *testing.T) {
 			s := newSession(t)
 			s.change(func() { s.traffic = busy() })
 			if code := s.run(t.Context(), append([]string{"top", "--interval", "100ms"}, c.args...)...); code != 0 || s.out.String() != c.want {
-				t.Errorf("exit code = %d, stderr = %s, stdout =\n%s", code, s.err, s.out)
+				t.Errorf("exit code = %d, stderr = %s, stdout =\n%s\nwant 0 and the expected table", code, s.err, s.out)
 			}
 		})
 	}

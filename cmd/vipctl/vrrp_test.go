@@ -14,8 +14,9 @@ import (
 	"vipd/cmd/internal/cli"
 )
 
-// TestDrainWithoutVipd drains nodes while vipd is stopped. The endpoints of another node are in
-// etcd, so they need no vipd; this host needs vipd to hand over its VIPs.
+// TestDrainWithoutVipd drains nodes while vipd is stopped. The drain of another node must continue,
+// because its endpoints are in etcd. The drain of this host must fail, because only vipd can hand
+// over its VIPs.
 func TestDrainWithoutVipd(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "vipd.toml")
 	const text = "node = \"gw1\"\nrun_dir = \"run\"\n[store]\nkind = \"etcd\"\n[ownership]\nenabled = true\nby = \"vrrp\"\n"
@@ -34,8 +35,8 @@ func TestDrainWithoutVipd(t *testing.T) {
 	}
 }
 
-// TestStandbyOfOtherGroups puts a host on standby whose vipd owner has a group that vipd does not
-// have. The standby must be refused, and the error must name the fix.
+// TestStandbyOfOtherGroups puts a host on standby. Its vipd owner has a group that its vipd does
+// not have. The standby must be refused, and the error must name the fix.
 func TestStandbyOfOtherGroups(t *testing.T) {
 	c := &cli.Call{Flags: urfave.NewContext(nil, flag.NewFlagSet("node", flag.ContinueOnError), nil)}
 	o := api.Ownership{Node: "gw1", Groups: []api.OwnerGroup{{GroupStatus: vrrp.GroupStatus{Name: "main", State: vrrp.Active}}}}

@@ -90,7 +90,7 @@ func TestRevisionWait(t *testing.T) {
 }
 
 // TestWaitOmittedDrains waits for a node whose status omits some drains. The wait must last as long
-// as omitted drains may have connections.
+// as an omitted drain may have connections.
 func TestWaitOmittedDrains(t *testing.T) {
 	v := &revisionWait{revision: 5, drains: func(d schema.NodeDrain) bool { return d.Service == "web" }}
 	waits, done := "a has 7 more draining endpoints than it reports | done  | gone ", " | done a | gone "
@@ -161,7 +161,7 @@ func TestWait(t *testing.T) {
 	l := f.begin("wait", "--revision", "41")
 	l.waitForStderr("vipctl: waiting: gw1 is at revision 40, gw2 is at revision 39\n")
 	one.setStatus(atRevision(41))
-	three := f.start("gw3", nil) // joins, and is behind
+	three := f.start("gw3", nil) // a node that joins and lags behind
 	f.waitForNodes(3)
 	two.setStatus(atRevision(50))
 	f.waitForPoll()
@@ -205,8 +205,8 @@ func TestWait(t *testing.T) {
 
 const shortest = "1s"
 
-// failsAfterTimeout runs a command line that fails after a timeout, and returns its output and the
-// timeout. The timeout is a second, or more if etcd was too busy to answer in time.
+// failsAfterTimeout runs a command line that must fail after a timeout. It returns the output and
+// the timeout, which is a second, or more if etcd was too busy to answer in time.
 func (f *stage) failsAfterTimeout(args ...string) (stdout, stderr, timeout string) {
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
@@ -227,8 +227,8 @@ func (f *stage) waitForNodes(n int) {
 	})
 }
 
-// TestWaitForDeadNode stops a node. The node must be awaited for a while, and then be reported and
-// no longer awaited. If no node is left, the wait must fail.
+// TestWaitForDeadNode stops a node. The node must be awaited until its absence is long enough, and
+// then be reported.
 func TestWaitForDeadNode(t *testing.T) {
 	f := newStage(t)
 	f.start("gw1", atRevision(41))
@@ -257,8 +257,8 @@ func TestWaitWithoutNodes(t *testing.T) {
 	}
 }
 
-// TestWaitThroughAnOutage stops etcd. The wait must outlast an outage. If etcd was never reachable,
-// it must end soon.
+// TestWaitThroughAnOutage stops etcd. A wait that has had an answer must outlast the outage. A wait
+// without an answer must fail after firstPatience.
 func TestWaitThroughAnOutage(t *testing.T) {
 	f := newStage(t)
 	one, two := f.start("gw1", atRevision(41)), f.start("gw2", atRevision(40))
@@ -300,7 +300,8 @@ func TestWaitInterrupted(t *testing.T) {
 	}
 }
 
-// TestNames formats many awaited nodes. Only the first may be named.
+// TestNames formats up to seven awaited nodes. Only the first five may be named, and the others
+// must be counted.
 func TestNames(t *testing.T) {
 	var lag []laggard
 	for i := range 7 {
