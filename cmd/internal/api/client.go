@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// patience is the maximum time without data from a daemon that need not compute the answer.
+	// patience is the maximum time without data while the daemon answers from its current state.
 	patience = 10 * time.Second
-	// workPatience is the maximum time without data from a daemon that changes its state or
-	// compares it with the kernel's state. A change reads files and waits up to 5 s for the result.
+	// workPatience is the maximum time without data while the daemon changes its state, or compares
+	// it with the kernel's state. A change reads files and waits up to 5 s for the result.
 	workPatience = 60 * time.Second
 )
 
 // Client is a client of a daemon at its Unix socket. A read fails if no part of the answer arrives
-// for 10 seconds, and a change fails after 60 seconds. Only their contexts limit health checks,
-// whose timeout the service defines, and followed answers.
+// for 10 seconds, and a change fails after 60 seconds. Health checks, whose timeout the service
+// defines, and followed answers end only with their contexts.
 type Client struct {
 	// Absent returns the reason why the socket is missing, with the remedy, or "" if the reason is
 	// unknown. It may be nil.
@@ -79,8 +79,8 @@ func (c *Client) Frontends(ctx context.Context) (f []Frontend, err error) {
 	return f, c.call(ctx, http.MethodGet, "/v1/frontends", nil, &f)
 }
 
-// Explain requests the path of a connection from client, whose port may be 0, to a frontend. If
-// live is true, the daemon also opens a connection.
+// Explain requests the path of a connection from client to a frontend. The port of client may be 0.
+// If live is true, the daemon also opens a connection.
 func (c *Client) Explain(ctx context.Context, client netip.AddrPort, to balancer.Key, live bool) (e Explanation, err error) {
 	q := url.Values{"client": {placeText(client)}, "to": {to.String()}}
 	if live {
@@ -128,8 +128,8 @@ type EventsQuery struct {
 	Follow bool
 }
 
-// Events requests events and calls each with every page. It returns after the last page, or earlier
-// if each returns an error or ctx ends.
+// Events requests events, and calls the function each once per page. It returns after the last
+// page, or earlier if the function returns an error or ctx ends.
 func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage) error) error {
 	values := url.Values{"since": {strconv.FormatUint(q.Since, 10)}, "service": {q.Service}, "kind": {q.Kind}}
 	if q.Follow {
@@ -145,14 +145,15 @@ func (c *Client) Events(ctx context.Context, q EventsQuery, each func(EventPage)
 }
 
 // Watch requests services, endpoints, frontends or the status, and receives the answer again after
-// each change. It calls each with every complete answer until each returns an error or ctx ends.
+// each change. It calls the function each once per answer, until the function returns an error or
+// ctx ends.
 func (c *Client) Watch(ctx context.Context, what string, each func(json.RawMessage) error) error {
 	return follow(ctx, c, nil, "following "+what, "/v1/"+what+"?watch=1", each)
 }
 
-// follow calls each with every part of an answer. It returns when the answer ends, each returns an
-// error, or ctx ends. If s is nil, the answer is endless: if it ends, follow returns an error,
-// because vipd has stopped or restarts.
+// follow calls the function each once per part of an answer. It returns when the answer ends, the
+// function returns an error, or ctx ends. If s is nil, the answer is endless: if it ends, follow
+// returns an error, because vipd has stopped or restarts.
 func follow[T any](ctx context.Context, c *Client, s *silence, doing, path string, each func(T) error) error {
 	response, err := c.send(ctx, http.MethodGet, path, nil)
 	if err != nil {

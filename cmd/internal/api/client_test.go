@@ -15,7 +15,8 @@ import (
 	"time"
 )
 
-// served returns a client with the given patience. answer is the handler of its daemon.
+// served starts a daemon whose handler is answer, and returns a client of it with the given
+// patience.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -32,8 +33,8 @@ func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Clie
 	return c
 }
 
-// TestSilentDaemon makes the daemon hang before or during an answer, for a read and a change. The
-// client must stop waiting.
+// TestSilentDaemon makes the daemon hang before or during an answer. Reads and changes must fail
+// with errSilent.
 func TestSilentDaemon(t *testing.T) {
 	for name, first := range map[string]string{"without a word": "", "in the middle": `{"version": "v1"`} {
 		hang := make(chan struct{})
@@ -64,8 +65,8 @@ func TestSilentDaemon(t *testing.T) {
 	}
 }
 
-// TestSlowDaemon makes the daemon answer slowly but steadily. The client must read the answer.
-// Changes must have more time, and checks and followed answers must have no limit.
+// TestSlowDaemon makes the daemon answer slowly. Each pause within an answer must have its own
+// limit. Changes must have a longer limit, and checks and followed answers must have no limit.
 func TestSlowDaemon(t *testing.T) {
 	t.Parallel()
 	const parts, pause = 4, 1500 * time.Millisecond // 6 s in total; each pause is 3.5 s below the limit
@@ -78,11 +79,11 @@ func TestSlowDaemon(t *testing.T) {
 		}
 	})
 	s, err := c.Status(t.Context())
-	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // a busy machine may also pause for this time
+	for again := 0; errors.Is(err, errSilent) && again < 5; again++ { // on a busy machine, a pause may exceed the limit
 		s, err = c.Status(t.Context())
 	}
 	if err != nil || s.Version != "v1" {
-		t.Errorf("status = %+v, %v, want version v1", s, err)
+		t.Errorf("status = %+v, error = %v; want version v1 and no error", s, err)
 	}
 	c = served(t, 10*time.Millisecond, func(w http.ResponseWriter, _ *http.Request) {
 		time.Sleep(100 * time.Millisecond) // exceeds the limit of a read in this test
@@ -102,7 +103,7 @@ func TestSlowDaemon(t *testing.T) {
 	}
 }
 
-// TestInterruptedQuestion ends the context of a request. The error must be the context's.
+// TestInterruptedQuestion cancels the context of a request. The error must be context.Canceled.
 func TestInterruptedQuestion(t *testing.T) {
 	asked := make(chan struct{})
 	c := served(t, time.Minute, func(_ http.ResponseWriter, r *http.Request) {
@@ -116,7 +117,8 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// TestAbsentSocket connects to a missing socket. The error must have the known reason.
+// TestAbsentSocket connects to a missing socket. The error must contain the reason from Absent, or
+// advice if the reason is unknown.
 func TestAbsentSocket(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	for _, known := range []string{"", "vipd runs (pid 7)"} {
@@ -126,13 +128,13 @@ func TestAbsentSocket(t *testing.T) {
 			want = "there is no such socket; start vipd"
 		}
 		if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "d.sock: "+want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("error = %v, want %q", err, want)
 		}
 	}
 }
 
-// TestEveryFailureHasAWayOut tries each error of the kernel and of Go. The message must name the
-// socket and a remedy, such as a command, and must not mention HTTP.
+// TestEveryFailureHasAWayOut explains many errors of the kernel and of Go. Each message must name
+// the socket and a remedy, and must not contain a URL.
 func TestEveryFailureHasAWayOut(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	failures := []error{io.EOF, io.ErrUnexpectedEOF}

@@ -21,8 +21,8 @@ func (c *Client) Connections(ctx context.Context, q dataplane.ConnectionQuery) (
 	})
 }
 
-// EachConnection requests the live connections that q selects, and calls each for every connection
-// as it arrives.
+// EachConnection requests the live connections that q selects. It calls the function each once per
+// connection, as the connections arrive.
 func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery, each func(Connection) error) error {
 	asking, s := c.bound(ctx, c.patience)
 	defer s.end()
@@ -76,8 +76,8 @@ type Killed struct {
 	Connections int `json:"connections"`
 }
 
-// FollowConnections calls each for every connection that starts or ends and matches q, until each
-// returns an error or ctx ends.
+// FollowConnections requests events about connections that match q. It calls the function each when
+// such a connection starts or ends, until the function returns an error or ctx ends.
 func (c *Client) FollowConnections(ctx context.Context, q dataplane.ConnectionQuery, each func(ConnectionEvent) error) error {
 	values := connectionValues(q)
 	values.Set("follow", "1")

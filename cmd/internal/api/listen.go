@@ -5,9 +5,9 @@ import (
 	"net"
 )
 
-// Listen opens a Unix socket, of the network "unix" or "unixpacket", that only this user and root
-// can connect to until its mode is changed. On Linux this holds from the start, regardless of the
-// umask.
+// Listen opens a Unix socket of the network "unix" or "unixpacket". Until the socket's mode is
+// changed, only this user and root can connect to it. On Linux this is true from the start,
+// regardless of the umask.
 func Listen(network, path string) (*net.UnixListener, error) {
 	l, err := (&net.ListenConfig{Control: private}).Listen(context.Background(), network, path)
 	if err != nil {

@@ -78,8 +78,9 @@ type OwnerStatus struct {
 	Bound []netip.Addr `json:"bound,omitempty"`
 	// Unowned lists VIPs that no live host owns.
 	Unowned []netip.Addr `json:"unowned,omitempty"`
-	// Waiting maps silent hosts to the hosts whose silence is the reason for the wait. The VIPs of
-	// these hosts stay until an operator confirms that the hosts are off.
+	// Waiting contains the silent hosts whose VIPs stay without an owner, because too few members
+	// of their juries are live. It maps each of these hosts to the silent members of its jury,
+	// including the host itself.
 	Waiting map[string][]string `json:"waiting,omitempty"`
 	// Peers lists the other hosts, once for each network on which their heartbeats are expected.
 	Peers []OwnerPeer `json:"peers,omitempty"`
@@ -89,14 +90,14 @@ type OwnerStatus struct {
 	// announcements.
 	Rivals    []OwnerRival `json:"rivals,omitempty"`
 	Announced uint64       `json:"announced"`
-	// Took, Gave and GateClosed are counts by reason. Foreign counts datagrams with another key.
+	// Took, Gave and GateClosed count events by reason. Foreign counts datagrams with another key.
 	// Late is the longest delay of a refresh, in seconds.
 	Took       map[string]int `json:"took,omitempty"`
 	Gave       map[string]int `json:"gave,omitempty"`
 	GateClosed map[string]int `json:"gate_closed,omitempty"`
 	// ConfirmedFor counts the remaining times of the session's confirmation, sampled every 10 ms.
-	// TakenAfter counts how long VIPs of other hosts had no owner before this host took them over.
-	// Both are in seconds.
+	// TakenAfter counts the times for which VIPs of other hosts had no owner before this host
+	// became their owner. Both are in seconds.
 	ConfirmedFor Histogram `json:"confirmed_for"`
 	TakenAfter   Histogram `json:"taken_after"`
 
@@ -218,7 +219,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, errors.Unwrap(err) // omit the URL, which means nothing to users
 	}
 	defer func() { _ = answer.Body.Close() }()
-	text, err := io.ReadAll(answer.Body) // its end would be vipd's end to the owner
+	text, err := io.ReadAll(answer.Body) // an unread body would close the connection, which the owner treats as the end of vipd
 	if err != nil {
 		return nil, err
 	}

@@ -29,12 +29,12 @@ type PendingText struct {
 	Former string `json:"former"`
 }
 
-// PendingRequest starts a pending change of the daemon's configuration file.
+// PendingRequest starts a pending change to the daemon's configuration file.
 type PendingRequest struct {
 	// Name is the file name that problems of Text mention.
 	Name string `json:"name"`
 	Text string `json:"text"`
-	// Within is the time to confirm the change.
+	// Within is the time after which the change reverts unless it is confirmed.
 	Within time.Duration `json:"within_ns"`
 	By     string        `json:"by,omitempty"`
 }

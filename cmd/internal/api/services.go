@@ -15,7 +15,8 @@ type Service struct {
 	Origin balancer.Origin `json:"origin"`
 	// Definition holds the fields that differ from their defaults, by their TOML names.
 	Definition map[string]any `json:"definition"`
-	// Check holds the rules of the service's health check, or of the first of several, or nil.
+	// Check holds the rules of the service's only or first health check. It is nil if there is
+	// none.
 	Check *CheckRules `json:"check,omitempty"`
 	// Checks holds the rules of the health checks if there are several.
 	Checks []CheckRules `json:"checks,omitempty"`
@@ -125,7 +126,7 @@ type Endpoint struct {
 	// Configured is the defined weight. Weight is the effective weight.
 	Configured int `json:"configured_weight"`
 	Weight     int `json:"weight"`
-	// State reports whether the endpoint gets new connections, or the reason why not.
+	// State is active if the endpoint gets new connections. Otherwise it is the reason why not.
 	State  balancer.BackendState `json:"state"`
 	Backup bool                  `json:"backup,omitempty"`
 	// Override is the manual override.
@@ -137,7 +138,7 @@ type Endpoint struct {
 	// Unchecked is the reason why this node does not check the endpoint although the service has a
 	// health check, or "".
 	Unchecked string `json:"unchecked,omitempty"`
-	// Agent is the last answer of its agent, or nil.
+	// Agent is the last answer of the endpoint's agent, or nil.
 	Agent *balancer.AgentAnswer `json:"agent,omitempty"`
 	// Ramp is the percentage of the weight during a slow start, or 0.
 	Ramp int `json:"ramp_percent,omitempty"`
@@ -162,7 +163,7 @@ type Check struct {
 	// At is the probed address and port. Type is the kind of probe.
 	At   string              `json:"at"`
 	Type balancer.HealthType `json:"type"`
-	// Since is the time of the verdict.
+	// Since is the time when the verdict last changed.
 	Since time.Time `json:"since,omitzero"`
 	// Last is the end of the latest check. LastOutcome is its result: passed, failed or not run.
 	// LastText describes the result.

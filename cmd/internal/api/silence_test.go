@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane"
 )
 
-// TestSlowReader makes the reader of an answer slow. This must not count as silence of the daemon.
+// TestSlowReader reads an answer slowly. The pauses must not count as silence of the daemon.
 func TestSlowReader(t *testing.T) {
 	parts := []string{"[{}\n", ",{}\n", "]\n"}
 	synctest.Test(t, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestSlowReader(t *testing.T) {
 			return nil
 		})
 		if err != nil || listed != 2 {
-			t.Errorf("listed services = %d, error = %v, want 2", listed, err)
+			t.Errorf("connections = %d, error = %v; want 2 and no error", listed, err)
 		}
 	})
 }

@@ -25,7 +25,8 @@ type ServiceTraffic struct {
 	// In and Out are the bytes from and to clients. They are 0 if the kernel does not count bytes.
 	In  uint64 `json:"bytes_in"`
 	Out uint64 `json:"bytes_out"`
-	// Unanswered counts new connections that endpoints did not answer (see Endpoint).
+	// Unanswered counts new connections that endpoints did not answer. See [Endpoint] for the
+	// details.
 	Unanswered uint64 `json:"unanswered"`
 	// Active counts open connections. Up and Of describe the port with the fewest usable endpoints:
 	// Up of its Of endpoints get new connections.
@@ -47,7 +48,7 @@ type EndpointTraffic struct {
 	Weight      int                   `json:"weight"`
 	Active      uint64                `json:"active"`
 	Connections uint64                `json:"connections"`
-	// Unanswered is counted as in Endpoint.
+	// Unanswered is the same count as in [Endpoint].
 	Unanswered uint64 `json:"unanswered"`
 }
 

@@ -86,15 +86,15 @@ type Mode struct {
 	Reason string `json:"reason"`
 	// Fallback reports whether the mode in use is not the wanted mode.
 	Fallback bool `json:"fallback"`
-	// Detail is specific to the mode. In userspace mode, it is the way in which vipd intercepts
-	// traffic, with the reason.
+	// Detail is specific to the mode. In userspace mode, it describes how vipd intercepts traffic,
+	// and why.
 	Detail string `json:"detail,omitempty"`
 }
 
 // Store is the source of services and its state.
 type Store struct {
 	Kind string `json:"kind"`
-	// Place is the file, the folder or the endpoints.
+	// Place is the file, the directory, or the endpoints of etcd.
 	Place     string `json:"place"`
 	Connected bool   `json:"connected"`
 	// EverRead reports whether the source has been read since the daemon started. If it is false,
@@ -113,7 +113,7 @@ type Sync struct {
 	// frontends in backoff.
 	Pending int `json:"pending"`
 	Failing int `json:"failing"`
-	// Last is the last sync that had work to do.
+	// Last is the time of the last sync that had work to do.
 	Last         time.Time     `json:"last,omitzero"`
 	LastDuration time.Duration `json:"last_duration_ns"`
 	LastChanges  int           `json:"last_changes"`
@@ -149,8 +149,8 @@ type Reload struct {
 	ReloadChanges
 }
 
-// ReloadChanges lists the services from files that have changed since the last reload or, before
-// the first reload, since vipd started.
+// ReloadChanges lists the changes to services in files since the last reload or, before the first
+// reload, since vipd started.
 type ReloadChanges struct {
 	Added   []balancer.Name `json:"added,omitempty"`
 	Changed []balancer.Name `json:"changed,omitempty"`

@@ -35,7 +35,8 @@ func (u *Use) Add(port string, state balancer.BackendState) {
 	}
 }
 
-// Count adds an endpoint to a port.
+// Count adds an endpoint to the counts of a port. up reports whether the endpoint gets new
+// connections.
 func (u *Use) Count(port string, up bool) {
 	i := slices.IndexFunc(*u, func(p PortUse) bool { return p.Port == port })
 	if i < 0 {

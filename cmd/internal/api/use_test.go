@@ -6,8 +6,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestUsePerPort counts endpoints of several ports. Text must show each port that differs, and
-// never a single count for all of them.
+// TestUsePerPort counts endpoints of several ports. Text must show ports with different counts
+// separately.
 func TestUsePerPort(t *testing.T) {
 	type endpoint struct {
 		port  string

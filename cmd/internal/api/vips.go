@@ -35,7 +35,7 @@ type OwnerGroup struct {
 	Changes []GroupChange `json:"changes,omitempty"`
 }
 
-// GroupChange is a change of the state of a group of VRRP.
+// GroupChange is a change to the state of a VRRP group.
 type GroupChange struct {
 	At   time.Time  `json:"at"`
 	From vrrp.State `json:"from"`

@@ -65,8 +65,8 @@ func parse(ctx context.Context, verbs []*Verb, typed []string) (*commandLine, er
 	return line, line.setFlags(ctx, used)
 }
 
-// scan splits a command line into arguments and flags. withValue tells which flags have a value.
-// marked is the number of arguments before "--", or -1 without "--".
+// scan splits a command line into arguments and flags. withValue maps the names of flags to whether
+// they have a value. marked is the number of arguments before "--", or -1 without "--".
 func scan(args []string, withValue map[string]bool) (rest []string, used []usedFlag, marked int) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -165,7 +165,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 	if len(used) > 0 {
 		f := used[0]
 		if _, known := flags[f.name]; !known {
-			// A single letter is not similar to another flag.
+			// Don't suggest flags with a single letter.
 			long := slices.DeleteFunc(slices.Sorted(maps.Keys(flags)), func(name string) bool { return len(name) == 1 })
 			return WrongUse("vipctl has no flag %s%s", f.text, cmp.Or(lookup.Meant("--"+f.name, lists.Mapped(long, dashed)), seeHelp))
 		}

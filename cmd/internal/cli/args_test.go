@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// testVerbs returns verbs with all kinds of flags and arguments.
+// testVerbs returns verbs that cover most kinds of flags and arguments.
 func testVerbs() []*Verb {
 	forms := []string{FormTable, FormJSON}
 	return []*Verb{
@@ -82,12 +82,12 @@ func TestParse(t *testing.T) {
 			switch {
 			case errors.As(err, &usage):
 				if err.Error() != test.want {
-					t.Errorf("got the error %q, want %q", err, test.want)
+					t.Errorf("error = %q, want %q", err, test.want)
 				}
 			case err != nil:
 				t.Errorf("error = %v, want a usage error", err)
 			case parsed(line) != test.want:
-				t.Errorf("got %q, want %q", parsed(line), test.want)
+				t.Errorf("command line = %q, want %q", parsed(line), test.want)
 			}
 		})
 	}
@@ -114,7 +114,7 @@ func parsed(l *commandLine) string {
 	return strings.Join(append(append(words, "--"), l.Args...), " ")
 }
 
-// TestParseInAnyOrder moves flags among the words. The result must not change.
+// TestParseInAnyOrder inserts flags at random places among the words. The result must not change.
 func TestParseInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
@@ -128,7 +128,7 @@ func TestParseInAnyOrder(t *testing.T) {
 		typed := slices.Concat(line...)
 		got, err := parse(t.Context(), testVerbs(), typed)
 		if err != nil {
-			t.Fatalf("%q: %v", typed, err)
+			t.Fatalf("error of parsing %q = %v, want none", typed, err)
 		}
 		if text := parsed(got); text != want {
 			t.Fatalf("parse of %q = %q, want %q", typed, text, want)
@@ -136,8 +136,7 @@ func TestParseInAnyOrder(t *testing.T) {
 	}
 }
 
-// FuzzParse parses arbitrary words. They must be accepted or rejected as wrong use, without a panic
-// or another error.
+// FuzzParse parses arbitrary words. Any error must be a usage error in a single line.
 func FuzzParse(f *testing.F) {
 	for _, line := range []string{"", "-", "--", "---", "-o", "-=", "--=", "get\x00-o\x00", "drain\x00--wait\x00--", "-\x00-x=\x00help", "__complete\x00--"} {
 		f.Add(line)
@@ -163,7 +162,7 @@ func TestSocketWins(t *testing.T) {
 		"get services --socket /s --etcd http:/": false,
 	} {
 		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
-			t.Errorf("%s: arguments = %+v, %v, want another SocketWins", line, a, err)
+			t.Errorf("%s: arguments = %+v, error = %v; want the opposite SocketWins and no error", line, a, err)
 		}
 	}
 }

@@ -102,7 +102,8 @@ func (c *Call) verbText() string {
 	return text
 }
 
-// AskDaemon sends a request to the daemon of this host, such as (*api.Client).Status.
+// AskDaemon calls question with a client of this host's daemon. question may be a method, such as
+// (*api.Client).Status.
 func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, error)) (answer T, err error) {
 	client, err := c.Client()
 	if err == nil {
@@ -111,7 +112,8 @@ func AskDaemon[T any](c *Call, question func(*api.Client, context.Context) (T, e
 	return answer, err
 }
 
-// AskEtcd sends a request to etcd, such as (*etcd.Store).Pools.
+// AskEtcd calls question with a client of etcd. question may be a method, such as
+// (*etcd.Store).Pools.
 func AskEtcd[T any](c *Call, question func(*etcd.Store, context.Context) (T, error)) (answer T, err error) {
 	w, err := c.Etcd()
 	if err == nil {
@@ -127,7 +129,7 @@ func Traced(run func(*Call) error) func(*Call) error {
 		var part struct {
 			Tracing config.Tracing `toml:"tracing"`
 		}
-		_ = readPart(c.Flags.String("config"), &part) // the daemon reports its mistakes
+		_ = readPart(c.Flags.String("config"), &part) // the daemon reports mistakes in the file
 		o := tracing.Options{Endpoint: part.Tracing.OTLPEndpoint, Version: version.Version, Log: slog.New(slog.DiscardHandler)}
 		o.Node, _ = os.Hostname() // a span without a name is still useful
 		ctx, end := tracing.Command(c.Context, o, c.verbText(), c.Getenv("TRACEPARENT"))

@@ -95,7 +95,8 @@ func runComplete(c *Call) error {
 	return c.Print(b.String())
 }
 
-// offers lists the words that may follow the words in before.
+// offers lists the words that may follow the words in before. If last starts with a dash, it lists
+// flags.
 func offers(c *Call, before []string, last string) []string {
 	all := c.verbs
 	args, used, _ := scan(before, flagsWithValue(all, verbIn(all, before)))

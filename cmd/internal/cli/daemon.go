@@ -56,7 +56,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 		switch {
 		case SamePlace(h.RunDir, conf.RunDir):
 			pid = h.PID // the daemon's run_dir was removed, including its lock file
-		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty at the moment
+		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty now
 			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
 				h.PID, h.RunDir)
 		}
@@ -113,7 +113,7 @@ func (c *Call) besideConfig(path string) string {
 	return filepath.Join(filepath.Dir(c.Flags.String("config")), path)
 }
 
-// SamePlace reports whether two paths lead to the same file. If a file is missing, it compares the
+// SamePlace reports whether two paths refer to the same file. If a file is missing, it compares the
 // paths.
 func SamePlace(a, b string) bool {
 	x, errX := os.Stat(a)

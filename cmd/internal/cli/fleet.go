@@ -30,8 +30,8 @@ func fleetFlags() []urfave.Flag {
 	}
 }
 
-// Etcd returns the client of the etcd store that the flags, the environment or the configuration
-// name. It connects at its first use.
+// Etcd returns the client of the etcd that the flags, the environment or the configuration name.
+// The client connects when it is first used.
 func (c *Call) Etcd() (*etcd.Store, error) {
 	if c.Writer == nil {
 		conf, err := c.EtcdConfig()
@@ -98,13 +98,13 @@ func (c *Call) OwnsByVRRP() bool {
 
 // Node returns the name of this host in its fleet.
 func (c *Call) Node() string {
-	conf, _ := c.fleetConfig() // the daemon reports its mistakes
+	conf, _ := c.fleetConfig() // the daemon reports mistakes in the file
 	host, _ := os.Hostname()
 	return cmp.Or(conf.Node, host)
 }
 
-// fleetConfig reads the part of the configuration about etcd. Paths in it are relative to its
-// directory.
+// fleetConfig reads the part of the configuration about etcd. It resolves relative paths against
+// the configuration's directory.
 func (c *Call) fleetConfig() (fleetConfig, error) {
 	conf := fleetConfig{Etcd: config.Default().Etcd}
 	if err := readPart(c.Flags.String("config"), &conf); err != nil {

@@ -78,8 +78,8 @@ func (p *Printer) PrintRows(rows any, t *table.Table, empty string) error {
 // wideColumns is the maximum width of wide tables on narrower terminals and in pipes.
 const wideColumns = 160
 
-// Room returns the maximum width of a table that is indented by in columns, or 0 if there is no
-// limit.
+// Room returns the maximum width of a table, or 0 if there is no limit. in is the table's
+// indentation in columns.
 func (p *Printer) Room(in int) int {
 	switch {
 	case p.Format == FormWide:
@@ -135,7 +135,7 @@ func (p *Printer) Paint(text string, s table.Style) string {
 	return table.Paint(text, s)
 }
 
-// Say writes a sentence to stderr instead of output.
+// Say writes a sentence to stderr that is not part of the output.
 func (p *Printer) Say(format string, args ...any) { fmt.Fprintf(p.Stderr, format+"\n", args...) }
 
 // Note writes a message of vipctl to stderr, in addition to the output.

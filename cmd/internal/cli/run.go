@@ -44,7 +44,7 @@ const (
 	ExitDone        = 0
 	ExitFailed      = 1
 	ExitWrongUse    = 2
-	ExitDifferences = 3 // also returned if services need a decision
+	ExitDifferences = 3 // also returned by convert if services need a decision
 	// ExitDown means that a service is down.
 	ExitDown = 4
 	// ExitInterrupted means that Ctrl-C ended the verb. Shells use the same code for SIGINT.

@@ -26,7 +26,7 @@ type Verb struct {
 	// MinArgs and MaxArgs limit the number of arguments. MaxArgs may be AnyArgs or WithCommand.
 	// Verbs whose arguments depend on flags check them in Run.
 	MinArgs, MaxArgs int
-	// Complete completes an argument. If nil, there are no completions.
+	// Complete completes an argument. If nil, completion offers no words.
 	Complete Completer
 	// Fleet reports whether the verb may use etcd and has the flags for this.
 	Fleet bool
