@@ -16,7 +16,8 @@ type accessRule struct {
 }
 
 const (
-	// maxTurns is the maximum number of changes between accepting and refusing rules.
+	// maxTurns is the maximum number of times that the rules alternate between accepting and
+	// refusing.
 	maxTurns = 256
 	// maxRanges is the maximum length of source_ranges.
 	maxRanges = 4096
@@ -81,7 +82,7 @@ func (d *draft) limit(s *service, line int, allowed netset) {
 	reachable, all := netset(nil), true
 	for _, v4 := range []bool{true, false} {
 		if len(s.vips) > 0 && !slices.ContainsFunc(s.vips, func(e listElement) bool { return strings.Contains(e.value.(string), ".") == v4 }) {
-			continue // the service has no VIP of the family
+			continue // the service has no VIP of this family
 		}
 		family := s.clients.family(v4)
 		reachable = append(reachable, family...)

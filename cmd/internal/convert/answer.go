@@ -44,7 +44,7 @@ func (d *draft) noteOf(in, word string) string {
 	return noEquivalent
 }
 
-// answer adds the note about a word, unless nothing is lost.
+// answer adds the note about a word, unless the note is empty.
 func (d *draft) answer(line int, in, word string) {
 	if note := d.noteOf(in, word); note != "" {
 		d.note(line, "%s", note)

@@ -39,7 +39,7 @@ func placed(line int, err error) (int, string) {
 	return line, err.Error()
 }
 
-// bindGroup is the listeners of a service that need the same treatment.
+// bindGroup holds listeners of a service that have the same traits.
 type bindGroup[T comparable] struct {
 	traits    T
 	line      int

@@ -56,9 +56,9 @@ func (d *draft) disableDoubted(s *service, doubtful []*statement) {
 // sourceLine is a line of a configuration after the replacement of variables.
 type sourceLine struct {
 	text string
-	// line is the line of the origin.
+	// line is the number of the line in the origin.
 	line int
-	// doubt is the doubt of all statements on the line, or "".
+	// doubt is the doubt that all statements on the line get, or "".
 	doubt string
 }
 
@@ -75,7 +75,7 @@ func (d *draft) sourceLines() []sourceLine {
 const maxDepth = 64
 
 // blocks parses statements with braces. A statement ends with its line or, if semicolons is true,
-// with a semicolon. Words may be in quotes. A word that starts with a character of comments starts
+// with a semicolon. Words may be in quotes. A word that starts with a character in comments starts
 // a comment.
 type blocks struct {
 	d          *draft

@@ -45,7 +45,7 @@ func shellWords(text string) []string {
 }
 
 // splitWords splits text into words. Quotes and backslashes preserve spaces. escapes maps letters
-// after a backslash to characters. A character of comment outside quotes ends the text. open
+// after a backslash to characters. Outside quotes, a character in comment ends the text. open
 // reports whether a closing quote is missing.
 func splitWords(text string, escapes map[rune]rune, comment string) (words []string, open bool) {
 	var word strings.Builder

@@ -31,7 +31,7 @@ type Result struct {
 	// Empty is the reason why there are no services. "" means that the text does not define
 	// services.
 	Empty string
-	// Notes lists the lines without an exact equivalent, in order.
+	// Notes lists the lines without an exact equivalent, with the nearest setting.
 	Notes []Note
 }
 

@@ -25,13 +25,13 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs of testdata")
 
-// TestConfigurations converts the configurations of testdata. The output is in the file with the
-// same name and the extension toml. The first line of a configuration may have the VIPs of
-// wildcards: "# --vip 10.5.0.1".
+// TestConfigurations converts the configurations in testdata. Each output must equal the .toml file
+// next to its configuration. The first line of a configuration may list VIPs for wildcards, as in
+// "# --vip 10.5.0.1".
 func TestConfigurations(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) < 90 {
-		t.Fatalf("configurations = %d, error = %v, want at least one", len(files), err)
+		t.Fatalf("configurations = %d, error = %v, want at least 90", len(files), err)
 	}
 	for _, file := range files {
 		format := filepath.Base(filepath.Dir(file))
@@ -70,8 +70,8 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// TestRandomDamage damages the configurations of testdata at random. The result must be an error
-// with its line, or TOML whose services vipd accepts.
+// TestRandomDamage converts randomly damaged configurations of testdata. The result must be an
+// error with its line, or TOML whose services vipd accepts.
 func TestRandomDamage(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -94,7 +94,7 @@ func TestRandomDamage(t *testing.T) {
 			result, err := Convert(format, "origin", text, options)
 			placed, ok := errors.AsType[*Error](err)
 			if err != nil && (!ok || placed.Line < 1 || placed.Text == "") {
-				t.Errorf("seed %d, %s: error = %v, want one with its line\n%s", seed, file, err, text)
+				t.Errorf("seed %d, %s: error = %v, want an error with its line\n%s", seed, file, err, text)
 			}
 			if err == nil {
 				for _, p := range problemsOf(result) {
@@ -134,7 +134,7 @@ func damaged(r *rand.Rand, text, other []byte) []byte {
 	return out
 }
 
-// enabled returns text after it uncomments the disabled services.
+// enabled returns text with its disabled services uncommented.
 func enabled(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
@@ -148,7 +148,8 @@ func enabled(text string) string {
 	return b.String()
 }
 
-// ownershipProblems returns the errors that vipd finds in the groups of VRRP and their VIPs.
+// ownershipProblems returns the errors that vipd finds in the VRRP groups and their VIPs. A wrong
+// number of groups is also an error.
 func ownershipProblems(doc store.Document, result *Result) (problems []balancer.Problem) {
 	c, found := config.Decode(doc)
 	var vips snap.Map[netip.Addr, *balancer.VIP]
@@ -171,8 +172,8 @@ func ownershipProblems(doc store.Document, result *Result) (problems []balancer.
 	return problems
 }
 
-// problemsOf returns the errors that vipd finds in the output. The output with all services must
-// also be TOML.
+// problemsOf returns the errors that vipd finds in the output, and mistakes in the counts of
+// result. The output must also be valid TOML if its disabled services are uncommented.
 func problemsOf(result *Result) []balancer.Problem {
 	doc, problems := tomlfile.Parse("converted", []byte(result.TOML))
 	if doc == nil {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestDetect detects the format of each configuration in testdata. It must be the name of the
-// configuration's folder.
+// TestDetect detects the format of each configuration in testdata. The format must be the name of
+// the configuration's directory.
 func TestDetect(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -28,7 +28,7 @@ func TestDetect(t *testing.T) {
 	}
 	for _, text := range []string{"", "hello\n", "[services.web]\nvips = [\"10.96.0.10\"]\n"} {
 		if got := Detect([]byte(text)); got != "" {
-			t.Errorf("Detect(%q) = %q, want none", text, got)
+			t.Errorf("Detect(%q) = %q, want an empty string", text, got)
 		}
 	}
 }

@@ -21,10 +21,11 @@ type draft struct {
 	answers []answer
 	// wildcard lists the VIPs of listeners without an address.
 	wildcard []netip.Addr
-	// mode is the mode closest to the origin, with the reason; "" means auto.
+	// mode is the mode closest to the origin, and modeWhy is the reason. If mode is "", auto is
+	// used.
 	mode, modeWhy string
-	// unbound is the line because of which another program owns the addresses, or 0 if there is
-	// none.
+	// unbound is the line that shows that another program adds the addresses, or 0 if vipd adds
+	// them.
 	unbound  int
 	services []*service
 	// groups lists the VRRP groups. announce is the interval at which their VIPs are announced.
@@ -34,8 +35,8 @@ type draft struct {
 	empty string
 	notes []Note
 	noted map[Note]bool
-	// names maps the names of services to the last number that was appended to make the name
-	// unique, or 1 if no number was appended.
+	// names maps the names of services to the last number that was appended to make a name unique,
+	// or to 1 if no number was appended.
 	names map[string]int
 }
 
@@ -88,7 +89,7 @@ func (d *draft) newNote(line int, format string, args ...any) Note {
 	return Note{Line: line, Text: d.lineText(line), Nearest: oneLine(fmt.Sprintf(format, args...))}
 }
 
-// newService adds a service. Its name joins the words.
+// newService adds a service. Its name consists of the words.
 func (d *draft) newService(line int, words ...string) *service {
 	s := &service{name: d.freeName(strings.Join(words, "-")), line: line}
 	d.services = append(d.services, s)
@@ -119,8 +120,8 @@ func (d *draft) freeName(text string) string {
 }
 
 // endpointAt adds an endpoint with an address or DNS name and a port, and returns its fields. If
-// portText is empty or 0, the endpoint has the service's port. If the text is wrong, it adds a note
-// and returns nil.
+// portText is empty or 0, the endpoint has the service's port. If host or portText is invalid, it
+// adds a note and returns nil.
 func (d *draft) endpointAt(s *service, line int, host, portText string) map[string]any {
 	var port uint16
 	if portText != "" && portText != "0" {
@@ -154,8 +155,8 @@ func (d *draft) amount(fields map[string]any, line int, word, field, text string
 	}
 }
 
-// scheduling is the scheduler nearest to a scheduler of the origin, and a note about the difference
-// or "".
+// scheduling is the scheduler nearest to a scheduler of the origin. note describes the difference,
+// or is "".
 type scheduling struct{ scheduler, note string }
 
 func (d *draft) schedule(s *service, line int, as scheduling) {

@@ -48,7 +48,7 @@ func claimed(claims map[balancer.Key]*service, s *balancer.Service) (*service, b
 	return nil, balancer.Key{}
 }
 
-// fit removes the fields that the decoder of services refuses from s, and returns the decoded
+// fit removes from s the fields that the decoder of services refuses, and returns the decoded
 // service. If the remaining service can't be served, it disables the service and returns nil.
 func (f *fitter) fit(s *service) *balancer.Service {
 	s.settle()
@@ -117,8 +117,8 @@ func (f *fitter) remove(s *service, p balancer.Problem, problems []balancer.Prob
 		field, _, _ = strings.Cut(inner, ".")
 	}
 	if field == "source_ranges" || field == "proxy_protocol" || field == "forward" {
-		// Without one of these, the service would accept other clients, or reach its servers in a
-		// way that they don't expect.
+		// Without this field, the service would accept other clients, or reach its servers in a way
+		// that they don't expect.
 		return false
 	}
 	if one := find(*settings, field); one != nil && field != "type" {

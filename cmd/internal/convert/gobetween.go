@@ -25,7 +25,7 @@ type table struct {
 	fields map[string]any
 }
 
-// under returns the table with the name in t, or an empty table.
+// under returns the table called name in t, or an empty table if there is none.
 func (t table) under(name string) table {
 	fields, _ := t.fields[name].(map[string]any)
 	return table{decode.Join(t.path, name), fields}
@@ -270,7 +270,7 @@ func (g *gobetween) health(s *service, t table) {
 	case "none", "":
 		return
 	case "ping":
-		s.check(line, "type", "tcp") // gobetween also only connects
+		s.check(line, "type", "tcp") // gobetween's ping is also a TCP connect
 	case "exec":
 		s.check(line, "type", "exec")
 		// gobetween passes the endpoint to the program as arguments, and compares the program's

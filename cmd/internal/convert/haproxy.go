@@ -21,8 +21,8 @@ const (
 	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
 )
 
-// haproxyAnswers returns notes about features of HAProxy that vipd does not have. The server
-// options that it lists have a value.
+// haproxyAnswers returns notes about features of HAProxy that vipd does not have. Each server
+// option in them is followed by a value.
 func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},

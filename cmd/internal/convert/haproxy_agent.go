@@ -43,7 +43,8 @@ type agentAt struct {
 	interval time.Duration
 }
 
-// agentOf returns the agent of a server, and reports whether it has one that vipd can ask.
+// agentOf returns the agent of a server, and reports whether vipd can query it. It returns false if
+// the server has no agent.
 func (p *proxy) agentOf(s *server) (agentAt, bool) {
 	if !s.has("agent-check") {
 		return agentAt{}, false

@@ -169,8 +169,8 @@ func (p *proxy) checkExpect(s *statement) {
 	}
 }
 
-// statusOf converts a list or a pattern of status codes to vipd's form, and reports whether it
-// could. If negated is true, the result holds the status codes that do not match.
+// statusOf converts a list or a pattern of status codes to vipd's form, and reports whether vipd
+// can express it. If negated is true, the result holds the status codes that do not match.
 func statusOf(kind, value string, negated bool) (string, bool) {
 	var matches func(code int) bool
 	if kind == "rstatus" {

@@ -97,7 +97,7 @@ type haproxyParser struct {
 	*haproxy
 	named             map[string]*section
 	current, defaults *section
-	// conditions holds the lines of the conditions that are open.
+	// conditions holds the lines of the conditions that are not closed yet.
 	conditions []int
 }
 

@@ -48,7 +48,8 @@ const (
 	usualIPVSADMPersistence    = 5 * time.Minute
 )
 
-// forwardPorts sets the ports of endpoints to the service's port if packets keep their ports.
+// forwardPorts sets the ports of endpoints to the service's port if the forwarding method does not
+// change ports.
 func (d *draft) forwardPorts(s *service) {
 	if way := find(s.settings, "forward"); way == nil || way.value == "nat" {
 		return

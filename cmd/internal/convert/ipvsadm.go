@@ -231,7 +231,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	}
 }
 
-// remove removes a real server, because a command deletes it.
+// remove removes the real server that a command deletes.
 func (r *ipvsadm) remove(s *ipvsService, line int, o *options) {
 	addr, port, err := r.addrPort(line, o.values["-r"])
 	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]

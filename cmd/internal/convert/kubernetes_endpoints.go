@@ -283,7 +283,7 @@ func (g *portGroup) writeEndpoints(s *service) {
 }
 
 // hints returns the line of a hint, or 0 unless all endpoints have hints, as kube-proxy requires.
-// elsewhere is the line of a hint that names another zone than its endpoint's, or 0.
+// elsewhere is the line of a hint for a zone other than its endpoint's, or 0.
 func (g *portGroup) hints() (line, elsewhere int) {
 	for _, e := range g.endpoints {
 		if len(e.hintedZones) == 0 {

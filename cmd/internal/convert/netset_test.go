@@ -9,9 +9,8 @@ import (
 	"testing"
 )
 
-// TestNetsetOperations computes unions, differences and complements of random networks. For
-// addresses at and next to the networks' ends, the results must contain the address exactly if the
-// operation on the networks does.
+// TestNetsetOperations computes unions, differences and complements of random networks. At the ends
+// of all networks, each result must contain an address exactly if the set operation does.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -43,7 +42,7 @@ func TestNetsetOperations(t *testing.T) {
 	}
 }
 
-// TestNetsetNetworks formats sets as networks. Each list must be the shortest possible.
+// TestNetsetNetworks formats sets as networks. Each list must be as short as possible.
 func TestNetsetNetworks(t *testing.T) {
 	for _, c := range []struct{ set, want string }{
 		{"10.0.0.0/9 10.128.0.0/9", "[10.0.0.0/8]"},

@@ -188,7 +188,7 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	on := func(name string) (found *statement) {
 		for _, one := range settings {
 			if one.is(name) {
-				found = one // the last line counts
+				found = one // nginx uses the last line
 			}
 		}
 		if found != nil && (found.word(1) == "off" || found.word(1) == "") {

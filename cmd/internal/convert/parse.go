@@ -80,7 +80,7 @@ func parseSpan(text string, unit time.Duration) (time.Duration, error) {
 	return span, nil
 }
 
-// addresses returns the VIPs that replace a wildcard listener, of the requested families.
+// addresses returns the VIPs of the selected families, which replace a wildcard listener.
 func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	var out []netip.Addr
 	for _, a := range d.wildcard {

@@ -64,7 +64,7 @@ func defaulted(all []setting, name string, value any) []setting {
 	return append(all, setting{name: name, value: value, why: originDefault})
 }
 
-// find returns the setting with a name, or nil.
+// find returns the setting called name, or nil.
 func find(all []setting, name string) *setting {
 	if at := slices.IndexFunc(all, func(s setting) bool { return s.name == name }); at >= 0 {
 		return &all[at]

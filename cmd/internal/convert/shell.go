@@ -9,7 +9,6 @@ import (
 // shell interprets the lines of a script that runs ipvsadm. It maps variables to their values.
 type shell map[string]string
 
-// shellKind is the kind of a line of a script.
 type shellKind int
 
 const (
