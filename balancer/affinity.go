@@ -222,9 +222,9 @@ func (u *compiledService) reportAffinity(c *Capabilities) {
 	}
 	if s.AffinityScope.beyondPort() && c.nearestScope(s.AffinityScope) != s.AffinityScope {
 		instead := map[AffinityScope]string{
-			ServiceScope: "each service keeps a client on its own endpoint", "": "each port keeps a client on its own endpoint",
+			ServiceScope: "a client may have another endpoint at each service", "": "a client may have another endpoint at each port",
 		}[c.nearestScope(s.AffinityScope)]
-		u.problem(SeverityNearest, "affinity_scope", "%s mode can't keep a client on one endpoint of %s; %s", c.Mode, s.AffinityScope.words(), instead)
+		u.problem(SeverityNearest, "affinity_scope", "%s mode can't keep a client on one endpoint across %s; %s", c.Mode, s.AffinityScope.words(), instead)
 	}
 	if whole := []int{32, 128}; len(s.AffinityPrefix) > 0 && !slices.Equal(s.AffinityPrefix, whole) && !c.AffinityPrefix {
 		u.problem(SeverityNearest, "affinity_prefix", "%s mode can't group clients by their networks; each address is a client", c.Mode)

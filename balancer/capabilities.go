@@ -80,7 +80,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		u.reportUntranslated(c, endpoints, nearest)
 	}
 	if s.SNAT == NeverSNAT && !c.KeepsSource {
-		nearest("snat", "keep the client's address", "endpoints see this node's (proxy_protocol sends them the client's)")
+		nearest("snat", "keep the client's address", "endpoints see this node's address (proxy_protocol sends the client's)")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
@@ -92,7 +92,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		nearest("connect_timeout", "try another endpoint for a connection", "clients wait until their own timeout")
 	}
 	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
-		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts hold")
+		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts apply")
 	}
 	if s.MaxConnectionAge > 0 && has(TCP) && !c.Timeouts {
 		nearest("max_connection_age", "end old connections", "they have no maximum age")
@@ -107,7 +107,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	}
 	bounded := func(e *Endpoint) bool { return e.MaxConnections > 0 }
 	if c.MaxConnections && c.AffinityUnbounded && s.Affinity == ClientIPAffinity && slices.ContainsFunc(endpoints, bounded) {
-		nearest("affinity", "apply max_connections to clients that have been on an endpoint before", "only new clients are limited")
+		nearest("affinity", "apply max_connections to clients that return to their endpoint", "only new clients are limited")
 	}
 	u.reportAffinity(c)
 	u.reportLimits(c, nearest)
@@ -165,7 +165,7 @@ func (u *compiledService) reportSmallWeights(c *Capabilities, endpoints []*Endpo
 		slots := max(c.Slots, c.SlotsEach*n)
 		small := func(e *Endpoint) bool { return shares(e) && 2*e.Weight*slots < sum }
 		u.reportEach(endpoints, "weight", small, func(field, whose string) {
-			u.problem(SeverityWarning, field, "too small beside the other weights%s: %s mode gives an endpoint at least 1/%d of the new connections", whose, c.Mode, slots)
+			u.problem(SeverityWarning, field, "too small compared with the other weights%s: %s mode gives an endpoint at least 1/%d of the new connections", whose, c.Mode, slots)
 		})
 	}
 }

@@ -170,7 +170,7 @@ func TestSmallWeights(t *testing.T) {
 		slots   int
 		want    string
 	}{
-		{[]int{1, 65535}, 1024, "[service web: endpoints[0].weight: too small beside the other weights: test mode gives an endpoint at least 1/1024 of the new connections]"},
+		{[]int{1, 65535}, 1024, "[service web: endpoints[0].weight: too small compared with the other weights: test mode gives an endpoint at least 1/1024 of the new connections]"},
 		{[]int{1, 65535}, 0, "none"},
 		{[]int{1, 2000}, 1024, "none"},
 		{[]int{0, 65535}, 1024, "none"},

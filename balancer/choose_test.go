@@ -307,8 +307,8 @@ func TestDrainsEnd(t *testing.T) {
 // its endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
-		"[service web: endpoints: there are none: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
-		"[service web: endpoints: there are none: clients get no answer]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
+		"[service web: endpoints: the service has no endpoints: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
+		"[service web: endpoints: the service has no endpoints: clients get no answer]": func(s *balancer.Service) { s.NoEndpoints = balancer.DropClients },
 		"none": func(s *balancer.Service) {
 			s.Locality, s.Endpoints = balancer.NodeOnly, []balancer.Endpoint{{Address: addr("192.168.1.1"), Weight: 1, Node: "n2"}}
 		},

@@ -78,7 +78,7 @@ func compileService(env *Env, s *Service, in *Inputs) *compiledService {
 		}
 	}
 	if len(c.joined.used) == 0 && len(u.claims) > 0 && in.looksUp(s) {
-		u.problem(SeverityWarning, "endpoints", "there are none: %s", s.NoEndpoints.clientOutcome()).Kind = Idle
+		u.problem(SeverityWarning, "endpoints", "the service has no endpoints: %s", s.NoEndpoints.clientOutcome()).Kind = Idle
 	}
 	u.reportFamiliesWithoutEndpoints(c.joined.used)
 	// If a node port equals a port on the service's own VIP, the VIP's frontend wins.
@@ -253,7 +253,7 @@ func (u *compiledService) allowedVIPs(env *Env, in *Inputs) []netip.Addr {
 			continue // the program that manages VIPs has not added it
 		}
 		if policy.Withdraw == WithdrawNoEndpoint && env.has(vip) {
-			u.problem(SeverityWarning, u.service.vipField(i), `withdraw = "no_endpoint" has no effect on %s here, because this host has it without vipd: `+
+			u.problem(SeverityWarning, u.service.vipField(i), `withdraw = "no_endpoint" has no effect on %s here, because this host has the address independently of vipd: `+
 				"let only vipd add it, or remove withdraw", vip)
 		}
 		allowed = append(allowed, vip)
@@ -320,7 +320,7 @@ func (u *compiledService) reportUntrusted(env *Env) {
 	case checks[0].From != HealthFromFleet:
 		u.refuse(Refused, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true")
 	case !env.FleetExec:
-		u.problem(SeverityWarning, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true, and no node of the fleet has it: these endpoints are not checked")
+		u.problem(SeverityWarning, u.service.CheckField(program, "type"), "exec checks from etcd run only on nodes with health.allow_exec = true, and no node of the fleet sets that: these endpoints are not checked")
 	}
 }
 

@@ -41,7 +41,7 @@ func (c ClaimConflict) Problem() Problem {
 	}
 	switch {
 	case c.Key.Port == 0:
-		p.Text = fmt.Sprintf("%s was given to service %s by a pool: choose another address", c.Key.Addr, rival)
+		p.Text = fmt.Sprintf("%s is allocated to service %s by a pool: choose another address", c.Key.Addr, rival)
 	case c.New:
 		p.Text = fmt.Sprintf("%s is claimed by service %s (%s)%s: choose another address or port", claim, rival, at, more)
 	default:

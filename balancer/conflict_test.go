@@ -127,7 +127,7 @@ func TestClaimConflictsOfPoolAddress(t *testing.T) {
 		before map[Name]*Service
 		want   string
 	}{
-		{"new", map[Name]*Service{"holder": holder}, "service thief: vips[0]: 10.99.0.1 was given to service holder by a pool: choose another address"},
+		{"new", map[Name]*Service{"holder": holder}, "service thief: vips[0]: 10.99.0.1 is allocated to service holder by a pool: choose another address"},
 		{"as before", map[Name]*Service{"holder": holder, "thief": thief}, ""},
 		{"free", nil, ""},
 	} {

@@ -13,7 +13,7 @@ func (r *tableReader) checkDiscover(d *Discover) {
 	case d.DNS == "" && len(d.Exec) == 0:
 		r.errorf("discover", `needs dns, the name of SRV records such as "_pg._tcp.example.org", or exec, a program with its arguments`)
 	case d.DNS != "" && len(d.Exec) > 0:
-		r.errorf("discover.exec", "dns is set too, and only one of them is possible")
+		r.errorf("discover.exec", "dns is also set, and only one of the two is possible")
 	case d.DNS != "" && !IsHostName(d.DNS):
 		r.errorf("discover.dns", `%q is not a DNS name, such as "_pg._tcp.example.org"`, d.DNS)
 	case len(d.Exec) > 0 && (d.Exec[0] == "" || strings.Contains(strings.Join(d.Exec, ""), argSeparator)):
@@ -37,7 +37,7 @@ func (u *compiledService) reportUnresolved(in *Inputs) {
 			remains = fmt.Sprintf("the known endpoints (%d) are in use", n) // of an earlier answer, or of a part of this one
 		}
 		if why == "" && len(r.Former) > 0 && s.anyFails(in, l, r.Records) {
-			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the former ones (%d) stay in use", len(r.Former))
+			why, remains = fmt.Sprintf("no endpoint of the new answer (%d) passes its checks", len(r.Records)), fmt.Sprintf("the former endpoints (%d) stay in use", len(r.Former))
 		}
 		if reported[l] = why != ""; reported[l] {
 			u.problem(SeverityWarning, field, "looking up %s: %s: %s", l, why, remains).Kind = Unresolved

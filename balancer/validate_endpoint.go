@@ -43,7 +43,7 @@ func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	if !e.Address.IsValid() && e.Name == "" {
 		r.errorf(at("address"), "needs an address, such as 192.168.1.11")
 	} else if why := NotUnicast(e.Address); why != "" {
-		r.errorf(at("address"), "%s is %s: an endpoint has an address of one host", e.Address, why)
+		r.errorf(at("address"), "%s is %s: an endpoint needs the address of a single host", e.Address, why)
 	} else if e.Address.Is6() && e.Address.IsLinkLocalUnicast() {
 		r.warnf(at("address"), "%s is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8", e.Address)
 	}
@@ -178,7 +178,7 @@ func (r *tableReader) checkDuplicates(s *Service) {
 		case shared == len(s.Ports):
 			r.errorf(element("endpoints", i, ""), "%s has the same ports as endpoints[%d], so it is a duplicate", e.Host(), other)
 		default:
-			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s: it counts once there", e.Host(), other, name)
+			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s, so it counts only once there", e.Host(), other, name)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (r *healthReader) checkHealth(h *Health) {
 		if h.CertFile == "" {
 			set, missing = missing, set
 		}
-		r.errorf(set, "needs %s too: a certificate is used together with its key", missing)
+		r.errorf(set, "also needs %s: a certificate is used together with its key", missing)
 	}
 	if h.Source.IsValid() {
 		if why := NotUnicast(h.Source); why != "" {
@@ -103,7 +103,7 @@ func healthFields() []healthField {
 func (r *healthReader) checkBelongs(h *Health) {
 	for _, f := range healthFields() {
 		if r.sets(f.name) && !slices.Contains(f.types, h.Type) {
-			r.errorf(f.name, "is for checks of type %s, this one is of type %s", joinWords(f.types), h.Type)
+			r.errorf(f.name, "is for checks of type %s; this check is of type %s", joinWords(f.types), h.Type)
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (r *healthReader) checkType(h *Health) {
 // checkRequest checks the parts of an HTTP request and its expected answer.
 func (r *healthReader) checkRequest(h *Health) {
 	if !strings.HasPrefix(h.Path, "/") || strings.ContainsFunc(h.Path, notInURL) {
-		r.errorf("path", "%q is not a path: it starts with / and has no spaces", h.Path)
+		r.errorf("path", "%q is not a path: a path starts with / and has no spaces", h.Path)
 	}
 	if _, valid := StatusIn(h.Status, 0); !valid {
 		r.errorf("status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)

@@ -34,13 +34,13 @@ func TestWrongHealth(t *testing.T) {
 			`health.panic_threshold: 101 is out of range; 0 to 100 (percent) are possible`,
 		}},
 		{fields: check + `{"type": "tcp", "path": "/", "verify": true, "command": [], "query": "x"}`, want: []string{
-			`health.path: is for checks of type http, https, this one is of type tcp`,
-			`health.command: is for checks of type exec, this one is of type tcp`,
-			`health.query: is for checks of type dns, grpc, this one is of type tcp`,
-			`health.verify: is for checks of type https, grpc, this one is of type tcp`,
+			`health.path: is for checks of type http, https; this check is of type tcp`,
+			`health.command: is for checks of type exec; this check is of type tcp`,
+			`health.query: is for checks of type dns, grpc; this check is of type tcp`,
+			`health.verify: is for checks of type https, grpc; this check is of type tcp`,
 		}},
 		{fields: check + `{"type": "exec", "source": "10.0.0.1", "timeout": "1s"}`, want: []string{
-			`health.source: is for checks of type tcp, http, https, grpc, dns, udp, this one is of type exec`,
+			`health.source: is for checks of type tcp, http, https, grpc, dns, udp; this check is of type exec`,
 			`health.command: needs a program and its arguments, such as ["/usr/local/bin/check", "-q"]`,
 		}},
 		{fields: check + `{"type": "exec", "command": "check -q"}`, want: []string{`health.command: needs a list: write ["check -q"]`}},
@@ -56,7 +56,7 @@ func TestWrongHealth(t *testing.T) {
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "health": {"type": "udp"}`, want: []string{
 			`health.send: needs send or expect: without them, a UDP check proves nothing`,
 		}},
-		{fields: check + `{"type": "https", "cert_file": "/c"}`, want: []string{`health.cert_file: needs key_file too: a certificate is used together with its key`}},
+		{fields: check + `{"type": "https", "cert_file": "/c"}`, want: []string{`health.cert_file: also needs key_file: a certificate is used together with its key`}},
 		{fields: check + `{"type": "https", "ca_file": "ca.pem", "cert_file": "./c", "key_file": "../k"}`, want: []string{
 			`health.ca_file: "ca.pem" must be absolute: each host reads its own file`,
 			`health.cert_file: "./c" must be absolute: each host reads its own file`,
@@ -66,9 +66,9 @@ func TestWrongHealth(t *testing.T) {
 			`health.command[0]: "bin/check" must be absolute, or a name that is looked up in PATH: each host runs its own program`,
 		}},
 		{fields: check + `{"type": "exec", "command": ["check", "a/b"]}`},
-		{fields: check + `{"type": "grpc", "key_file": "/k"}`, want: []string{`health.key_file: needs cert_file too: a certificate is used together with its key`}},
+		{fields: check + `{"type": "grpc", "key_file": "/k"}`, want: []string{`health.key_file: also needs cert_file: a certificate is used together with its key`}},
 		{fields: check + `{"type": "http", "path": "healthz", "host": "a/b", "method": "get", "status": "200-"}`, want: []string{
-			`health.path: "healthz" is not a path: it starts with / and has no spaces`,
+			`health.path: "healthz" is not a path: a path starts with / and has no spaces`,
 			`health.status: "200-" is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`,
 			`health.method: "get" is not a method, such as GET or HEAD`,
 			`health.host: "a/b" is not a host name, such as example.com`,
@@ -123,7 +123,7 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "http", "need": "any"}`, want: []string{`warning: health.need: has no effect: the service has a single check`}},
 		{fields: check + `"tcp"`, want: []string{`health: needs a table, such as { type = "tcp" }, not the text "tcp"`}},
 		{fields: check + `{"type": "tcp", "steps": [{"send": "a", "expect": "b"}, {"send_hex": "0d0A"}, {"expect_regexp": "(?m)^role:(a|b)\\r"}]}`},
-		{fields: check + `{"type": "http", "steps": [{"send": "a"}]}`, want: []string{`health.steps: is for checks of type tcp, this one is of type http`}},
+		{fields: check + `{"type": "http", "steps": [{"send": "a"}]}`, want: []string{`health.steps: is for checks of type tcp; this check is of type http`}},
 		{fields: check + `{"type": "tcp", "send": "a", "steps": [{"expect": "b"}]}`, want: []string{
 			`health.steps: can't be used together with send and expect: make them the first step`,
 		}},

@@ -40,7 +40,7 @@ func (r *tableReader) checkVIPs(vips []vipEntry) {
 		}
 		path := element("vips", i, "")
 		if why := NotUnicast(v.addr); why != "" {
-			r.errorf(path, "%s is %s: a VIP is an address of one host", v.addr, why)
+			r.errorf(path, "%s is %s: a VIP must be the address of a single host", v.addr, why)
 			continue
 		}
 		if v.addr.Is6() && v.addr.IsLinkLocalUnicast() {
@@ -93,7 +93,7 @@ func (r *tableReader) checkNetworks(s *Service, field string, networks []netip.P
 		case at >= 0 && !served:
 			r.warnf(element(field, at, ""), "%s has no effect: the service has no %s VIP", networks[at], family.name)
 		case at < 0 && served:
-			r.warnf(field, "no %s client can connect, because no range is %[1]s: add one, such as %s", family.name, everyAddress(family.is4))
+			r.warnf(field, "no %s client can connect, because no range is %[1]s: add a range, such as %s", family.name, everyAddress(family.is4))
 		}
 	}
 }
@@ -204,17 +204,17 @@ func (r *tableReader) checkSettings(s *Service) {
 		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
 	}
 	if s.AcceptProxyProtocol && s.Forward != NATForward {
-		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which passes packets on as they are: choose one", s.Forward)
+		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.Forward)
 	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
-			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which passes packets on as they are: choose one", s.ProxyProtocol, s.Forward)
+			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.ProxyProtocol, s.Forward)
 		}
 		if s.MSS > 0 {
 			r.warnf("mss", "has no effect with forward = %q: endpoints answer clients themselves", s.Forward)
 		}
 		if s.SNAT == AlwaysSNAT {
-			r.warnf("snat", "always has no effect with forward = %q, which leaves the client's address as it is", s.Forward)
+			r.warnf("snat", "\"always\" has no effect with forward = %q, which does not change the client's address", s.Forward)
 		}
 	}
 	r.checkAffinityPrefix(s.AffinityPrefix)
@@ -239,7 +239,7 @@ func (r *tableReader) checkForward(s *Service) {
 	if s.Forward == NATForward {
 		return
 	}
-	const text = "%d differs from port %s: forward = %q passes packets on as they are, so endpoints must listen on the VIP's port"
+	const text = "%d differs from port %s: forward = %q forwards packets unchanged, so endpoints must listen on the VIP's port"
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		if p.TargetPort != p.Port {

@@ -44,11 +44,11 @@ func TestWrongService(t *testing.T) {
 			`vips[6]: needs text in quotes, not the number 7`,
 		}},
 		{fields: `"ports": [{"port": 80}], "vips": ["::", "0.0.0.0", "224.0.0.1", "ff02::1", "255.255.255.255", "10.0.0.1", "::ffff:10.0.0.1", "169.254.0.1", "fe80::10"]`, want: []string{
-			`vips[0]: :: is the unspecified address: a VIP is an address of one host`,
-			`vips[1]: 0.0.0.0 is the unspecified address: a VIP is an address of one host`,
-			`vips[2]: 224.0.0.1 is a multicast address: a VIP is an address of one host`,
-			`vips[3]: ff02::1 is a multicast address: a VIP is an address of one host`,
-			`vips[4]: 255.255.255.255 is the broadcast address: a VIP is an address of one host`,
+			`vips[0]: :: is the unspecified address: a VIP must be the address of a single host`,
+			`vips[1]: 0.0.0.0 is the unspecified address: a VIP must be the address of a single host`,
+			`vips[2]: 224.0.0.1 is a multicast address: a VIP must be the address of a single host`,
+			`vips[3]: ff02::1 is a multicast address: a VIP must be the address of a single host`,
+			`vips[4]: 255.255.255.255 is the broadcast address: a VIP must be the address of a single host`,
 			`vips[6]: 10.0.0.1 is a duplicate of vips[5]`,
 			`warning: vips[8]: fe80::10 is link-local: clients need an interface name (fe80::10%eth0), and not every mode supports it. Use an address in fd00::/8`,
 		}},
@@ -56,7 +56,7 @@ func TestWrongService(t *testing.T) {
 			`warning: source_ranges[1]: fd00::/8 has no effect: the service has no IPv6 VIP`,
 		}},
 		{fields: `"ports": [{"port": 80}], "vips": ["10.0.0.1", "fd00::1"], "source_ranges": ["10.0.0.0/8"], "endpoints": [{"address": "10.0.0.2"}]`, want: []string{
-			`warning: source_ranges: no IPv6 client can connect, because no range is IPv6: add one, such as ::/0`,
+			`warning: source_ranges: no IPv6 client can connect, because no range is IPv6: add a range, such as ::/0`,
 		}},
 		{fields: `"ports": [{"port": 80}], "vips": ["fd00::1"], "endpoints": [{"address": "fe80::2"}]`, want: []string{
 			`warning: endpoints[0].address: fe80::2 is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8`,
@@ -129,17 +129,17 @@ func TestWrongPorts(t *testing.T) {
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "name": "dns", "node_port": 53}, {"port": 53, "name": "dns-tcp", "protocol": "udp", "node_port": 53}]`},
 		{fields: web + `, "proxy_protocol": "v2", "forward": "dr"`, want: []string{
-			`proxy_protocol: v2 is not possible with forward = "dr", which passes packets on as they are: choose one`,
+			`proxy_protocol: v2 is not possible with forward = "dr", which forwards packets unchanged: choose one of the two`,
 		}},
 		{fields: web + `, "snat": "always", "forward": "tunnel"`, want: []string{
-			`warning: snat: always has no effect with forward = "tunnel", which leaves the client's address as it is`,
+			`warning: snat: "always" has no effect with forward = "tunnel", which does not change the client's address`,
 		}},
 		{fields: vip + `, "ports": [{"port": 80, "target_port": 8080}], "forward": "dr", "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.2", "port": 81}]`, want: []string{
-			`ports[0].target_port: 8080 differs from port 80: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
-			`endpoints[1].port: 81 differs from port 80: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
+			`ports[0].target_port: 8080 differs from port 80: forward = "dr" forwards packets unchanged, so endpoints must listen on the VIP's port`,
+			`endpoints[1].port: 81 differs from port 80: forward = "dr" forwards packets unchanged, so endpoints must listen on the VIP's port`,
 		}},
 		{fields: two + `, "forward": "dr", "endpoints": [{"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
-			`endpoints[0].ports.https: 8443 differs from port 443: forward = "dr" passes packets on as they are, so endpoints must listen on the VIP's port`,
+			`endpoints[0].ports.https: 8443 differs from port 443: forward = "dr" forwards packets unchanged, so endpoints must listen on the VIP's port`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "proxy_protocol": "v1", "connect_timeout": "1s", "drain_timeout": "1s", "idle_timeout": "1s"`, want: []string{
 			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
@@ -157,11 +157,11 @@ func TestWrongPorts(t *testing.T) {
 		}},
 		{fields: web + `, "trusted": ["10.0.0.0/24"]`, want: []string{`warning: trusted: has no effect without accept_proxy_protocol = true`}},
 		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["fd00::/8"], "source_ranges": ["fd00::/8"]`, want: []string{
-			`warning: trusted: no IPv4 client can connect, because no range is IPv4: add one, such as 0.0.0.0/0`,
+			`warning: trusted: no IPv4 client can connect, because no range is IPv4: add a range, such as 0.0.0.0/0`,
 			`warning: trusted[0]: fd00::/8 has no effect: the service has no IPv6 VIP`,
 		}},
 		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"], "forward": "dr"`, want: []string{
-			`accept_proxy_protocol: not possible with forward = "dr", which passes packets on as they are: choose one`,
+			`accept_proxy_protocol: not possible with forward = "dr", which forwards packets unchanged: choose one of the two`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]`, want: []string{
 			`accept_proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
@@ -180,8 +180,8 @@ func TestWrongEndpoints(t *testing.T) {
 		{fields: web + `, "endpoints": [{"address": "web1 example.com"}, {"address": "10.0.0.1:80"}, {"address": "0.0.0.0"}, {"address": "239.1.1.1"}]`, want: []string{
 			`endpoints[0].address: "web1 example.com" is not an IP address, such as 192.168.1.11 or fd00::11, nor a DNS name`,
 			`endpoints[1].address: "10.0.0.1:80" has a port; only the address belongs here: 10.0.0.1`,
-			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint has an address of one host`,
-			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint has an address of one host`,
+			`endpoints[2].address: 0.0.0.0 is the unspecified address: an endpoint needs the address of a single host`,
+			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint needs the address of a single host`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "health_port": 9000}, {"address": "10.0.0.2", "health": "none"}, {"address": "10.0.0.3", "health": "off"}]`, want: []string{
 			`endpoints[2].health: "off" is not possible; the only value is "none"`,
@@ -215,7 +215,7 @@ func TestWrongEndpoints(t *testing.T) {
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "port": 8080}]`},
 		{fields: two + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
-			`warning: endpoints[1]: 10.0.0.1 has the same port as endpoints[0] for http: it counts once there`,
+			`warning: endpoints[1]: 10.0.0.1 has the same port as endpoints[0] for http, so it counts only once there`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "fd00::1"}, {"address": "10.96.0.10"}, {"address": "10.96.0.10", "port": 81}]`, want: []string{
 			`warning: endpoints[0].address: fd00::1 is never used: the service has no IPv6 VIP`,

@@ -142,7 +142,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 // host has them, their frontends must not be withdrawn, and the problem must name the service's
 // field.
 func TestWithdrawnOwnAddress(t *testing.T) {
-	const warning = `has no effect on %s here, because this host has it without vipd: let only vipd add it, or remove withdraw`
+	const warning = `has no effect on %s here, because this host has the address independently of vipd: let only vipd add it, or remove withdraw`
 	for _, test := range []struct {
 		name, vip string
 		external  bool // addresses.bind = false

@@ -44,7 +44,7 @@ func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 		return to, "move", ""
 	}
 	if m.To == p.o.Name {
-		return "", "", "it is there"
+		return "", "", "the VIP is already on it"
 	}
 	no := p.ranking.whyNot(m.To, v, m.Force)
 	if no == "" && !p.peers.reachesEtcd(m.To) {

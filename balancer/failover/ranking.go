@@ -66,12 +66,12 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	ready, well := r.gate.ready(), r.peers.well()
 	if name != r.o.Name {
 		if !r.peers.hasHeartbeat(name) {
-			return "it is not heard"
+			return "no heartbeats arrive from it"
 		}
 		p := r.peers.peer(name)
 		ready, well = p.ready, p.well
 	} else if v.stranger != "" && r.etcd.owners[v.name] == nil {
-		return v.stranger + " has it, a host outside the fleet"
+		return "a host outside the fleet has it: " + v.stranger
 	}
 	if !ready {
 		return "its gate is closed"
@@ -79,7 +79,7 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	at := m.value.place(v.addr)
 	switch {
 	case at < 0:
-		return "none of its devices has a network with " + v.name
+		return "none of its devices is in the network of " + v.name
 	case !isWell(well, at) && r.wellAnywhere(v.addr):
 		return "its network is cut off"
 	}

@@ -114,7 +114,7 @@ func (s *session) learn(c RecordChange) (revoked bool) {
 	}
 	// A pending write of the session compares an older revision, so it can no longer succeed.
 	if !s.live {
-		s.do(local.Note{Kind: local.NoteSession, Text: "began session " + s.id.String()})
+		s.do(local.Note{Kind: local.NoteSession, Text: "started session " + s.id.String()})
 	}
 	s.live = true
 	s.revision = r.revision

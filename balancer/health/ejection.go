@@ -163,13 +163,13 @@ func (e *Ejections) Update(now time.Time, exists func(balancer.Target) bool, roo
 		case !exists(t):
 			end(t, "it is no longer an endpoint")
 		case !now.Before(e.records[t].until):
-			end(t, "its time has passed")
+			end(t, "the ejection time has passed")
 		}
 	}
 	latest := func(a, b balancer.Target) int { return e.records[b].began.Compare(e.records[a].began) }
 	for _, t := range slices.SortedStableFunc(e.ejected.Keys(), latest) {
 		if room(t) < 0 {
-			end(t, "too many others are out")
+			end(t, "too many other endpoints are ejected or down")
 		}
 	}
 	for t, r := range e.records {

@@ -241,10 +241,10 @@ func TestEjectionEndReasons(t *testing.T) {
 		{"it is no longer an endpoint", func(e *health.Ejections, now time.Time) []health.EjectionChange {
 			return e.Update(now, func(balancer.Target) bool { return false }, rooms)
 		}},
-		{"too many others are out", func(e *health.Ejections, now time.Time) []health.EjectionChange {
+		{"too many other endpoints are ejected or down", func(e *health.Ejections, now time.Time) []health.EjectionChange {
 			return e.Update(now, is, func(balancer.Target) int { return -1 })
 		}},
-		{"its time has passed", func(e *health.Ejections, now time.Time) []health.EjectionChange { return e.Update(now, is, rooms) }},
+		{"the ejection time has passed", func(e *health.Ejections, now time.Time) []health.EjectionChange { return e.Update(now, is, rooms) }},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
@@ -259,7 +259,7 @@ func TestEjectionEndReasons(t *testing.T) {
 				t.Fatalf("ejection of the fifth failure = %+v, started = %v; want 30s and true", x, began)
 			}
 			after := 20 * time.Second
-			if c.why == "its time has passed" {
+			if c.why == "the ejection time has passed" {
 				after = 30 * time.Second
 			}
 			ended := c.end(e, start.Add(after))

@@ -93,7 +93,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	o.Member = func() failover.Member { attempts.Add(1); return failover.Member{Boot: 1} }
 	o.OnRecords, o.Secrets, o.Standby = func([]failover.RecordChange, int64, bool) {}, func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
-		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but not how far its watches have come") {
+		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but does not report the progress of watches") {
 			reported.Store(true)
 		} else if err == nil && reported.Load() {
 			t.Error("reported a recovery although nothing changed, want no report")

@@ -89,7 +89,7 @@ func (f *File) Decode(into any) (read bool, err error) {
 func (f *File) Refuse(err error) {
 	f.dir.mu.Lock()
 	defer f.dir.mu.Unlock()
-	f.noteLocked(fmt.Errorf("reading what an earlier run kept: %w", err))
+	f.noteLocked(fmt.Errorf("reading the state of an earlier run: %w", err))
 }
 
 // Load calls the function decode with the content that an earlier process has saved. If decode
@@ -162,14 +162,14 @@ func (f *File) Confirm() {
 
 func (f *File) replace(write func(*bufio.Writer) error) error {
 	if err := atomicfile.Write(f.Path(), atomicfile.Lasting, write); err != nil {
-		return fmt.Errorf("keeping %s in state_dir: %w", f.name, err)
+		return fmt.Errorf("saving %s in state_dir: %w", f.name, err)
 	}
 	return nil
 }
 
 // silence returns the error of a disk that does not answer.
 func (f *File) silence() error {
-	return fmt.Errorf("keeping %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
+	return fmt.Errorf("saving %s in state_dir: the disk has not answered for %s", f.name, f.size.patience())
 }
 
 // put makes j the next job. A job that only confirms the content does not replace another waiting

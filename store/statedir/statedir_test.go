@@ -72,7 +72,7 @@ func TestFilesOutlive(t *testing.T) {
 		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
 			t.Errorf("%s: file set aside = %q, %v, want %q", name, kept, err, text)
 		}
-		wantProblem(t, d, "reading what an earlier run kept: ")
+		wantProblem(t, d, "reading the state of an earlier run: ")
 	}
 	write("second")
 	if err := d.Close(); err != nil {
@@ -106,7 +106,7 @@ func TestDiskHangs(t *testing.T) {
 		wantProblem(t, d, "")
 		time.Sleep(time.Nanosecond)
 		synctest.Wait()
-		const silent = "it is lost: keeping a.json in state_dir: the disk has not answered for 5s"
+		const silent = "it is lost: saving a.json in state_dir: the disk has not answered for 5s"
 		wantProblem(t, d, silent)
 		began := time.Now()
 		for range 3 { // a disk that already hangs must not delay Write
@@ -150,7 +150,7 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
 			t.Errorf("Check after %s = %v, want nil without another wait", time.Since(began), err)
 		}
-		wantProblem(t, d, "reading what an earlier run kept: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
+		wantProblem(t, d, "reading the state of an earlier run: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
 		close(answers)
 		synctest.Wait()
 		if err := <-f.Write(Text(note{Version, "first"})); err != nil || !f.Read(&note{}) {
@@ -172,7 +172,7 @@ func TestTriesAgain(t *testing.T) {
 		f.Confirm() // a missing state can't be confirmed
 		f.Keep(text("two"))
 		synctest.Wait()
-		wantProblem(t, d, "it is lost: keeping a.json in state_dir: open ")
+		wantProblem(t, d, "it is lost: saving a.json in state_dir: open ")
 		folder := func(do func(string) error) {
 			if err := do(path); err != nil {
 				t.Fatal(err)

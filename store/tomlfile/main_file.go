@@ -75,7 +75,7 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 func emptiedProblem(path string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{File: path},
-		Text: "is empty, so what it said before stays in use; if it is meant to be empty: vipctl reload --allow-empty",
+		Text: "is empty, so its previous content stays in use; if it is meant to be empty: vipctl reload --allow-empty",
 	}
 }
 
@@ -151,7 +151,7 @@ func (l *loader) defineMain(fresh *contents, doc *Document) {
 	fresh.define(doc, defaults)
 	wrong := len(l.main.mistakes) > 0 || slices.ContainsFunc(fresh.problems, isError) || slices.ContainsFunc(problems, isError)
 	if former := l.place; l.readPlace(doc, wrong) && former != "" {
-		problems = append(problems, staying(doc, "store.path", "the files of the former one"))
+		problems = append(problems, staying(doc, "store.path", "the files of the former path"))
 	}
 	if wrong && lacks(defaults, l.defaults) {
 		defaults = l.defaults

@@ -125,13 +125,13 @@ func (g *Group) accept(d *Datagram) (*Advert, Checksum, error) {
 	// This check is first, because another router with the same ID must not seem to be an owner of
 	// these VIPs.
 	case !listed:
-		return a, sum, dropf(WrongList, "lists no VIP of %s: router %d has another owner, so choose another router_id", g.Name, g.RouterID)
+		return a, sum, dropf(WrongList, "lists no VIP of %s: another router uses router_id %d, so choose a different router_id", g.Name, g.RouterID)
 	case a.Version != g.Version:
-		return a, sum, dropf(WrongVersion, "has version %d, and %s has %d", a.Version, g.Name, g.Version)
+		return a, sum, dropf(WrongVersion, "has version %d, but %s has %d", a.Version, g.Name, g.Version)
 	case a.Version == 2 && (a.Auth != own.Auth || own.Auth != NoAuth && a.Password != own.Password):
-		return a, sum, dropf(WrongPassword, "has another password or none")
+		return a, sum, dropf(WrongPassword, "has a different password, or none")
 	case a.Version == 2 && a.Interval != g.Interval:
-		return a, sum, dropf(WrongInterval, "has the interval %s, and %s has %s", a.Interval, g.Name, g.Interval)
+		return a, sum, dropf(WrongInterval, "has the interval %s, but %s has %s", a.Interval, g.Name, g.Interval)
 	}
 	return a, sum, nil
 }

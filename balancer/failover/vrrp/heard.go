@@ -76,7 +76,7 @@ func (r *router) heardAsOwner(p *peer) {
 		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d over %d", p.addr, a.Priority, own)}, a.Interval)
 	case r.witness.here && !r.witnessed():
 		// Perhaps only this host was cut off.
-		r.resign(Backup, cause{"witness", fmt.Sprintf("%s is Active as well, and no host that must be within reach answers", p.addr)})
+		r.resign(Backup, cause{"witness", fmt.Sprintf("%s is also Active, and no host of ownership.reach answers", p.addr)})
 	default:
 		r.reply()
 		r.heardRival(p)

@@ -259,7 +259,7 @@ func (n *Node) Resign(now local.Time, group string) []local.Action {
 	n.begin(now)
 	if r := n.find(group); r != nil && r.state == Active {
 		r.fitness.moving = true
-		r.resign(Backup, cause{"moved", "an operator moves it"})
+		r.resign(Backup, cause{"moved", "requested by an operator"})
 	}
 	return n.step()
 }
@@ -272,7 +272,7 @@ func (n *Node) Standby(now local.Time, on bool) []local.Action {
 	for _, r := range n.routers {
 		r.fitness.held, r.peers.yielded = false, yielded{}
 		if on {
-			r.resign(Init, cause{"standby", "this host is in standby"})
+			r.resign(Init, cause{"standby", "this host is on standby"})
 		}
 	}
 	return n.step()
@@ -315,7 +315,7 @@ func (n *Node) SetGroups(now local.Time, groups []Group) []local.Action {
 	}
 	for _, r := range n.routers {
 		if !slices.Contains(after, r) {
-			r.resign(Init, cause{"removed", "the group is removed or another"})
+			r.resign(Init, cause{"removed", "the group was removed or changed"})
 			n.leaving = append(n.leaving, r)
 		}
 	}

@@ -212,7 +212,7 @@ func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
 	b.want(vrrp.Backup)
-	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it lists 10.9.0.101 as well" {
+	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it also lists 10.9.0.101" {
 		t.Errorf("status = %+v, want the owner and the difference", s)
 	}
 }
@@ -436,7 +436,7 @@ func TestUnyieldingOwner(t *testing.T) {
 	}
 	b.receiveFor(2*time.Second, low, 50, more)
 	b.want(vrrp.Active)
-	want := "main is Active, but 10.9.0.1 is Active as well and ignores the adverts of this host: it lists 10.9.0.101 as well"
+	want := "main is Active, but 10.9.0.1 is also Active and ignores the adverts of this host: it also lists 10.9.0.101"
 	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}
@@ -665,7 +665,7 @@ func TestWitness(t *testing.T) {
 	b := newBench(t, g)
 	b.run(2 * time.Second)
 	b.want(vrrp.Backup)
-	if !b.noted("no host that must be within reach answers") || len(b.group().Problems) != 1 {
+	if !b.noted("no host of ownership.reach answers") || len(b.group().Problems) != 1 {
 		t.Errorf("notes %q, problems %q; want a problem", b.notes, b.group().Problems)
 	}
 	down := g.DownTime(g.Priority, interval)
@@ -682,7 +682,7 @@ func TestWitness(t *testing.T) {
 		t.Errorf("adverts = %v, want 0 at last", got)
 	}
 	b.run(100 * ms)
-	if got, want := b.group().Problems, "main has priority 1 here: no host that must be within reach answers"; !slices.Contains(got, want) {
+	if got, want := b.group().Problems, "main has priority 1 here: no host of ownership.reach answers"; !slices.Contains(got, want) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}
 	b.run(1900 * ms)

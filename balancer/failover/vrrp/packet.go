@@ -97,7 +97,7 @@ func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	case message[0]&0x0f != advertType || a.Version != 2 && a.Version != 3:
 		return nil, "", dropf(WrongVersion, "has version %d and type %d", a.Version, message[0]&0x0f)
 	case a.Version == 2 && !from.Is4():
-		return nil, "", dropf(WrongVersion, "has version 2, which is for IPv4")
+		return nil, "", dropf(WrongVersion, "has version 2, which supports only IPv4")
 	}
 	width, n := from.BitLen()/8, int(message[3])
 	size := headerSize + n*width

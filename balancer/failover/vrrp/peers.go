@@ -140,7 +140,7 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 	case o == nil && len(p.owners(now, g)) > 0:
 		return cause{"silence", "the adverts of " + p.heardLast().addr.String() + " are dropped"}
 	case o == nil:
-		return cause{"silence", "no other owner was heard"}
+		return cause{"silence", "no adverts of another owner arrived"}
 	case p.resigned(now, g):
 		return cause{"resigned", o.addr.String() + " resigned"}
 	case len(p.owners(now, g)) > 0:
@@ -169,7 +169,7 @@ func (p *peer) differs(g *Group) string {
 	if a := p.advert; a != nil {
 		for _, v := range a.Addrs {
 			if !slices.Contains(g.Advertise, v) {
-				all = append(all, fmt.Sprintf("it lists %s as well", v))
+				all = append(all, fmt.Sprintf("it also lists %s", v))
 			}
 		}
 		for _, v := range g.Advertise {

@@ -110,7 +110,7 @@ func (x *rivals) present(now local.Time, g *Group) *peer {
 
 // ignores describes a rival that ignores this host's adverts, for operators.
 func (p *peer) ignores(g *Group) string {
-	text := fmt.Sprintf("%s is Active, but %s is Active as well and ignores the adverts of this host", g.Name, p.addr)
+	text := fmt.Sprintf("%s is Active, but %s is also Active and ignores the adverts of this host", g.Name, p.addr)
 	if d := p.differs(g); d != "" {
 		text += ": " + d
 	}
@@ -169,7 +169,7 @@ func (r *router) probed(found map[netip.Addr]string) {
 	}
 	for _, a := range r.bound {
 		if mac := found[a]; mac != "" {
-			r.yield(x.latest(), fmt.Sprintf("%s still has %s, which was to give it away", mac, a))
+			r.yield(x.latest(), fmt.Sprintf("%s still has %s, although it agreed to give it away", mac, a))
 			return
 		}
 	}

@@ -210,11 +210,11 @@ func (r *router) bind() {
 // hold sends the adverts of an owner, and releases the VIPs when necessary.
 func (r *router) hold() {
 	if !r.passes() {
-		r.lose(cause{"deadline", "no advert left in time"})
+		r.lose(cause{"deadline", "no advert was sent in time"})
 		return
 	}
 	if r.g.Witness != NoWitness && r.witness.fellSilent(r.now) {
-		r.resign(Backup, cause{"witness", "no host that must be within reach answers"})
+		r.resign(Backup, cause{"witness", "no host of ownership.reach answers"})
 		return
 	}
 	if r.now >= r.due {

@@ -176,10 +176,10 @@ func (r *router) problems(now local.Time) (all []string) {
 		all = append(all, fmt.Sprintf("%s has priority 1 here: %s", r.g.Name, r.fitness.why))
 	}
 	if r.witness.lost {
-		all = append(all, fmt.Sprintf("%s has priority 1 here: no host that must be within reach answers", r.g.Name))
+		all = append(all, fmt.Sprintf("%s has priority 1 here: no host of ownership.reach answers", r.g.Name))
 	}
 	if r.witness.blocked {
-		all = append(all, fmt.Sprintf("%s has no owner here: no host that must be within reach answers", r.g.Name))
+		all = append(all, fmt.Sprintf("%s has no owner here: no host of ownership.reach answers", r.g.Name))
 	}
 	if y := &r.peers.yielded; y.text != "" {
 		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, y.text))

@@ -85,7 +85,7 @@ func (r *router) hasWitness() bool {
 	}
 	if !w.blocked {
 		w.blocked = true
-		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.g.label() + ": no host that must be within reach answers", Why: "witness"})
+		r.do(local.Note{Kind: local.NoteRefused, VIPs: len(r.g.VIPs), Text: "did not take " + r.g.label() + ": no host of ownership.reach answers", Why: "witness"})
 	}
 	r.due = r.now.Add(witnessRecent)
 	return false

@@ -27,7 +27,7 @@ func (s *Tally) Text() string {
 			agree++
 			causes[v.Cause] = append(causes[v.Cause], string(n))
 		default:
-			rest = append(rest, fmt.Sprintf("%s says %s: %s", n, v.Verdict, v.Cause))
+			rest = append(rest, fmt.Sprintf("%s reports %s: %s", n, v.Verdict, v.Cause))
 		}
 	}
 	var found []string

@@ -62,7 +62,7 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	for field, d := range timeouts {
 		if why := notKernelTimeout(d); why != "" {
-			f.wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s leaves the kernel's", d, why, longestTimeout)
+			f.wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s keeps the kernel's value", d, why, longestTimeout)
 		}
 	}
 	slices.SortStableFunc(f, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })
@@ -173,7 +173,7 @@ func notKernelTimeout(d time.Duration) string {
 	case d%time.Second != 0:
 		return "is not a whole number of seconds, the kernel's unit"
 	case d > longestTimeout:
-		return "is longer than the kernel can count"
+		return "is longer than the kernel supports"
 	}
 	return ""
 }
@@ -182,9 +182,9 @@ func notKernelTimeout(d time.Duration) string {
 func (c *Config) Unowned() string {
 	switch {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
-		return `this host owns none: set ownership.enabled = true and write [ownership.vrrp.NAME], or leave the address to another program with addresses.bind = false`
+		return `this host owns no VIPs: set ownership.enabled = true and write [ownership.vrrp.NAME], or leave the address to another program with addresses.bind = false`
 	case !c.Ownership.Enabled:
-		return "this host owns none: set ownership.enabled = true on the hosts that may"
+		return "this host owns no VIPs: set ownership.enabled = true on the hosts that may own them"
 	}
 	return ""
 }

@@ -178,7 +178,7 @@ func (c *Config) checkVRRP(f *findings) {
 		{"listen", "set source in [ownership.vrrp.NAME]", len(o.Listen) > 0},
 	} {
 		if s.set && (o.By == ByVRRP || len(o.VRRP) > 0) {
-			f.wrong("ownership."+s.field, "is for owners that etcd decides; with VRRP, %s", s.instead)
+			f.wrong("ownership."+s.field, "applies only if etcd decides the owners; with VRRP, %s", s.instead)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.VRRP)) {
@@ -187,7 +187,7 @@ func (c *Config) checkVRRP(f *findings) {
 		for _, other := range slices.Sorted(maps.Keys(o.VRRP)) {
 			if h := o.VRRP[other]; other < name && h.RouterID == g.RouterID && h.Interface == g.Interface && h.is4() == g.is4() && g.RouterID != 0 {
 				f.wrong(decode.Join("ownership.vrrp", name)+".router_id",
-					"%d is the ID of %s too; choose another one, or set interface if the groups are on different LANs", g.RouterID, decode.Join("ownership.vrrp", other))
+					"%d is also the ID of %s; choose another ID, or set interface if the groups are on different LANs", g.RouterID, decode.Join("ownership.vrrp", other))
 			}
 		}
 	}
@@ -241,7 +241,7 @@ func (g *VRRP) checkPassword(f *findings, at string) {
 	switch {
 	case g.Password == "":
 	case g.Version == 3:
-		f.wrong(at+".password", "is for version 2; version 3 has no authentication. List peers to accept adverts of these hosts only")
+		f.wrong(at+".password", "is for version 2; version 3 has no authentication. List peers to accept adverts only of these hosts")
 	case len(g.Password) > maxPassword:
 		f.wrong(at+".password", "has %d bytes; at most %d are possible", len(g.Password), maxPassword)
 	default:
@@ -388,11 +388,11 @@ func (g *VRRPGroup) complete() (field, text string) {
 		}
 	}
 	if i := slices.IndexFunc(g.Peers, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {
-		return fmt.Sprintf(".peers[%d]", i), fmt.Sprintf("%s is a VIP of the group; list the own addresses of the other hosts", g.Peers[i])
+		return fmt.Sprintf(".peers[%d]", i), fmt.Sprintf("%s is a VIP of the group; list the other hosts' own addresses", g.Peers[i])
 	}
 	switch {
 	case slices.Contains(g.VIPs, g.Source):
-		return ".source", fmt.Sprintf("%s is a VIP of the group; write an own address of this host", g.Source)
+		return ".source", fmt.Sprintf("%s is a VIP of the group; write an address that this host itself has", g.Source)
 	case len(g.Advertise) > maxAdvertised:
 		return ".advertise", fmt.Sprintf("has %d VIPs, and an advert has room for %d; list some of them, and the others move along", len(g.Advertise), maxAdvertised)
 	case g.Version == 2 && !is4:

@@ -45,9 +45,9 @@ func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 		if len(i.OneWay) == 0 || !slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return slices.ContainsFunc(f.Backends, behind) }) {
 			continue
 		}
-		found = append(found, note("ports of bridges send nothing back by the way it came (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
-			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if its own VIP "+
-				"sends it to itself",
+		found = append(found, note("bridge ports don't send packets back where they arrived (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
+			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if it connects to "+
+				"its own VIP and is chosen as the endpoint",
 			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
 	}
 	return found

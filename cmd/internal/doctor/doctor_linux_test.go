@@ -88,7 +88,7 @@ func TestRealModes(t *testing.T) {
 	if err != nil || strings.Contains(string(out), "VIPD") {
 		t.Errorf("after the trials: error = %v, rules =\n%s\nwant no rules of vipd", err, out)
 	}
-	wantFinding(t, namespace(t), "kernel", OK, "the kernel has what rules need: ")
+	wantFinding(t, namespace(t), "kernel", OK, "the kernel has the matches that rules need: ")
 	t.Setenv("PATH", t.TempDir())
 	h = namespace(t)
 	wantFinding(t, h, "tools", Warning, "iptables is not installed")
@@ -113,8 +113,8 @@ func TestRealBackends(t *testing.T) {
 	wantFinding(t, namespace(t), "tools", OK, "; vipd uses the legacy backend")
 	wantFinding(t, namespace(t), "firewall", OK, "FORWARD of iptables-legacy drops")
 	run(t, "iptables-nft -A INPUT -p tcp --dport 9 -j ACCEPT")
-	wantFinding(t, namespace(t), "tools", Warning, "others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
-	run(t, strings.TrimPrefix(wantFinding(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other").Fix, "$ "))
+	wantFinding(t, namespace(t), "tools", Warning, "other programs also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
+	run(t, strings.TrimPrefix(wantFinding(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops packets that no rule accepts, and vipd uses the other").Fix, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
 		t.Errorf("finding after its command = %+v, want none", left)
 	}
@@ -140,7 +140,7 @@ func TestRealDropsBefore(t *testing.T) {
 			run(t, program+" -A BLOCK -s 10.0.0.0/8 -j DROP")
 			run(t, program+" -A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 			run(t, program+" -P FORWARD DROP")
-			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops packets that no rule accepts; vipd accepts its own connections there")
 			run(t, program+" -I FORWARD "+test.rule)
 			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
 				t.Errorf("%s %s: findings = %+v, want none that says that vipd accepts", program, test.rule, found)
@@ -152,7 +152,7 @@ func TestRealDropsBefore(t *testing.T) {
 			if out, err := exec.Command("sh", "-ec", f.Fix).CombinedOutput(); err != nil {
 				t.Fatalf("%s: %v: %s", f.Fix, err, out)
 			}
-			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops what no rule accepts; vipd accepts its own connections there")
+			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops packets that no rule accepts; vipd accepts its own connections there")
 			if got := Drops(t.Context(), namespace(t)); len(got) > 0 {
 				t.Errorf("%s %s: Drops() after the fix = %+v, want none", program, test.rule, got)
 			}
@@ -186,7 +186,7 @@ func TestRealForeignChains(t *testing.T) {
 	run(t, f.Fix)
 	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
 	run(t, "nft add rule inet fw input counter log reject")
-	wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all")
+	wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all packets")
 	run(t, "nft insert rule inet fw input ct status dnat accept")
 	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all, and lets")
 }
@@ -328,7 +328,7 @@ func TestRealSockets(t *testing.T) {
 	defer func() { _ = listener.Close() }()
 	h := namespace(t)
 	name := strings.TrimSpace(string(must(t, h.ReadFile, "/proc/self/comm")))
-	wantFinding(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, where service web is (10.96.0.10:80/tcp)")
+	wantFinding(t, h, "sockets", Warning, name+" listens on 10.96.0.10:80/tcp, which service web uses (10.96.0.10:80/tcp)")
 	wantFinding(t, h, "traffic", OK, "10.96.0.10 is the host's own (lo)")
 	if filepath.Base(name) == "vipd" {
 		t.Error("name of the test program = vipd, want another name")

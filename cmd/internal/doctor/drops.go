@@ -131,7 +131,7 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 		return []Finding{problem(place+"a rule of another program comes before vipd's and drops everything: "+verdict.by[len(verdict.by)-1],
 			"connections to VIPs are lost "+remedy, fix)}
 	}
-	return []Finding{warning(place+"rules of other programs stand before vipd's and drop some packets: "+list(verdict.by),
+	return []Finding{warning(place+"rules of other programs come before vipd's and drop some packets: "+list(verdict.by),
 		"connections to VIPs that match are lost "+remedy, fix)}
 }
 
@@ -176,22 +176,22 @@ func checkRules(ctx context.Context, o *observed) (found []Finding) {
 // ownPolicy returns the finding about a chain with the policy DROP in the iptables backend that
 // vipd uses.
 func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
-	drops := fmt.Sprintf("%s of %s drops what no rule accepts", name, b.program)
+	drops := fmt.Sprintf("%s of %s drops packets that no rule accepts", name, b.program)
 	_, jump := b.before(name)
 	switch {
 	case jump != "":
 		return fine(drops + "; vipd accepts its own connections there")
 	case o.Status == nil:
-		return fine(drops + "; a vipd that serves accepts its own connections there")
+		return fine(drops + "; vipd accepts its own connections there while it serves")
 	}
 	return note(drops+", and vipd has no rule there now",
-		"it makes one, before all others, with the first frontend for which its mode needs it", b.program+" -S "+name)
+		"vipd adds such a rule before all others when its mode first needs it", b.program+" -S "+name)
 }
 
 // otherPolicy returns the finding about a chain with the policy DROP in the iptables backend that
 // vipd does not use.
 func otherPolicy(o *observed, b *iptablesRules, name string) Finding {
-	drops := fmt.Sprintf("%s of %s drops what no rule accepts, and vipd uses the other backend", name, b.program)
+	drops := fmt.Sprintf("%s of %s drops packets that no rule accepts, and vipd uses the other backend", name, b.program)
 	for _, rule := range b.chainOf("filter", name).rules {
 		if target(rule) == "ACCEPT" && (unconditional(rule) || letsVIPsThrough(o, rule)) {
 			return note(drops+"; a rule there lets connections to VIPs through: "+rule, "", "")

@@ -21,7 +21,7 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	case !o.Config.Ownership.Enabled:
 		return nil
 	case !o.Root:
-		return []Finding{note("only root can try whether the kernel can fence VIPs that have one owner", "", "sudo vipctl doctor")}
+		return []Finding{note("only root can test whether the kernel can fence VIPs that have one owner", "", "sudo vipctl doctor")}
 	}
 	if err := o.Fence(); err != nil {
 		what, _, _ := strings.Cut(oneLine(err), ": nf_tables refused")
@@ -62,8 +62,8 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
 	}
 	if len(s.Unplaced) > 0 {
-		found = append(found, warning(list(addresses(s.Unplaced))+": no device of this host has a network with it", "only hosts that have one can own such a VIP",
-			"give a device an address of that network, or name others in ownership.interfaces"))
+		found = append(found, warning(list(addresses(s.Unplaced))+": not in the network of any device on this host", "only a host with such a device can own the VIP",
+			"give a device an address of that network, or name other devices in ownership.interfaces"))
 	}
 	return found
 }
@@ -94,13 +94,13 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
 		found = append(found, problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), wording.Be(len(who))),
-			"too few hosts are left to know whether it is off or cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
+			"too few hosts are left to decide whether it is off or cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
 	}
 	if s.Etcd != "" {
-		found = append(found, warning("vipd owner does not reach etcd: "+s.Etcd, "owners stay, and nothing can move", ""))
+		found = append(found, warning("vipd owner does not reach etcd: "+s.Etcd, "owners keep their VIPs, and no VIP can move", ""))
 	}
 	if s.Gate != "open" {
-		found = append(found, warning("vipd owner is not confirmed by other hosts or by etcd: VIPs rest here", "its log has the reason", "journalctl -u vipd-owner"))
+		found = append(found, warning("vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent", "its log has the reason", "journalctl -u vipd-owner"))
 	}
 	var silent []string
 	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
@@ -110,14 +110,14 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 	}
 	switch {
 	case len(s.Confirmed) == 0 && s.Gate == "open": // while the gate is closed, other hosts are unknown
-		found = append(found, note("no other host takes part in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
+		found = append(found, note("no other host participates in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
 	case len(silent) > 0:
 		found = append(found, warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
-			"heartbeats use UDP port 9898, between all addresses of hosts in the VIPs' networks, and those from which they reach etcd", "nft list ruleset | grep -n 9898"))
+			"heartbeats use UDP port 9898, between the hosts' addresses in the VIPs' networks and the addresses that they use to reach etcd", "nft list ruleset | grep -n 9898"))
 	}
 	for _, p := range s.Peers {
 		if !p.Up && !slices.Contains(silent, p.Node) {
-			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: hosts report a lost LAN to each other by another network",
+			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: hosts report a lost LAN to each other through another network",
 				"nft list ruleset | grep -n 9898"))
 		}
 	}

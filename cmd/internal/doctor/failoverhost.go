@@ -30,7 +30,7 @@ func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Find
 		return nil
 	}
 	return []Finding{note(fmt.Sprintf("this host is a virtual machine (%s), which answers for its VIPs for up to %s after a pause", strings.TrimSpace(text), o.Config.Ownership.Detect*5/16),
-		"its clocks stop with it: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
+		"its clocks stop during a pause: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
 }
 
 // flushedGate returns a warning if a restart of nftables.service would remove the rules that gate
@@ -43,8 +43,8 @@ func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding
 		return nil
 	}
 	return []Finding{warning("a restart of nftables.service also flushes the gate of owned VIPs",
-		"vipd owner restores it within a second, and VIPs rest until then. Linux 6.9 and later keep it",
-		"replace \"flush ruleset\" of /etc/nftables.conf by the deletion of its own tables")}
+		"vipd owner restores it within a second, and VIPs are silent until then. Linux 6.9 and later keep it",
+		"replace \"flush ruleset\" in /etc/nftables.conf by commands that delete only its own tables")}
 }
 
 // etcdMajority returns a warning if etcd loses its majority when a single host dies. Other hosts
@@ -116,8 +116,8 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 	if timeout < 1000 {
 		return nil
 	}
-	return []Finding{note(fmt.Sprintf("etcd here elects a leader after %s without one", time.Duration(timeout)*time.Millisecond),
-		"if a host with etcd's leader dies, its VIPs also rest for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
+	return []Finding{note(fmt.Sprintf("here, etcd elects a new leader after %s without a leader", time.Duration(timeout)*time.Millisecond),
+		"if a host with etcd's leader dies, its VIPs are also silent for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
 // setting returns the value of the etcd setting name if word sets it, as --NAME=VALUE,
@@ -147,6 +147,6 @@ func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	if len(without) == 0 {
 		return nil
 	}
-	return []Finding{note(list(without)+": no VIP without a service is in the group, as a gateway of the endpoints",
+	return []Finding{note(list(without)+": the group has no VIP without a service, which endpoints could use as their gateway",
 		"if snat keeps the clients' addresses, replies must come back through the owner: add such a VIP to the group, or set snat = \"always\"", "")}
 }

@@ -24,20 +24,20 @@ func TestFindingsOfFirewalls(t *testing.T) {
 			m.prints["iptables-nft-save"] = "*filter\n:FORWARD ACCEPT [0:0]\n:VIPD-GUARD - [0:0]\n-A VIPD-GUARD -j RETURN\nCOMMIT\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
 		}, want: []string{
-			"tools: warning: others also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft",
-			"firewall: problem: FORWARD of iptables-legacy drops what no rule accepts, and vipd uses the other backend",
+			"tools: warning: other programs also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft",
+			"firewall: problem: FORWARD of iptables-legacy drops packets that no rule accepts, and vipd uses the other backend",
 		}},
 		{name: "follows the others' backend", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_names"] = "filter\n"
 			m.prints["iptables-legacy-save -t filter"] = "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -i eth1 -j ACCEPT\nCOMMIT\n"
-		}, want: []string{"firewall: note: FORWARD of iptables-legacy drops what no rule accepts, and vipd has no rule there now"}},
+		}, want: []string{"firewall: note: FORWARD of iptables-legacy drops packets that no rule accepts, and vipd has no rule there now"}},
 		{name: "drops before vipd", change: func(m *fakeHost) {
 			m.prints["iptables-nft-save"] = "*filter\n:INPUT DROP [0:0]\n:FORWARD DROP [0:0]\n:VIPD-INPUT - [0:0]\n:VIPD-FORWARD - [0:0]\n" +
 				":BLOCK - [0:0]\n-A BLOCK -s 10.0.0.0/8 -j REJECT --reject-with icmp-port-unreachable\n" +
 				"-A INPUT -m conntrack --ctstate INVALID -j DROP\n-A INPUT -p icmp -j DROP\n-A INPUT -j BLOCK\n-A INPUT -j VIPD-INPUT\n-A INPUT -j DROP\n" +
 				"-A FORWARD -i eth1 -j ACCEPT\n-A FORWARD -m comment --comment \"no more\" -j DROP\n-A FORWARD -j VIPD-FORWARD\nCOMMIT\n"
 		}, want: []string{
-			"firewall: warning: in INPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -j BLOCK",
+			"firewall: warning: in INPUT of iptables-nft, rules of other programs come before vipd's and drop some packets: -j BLOCK",
 			"firewall: problem: in FORWARD of iptables-nft, a rule of another program comes before vipd's and drops everything: -m comment --comment \"no more\" -j DROP",
 		}},
 		{name: "what drops forwarded packets does not matter", change: func(m *fakeHost) {

@@ -128,7 +128,7 @@ func checkTranslations(_ context.Context, o *observed) (found []Finding) {
 		}
 		if to := f.named(o, toVIP); len(to) > 0 {
 			found = append(found, f.grade(fmt.Sprintf("a rule of another program translates connections to %s before vipd (%s)", list(to), f.where),
-				"the first rule gets the connections"))
+				"only the first matching rule translates a connection"))
 		}
 	}
 	return found

@@ -39,7 +39,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if o.module(name) == unseen {
 			found = append(found, warning(fmt.Sprintf("the kernel lacks the scheduler %s, which services use", name),
-				"ipvs mode serves them by the nearest scheduler of the kernel", o.packaged(name)))
+				"ipvs mode uses the kernel's nearest scheduler for them", o.packaged(name)))
 		} else {
 			present = append(present, name)
 		}
@@ -71,7 +71,7 @@ type virtualSysctl struct{ name, value, loss string }
 // virtualSysctls returns the sysctls that ipvs mode needs on this kernel.
 func virtualSysctls(o *observed) []virtualSysctl {
 	all := []virtualSysctl{
-		{"conntrack", "1", "the node's address can't replace the client's, so node ports and clients next to endpoints fail, and policies DROP stop connections to VIPs"},
+		{"conntrack", "1", "the node's address can't replace the client's, so node ports and clients next to endpoints fail, and DROP policies stop connections to VIPs"},
 		{"expire_nodest_conn", "1", "connections to removed endpoints hang until the client gives up"},
 		{"expire_quiescent_template", "1", "clients with affinity still reach an endpoint that drains"},
 	}
@@ -97,12 +97,12 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 		}
 		f := warning(fmt.Sprintf("%s is %s", name, value), s.loss, "sysctl -w "+name+"="+s.value)
 		if others && o.Config.Host.ManageSysctls {
-			f.What += "; vipd leaves it, because it also holds for virtual servers of other programs"
+			f.What += "; vipd leaves it, because it also applies to virtual servers of other programs"
 		}
 		found = append(found, f)
 	}
 	if len(found) == 0 && o.Status != nil {
-		found = append(found, fine("virtual servers are set as vipd needs them (net.ipv4.vs)"))
+		found = append(found, fine("the sysctls of IPVS have the values that vipd needs (net.ipv4.vs)"))
 	}
 	return found
 }
@@ -130,7 +130,7 @@ func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 	case !o.Config.Host.ManageSysctls:
 		reason = "manage_sysctls is false, so vipd does not raise that"
 	case err != nil || len(foreign) > 0:
-		reason = "vipd leaves that, because it also holds for virtual servers of other programs"
+		reason = "vipd leaves that, because it also applies to virtual servers of other programs"
 	case o.Status == nil:
 		return nil
 	default:

@@ -46,7 +46,7 @@ func TestIPVSReal(t *testing.T) {
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s rr")
 	run(t, wantIPVSFinding(t, h, Problem, "have addresses and ports of services: 10.96.0.10:80/tcp").Fix)
 	h.Recorded = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
-	wantNoIPVSFinding(t, h, "where services are")
+	wantNoIPVSFinding(t, h, "have addresses and ports of services")
 }
 
 // ipvsFindings returns the findings of the checks modes and ipvs that contain part. It runs no

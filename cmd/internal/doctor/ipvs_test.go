@@ -95,7 +95,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		}},
 		{name: "what ipvs mode alone needs", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "set\nconntrack\nconnmark\nbpf\n"
-		}, want: []string{"kernel: warning: the kernel does not show the match xt_addrtype"}},
+		}, want: []string{"kernel: warning: the kernel does not list the match xt_addrtype"}},
 		{name: "sysctls", change: func(m *fakeHost) {
 			m.files["/proc/sys/kernel/osrelease"] = "5.4.0-1\n"
 			m.files["/proc/sys/net/ipv4/vs/conntrack"], m.files["/proc/sys/net/ipv4/vs/expire_nodest_conn"] = "0\n", "0\n"
@@ -116,7 +116,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
 			"ipvs: note: there are virtual servers of other programs: mark 10",
-			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, because it also holds for virtual servers of other programs",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, because it also applies to virtual servers of other programs",
 		}},
 		{name: "sysctls in another mode", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
@@ -146,7 +146,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				m.frontend("192.168.1.5:"+key, true)
 				m.frontend("192.168.1.100:"+key, true)
 			}
-		}, want: []string{"sockets: warning: this host's own connections may have the ports of node ports: 32768, 60999 (net.ipv4.ip_local_port_range is 32768 to 60999)"}},
+		}, want: []string{"sockets: warning: this host's own connections may use node ports as their source ports: 32768, 60999 (net.ipv4.ip_local_port_range is 32768 to 60999)"}},
 		{name: "node ports between local ports in another mode", change: func(m *fakeHost) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.files["/proc/sys/net/ipv4/ip_local_port_range"] = "32768\t60999\n"
@@ -157,8 +157,8 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -o eth0 -p tcp -j REJECT\n-A OUTPUT -m connmark --mark 0x8000/0x8000 -j VIPD-OUTPUT\nCOMMIT\n"
 			m.prints["ip6tables-nft-save"] = "*filter\n:INPUT ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n:OUTPUT DROP [0:0]\nCOMMIT\n"
 		}, want: []string{
-			"firewall: warning: in OUTPUT of iptables-nft, rules of other programs stand before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
-			"firewall: note: OUTPUT of ip6tables-nft drops what no rule accepts, and vipd has no rule there now",
+			"firewall: warning: in OUTPUT of iptables-nft, rules of other programs come before vipd's and drop some packets: -o eth0 -p tcp -j REJECT",
+			"firewall: note: OUTPUT of ip6tables-nft drops packets that no rule accepts, and vipd has no rule there now",
 		}},
 		{name: "OUTPUT is not for connections to VIPs in iptables mode", change: func(m *fakeHost) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
@@ -176,9 +176,9 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				"-A OUTPUT -m comment --comment \"all -j DROP\" -j fw\n-A OUTPUT -d 192.168.5.0/24 -j ACCEPT\n" +
 				"-A fw ! -d 192.168.0.0/16 -j ACCEPT\n-A fw -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset\n-A fw -d 192.168.4.0/24 -j DROP\nCOMMIT\n"
 		}, want: []string{
-			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.1.11:8080 of web: -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset",
-			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -j DROP",
-			"firewall: warning: OUTPUT of iptables-nft drops what this host sends to 192.168.2.11:8080 of web: its policy is DROP, and no rule accepts it",
+			"firewall: warning: OUTPUT of iptables-nft drops packets that this host sends to 192.168.1.11:8080 of web: -d 192.168.1.0/24 -p tcp -j REJECT --reject-with tcp-reset",
+			"firewall: warning: OUTPUT of iptables-nft drops packets that this host sends to 192.168.4.11:8080 of web: -d 192.168.4.0/24 -j DROP",
+			"firewall: warning: OUTPUT of iptables-nft drops packets that this host sends to 192.168.2.11:8080 of web: its policy is DROP, and no rule accepts it",
 		}},
 		{name: "OUTPUT that drops what others send", change: func(m *fakeHost) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
@@ -215,24 +215,24 @@ func TestMissingIPVS(t *testing.T) {
 		why, fix string
 	}{
 		{"no module", func(m *fakeHost) { delete(m.files, "/lib/modules/6.1.0/modules.dep") },
-			"this kernel comes without the module ip_vs", "apt-get install linux-image-"},
+			"this kernel was built without the module ip_vs", "apt-get install linux-image-"},
 		{"Ubuntu", func(m *fakeHost) {
 			m.files["/lib/modules/6.1.0/modules.dep"] = "kernel/net/xt_set.ko: x\n"
 			m.files["/etc/os-release"] = "NAME=x\nID=ubuntu\nID_LIKE=debian\n"
-		}, "this kernel comes without the module ip_vs", "apt-get install linux-modules-extra-6.1.0"},
+		}, "this kernel was built without the module ip_vs", "apt-get install linux-modules-extra-6.1.0"},
 		{"Rocky", func(m *fakeHost) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			m.files["/etc/os-release"] = "ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"
-		}, "this kernel comes without the module ip_vs", "dnf provides '*/ip_vs.ko*'"},
+		}, "this kernel was built without the module ip_vs", "dnf provides '*/ip_vs.ko*'"},
 		{"another system", func(m *fakeHost) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			delete(m.files, "/etc/os-release")
-		}, "this kernel comes without the module ip_vs", "grep CONFIG_IP_VS /boot/config-6.1.0"},
+		}, "this kernel was built without the module ip_vs", "grep CONFIG_IP_VS /boot/config-6.1.0"},
 		{"not loaded", func(*fakeHost) {}, "the module ip_vs is not loaded", "modprobe ip_vs"},
 		{"a container", func(m *fakeHost) {
 			delete(m.files, "/lib/modules/6.1.0/modules.dep")
 			m.files["/.dockerenv"] = ""
-		}, "the module ip_vs is not loaded, and this container sees none to load", "modprobe ip_vs  # on the host of this container"},
+		}, "the module ip_vs is not loaded, and this container has no module to load", "modprobe ip_vs  # on the host of this container"},
 		{"no right to load", func(m *fakeHost) { m.files["/proc/self/status"] = "CapEff:\t000001fffffeffff\n" },
 			"the module ip_vs is not loaded, and this process may not load modules", "modprobe ip_vs  # on the host of this container"},
 		{"no privilege", func(m *fakeHost) { m.files["/proc/self/status"] = "CapEff:\t00000000a80425fb\n" },

@@ -39,7 +39,7 @@ func needs() []need {
 func checkMatches(_ context.Context, o *observed) (found []Finding) {
 	text, err := o.ReadFile("/proc/thread-self/net/ip_tables_matches")
 	if err != nil {
-		return []Finding{note("the kernel's matches of iptables can't be seen: "+oneLine(err), "", "sudo vipctl doctor")}
+		return []Finding{note("the kernel's iptables matches can't be listed: "+oneLine(err), "", "sudo vipctl doctor")}
 	}
 	matches := strings.Fields(string(text))
 	var present []string
@@ -49,11 +49,11 @@ func checkMatches(_ context.Context, o *observed) (found []Finding) {
 		case slices.Contains(matches, n.match), o.module("xt_"+n.match) != unseen:
 			present = append(present, "xt_"+n.match)
 		default:
-			found = append(found, warning(fmt.Sprintf("the kernel does not show the match xt_%s", n.match), n.loss, "modprobe xt_"+n.match))
+			found = append(found, warning(fmt.Sprintf("the kernel does not list the match xt_%s", n.match), n.loss, "modprobe xt_"+n.match))
 		}
 	}
 	if len(present) > 0 {
-		found = append(found, fine("the kernel has what rules need: "+strings.Join(present, ", ")))
+		found = append(found, fine("the kernel has the matches that rules need: "+strings.Join(present, ", ")))
 	}
 	return found
 }

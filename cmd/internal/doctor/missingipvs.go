@@ -14,7 +14,7 @@ func missingIPVS(s System) (why, fix string) {
 	const outside = "modprobe ip_vs  # on the host of this container"
 	switch {
 	case s.nested():
-		return "this process is in a user namespace, where the kernel lets no process change virtual servers",
+		return "this process is in a user namespace, in which no process may change virtual servers",
 			"sudo vipctl doctor  # on the host itself, or in a container without a user namespace"
 	case !s.capable(netAdmin):
 		return "this process may not change the network (CAP_NET_ADMIN)", "docker run --cap-add NET_ADMIN --network host ...  # also for this container"
@@ -25,9 +25,9 @@ func missingIPVS(s System) (why, fix string) {
 	case s.module("ip_vs") == loadable:
 		return "the module ip_vs is not loaded", "modprobe ip_vs"
 	case s.contained():
-		return "the module ip_vs is not loaded, and this container sees none to load", outside
+		return "the module ip_vs is not loaded, and this container has no module to load", outside
 	}
-	return "this kernel comes without the module ip_vs", s.packaged("ip_vs")
+	return "this kernel was built without the module ip_vs", s.packaged("ip_vs")
 }
 
 // contained reports whether this process runs in a container, which it detects by the files of

@@ -37,7 +37,7 @@ func TestFindingsOfModes(t *testing.T) {
 			"vipd: note: no vipd answers", "modes: note: iptables mode was not tried: only root can try it",
 			"modes: note: auto uses userspace mode unless a better mode works; not tried: iptables",
 			"tools: note: the host's rules were not read: only root can read them",
-			"kernel: note: the kernel's matches of iptables can't be seen: open /proc/thread-self/net/ip_tables_matches: file does not exist",
+			"kernel: note: the kernel's iptables matches can't be listed: open /proc/thread-self/net/ip_tables_matches: file does not exist",
 			"firewall: note: firewalls were not read: only root can read them",
 		}},
 		{name: "folders that a start refuses", change: func(m *fakeHost) {

@@ -64,7 +64,7 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 		return nil // checkRules reports the error
 	}
 	if !o.has("nft") {
-		return []Finding{note("others' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
+		return []Finding{note("other programs' nft tables were not read: nft is not installed", "", "apt-get install nftables")}
 	}
 	hooks := []string{"prerouting", "input", "output"}
 	if o.mode().Forward { // in other modes, connections to VIPs end on this host
@@ -72,7 +72,7 @@ func checkForeignChains(ctx context.Context, o *observed) (found []Finding) {
 	}
 	objects, err := o.nft(ctx, "list", "chains")
 	if err != nil {
-		return []Finding{warning("others' nft tables can't be read: "+oneLine(err), "", "nft list chains")}
+		return []Finding{warning("other programs' nft tables can't be read: "+oneLine(err), "", "nft list chains")}
 	}
 	for _, object := range objects {
 		c := object.Chain
@@ -116,7 +116,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 				fmt.Sprintf("nft delete rule %s handle %d", c.place(), object.Rule.Handle)))
 		}
 		if how == "" && object.Rule.dropsAll() {
-			how = "ends in a rule that drops or rejects all"
+			how = "ends in a rule that drops or rejects all packets"
 		}
 	}
 	switch bit := o.connectionMark(); {
@@ -126,7 +126,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 	default:
 		found = append(found, warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
 			"vipd accepts its connections in chains of iptables, which does not overrule a drop in another table. Connections to "+
-				"VIPs carry a mark by which a rule there can accept them",
+				"VIPs carry a mark, which a rule there can match to accept them",
 			fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit)))
 	}
 	return found

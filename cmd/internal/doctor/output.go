@@ -49,7 +49,7 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 		}
 	}
 	for _, by := range slices.Sorted(maps.Keys(lost)) {
-		found = append(found, warning(fmt.Sprintf("OUTPUT of %s drops what this host sends to %s: %s", b.program, list(lost[by]), by),
+		found = append(found, warning(fmt.Sprintf("OUTPUT of %s drops packets that this host sends to %s: %s", b.program, list(lost[by]), by),
 			"health checks from here fail, and so do userspace mode and programs of this host", b.program+" -S OUTPUT"))
 	}
 	return found

@@ -14,7 +14,7 @@ func savedRules() map[string]string {
 	return map[string]string{
 		"/etc/iptables/rules.v4": "iptables-save | grep -v VIPD- > /etc/iptables/rules.v4", "/etc/iptables/rules.v6": "ip6tables-save | grep -v VIPD- > /etc/iptables/rules.v6",
 		"/etc/sysconfig/iptables": "iptables-save | grep -v VIPD- > /etc/sysconfig/iptables", "/etc/sysconfig/ip6tables": "ip6tables-save | grep -v VIPD- > /etc/sysconfig/ip6tables",
-		"/etc/nftables.conf": "nft list tables  # save each table but vipd's: nft list table FAMILY TABLE", "/etc/sysconfig/nftables.conf": "nft list tables  # save each table but vipd's: nft list table FAMILY TABLE",
+		"/etc/nftables.conf": "nft list tables  # save each table except vipd's: nft list table FAMILY TABLE", "/etc/sysconfig/nftables.conf": "nft list tables  # save each table except vipd's: nft list table FAMILY TABLE",
 	}
 }
 
@@ -26,7 +26,7 @@ func checkSaved(_ context.Context, o *observed) (found []Finding) {
 		for _, object := range []string{"VIPD-", "vipd-sticky", "table ip vipd", "table ip6 vipd"} {
 			if strings.Contains(text, object) {
 				found = append(found, warning("rules that are loaded at boot contain vipd's: "+object+" in "+file,
-					"until vipd runs, they lead to the endpoints of the time when they were saved; if a set is missing, iptables-restore loads none", saved[file]))
+					"until vipd runs, they lead to the endpoints that existed when they were saved; if a set is missing, iptables-restore loads no rules", saved[file]))
 				break
 			}
 		}

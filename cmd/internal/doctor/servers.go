@@ -92,7 +92,7 @@ func foreignServers(o *observed) ([]server, error) {
 func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	foreign, err := foreignServers(o)
 	if err != nil {
-		return []Finding{warning("vipd's ledger of virtual servers can't be read: "+oneLine(err), "which virtual servers are vipd's is not known", "sudo vipctl doctor")}
+		return []Finding{warning("vipd's ledger of virtual servers can't be read: "+oneLine(err), "it is not known which virtual servers belong to vipd", "sudo vipctl doctor")}
 	}
 	if len(foreign) == 0 {
 		return nil

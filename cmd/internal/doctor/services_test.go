@@ -17,7 +17,7 @@ func TestFindingsOfServices(t *testing.T) {
 		{name: "problems of several severities", change: func(m *fakeHost) {
 			file := balancer.Origin{File: "vipd.toml", Line: 3}
 			m.Problems = []balancer.Problem{
-				{Severity: balancer.SeverityWarning, Service: "web", Field: "endpoints", Origin: file, Kind: balancer.Idle, Text: "there are none: clients are refused"},
+				{Severity: balancer.SeverityWarning, Service: "web", Field: "endpoints", Origin: file, Kind: balancer.Idle, Text: "the service has no endpoints: clients are refused"},
 				{Severity: balancer.SeverityNearest, Service: "web", Field: "scheduler", Origin: file, Text: "it uses random instead"},
 				{Severity: balancer.SeverityWarning, Field: "api.http", Origin: file, Text: "it is open"},
 				{Severity: balancer.SeverityError, Text: "the host lacks a device"},
@@ -25,7 +25,7 @@ func TestFindingsOfServices(t *testing.T) {
 			m.Frontends[0].Idle = "there are no endpoints"
 		}, want: []string{
 			"vipd: warning: vipd reports problems (1)", "services: problem: vipd.toml:3: service web: scheduler: it uses random instead",
-			"services: warning: vipd.toml:3: service web: endpoints: there are none: clients are refused", "services: warning: vipd.toml:3: api.http: it is open",
+			"services: warning: vipd.toml:3: service web: endpoints: the service has no endpoints: clients are refused", "services: warning: vipd.toml:3: api.http: it is open",
 		}},
 		{name: "services that nobody serves", change: func(m *fakeHost) {
 			m.frontend("10.96.0.11:80/tcp", false)

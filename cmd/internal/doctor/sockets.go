@@ -33,7 +33,7 @@ func checkSockets(_ context.Context, o *observed) (found []Finding) {
 			found = append(found, listener(o, f, s.At, owner, shared[f.Addr])...)
 		}
 	}
-	return orFine(found, "no other program listens where services do")
+	return orFine(found, "no other program listens on a service's address and port")
 }
 
 // foreignSockets maps each port to the sockets that wait for clients there, except this process's
@@ -88,7 +88,7 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 // clients may use the program at the frontend's address (shared).
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
-	what := fmt.Sprintf("%s listens on %s, where service %s is (%s)", owner, at, f.Service, f.Key)
+	what := fmt.Sprintf("%s listens on %s, which service %s uses (%s)", owner, at, f.Service, f.Key)
 	show := fmt.Sprintf("ss -lntup 'sport = :%s'", at.Port)
 	switch {
 	case o.binds():

@@ -51,7 +51,7 @@ func checkARP(_ context.Context, o *observed) (found []Finding) {
 				"sysctl -w "+name+"="+s.least))
 		}
 	}
-	return orFine(found, "held VIPs are kept out of ARP (arp_ignore, arp_announce)")
+	return orFine(found, "this host does not answer ARP for held VIPs (arp_ignore, arp_announce)")
 }
 
 // heldOn returns the devices to which the running vipd has added VIPs.

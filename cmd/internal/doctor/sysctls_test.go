@@ -11,7 +11,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 	examineEach(t, newFakeHost, []findingCase{
 		{name: "a match is missing", change: func(m *fakeHost) {
 			m.files["/proc/thread-self/net/ip_tables_matches"] = "conntrack\nset\nstatistic\nbpf\n"
-		}, want: []string{"kernel: warning: the kernel does not show the match xt_connmark"}},
+		}, want: []string{"kernel: warning: the kernel does not list the match xt_connmark"}},
 		{name: "conntrack is near full", change: func(m *fakeHost) { m.files["/proc/sys/net/netfilter/nf_conntrack_count"] = "801" }, want: []string{"kernel: warning: connection tracking has 801 of 1000 entries in use"}},
 		{name: "forwarding is off", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.files["/proc/sys/net/ipv6/conf/all/forwarding"] = "0", "0"
@@ -59,6 +59,6 @@ func TestFindingsOfSysctls(t *testing.T) {
 					{Name: "br0", OneWay: []string{"veth1", "veth2"}, Networks: here}, {Name: "br1", OneWay: []string{"veth3"}, Networks: other}, {Name: "br2", Networks: here},
 				}, nil
 			}
-		}, want: []string{"sysctls: note: ports of bridges send nothing back by the way it came (hairpin): br0 (veth1, veth2)"}},
+		}, want: []string{"sysctls: note: bridge ports don't send packets back where they arrived (hairpin): br0 (veth1, veth2)"}},
 	})
 }

@@ -199,7 +199,7 @@ func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
 		}
 		_, foreign := b.counts()
 		if use := ours(ctx, o, b.family); b.kind != use && foreign > 0 {
-			found = append(found, warning(fmt.Sprintf("others also have rules in the %s tables (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
+			found = append(found, warning(fmt.Sprintf("other programs also have rules in the %s tables (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
 				"every packet passes both: an accept in one does not overrule a drop in the other, and the order of their NAT is undefined", b.program+"-save"))
 		}
 	}

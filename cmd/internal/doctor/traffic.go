@@ -128,11 +128,11 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case device == "host":
 		return fine("the host's own" + in(t.devices[addr]) + ": every client that reaches the host reaches it")
 	case device == unsure:
-		return note(fmt.Sprintf("on %s; whether vipd holds addresses there is not known", t.devices[addr]),
+		return note(fmt.Sprintf("on %s; it is not known whether vipd holds addresses there", t.devices[addr]),
 			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")
 	case t.elsewhere[addr] != nil && t.link(a) == "":
 		return problem(fmt.Sprintf("an address of another host (%s), which answers ARP or NDP for it on %s", t.elsewhere[addr], t.near(addr)),
-			"a host that holds it itself can't reach the other host: give the service another VIP, or remove the address there",
+			"a host that holds it can't reach the other host: give the service another VIP, or remove the address there",
 			"ip address show to VIP  # on the host with that MAC")
 	case t.elsewhere[addr] != nil:
 		return problem(fmt.Sprintf("also on another host (%s): both answer ARP or NDP on %s", t.elsewhere[addr], t.link(a)),
@@ -177,7 +177,7 @@ func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (foun
 	}
 	for link, vips := range on {
 		if len(vips) > maxProbed {
-			found = append(found, note(fmt.Sprintf("only the first %d of %d VIPs on %s were looked for on other hosts", maxProbed, len(vips), link), "", ""))
+			found = append(found, note(fmt.Sprintf("only the first %d of %d VIPs on %s were searched for on other hosts", maxProbed, len(vips), link), "", ""))
 			vips = vips[:maxProbed]
 		}
 		others, err := t.Elsewhere(ctx, link, vips)

@@ -116,7 +116,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
 		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
 		{"without root", "192.168.1.100", "vipd0", func(m *fakeHost) { m.lost = fs.ErrPermission }, Note,
-			"192.168.1.100 is on eth0; whether vipd holds addresses there is not known"},
+			"192.168.1.100 is on eth0; it is not known whether vipd holds addresses there"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newFakeHost()

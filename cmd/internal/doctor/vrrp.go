@@ -29,7 +29,7 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 			found = append(found, note(fmt.Sprintf("router_id %d is used by a router with other addresses; free on this LAN: %s", g.RouterID, freeRouterIDs(s, &o.Config)), "", ""))
 		}
 		if len(settings.Peers) > 0 && g.State == vrrp.Active && len(g.Routers) == 0 {
-			found = append(found, note(fmt.Sprintf("no router of peers was ever received in %s", g.Name),
+			found = append(found, note(fmt.Sprintf("no advert of peers was ever received in %s", g.Name),
 				"a backup is silent, so this is normal if this host has always been the owner; otherwise IP protocol 112 is dropped on the way", "nft list ruleset | grep -n -e vrrp -e 112"))
 		}
 		if len(s.Hindered) > 0 && settings.AdvertInterval < 200*time.Millisecond {

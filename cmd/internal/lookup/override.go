@@ -18,7 +18,7 @@ import (
 func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	switch {
 	case q.Node != "" && (q.Service != "" || q.Address != ""):
-		return nil, errors.New("name either a service and an address or a node, not both")
+		return nil, errors.New("name either a node, or a service and an address, not both")
 	case q.Node != "":
 		return p.onNode(q.Node)
 	case q.Service == "" || q.Address == "":
@@ -119,7 +119,7 @@ func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 		return o, fmt.Errorf("weight %d is out of range: 0 (no new connections) to %d", *q.Weight, balancer.MaxWeight)
 	}
 	if q.Timeout < 0 || q.Expires < 0 {
-		return o, errors.New("a time can't be negative; leave it out, or give one above zero")
+		return o, errors.New("a time can't be negative; leave it out, or give a time above zero")
 	}
 	now = now.UTC().Round(0)
 	if q.Timeout > 0 {

@@ -57,7 +57,7 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 }
 
 // ErrPatience is an error that need not be reported yet, because it may be temporary.
-var ErrPatience = errors.New("that may pass")
+var ErrPatience = errors.New("that may be temporary")
 
 // Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
 // times in the time to live of the lease, and after each signal on wake, but with pauses of at

@@ -31,7 +31,7 @@ func Folder(key string) Scope { return Scope{Key: key, End: clientv3.GetPrefixRa
 // which some roles may not read. node is the node whose configuration is read; it may be "".
 func Scopes(k schema.Keys, node string) []Scope {
 	vips := Folder(k.Prefix + schema.VIPFolder)
-	vips.Without = `services whose vips say "auto" keep the addresses that were read before`
+	vips.Without = `services with vips = ["auto"] keep the addresses that were read before`
 	policies, pools := Folder(k.Prefix+schema.PolicyFolder), Folder(k.Prefix+schema.PoolFolder)
 	policies.Without = "addresses keep the settings that were read before"
 	pools.Without = "addresses of pools keep the settings that were read before"

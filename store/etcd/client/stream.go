@@ -40,7 +40,7 @@ type stream struct {
 
 const handing = -1
 
-var errSilent = errors.New("the watch is silent: it is behind what etcd answers")
+var errSilent = errors.New("the watch is silent, although etcd has newer revisions")
 
 // follow opens the watches and sends changes until the stream ends.
 func (l *Link) follow(ctx context.Context) error {
@@ -238,7 +238,7 @@ func (s *stream) process(ctx context.Context, answer *etcdserverpb.WatchResponse
 func (s *stream) canceled(answer *etcdserverpb.WatchResponse) error {
 	if answer.CompactRevision > 0 {
 		s.full = true
-		return fmt.Errorf("what changed since revision %d is compacted", s.History.Revision)
+		return fmt.Errorf("the changes since revision %d were compacted", s.History.Revision)
 	}
 	reason := cmp.Or(answer.CancelReason, "etcd ended the watch")
 	err := s.config.Denied(Plain(errors.New(reason)), "read", s.keys.Prefix)

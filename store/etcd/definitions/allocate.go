@@ -94,9 +94,9 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 		p := b.pools[name]
 		switch {
 		case p == nil:
-			return nil, fmt.Errorf("there is no pool %s: \"vipctl pool set %[1]s CIDR...\" makes it", name)
+			return nil, fmt.Errorf("there is no pool %s: \"vipctl pool set %[1]s CIDR...\" creates it", name)
 		case p.wrong != "":
-			return nil, fmt.Errorf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" gives it others", name, p.wrong)
+			return nil, fmt.Errorf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" sets other networks", name, p.wrong)
 		}
 		wanted = append(wanted, p)
 	}

@@ -28,7 +28,7 @@ type StaleError struct {
 
 // Error names the service and the remedy.
 func (e *StaleError) Error() string {
-	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: look at all services again and repeat your change", e.Name, e.Checked)
+	return fmt.Sprintf("service %s: others have claimed addresses or ports since revision %d: check all services and repeat your change", e.Name, e.Checked)
 }
 
 // addsClaims reports whether a change gives a service a claim that it did not have. before and

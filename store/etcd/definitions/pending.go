@@ -86,7 +86,7 @@ func (w *Writer) putPending(ctx context.Context, p *schema.Pending, revision int
 	}
 	at, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{client.Unchanged(key, revision)}, []*etcdserverpb.RequestOp{client.Put(key, text, lease.ID)})
 	if err == nil && !ok {
-		err = errors.New("someone else has started or ended a pending change at the same moment: look at it with vipctl status")
+		err = errors.New("someone else has started or ended a pending change at the same moment: check it with vipctl status")
 	}
 	return at, err
 }

@@ -54,7 +54,7 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 		}
 		for _, m := range multicast {
 			if c.Overlaps(m) {
-				return fmt.Errorf("%s has multicast addresses: a VIP is an address of one host; name another network", c)
+				return fmt.Errorf("%s has multicast addresses: a VIP must be the address of a single host; name another network", c)
 			}
 		}
 		for _, other := range cidrs[:i] {

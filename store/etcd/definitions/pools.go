@@ -173,5 +173,5 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	if n > maxNamed {
 		named += fmt.Sprintf(" and %d more", n-maxNamed)
 	}
-	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or take the services away first", named[2:])
+	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or remove the services first", named[2:])
 }

@@ -83,7 +83,7 @@ func (e *ConflictError) Error() string {
 	if !e.At.IsZero() {
 		what += " at " + e.At.Local().Format(time.RFC3339)
 	}
-	return what + " since it was read: look at it again and repeat your change"
+	return what + " since it was read: check it and repeat your change"
 }
 
 // Stored is a service in the form in which etcd holds it.
@@ -184,7 +184,7 @@ func (c *Change) encode() ([]byte, *balancer.Service, error) {
 		return nil, nil, refusal(problems)
 	}
 	if n := len(service.Pools); n > schema.MaxAllocated {
-		return nil, nil, fmt.Errorf("service %s asks for %d addresses of pools; %d are possible", c.Name, n, schema.MaxAllocated)
+		return nil, nil, fmt.Errorf("service %s requests %d addresses of pools; %d are possible", c.Name, n, schema.MaxAllocated)
 	}
 	text, err := schema.Encode(c.Fields)
 	if err == nil && len(text) > longText {

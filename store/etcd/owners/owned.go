@@ -161,7 +161,7 @@ func (r *records) cannot(name string, m failover.Member, a netip.Addr, force boo
 	case m.Standby:
 		return "it is on standby"
 	case !m.Reaches(a):
-		return "none of its devices has a network with it"
+		return "none of its devices is in the VIP's network"
 	}
 	return m.Lacks(a, force)
 }
@@ -176,7 +176,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 	owner, ok := r.owners[a]
 	if !ok {
-		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists those that have", a)
+		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists the VIPs that have one", a)
 	}
 	member, registered := r.members[m.To]
 	session, alive := r.sessions[owner.Node]
@@ -184,7 +184,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	case m.To == owner.Node && alive && session.ID == owner.Session:
 		return m.To, nil
 	case m.To != "" && !registered:
-		return owner.Node, fmt.Errorf("%s does not take part: its vipd owner is not registered in etcd; start it, or name another node", m.To)
+		return owner.Node, fmt.Errorf("%s does not participate: its vipd owner is not registered in etcd; start it, or name another node", m.To)
 	}
 	if why := r.cannot(m.To, member, a, m.Force); m.To != "" && why != "" {
 		if r.cannot(m.To, member, a, true) == "" {
@@ -203,9 +203,9 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 		case err == nil && r.owners[a].Node != owner.Node:
 			return r.owners[a].Node, nil
 		case err == nil && r.moves[a].Until.IsZero():
-			return owner.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there says why", owner.Node, a)
+			return owner.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there shows the reason", owner.Node, a)
 		case ctx.Err() != nil:
-			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; look whether its vipd owner runs", owner.Node, a)
+			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; check whether its vipd owner runs", owner.Node, a)
 		case err != nil:
 			return owner.Node, err
 		}

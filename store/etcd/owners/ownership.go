@@ -175,7 +175,7 @@ func (o *Ownership) putMember(ctx context.Context, l *client.Lease) error {
 	}
 	_, ok, err := o.client.Commit(ctx, l.Key, []*etcdserverpb.Compare{client.Unchanged(l.Key, was)}, []*etcdserverpb.RequestOp{l.Put(l.Key, text)})
 	if err == nil && !ok {
-		err = errors.New(l.Key + " has changed meanwhile")
+		err = errors.New(l.Key + " has changed in the meantime")
 	}
 	return err
 }
@@ -367,7 +367,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 	defer cancel()
 	if _, err := m.Client.Get(ctx, o.keys.NodeConfig(o.node), clientv3.WithCountOnly()); err == nil && !progressed {
 		o.proxied = true
-		return fmt.Errorf("etcd at %s answers, but not how far its watches have come, as its gRPC proxies do not: name etcd's members as endpoints",
+		return fmt.Errorf("etcd at %s answers, but does not report the progress of watches, like etcd's gRPC proxy: name etcd's members as endpoints",
 			strings.Join(o.client.Config.Endpoints, ", "))
 	}
 	o.watchMembers.Leave(m)

@@ -41,7 +41,7 @@ func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	next := newSecret()
 	err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if len(s.Key) == 0 {
-			return s, errors.New("there is no key of heartbeats yet: the first vipd owner makes one")
+			return s, errors.New("there is no heartbeat key yet: the first vipd owner creates it")
 		}
 		return secrets{Key: s.Key, Previous: next}, nil // hosts accept the next key but do not sign with it yet
 	})
@@ -49,7 +49,7 @@ func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 		return err
 	}
 	if wake.Sleep(ctx, pause); ctx.Err() != nil {
-		return fmt.Errorf("hosts still sign heartbeats with the key before: run it again: %w", ctx.Err())
+		return fmt.Errorf("hosts still sign heartbeats with the previous key: run the command again: %w", ctx.Err())
 	}
 	if err := o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if !bytes.Equal(s.Previous, next) {
@@ -60,7 +60,7 @@ func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 		return err
 	}
 	if wake.Sleep(ctx, pause); ctx.Err() != nil {
-		return fmt.Errorf("hosts still accept the key before: run it again: %w", ctx.Err())
+		return fmt.Errorf("hosts still accept the previous key: run the command again: %w", ctx.Err())
 	}
 	return o.editSecrets(ctx, func(s secrets) (secrets, error) {
 		if !bytes.Equal(s.Key, next) {
@@ -70,7 +70,7 @@ func (o *Admin) RekeyOwnership(ctx context.Context, pause time.Duration) error {
 	})
 }
 
-var errRekeyed = errors.New("the key of heartbeats was replaced by another command meanwhile")
+var errRekeyed = errors.New("another command has replaced the heartbeat key in the meantime")
 
 // editSecrets changes the keys of heartbeats.
 func (o *Admin) editSecrets(ctx context.Context, change func(secrets) (secrets, error)) error {

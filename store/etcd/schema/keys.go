@@ -210,7 +210,7 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 			return s, err
 		}
 		if t.Address() != id {
-			return s, fmt.Errorf("the address %q must be written as %q here: only one key may be about an endpoint", id, t.Address())
+			return s, fmt.Errorf("the address %q must be written as %q here, so that each endpoint has only one key", id, t.Address())
 		}
 		s.Kind, s.Target = OverrideKind, t
 	}
@@ -224,7 +224,7 @@ func ParseVIP(address string) (Subject, error) {
 	case err != nil:
 		return Subject{}, err
 	case a.String() != address:
-		return Subject{}, fmt.Errorf("the address %s must be written as %q here: only one key may be about an address", Quote(address), a)
+		return Subject{}, fmt.Errorf("the address %s must be written as %q here, so that each address has only one key", Quote(address), a)
 	}
 	return Subject{Kind: VIPKind, VIP: a}, nil
 }
@@ -259,7 +259,7 @@ func checkPart(text, missing, what, owner string) error {
 	case len(text) > maxID:
 		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, owner, maxID, len(text))
 	case strings.Contains(text, "/") || !printable(text):
-		return fmt.Errorf("the %s %s of %s is not possible: it has no /, no spaces and only characters that print", what, Quote(text), owner)
+		return fmt.Errorf("the %s %s of %s is not possible: it must consist of printable characters without / and spaces", what, Quote(text), owner)
 	}
 	return nil
 }

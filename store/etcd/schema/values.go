@@ -144,7 +144,7 @@ func decodeOverride(service balancer.Name, fields map[string]any, origin balance
 		}
 	}
 	if note := o.By != "" || o.Reason != ""; !faulty(problems) && !note && !o.IsSet() {
-		problems = append(problems, Problem(service, origin, "an override says nothing without weight or draining")...)
+		problems = append(problems, Problem(service, origin, "an override needs weight or draining")...)
 	}
 	if faulty(problems) {
 		return nil, problems

@@ -79,7 +79,7 @@ func (s *state) surplus(name balancer.Name) {
 	requested, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
 	if service != nil {
 		requested = min(len(service.Pools), schema.MaxAllocated)
-		text = "is held by service %s, which does not ask for it: vipctl apply of that service frees it"
+		text = "is held by service %s, which does not request it: vipctl apply of that service frees it"
 	}
 	if r == nil || r.current() {
 		for h := range s.holdings(name) {

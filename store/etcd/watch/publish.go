@@ -109,7 +109,7 @@ func (w *watchRun) absence() error {
 	}
 	switch {
 	case w.state.Revision == 0:
-		return fmt.Errorf("%s: %w; nothing was ever read from there", where, err)
+		return fmt.Errorf("%s: %w; no state was ever read", where, err)
 	case w.loaded && !w.published.Connected:
 		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().Revision, w.file.Path())
 	}
