@@ -19,10 +19,10 @@ func TestDigestEveryField(t *testing.T) {
 	check := func(name string, f *balancer.Frontend) {
 		t.Helper()
 		if dataplane.DigestOf(f) == want {
-			t.Errorf("DigestOf after a change of %s is unchanged, want another digest", name)
+			t.Errorf("DigestOf after a change to %s is unchanged, want another digest", name)
 		}
 		if f.Equal(base()) {
-			t.Errorf("Equal after a change of %s = true, want false", name)
+			t.Errorf("Equal after a change to %s = true, want false", name)
 		}
 	}
 	for name, f := range dataplanetest.Changed(t, base) {

@@ -55,7 +55,7 @@ type Metrics interface {
 //  2. Start, change, retry, drift and comparison use one path: a round compares the applied state with the desired state,
 //     and applies the difference. The applied state is read by Observe at start, after damage and at every resync.
 //  3. Work grows with the difference, because both sides are snap.Maps.
-//  4. A bad frontend never blocks the others: a failing batch is halved until the bad frontends are alone. Each waits
+//  4. A bad frontend never blocks the others: a failing batch is halved until each bad frontend is alone. It then waits
 //     for its own backoff, and everything else continues.
 //  5. A burst of changes needs few rounds, because rounds are at least MinInterval apart.
 //  6. Another dataplane takes over without a gap: see [Engine.Switch].

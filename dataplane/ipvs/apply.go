@@ -122,8 +122,8 @@ type round struct {
 	ctx context.Context
 	// errs holds the reasons why servers failed.
 	errs map[*server]error
-	// retry holds the servers to read and change again, because their state is unknown or differs
-	// from the known state, with the reason.
+	// retry holds the servers that must be read and changed again, with the reason: their state is
+	// unknown, or differs from the known state.
 	retry map[*server]error
 }
 

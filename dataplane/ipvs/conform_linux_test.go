@@ -141,8 +141,8 @@ func scratches() map[string]func(t testing.TB) {
 	return fewer(all)
 }
 
-// fewer returns damages, in an emulated guest without most damages to the guard. The suite of
-// dataplane/nftables and TestGuardDamage in dataplane/host test all of them.
+// fewer returns damages. In an emulated guest, it removes most kinds of damage to the guard, which
+// the suite of dataplane/nftables and TestGuardDamage in dataplane/host also test.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {

@@ -263,7 +263,7 @@ func (c *counts) due(s ipvsnl.ServiceState) (epoch uint64, due bool) {
 	return t.epoch, true
 }
 
-// record processes a reading, unless the epoch has changed since the reading started.
+// record stores the counters of a reading, unless the epoch has changed since the reading started.
 func (c *counts) record(s ipvsnl.ServiceState, states []ipvsnl.DestinationState, epoch uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

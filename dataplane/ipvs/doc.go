@@ -13,21 +13,22 @@
 //
 // The kernel can't store a mark on a virtual server, so a ledger in the run folder names ours
 // (ledger.go). It is written before a virtual server is created. A virtual server that it does not
-// name belongs to another program and is never changed, even if it equals a frontend's: its creator
-// may need it, and vipd would delete it some day. The frontend then fails, and the error names the
-// command that removes the foreign virtual server. The same happens if the ledger was deleted while
-// virtual servers existed. A reboot empties both.
+// name belongs to another program and is never changed, even if it has the settings of a frontend:
+// its creator may need it, and vipd would delete it later. The frontend then fails, and the error
+// names the command that removes the foreign virtual server. The same happens if the ledger was
+// deleted while virtual servers existed. A reboot empties both.
 //
 // # Drains
 //
 // A backend without new connections immediately gets weight 0. Its destination is deleted when its
-// last connection ends, its time is over (Backend.Until), or the frontend no longer has it. The
-// kernel then ends the remaining connections, with net.ipv4.vs.expire_nodest_conn, which package
-// host sets (drains.go). No destination is created for such a backend. A restored backend gets its
-// weight by one message, and keeps its connections. A removed frontend drains with its drain
-// timeout, which the ledger passes to the next process. UDP does not drain, because the next packet
-// of a flow is sent to another destination. Clients with affinity are not sent to draining
-// destinations, with net.ipv4.vs.expire_quiescent_template.
+// last connection ends, when Backend.Until has passed, or when the frontend no longer has the
+// backend. The kernel then ends the remaining connections, because package host sets
+// net.ipv4.vs.expire_nodest_conn (drains.go). If a backend without new connections has no
+// destination, vipd does not create one for it. If a backend is restored, a single message restores
+// its weight, and it keeps its connections. A removed frontend drains with its drain timeout, which
+// the ledger passes to the next process. UDP does not drain, because the next packet of a flow is
+// sent to another destination. Clients with affinity are not sent to draining destinations, because
+// package host sets net.ipv4.vs.expire_quiescent_template.
 //
 // Flows that conntrack would still send past a virtual server are removed, and the connections of a
 // previous mode are counted (dnat.Carried). conntrack shows connections without an answer
@@ -36,21 +37,21 @@
 // # The kernel's schedulers
 //
 // Schedulers keep their names, except for random, which is wrr. sh and mh use the client's address
-// without its port. They have their fallback flag, because otherwise clients whose hash selects a
-// draining or full destination would be refused. dh has no such flag: while an endpoint drains, fo
-// replaces it, which also gives all clients of a VIP to one destination. The table of sh has 256
-// buckets: weights are reduced to fit, and of more than 256 endpoints some get no connections (mh
-// has no such limit).
+// without its port. Both have the fallback flag, because otherwise clients whose hash selects a
+// draining or full destination would be refused. dh has no such flag, so while an endpoint drains,
+// vipd uses fo, which also sends all clients of a VIP to one destination. The table of sh has 256
+// buckets, and weights are reduced to fit. With more than 256 endpoints, some get no connections.
+// mh has no such limit.
 //
 // MaxConnections is the upper and the lower threshold of a destination, so an ended connection
 // immediately makes room. The kernel also counts closing connections, for two minutes.
 //
 // # Counters
 //
-// vipd counts connections and bytes by the counters of destinations. Before it deletes a
-// destination, it adds the counters to its own, so totals never decrease (counts.go). The kernel
-// updates its counters every two seconds, so the last counts of a deleted destination only appear
-// if it is restored.
+// vipd derives its counts of connections and bytes from the counters of destinations. Before it
+// deletes a destination, it adds the counters to its own, so totals never decrease (counts.go). The
+// kernel updates its counters every two seconds, so the last counts of a deleted destination only
+// appear if it is restored.
 //
 // This package does not handle addresses, source ranges, refusals, masquerading and sysctls, which
 // belong to vipd/dataplane/host and vipd/dataplane/guard. A frontend without backends has no

@@ -270,9 +270,9 @@ func ownChainOf(chain string) string {
 	return before + own
 }
 
-// indirect reports whether a number is mapped to the id of a backend, and the id to the backend.
-// Affinity needs ids because it remembers them. Hashes need ids because only the backends' elements
-// have counters, not the many slots.
+// indirect reports whether the chain maps a number to the id of a backend, and then the id to the
+// backend. Affinity needs ids because it remembers them. Hashes need ids because only the backends'
+// elements have counters, not the many slots.
 func (c choice) indirect() bool { return c.sticky > 0 || c.method == byClient }
 
 // method is the way in which a chain chooses a number.

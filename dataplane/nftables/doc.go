@@ -24,9 +24,9 @@
 //	postrouting           clears the packet's priority, in which chains keep the id; exists while any frontend has ids
 //
 // All frontends with the same number of slots share a chain. The number of a backend's slots
-// depends on its weight (slots.go). Each range of ports has a chain, because its number is constant
-// in the rules. So a change of endpoints only replaces elements, in one netlink
-// message, and creates a chain only for the first frontend of a size.
+// depends on its weight (slots.go). Each port range has its own chain, because the number of the
+// range is a constant in the rules. So a change to endpoints only replaces elements, in one netlink
+// message. It creates a chain only for the first frontend with that number of slots.
 //
 // A packet makes several lookups, and may see two generations of the rules. So the transaction that
 // deletes slots follows a moment after the transaction that stops chains from choosing them

@@ -25,7 +25,7 @@ type interception interface {
 	// translates reports whether conntrack translates connections to some frontends, and to all of
 	// them.
 	translates() (some, all bool)
-	// maxPorts returns the maximum number of ports of a port range.
+	// maxPorts returns the maximum number of ports in a port range.
 	maxPorts() int
 	// served reports whether the interception of f works as its definition requires.
 	served(f *frontend) bool

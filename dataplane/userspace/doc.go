@@ -14,7 +14,7 @@
 //	       <--- the same socket <----------- its goroutine <-----------------------------
 //
 // A frontend's definition is immutable, and is replaced through an atomic pointer. A change affects
-// neither the frontend's socket nor its connections, except connections to removed backends. A
+// neither the frontend's socket nor its connections, except for connections to removed backends. A
 // backend that does not answer delays only its own clients. After a failure it rests (see [Rest]),
 // so there are few such clients. ReportDials reports the results of dials. The daemon ejects a
 // backend that continues to fail, and then it is tried only after all others have failed.

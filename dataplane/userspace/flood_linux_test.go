@@ -158,7 +158,7 @@ func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.7.1:9000/udp", netip.MustParseAddrPort("10.9.0.2:7000"), udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(f)
-	clients := map[netip.AddrPort]*net.UDPConn{} // by their backends
+	clients := map[netip.AddrPort]*net.UDPConn{} // maps each backend to one of its clients
 	for range 2 {
 		c := udpClient(t, f.AddrPort())
 		_, _ = c.Write([]byte("x"))

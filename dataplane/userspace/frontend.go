@@ -72,7 +72,8 @@ func newFrontend(d *Dataplane, key balancer.Key) *frontend {
 	return f
 }
 
-// configure sets g as the definition. It ends connections and flows whose backend was removed.
+// configure makes g the definition of the frontend. It ends connections and flows whose backend was
+// removed.
 func (f *frontend) configure(g *balancer.Frontend, t *counter) {
 	next := &config{Frontend: g, serves: g.Serves(), counter: t, backends: make([]*backend, len(g.Backends))}
 	for i, b := range g.Backends {

@@ -37,7 +37,7 @@ type inherited struct {
 // close closes the files of an item that no frontend continues.
 func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
-// inheritTime limits the changes of kernel state after discard closes items.
+// inheritTime limits the time in which discard removes redirects after it has closed items.
 const inheritTime = 30 * time.Second
 
 var _ dataplane.HandsOver = (*Dataplane)(nil)

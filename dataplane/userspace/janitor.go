@@ -65,8 +65,8 @@ func (d *Dataplane) tidy(now time.Time) {
 	}
 }
 
-// tidy ends the connections and flows of a frontend whose time is over. It reports whether the
-// frontend was removed and has no connections left.
+// tidy ends those connections and flows of a frontend whose timeout or drain has ended. It reports
+// whether the frontend was removed and has no connections left.
 func (f *frontend) tidy(now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

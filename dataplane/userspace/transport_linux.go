@@ -35,7 +35,7 @@ const (
 
 // transport is the part of a connection that moves bytes. Only the connection's loop uses it.
 type transport struct {
-	loop    *loop // f.mu guards changes of it
+	loop    *loop // only changed while f.mu is held
 	id      id    // of the client's side
 	phase   phase
 	failing bool  // a side was reset, and the data that it had sent is still being delivered

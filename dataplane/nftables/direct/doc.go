@@ -1,6 +1,6 @@
-// Package direct forwards frontends with forward = "dr" by a table of the family netdev, which
-// processes frames before routing. It keeps no state of connections: a hash of the client chooses
-// the slot, and the slot has the endpoint. The endpoint answers the client itself.
+// Package direct forwards frontends with forward = "dr". It uses a table of the family netdev,
+// which processes frames before routing. The table keeps no state for connections: a hash of the
+// client selects a slot, and each slot has an endpoint. The endpoint answers the client itself.
 //
 // The table netdev vipd exists while such frontends exist:
 //

@@ -22,7 +22,7 @@ type front struct {
 	sources   []netip.Prefix
 	// drains holds the end of the drain of each draining endpoint.
 	drains map[netip.Addr]time.Time
-	// of is the frontend. It is nil for fragments.
+	// of is the described frontend. It is nil for fragments.
 	of *balancer.Frontend
 }
 
