@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// definitions measures the daemon on a directory with a file for each of many services with ten
-// endpoints. It measures the time from the start until all are served, the maximum memory, and the
-// time from noticing a changed file to serving it.
+// definitions measures the daemon with a directory of many services. Each service has ten endpoints
+// and its own file. It measures the time from the start until all are served, the maximum memory,
+// and the time from noticing a changed file to serving it.
 func definitions(ctx context.Context, vipd string, services, changes int) (err error) {
 	dir, err := os.MkdirTemp("", "vipd-bench-")
 	if err != nil {
@@ -74,7 +74,7 @@ func definitions(ctx context.Context, vipd string, services, changes int) (err e
 
 func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// quiet is longer than sync.min_interval.
+// quiet is a pause between changes that is longer than sync.min_interval.
 const quiet = 300 * time.Millisecond
 
 // definitionsWeb is the address of the measured daemon's api.http.
@@ -118,7 +118,7 @@ func writeService(dir string, i, endpoints int) error {
 	return os.Rename(name+".new", name)
 }
 
-// until polls until done returns true.
+// until polls done until it returns true, and returns an error if that takes longer than within.
 func until(ctx context.Context, within time.Duration, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -153,8 +153,8 @@ func get(ctx context.Context, path string) (lines []string, err error) {
 	return lines, in.Err()
 }
 
-// programming returns the daemon's own sum and count of the times from noticing a change to serving
-// it.
+// programming returns the daemon's metrics of the times from noticing a change to serving it: their
+// sum and their number.
 func programming(ctx context.Context) (sum float64, count int, err error) {
 	lines, err := get(ctx, "/metrics")
 	for _, l := range lines {

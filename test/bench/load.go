@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// The load is a small protocol: a client sends one byte that selects a service, and the server runs
-// it until the client closes. 'd' discards everything, and sends one byte when the client has
-// ended. 'r' answers each line of requestSize bytes with a line of the same size.
+// The load is a small protocol: a client sends one byte that selects a service, which the server
+// provides until the client closes the connection. 'd' discards everything, and sends one byte when
+// the client has ended. 'r' answers each line of requestSize bytes with a line of the same size.
 const requestSize = 64
 
 // backend is the server behind every proxy.
@@ -112,7 +112,7 @@ func bulk(ctx context.Context, address string, streams int, bytes int64) error {
 	})
 }
 
-// connect opens n connections by concurrent clients. Each connection has one request.
+// connect opens n connections with concurrent clients, and sends one request on each.
 func connect(ctx context.Context, address string, clients, n int) error {
 	return together(clients, func(int) error {
 		for range n / clients {

@@ -88,7 +88,8 @@ func (w *world) start(at *lab.NS, name string, args ...string) {
 	})
 }
 
-// vipd starts a vipd that withdraws its VIPs. The returned function runs vipctl next to it.
+// vipd starts a vipd that withdraws its VIPs while they have no usable endpoint. The returned
+// function runs vipctl on the same host.
 func (w *world) vipd() (vipctl func(args ...string)) {
 	w.t.Helper()
 	var l net.Listener
@@ -123,7 +124,7 @@ health = { type = "tcp", interval = "200ms", timeout = "150ms", fall = 1 }
 	}
 }
 
-// serve starts both servers. end stops them.
+// serve starts a server for each address family. end stops both.
 func (w *world) serve() (end func()) {
 	w.t.Helper()
 	four := w.server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
@@ -132,7 +133,7 @@ func (w *world) serve() (end func()) {
 }
 
 // waitForRoutes waits until the router has routes to the VIPs or, if want is false, has none. It
-// returns the time of the wait.
+// returns how long that took.
 func (w *world) waitForRoutes(want bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -185,7 +186,8 @@ func recipe(t *testing.T, name string) string {
 }
 
 // TestRecipes runs each speaker. While an endpoint is usable and the host is not on standby, the
-// router must have a route to a VIP and clients must be served.
+// router must have routes to the VIPs, and clients must be served. Otherwise it must have no such
+// routes.
 func TestRecipes(t *testing.T) {
 	for _, speaker := range []struct {
 		name  string
@@ -228,7 +230,7 @@ func (w *world) frr() {
 			w.t.Skip("needs frr: apt-get install frr")
 		}
 	}
-	const dir = "/run/frr" // its user owns it, in the lab's own /run
+	const dir = "/run/frr" // the user frr must own it; /run belongs to the lab
 	frr, err := user.Lookup("frr")
 	if err != nil {
 		w.t.Fatal(err)

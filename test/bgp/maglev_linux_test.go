@@ -11,8 +11,8 @@ import (
 	"vipd/test/program"
 )
 
-// gateways are three hosts with a vipd each, to which a router forwards clients by ECMP, and four
-// endpoints behind them.
+// gateways is a network with three hosts that run a vipd each. A router forwards clients to them by
+// ECMP, and four endpoints are behind them.
 type gateways struct {
 	*world
 	clients []netip.AddrPort
@@ -92,8 +92,8 @@ func (g *gateways) endpoints() (byClient map[netip.AddrPort]string, by int, err 
 	return byClient, len(through), nil
 }
 
-// TestMaglev loses one of several gateways of one mode. No client may reach another endpoint,
-// because all gateways choose the same endpoint.
+// TestMaglev connects clients through each gateway alone, through all gateways, and without one
+// gateway. Each client must always reach the same endpoint.
 func TestMaglev(t *testing.T) {
 	for _, mode := range []string{"userspace", "iptables", "nftables"} {
 		t.Run(mode, func(t *testing.T) { maglev(t, mode) })
@@ -134,8 +134,8 @@ func maglev(t *testing.T, mode string) {
 	g.wantEndpoints("without gw1", want, 2)
 }
 
-// wantEndpoints checks that each client reaches the wanted endpoint, and that at least a number of
-// gateways are used.
+// wantEndpoints checks that each client reaches its endpoint in want. least is the minimum number
+// of gateways in use.
 func (g *gateways) wantEndpoints(when string, want map[netip.AddrPort]string, least int) {
 	g.t.Helper()
 	var got map[netip.AddrPort]string

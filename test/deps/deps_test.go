@@ -13,7 +13,7 @@ import (
 type ban struct {
 	// from is the importing folder; "" is the whole tree.
 	from string
-	// but are exceptions in from.
+	// but holds the folders in from to which the ban does not apply.
 	but []string
 	// what is the forbidden folder or module.
 	what string
@@ -169,8 +169,8 @@ func TestPartsOfEtcd(t *testing.T) {
 	}
 }
 
-// TestErrorsOfSockets reads code that runs on Windows. It must use package sockerr, which knows the
-// error numbers of Windows.
+// TestErrorsOfSockets reads code that runs on Windows. It must check socket errors with package
+// sockerr, which knows the error numbers of Windows.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {
@@ -212,8 +212,8 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 	}
 }
 
-// TestBansApply tests the table of bans. Each ban must cover an invented import, unless an
-// exception makes it.
+// TestBansApply tests the table of bans. Each ban must forbid an invented import, except in the
+// folders of its field but.
 func TestBansApply(t *testing.T) {
 	for _, b := range bans() {
 		from := b.from

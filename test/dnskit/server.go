@@ -57,7 +57,8 @@ type Server struct {
 	overTCP int
 }
 
-// New starts a server at ADDRESS:PORT, or at a free port of ADDRESS, until the test ends.
+// New starts a server that runs until the test ends. address is ADDRESS:PORT, or ADDRESS for any
+// free port.
 func New(t testing.TB, address string) *Server {
 	t.Helper()
 	s := &Server{records: map[string][]dns.RR{}, faults: map[string]Fault{}, asked: map[string]int{}}

@@ -39,9 +39,9 @@ type Options struct {
 
 // Host is the network namespace of a member.
 type Host struct {
-	// Addr is the member's address there, which the test must reach.
+	// Addr is the member's address in the namespace. The test must be able to reach it.
 	Addr string
-	// Do calls a function in the namespace, like lab.NS.
+	// Do calls a function in the namespace, like lab.NS.Do.
 	Do func(func() error) error
 }
 
@@ -155,7 +155,7 @@ func (c *Cluster) Endpoints() []string {
 	return urls
 }
 
-// URL returns the URL of addr, a relay's address.
+// URL returns the URL for clients of the member or relay with the address addr.
 func (c *Cluster) URL(addr string) string { return c.scheme() + addr }
 
 // serves reports whether the member answers and knows a leader.
@@ -185,7 +185,7 @@ func (c *Cluster) root() *clientv3.Client {
 	return c.client("", "root", c.password)
 }
 
-// client returns a client of an endpoint. With authentication it waits until the cluster has a
+// client returns a client for an endpoint. With authentication it waits until the cluster has a
 // leader.
 func (c *Cluster) client(endpoint, user, password string) (client *clientv3.Client) {
 	c.t.Helper()
@@ -286,7 +286,7 @@ func grant(ctx context.Context, client *clientv3.Client, role, key string, kind 
 	})
 }
 
-// end returns the end of a folder's range, or "" for a key.
+// end returns the end of the key range of a folder, or "" for a single key.
 func end(key string) string {
 	if strings.HasSuffix(key, "/") {
 		return clientv3.GetPrefixRangeEnd(key)
@@ -366,7 +366,8 @@ func (c *Cluster) MoveLeader() {
 	})
 }
 
-// moveFrom transfers the leadership to another member if the member at endpoint is the leader.
+// moveFrom transfers the leadership to another member if the member at endpoint is the leader. It
+// reports whether it did.
 func moveFrom(ctx context.Context, client *clientv3.Client, endpoint string) bool {
 	status, err := client.Status(ctx, endpoint)
 	if err != nil || status.Leader != status.Header.MemberId {

@@ -6,5 +6,5 @@
 //	c.Members[0].Kill()
 //
 // Everything ends with the test. On a machine without etcd, the test is skipped with that reason. A
-// Relay between a client and a member is a network that a test can cut.
+// Relay between a client and a member simulates a network that a test can cut.
 package etcdkit

@@ -7,8 +7,8 @@ import (
 )
 
 // Hosts creates a network namespace for each of n members, and connects them and the host by a
-// switch. The lab may connect others to the switch. Member i has the address 10.6.0.(1+i), and the
-// host has 10.6.0.254.
+// switch. The caller may connect other namespaces to the switch. Member i has the address
+// 10.6.0.(1+i), and the host has 10.6.0.254.
 func Hosts(l *lab.Lab, n int) (hosts []Host, network *lab.Bridge) {
 	network = l.Bridge("etcd")
 	network.Join(l.Host(), "10.6.0.254/24")

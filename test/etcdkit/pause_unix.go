@@ -4,7 +4,7 @@ package etcdkit
 
 import "syscall"
 
-// pause and resume stop and continue a process.
+// pause and resume are the signals that stop and continue a process.
 const (
 	pause  = syscall.SIGSTOP
 	resume = syscall.SIGCONT

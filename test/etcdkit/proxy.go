@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// StartProxy starts etcd's gRPC proxy for the members at urls, by default for all, and waits until
-// it serves. The returned Member has no data.
+// StartProxy starts etcd's gRPC proxy for the members at urls, or for all members if urls is empty.
+// It waits until the proxy serves. The returned Member has no data.
 func (c *Cluster) StartProxy(urls ...string) *Member {
 	c.t.Helper()
 	if len(urls) == 0 {

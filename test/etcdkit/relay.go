@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Relay is the network between clients and one member.
+// Relay simulates the network between clients and one member.
 type Relay struct {
 	listener net.Listener
 	target   string
@@ -22,7 +22,8 @@ type Relay struct {
 	wg     sync.WaitGroup
 }
 
-// NewRelay returns a relay to the member at target, HOST:PORT, until the end of the test.
+// NewRelay starts a relay to the member at target, which is HOST:PORT. The relay ends with the
+// test.
 func NewRelay(t testing.TB, target string) *Relay {
 	t.Helper()
 	host, _, err := net.SplitHostPort(target)
@@ -47,7 +48,7 @@ func NewRelayOn(t testing.TB, listener net.Listener, target string) *Relay {
 	return r
 }
 
-// Addr returns HOST:PORT of its listener.
+// Addr returns HOST:PORT of the relay's listener.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // Cut ends all connections and refuses new connections.
@@ -163,7 +164,7 @@ func (r *Relay) pipe(to, from net.Conn, fromServer bool) {
 	_ = from.Close()
 }
 
-// pass waits while the relay is frozen.
+// pass waits while the relay is frozen, and then counts the bytes from the member.
 func (r *Relay) pass(n int, fromServer bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestTour runs the tour of make demo. The tour must find its own statements confirmed.
+// TestTour runs the tour of make demo. The tour must report that all its claims held.
 func TestTour(t *testing.T) {
 	tree := program.New(t)
 	out, err := tree.Shell(t, "bin/demo tour", wait.Bound(10*time.Minute))
@@ -40,7 +40,7 @@ func TestRunTwice(t *testing.T) {
 	}
 }
 
-// end sends the signal of Ctrl-C.
+// end sends the signal of Ctrl-C, and waits until the program ends.
 func end(t *testing.T, p *process.Process) {
 	t.Helper()
 	if err := p.Stop(wait.Patience); err != nil {

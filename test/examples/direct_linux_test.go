@@ -46,7 +46,7 @@ func TestIPVSDirect(t *testing.T) {
 	far.Default("172.16.0.1", "fd00:2::1")
 	l.Host().Route("172.16.0.0/24", "192.168.1.2")
 	l.Host().Route("fd00:2::/64", "fd00:1::2")
-	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems have it; the commands must cope
+	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems set it, and the commands must work with it
 	runAll(far, e.Top, onFar)
 	far.Echo("tcp", "far", netip.MustParseAddrPort("10.96.0.11:80"))
 	far.Echo("tcp", "far", netip.MustParseAddrPort("[fd00:96::11]:80"))
@@ -132,7 +132,7 @@ func runAll(on *lab.NS, dir string, commands []string) {
 	}
 }
 
-// find returns the command that starts with a text, without sudo.
+// find returns the words of the command that begins with start, without sudo.
 func find(t *testing.T, commands []string, start string) []string {
 	t.Helper()
 	for _, command := range commands {
@@ -157,7 +157,7 @@ func (e example) do(t *testing.T, commands []string, start string) string {
 	return string(out)
 }
 
-// daemon starts vipd by the file's command, and waits until it is ready.
+// daemon starts vipd with the file's command, and waits until it is ready.
 func (e example) daemon(t *testing.T, commands []string) *process.Process {
 	t.Helper()
 	words := find(t, commands, "sudo bin/vipd")

@@ -20,8 +20,9 @@ import (
 	"vipd/test/wait"
 )
 
-// etcdExample is a cluster of examples/etcd, which its own scripts run as in docs/fleet.md. It has
-// three members on loopback addresses. Their settings are those of their hosts, except directories.
+// etcdExample is a cluster that the scripts of examples/etcd set up as in docs/fleet.md. It has
+// three members on loopback addresses. Each member has the settings that it would have on its own
+// host, except the directories.
 type etcdExample struct {
 	// t is the current part of the test, and whole is the entire test.
 	t, whole testing.TB
@@ -32,7 +33,7 @@ type etcdExample struct {
 	network string
 	guide   *guide
 	members []*etcdMember
-	// bin has vipctl.
+	// bin is the directory of vipctl.
 	bin string
 }
 
@@ -231,7 +232,7 @@ func (e *etcdExample) as(user string) []string {
 	}
 }
 
-// only returns etcdctl's option for a single member.
+// only returns the option that makes etcdctl use a single member.
 func (e *etcdExample) only(member int) string {
 	return "ETCDCTL_ENDPOINTS=https://" + e.members[member].address + ":2379"
 }

@@ -30,7 +30,8 @@ type example struct {
 	name string
 }
 
-// TestExamples runs each example with servers as its endpoints.
+// TestExamples runs each example with servers as its endpoints. The commands in its comments must
+// work.
 func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
 		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names, "redis": redis,
@@ -101,7 +102,7 @@ func (e example) say(t *testing.T, start string) string {
 		command = strings.Replace(command, "curl ", "curl -sS -m 60 ", 1)
 	case "nc":
 		limit = 2 * time.Second // nc runs until it is ended
-	case "psql": // the servers here are not databases, but a connection is a connection
+	case "psql": // the servers here are not databases, so psql only connects
 		command = strings.NewReplacer("psql -h ", "nc -N -w 60 ", " -p ", " ").Replace(command) + " </dev/null"
 	}
 	words := strings.Fields(command)

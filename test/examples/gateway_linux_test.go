@@ -107,7 +107,7 @@ func serveWeb(t *testing.T, on *lab.NS, name string) {
 		t.Fatal(err)
 	}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		from, _, _ := net.SplitHostPort(r.RemoteAddr) // the address of a TCP connection can be split
+		from, _, _ := net.SplitHostPort(r.RemoteAddr) // the address of a TCP connection always has a port
 		fmt.Fprintln(w, name, from)
 	})}
 	ended := make(chan error, 1)

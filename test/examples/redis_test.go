@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// serveRedis answers the commands of the example's check at an address. The role depends on whether
-// primary is the address. ECHO returns the address.
+// serveRedis answers the commands of the example's check at an address. The server is the primary
+// if primary contains its address. ECHO returns the address.
 func serveRedis(t *testing.T, address string, primary *atomic.Value) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)

@@ -30,7 +30,7 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 	}
 }
 
-// Digest covers every field.
+// Digest returns a digest of all fields.
 func (d *Dataplane) Digest(f *balancer.Frontend) dataplane.Digest { return dataplane.DigestOf(f) }
 
 // Traits returns the zero value, because the fake needs nothing from the host.

@@ -7,8 +7,8 @@ import (
 	"vipd/balancer"
 )
 
-// Frontend returns a frontend with a key such as 10.96.0.10:80/tcp and one backend, after it
-// applies the edits.
+// Frontend returns a frontend with a key such as 10.96.0.10:80/tcp and one backend, changed by the
+// edits.
 func Frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -24,7 +24,7 @@ func Frontend(key string, edits ...func(*balancer.Frontend)) *balancer.Frontend 
 	return f
 }
 
-// Forward returns an edit that sets how packets reach backends.
+// Forward returns an edit that sets how packets are forwarded to backends.
 func Forward(how balancer.Forward) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.Forward = how }
 }

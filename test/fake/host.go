@@ -58,7 +58,7 @@ func (h *Host) Finish(_ context.Context, applied snap.Map[balancer.Key, *balance
 	return nil
 }
 
-// Intact compares the number of addresses.
+// Intact returns a reason if a wanted address is missing.
 func (h *Host) Intact(context.Context) (string, error) {
 	h.kernel.mu.Lock()
 	defer h.kernel.mu.Unlock()

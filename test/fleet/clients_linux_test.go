@@ -12,7 +12,7 @@ import (
 	"vipd/test/wait"
 )
 
-// connectOnce opens one connection from a client to a VIP, and returns the name of the server.
+// connectOnce opens one connection from a namespace to a VIP, and returns the name of the server.
 func connectOnce(from *lab.NS, vip string) (string, error) {
 	return onceWithin(from, vip+":80", wait.Scaled(10*time.Second))
 }

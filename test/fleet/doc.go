@@ -6,10 +6,10 @@
 //	   |  |  |      a relay for each member and node: the network that a test can cut
 //	   n1 n2 n3     vipd, with local clients; behind each one a client's namespace c1 c2 c3
 //	    \ | /
-//	    bridge      servers e1 to e4, in a namespace of theirs
+//	    bridge      servers e1 to e4, in their own namespace
 //
-// A relay listens in the node's namespace, on the address and port of the member in its own
-// namespace, so all nodes use the same URLs and certificates of etcd.
+// A relay listens in the node's namespace, on the address and port that the member has in the
+// test's namespace. So all nodes use the same URLs and certificates of etcd.
 //
 // The tests run briefly, with five times the target limits; the benchmarks print the figures, and
 // use longer faults:

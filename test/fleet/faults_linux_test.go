@@ -48,7 +48,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // as when a virtual machine is migrated, the clock of leases and streams jumps
+	return append(faults, fault{ // as after the migration of a virtual machine, time jumps for leases and streams
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})
@@ -79,9 +79,9 @@ func (w *world) leader() (leader int) {
 	return leader
 }
 
-// survives causes a fault twice. During the first, nothing changes, and no vipd may write to the
-// kernel. During the second, services change and the changes are compacted; afterwards all nodes
-// must have the same state.
+// survives causes a fault up to twice. During the first fault, nothing changes, and no vipd may
+// write to the kernel. During the second fault, services change and the changes are compacted.
+// Afterwards all nodes must have the same state.
 func (w *world) survives(f fault, l *loop) {
 	w.t.Helper()
 	began, connections := time.Now(), l.total()
@@ -140,7 +140,8 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during causes a fault, and runs do until it ends. Traffic must continue during the fault.
+// during causes a fault, calls do, and ends the fault when its minimum duration is over. Traffic
+// must continue during the fault and after it.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -181,8 +182,8 @@ func (w *world) waitForRevision(revision int64) {
 	w.each(func(n *node) { n.applies(revision) })
 }
 
-// equal waits until every node reports the same services, endpoints and frontends. Drains of
-// different length must end first.
+// equal waits until every node reports the same services, endpoints and frontends. Nodes may differ
+// until all their drains have ended.
 func (w *world) equal(after string) {
 	w.t.Helper()
 	for _, what := range []string{"services", "endpoints", "frontends"} {
@@ -271,7 +272,7 @@ func (w *world) restartAll(mode string, l *loop) {
 		n.drained()
 		rules[n] = n.kernel()
 	})
-	if mode == "userspace" { // its redirects end with it
+	if mode == "userspace" { // userspace mode does not serve while vipd is stopped
 		l.stop()
 	}
 	w.each((*node).stop)

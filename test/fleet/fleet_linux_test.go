@@ -30,7 +30,7 @@ func TestFleet(t *testing.T) {
 			t.Logf("time from a put to its effect at every node = %s", last)
 			wantWithin(t, "95 of 100 changes are in effect", kernelWithin, last.at(0.95))
 			l := w.clients()
-			if mode == "iptables" { // the way to the mode is the same
+			if mode == "iptables" { // the path from etcd to the dataplane is the same in each mode
 				w.changeFast(l)
 				for _, f := range w.faults(3*time.Second, false) {
 					w.survives(f, l)
@@ -142,7 +142,7 @@ func BenchmarkFleet(b *testing.B) {
 				if got := last.at(0.99); got > kernelWithin {
 					b.Errorf("time for 99 of 100 changes = %s, want %s", got, kernelWithin)
 				}
-				if mode == "userspace" { // the source is the same
+				if mode == "userspace" { // the source of the services is the same in each mode
 					continue
 				}
 				l := w.clients()

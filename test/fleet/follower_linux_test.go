@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // prefix is the prefix of all keys.
 const prefix = "/vipd"
 
-// buildFollower builds the program that follows with many sources.
+// buildFollower builds the program test/fleet/follower.
 func buildFollower(t testing.TB) string {
 	t.Helper()
 	return filepath.Join(program.Build(t, "./test/fleet/follower"), "follower")
@@ -75,7 +75,7 @@ func follow(t testing.TB, binary string, endpoints []string, args ...string) *fo
 	return f
 }
 
-// line reads an answer.
+// line reads an answer in the given format.
 func (f *follower) line(format string, into ...any) {
 	f.t.Helper()
 	if !f.out.Scan() {
@@ -150,8 +150,8 @@ type puts struct {
 	took  spread
 }
 
-// change makes n changes at a fixed pace, even if earlier changes are not complete. keyValue
-// returns the key and value of the i-th change.
+// change makes n changes at a fixed pace, without waiting for earlier changes. keyValue returns the
+// key and value of the i-th change.
 func change(t testing.TB, client *clientv3.Client, n int, pace time.Duration, keyValue func(i int) (key, value string)) *puts {
 	t.Helper()
 	p := &puts{began: map[int64]time.Time{}}

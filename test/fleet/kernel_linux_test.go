@@ -14,9 +14,9 @@ import (
 // kernelWithin is the target for the time until every node has applied a changed endpoint.
 const kernelWithin = 250 * time.Millisecond
 
-// moves changes the endpoint of move n times, after random pauses of up to most. It measures the
-// time from the start of each put until a connection at a node reaches the new server. all has the
-// times of all nodes, and last has the longest time of each change.
+// moves changes the endpoint of move n times, after random pauses of at most the duration most. It
+// measures the time from the start of each put until a connection at a node reaches the new server.
+// all has the times of all nodes, and last has the longest time of each change.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
@@ -49,8 +49,8 @@ func (w *world) next() int {
 	return 3 + w.moved%2
 }
 
-// stream changes endpoints of other services at a rate while do runs. end is the time from the last
-// change until every node has applied it.
+// stream changes endpoints of other services while do runs, rate times per second. end is the time
+// from the last change until every node has applied it.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})

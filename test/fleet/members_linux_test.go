@@ -144,8 +144,8 @@ func (f *cutFleet) vipctl(stdin string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// cut cuts one member off. Meanwhile commands must succeed, and sources must receive each change. A
-// command is repeated if it fails while the other members have no leader.
+// cut cuts one member off from the others. During the cut, commands must succeed, and sources must
+// receive each change. A command is repeated if it fails while the other members have no leader.
 func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	f.follow(t)
 	wait.For(t, wait.Patience, "apply before the cut", func() bool { _, err := f.vipctl(service(80), "apply", "-f", "-"); return err == nil })
@@ -182,13 +182,13 @@ func (f *cutFleet) cut(t *testing.T, m *etcdkit.Member, loss etcdkit.Loss) {
 	}
 }
 
-// service writes a file with a service on a port, and returns its path.
+// service returns a configuration that has a service on a port.
 func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
-// leaderless is the time without an answer of the other members after which failures are their
-// fault.
+// leaderless is the time without an answer from the other members after which they are assumed to
+// have no leader. Failures are then permitted.
 const leaderless = 2 * time.Second
 
 // witness sends requests to the members that are not cut off, each through its own client.
@@ -232,7 +232,7 @@ func (w *witness) ask(ctx context.Context, client *clientv3.Client) {
 	time.Sleep(50 * time.Millisecond) // interval of writes
 }
 
-// gap returns the longest time without an answer since a time.
+// gap returns the longest time without an answer since the given time.
 func (w *witness) gap(since time.Time) (longest time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -76,7 +76,7 @@ http = "127.0.0.1:9890"
 backend = "nft"
 `
 
-// connect creates the clients of the daemon.
+// connect creates the HTTP clients for the daemon's socket and its web address.
 func (n *node) connect() {
 	over := func(dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 		return &http.Client{Timeout: wait.Bound(0), Transport: &http.Transport{DialContext: dial}}

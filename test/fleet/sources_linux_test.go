@@ -180,7 +180,7 @@ func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	r.first, r.firstBytes = f.first, relay.Bytes()
 	_, r.memory = memory(t, f.pid)
 	r.heap = f.heap()
-	_ = f.delays(&puts{}) // the first
+	_ = f.delays(&puts{}) // discards the samples of the first state
 	before, _ := memory(t, f.pid)
 	used, bytes := cpu(t, f.pid), relay.Bytes()
 	puts := change(t, client, l.rate*int(l.stream/time.Second), time.Second/time.Duration(l.rate), func(i int) (string, string) {

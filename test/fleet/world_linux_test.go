@@ -37,7 +37,8 @@ type world struct {
 	servers *lab.NS
 	nodes   []*node
 	secret  string // the password of vipd
-	// moved counts the changes of services. streamed counts the changes of endpoints by stream.
+	// moved counts the changes to services. streamed counts the changes to endpoints that stream
+	// makes.
 	moved, streamed int
 }
 

@@ -1,3 +1,3 @@
-// Package ipvs reports to tests and their runners whether this kernel has IPVS. It does not use
-// IPVS.
+// Package ipvs loads IPVS for tests and their runners, and reports whether this kernel has it. It
+// does not use IPVS otherwise.
 package ipvs

@@ -21,11 +21,11 @@ func (n *NS) Command(ctx context.Context, name string, args ...string) *Cmd {
 	return &Cmd{exec.CommandContext(ctx, name, args...), n}
 }
 
-// Start is like exec.Cmd's, but in the namespace: a process starts in the namespace of the forking
-// thread.
+// Start starts the command in the namespace, which a process inherits from the thread that forks
+// it.
 func (c *Cmd) Start() error { return c.ns.Do(c.Cmd.Start) }
 
-// Run is exec.Cmd's, in the namespace.
+// Run is like exec.Cmd.Run, but runs the command in the namespace.
 func (c *Cmd) Run() error {
 	if err := c.Start(); err != nil {
 		return err
@@ -33,7 +33,8 @@ func (c *Cmd) Run() error {
 	return c.Wait()
 }
 
-// Output is exec.Cmd's, in the namespace, with standard error left as it is.
+// Output is like exec.Cmd.Output, but runs the command in the namespace, and does not change
+// Stderr.
 func (c *Cmd) Output() ([]byte, error) {
 	var b bytes.Buffer
 	c.Stdout = &b
@@ -41,7 +42,7 @@ func (c *Cmd) Output() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// CombinedOutput is exec.Cmd's, in the namespace.
+// CombinedOutput is like exec.Cmd.CombinedOutput, but runs the command in the namespace.
 func (c *Cmd) CombinedOutput() ([]byte, error) {
 	var b bytes.Buffer
 	c.Stdout, c.Stderr = &b, &b

@@ -91,7 +91,7 @@ func (s *Server) Close() {
 	s.running.Wait()
 }
 
-// Accepted returns the number of accepted TCP connections or, over UDP, of datagrams with Hello.
+// Accepted returns the number of accepted connections or, over UDP, of datagrams with Hello.
 func (s *Server) Accepted() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,8 +128,8 @@ func (s *Server) connLocked(client netip.AddrPort) (net.Conn, error) {
 	return nil, fmt.Errorf("%s has no connection of %s", s.Name, client)
 }
 
-// HangUp ends the TCP connection of a client. The server has it in TIME_WAIT once the client has
-// also ended it.
+// HangUp closes the server's end of a client's TCP connection. If the client closes its end after
+// that, the connection is in TIME_WAIT at the server.
 func (s *Server) HangUp(client netip.AddrPort) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -210,8 +210,8 @@ func (s *Server) answer(client, local netip.AddrPort) string {
 	return fmt.Sprintf("%s %s %s\n", s.Name, client, local)
 }
 
-// Ask sends Hello to an echo server, TCP or UDP, and returns its answer. It waits for ten seconds,
-// or thirty if nothing can be lost, scaled by wait.Scaled.
+// Ask sends Hello to an echo server, TCP or UDP, and returns its answer. It waits for ten seconds
+// or, over TCP, thirty seconds, scaled by wait.Scaled.
 func Ask(c net.Conn) (Answer, error) {
 	within := 10 * time.Second
 	if _, ok := c.(*net.TCPConn); ok {
@@ -220,8 +220,8 @@ func Ask(c net.Conn) (Answer, error) {
 	return AskWithin(c, wait.Scaled(within))
 }
 
-// AskWithin is Ask with another limit, which is not scaled, because it often proves that there is
-// no answer.
+// AskWithin is like Ask, but with a limit that is not scaled. Callers often use it to prove that no
+// answer arrives.
 func AskWithin(c net.Conn, within time.Duration) (Answer, error) {
 	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return Answer{}, err

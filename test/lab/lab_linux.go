@@ -37,7 +37,7 @@ func New(t testing.TB) *Lab {
 	return l
 }
 
-// Host is the namespace of the test process itself.
+// Host returns the namespace of the test process itself.
 func (l *Lab) Host() *NS { return l.host }
 
 // Add creates a namespace with lo up. The name, of 1 to 15 characters, appears in messages and in
@@ -81,7 +81,7 @@ func configureNamespace() error {
 		"net.ipv6.conf.all.disable_ipv6": "0", "net.ipv6.conf.default.disable_ipv6": "0",
 		"net.ipv6.conf.default.accept_dad": "0", "net.ipv6.conf.default.accept_ra": "0",
 		"net.ipv6.conf.all.forwarding": "0",
-		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0", // for each destination; the masks exempt refusals from the global limit
+		"net.ipv4.icmp_ratelimit":      "0", "net.ipv6.icmp.ratelimit": "0", // no limit per destination; the masks exempt refusals from the global limit
 		"net.ipv4.icmp_ratemask": "0", "net.ipv6.icmp.ratemask": "128-255",
 	}
 	for name, value := range settings {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// routed returns client - host - server with both families.
+// routed builds the network client - host - server with IPv4 and IPv6.
 func routed(t *testing.T) (l *Lab, client, server *NS) {
 	l = New(t)
 	client, server = l.Add("client"), l.Add("server")

@@ -40,8 +40,8 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	if err := l.host.netlink.LinkAdd(veth); err != nil {
 		l.t.Fatalf("linking %s and %s: %v", a.Name, b.Name, err)
 	}
-	// A namespace disappears some time after its last user; the host's end must be gone before the
-	// next test.
+	// A namespace disappears some time after its last user, but the host's end of the link must be
+	// removed before the next test.
 	l.t.Cleanup(func() {
 		for _, end := range []struct {
 			ns   *NS
@@ -58,9 +58,9 @@ func (l *Lab) cable(a *NS, nameA string, b *NS, nameB string) {
 	b.awaitReady(nameB)
 }
 
-// awaitReady waits until the kernel uses a link, some time after it is plugged in. Until then it
-// drops neighbor discovery, and the first connection would be delayed by a second. The link-local
-// address shows it.
+// awaitReady waits until a new link has a usable link-local address, which shows that the kernel
+// uses the link. Before that, the kernel drops neighbor discovery, which would delay the first
+// connection by a second.
 func (n *NS) awaitReady(name string) {
 	n.lab.t.Helper()
 	Eventually(n.lab.t, 5*time.Second, "bringing up link "+name+" in "+n.Name, func() error {
@@ -82,7 +82,7 @@ type Bridge struct {
 	ns *NS
 }
 
-// Bridge makes a switch of that name.
+// Bridge creates a switch with the given name.
 func (l *Lab) Bridge(name string) *Bridge {
 	l.t.Helper()
 	n := l.Add(name)
@@ -94,8 +94,8 @@ func (l *Lab) Bridge(name string) *Bridge {
 	return &Bridge{n}
 }
 
-// Join connects a namespace to the switch. Its end is named after the switch, and gets the
-// addresses.
+// Join connects a namespace to the switch. The namespace's end of the link is named after the
+// switch, and gets the addresses.
 func (b *Bridge) Join(n *NS, addrs ...string) {
 	l := b.ns.lab
 	l.t.Helper()
@@ -109,7 +109,7 @@ func (b *Bridge) Join(n *NS, addrs ...string) {
 	}
 }
 
-// Plug connects the port of a namespace that has joined, or disconnects it. The namespace's link
+// Plug connects or disconnects the switch port of a namespace that has joined. The namespace's link
 // keeps its carrier.
 func (b *Bridge) Plug(n *NS, in bool) {
 	b.ns.lab.t.Helper()
@@ -120,7 +120,7 @@ func (b *Bridge) Plug(n *NS, in bool) {
 	b.ns.Exec("ip", args...)
 }
 
-// Carrier gives the link of a namespace that has joined its carrier, or removes it.
+// Carrier turns the carrier on or off for the link of a namespace that has joined.
 func (b *Bridge) Carrier(n *NS, on bool) {
 	b.ns.lab.t.Helper()
 	state := "down"
@@ -130,8 +130,8 @@ func (b *Bridge) Carrier(n *NS, on bool) {
 	b.ns.Exec("ip", "link", "set", n.Name, state)
 }
 
-// Tap adds a tap device to the switch, for a guest (vm.Options.Tap). within calls a function in its
-// namespace, which opens the device.
+// Tap adds a tap device to the switch, for a guest (vm.Options.Tap). within calls a function in the
+// switch's namespace, where the function can open the device.
 func (b *Bridge) Tap(name string) (within func(func() error) error) {
 	b.ns.lab.t.Helper()
 	b.ns.Exec("ip", "tuntap", "add", "dev", name, "mode", "tap")
@@ -155,7 +155,8 @@ func (n *NS) linkUp(name string) {
 	}
 }
 
-// AddAddr gives the device an address such as 10.1.0.1/24 or fd01::1/64, usable at once.
+// AddAddr adds an address such as 10.1.0.1/24 or fd01::1/64 to the device, and waits until it is
+// usable.
 func (n *NS) AddAddr(dev, cidr string) {
 	n.lab.t.Helper()
 	link := n.link(dev)
@@ -182,8 +183,8 @@ func (n *NS) AddAddr(dev, cidr string) {
 	})
 }
 
-// awaitLocal waits until the kernel accepts packets for an IPv6 address, whose route it adds some
-// time later.
+// awaitLocal waits until the kernel accepts packets for an IPv6 address. It adds the local route
+// some time after the address.
 func (n *NS) awaitLocal(ip net.IP) {
 	n.lab.t.Helper()
 	Eventually(n.lab.t, 5*time.Second, "taking packets for "+ip.String()+" in "+n.Name, func() error {
@@ -195,8 +196,8 @@ func (n *NS) awaitLocal(ip net.IP) {
 	})
 }
 
-// awaitJoined waits until the device listens for neighbour solicitations for an IPv6 address, some
-// time after it was added. A neighbour without an answer retries only after a second.
+// awaitJoined waits until the device listens for neighbour solicitations for a new IPv6 address,
+// which takes some time. A neighbour that gets no answer retries only after a second.
 func (n *NS) awaitJoined(dev string, ip net.IP) {
 	n.lab.t.Helper()
 	group := fmt.Sprintf("ff0200000000000000000001ff%x", []byte(ip[13:]))

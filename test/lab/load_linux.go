@@ -23,8 +23,8 @@ type Load struct {
 	stop   func()
 }
 
-// dialers is the number of threads that connect new clients, so that a slow handshake delays no
-// other.
+// dialers is the number of threads that connect new clients, so that a slow handshake does not
+// delay others.
 const dialers = 8
 
 // maxStall is the maximum length of a stall for which the load compensates.

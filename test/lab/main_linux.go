@@ -22,7 +22,7 @@ const insideVar = "VIPD_LAB"
 
 const inside = "yes"
 
-// Main runs the tests of a package inside the host namespace, see the package's documentation, and
+// Main runs the tests of a package inside the host namespace (see the package's documentation), and
 // ends the process with their exit code. TestMain calls it last, because everything before it runs
 // twice.
 func Main(m Tests) {
@@ -37,7 +37,7 @@ func Main(m Tests) {
 func run(m Tests) (int, error) {
 	state := os.Getenv(insideVar)
 	// A fuzz worker talks to its coordinator through inherited descriptors, and has also inherited
-	// its namespaces.
+	// the coordinator's namespaces.
 	if state != "" || slices.ContainsFunc(os.Args[1:], isWorkerFlag) {
 		return runHere(m, state)
 	}
@@ -58,8 +58,7 @@ func isWorkerFlag(arg string) bool {
 	return strings.HasPrefix(strings.TrimPrefix(arg, "-"), "-test.fuzzworker")
 }
 
-// runHere runs the tests in this process. state reports whether an outer run has moved it into new
-// namespaces.
+// runHere runs the tests in this process. state is the value of insideVar.
 func runHere(m Tests, state string) (int, error) {
 	if state == inside && os.Getpid() == 1 {
 		if err := furnish(); err != nil {
@@ -71,8 +70,8 @@ func runHere(m Tests, state string) (int, error) {
 	return m.Run(), nil
 }
 
-// furnish makes the fresh namespaces usable. lo comes first, because tests that skip after a
-// failure need it.
+// furnish makes the fresh namespaces usable. lo is set up first, because tests need it even if a
+// later step fails.
 func furnish() error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {

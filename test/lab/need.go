@@ -9,9 +9,10 @@ import (
 	"vipd/test/wait"
 )
 
-// Tests are the tests of a package: a *testing.M, or a wrapper with further checks after the tests.
+// Tests represents the tests of a package. It is a *testing.M, or a wrapper that makes further
+// checks after the tests.
 type Tests interface {
-	// Run runs them, and returns the exit code.
+	// Run runs the tests, and returns the exit code.
 	Run() int
 }
 

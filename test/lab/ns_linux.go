@@ -33,7 +33,7 @@ func openNS() (netns.NsHandle, error) {
 	return netns.NsHandle(fd), nil
 }
 
-// newNS creates a network namespace that exists while fd is open, or anything is in it.
+// newNS creates a network namespace, which exists while fd is open or a process uses it.
 func newNS() (fd netns.NsHandle, err error) {
 	err = onOtherThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
 		fd, err = openNS()
@@ -42,8 +42,8 @@ func newNS() (fd netns.NsHandle, err error) {
 	return fd, err
 }
 
-// onOtherThread calls enter and then f on a separate thread, and returns the thread to its
-// namespace.
+// onOtherThread calls enter and then f on a thread that no other goroutine uses. Then it returns
+// the thread to its namespace.
 func onOtherThread(enter, f func() error) (err error) {
 	runtime.LockOSThread()
 	home, err := openNS()
@@ -65,8 +65,8 @@ func onOtherThread(enter, f func() error) (err error) {
 	return f()
 }
 
-// For returns the namespace for a subtest: objects added through it fail that test, and are removed
-// when it ends.
+// For returns the namespace for a subtest. Errors of its methods fail the subtest, and objects that
+// they add are removed when the subtest ends.
 func (n *NS) For(t testing.TB) *NS {
 	ctx, cancel := context.WithCancel(n.lab.ctx)
 	t.Cleanup(cancel)

@@ -21,7 +21,8 @@ func HasSCTP() bool {
 	return true
 }
 
-// ListenSCTP is Listen for associations, each a stream of its own. They can't be half-closed.
+// ListenSCTP is like Listen, but accepts SCTP associations. Each is used like a TCP connection, but
+// can't be half-closed.
 func (n *NS) ListenSCTP(at netip.AddrPort) (ln net.Listener, err error) {
 	err = n.Do(func() error {
 		file, err := sctpSocket(at)

@@ -11,13 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// beyond is the distance outside of the window at which SendStray sends, more than any window.
+// beyond is the distance from the next sequence number to the number that SendStray uses. It is
+// larger than any window.
 const beyond = 1 << 30
 
-// SendStray sends a segment instead of the namespace's end of a TCP connection, with a sequence
-// number outside of the window and a correct acknowledgment, as after reordering or a late
-// retransmission. The other end answers with an ACK. A host without the connection answers with a
-// reset, which ends it.
+// SendStray sends a segment as if it came from the namespace's end c of a TCP connection. Its
+// sequence number is outside the window and its acknowledgment is correct, as after reordering or a
+// late retransmission. The other end answers with an ACK. A host that does not know the connection
+// answers with a reset, which ends the connection.
 func (n *NS) SendStray(c net.Conn) error {
 	sends, expects, err := sequence(c)
 	if err != nil {
@@ -101,8 +102,8 @@ func checksum(from, to netip.Addr, segment []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// SendSYN sends a TCP SYN to an address, as if the namespace's end of a connection opened a new
-// connection.
+// SendSYN sends a TCP SYN with the addresses of an existing connection, as if the client opened a
+// new connection from the same port.
 func (n *NS) SendSYN(from, to netip.AddrPort) error {
 	s := make([]byte, 20)
 	binary.BigEndian.PutUint16(s[0:], from.Port())

@@ -33,7 +33,8 @@ func (n *NS) Dial(ctx context.Context, network, address string) (net.Conn, error
 	return n.DialFrom(ctx, network, netip.AddrPort{}, address)
 }
 
-// DialFrom is Dial from a given address and port; the kernel chooses zero values.
+// DialFrom is like Dial, but from a given address and port. The kernel chooses a zero address or
+// port itself.
 func (n *NS) DialFrom(ctx context.Context, network string, from netip.AddrPort, address string) (conn net.Conn, err error) {
 	d := net.Dialer{KeepAlive: -1}
 	switch {

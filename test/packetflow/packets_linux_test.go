@@ -33,7 +33,7 @@ type mode struct {
 	name string
 	host host.Options
 	open func(t *testing.T) dataplane.Dataplane
-	// plan returns vipctl plan's output for frontends. If nil, it has no rules of iptables.
+	// plan returns vipctl plan's output for frontends. If nil, the mode has no iptables rules.
 	plan func(frontends []*balancer.Frontend) string
 	// drops reports whether the node's own policy is to drop.
 	drops bool
@@ -260,10 +260,11 @@ var atOnce = wait.Bound(0)
 
 const (
 	silence = 250 * time.Millisecond // the wait of a client that must get no answer
-	// enough connections reach a server with a quarter of them, except once in 10^12 times.
+	// enough is a number of connections that reach each server with a share of a quarter, except
+	// once in 10^12 runs.
 	enough = 100
-	// fair is the number of connections that show different shares. By chance they are deviations
-	// standard deviations off once in 10^9 times.
+	// fair is the number of connections with which shares are compared. By chance, a share is off
+	// by more than deviations standard deviations once in 10^9 runs.
 	fair, deviations = 100, 6
 )
 
@@ -293,8 +294,9 @@ func (w *world) check(r row, network string) string {
 	return w.checkServed(r, network)
 }
 
-// remembered reports an entry of conntrack for a local connection that a service refused. The next
-// connection from its port would also be refused, whatever the service is by then.
+// remembered describes a conntrack entry for a local connection that a service refused, or returns
+// "". With such an entry, the next connection from the same port would also be refused, even if a
+// service then serves it.
 func (w *world) remembered(r row, network string) string {
 	to, err := r.destination()
 	if _, literal := netip.ParseAddrPort(r.to); err != nil || literal == nil || r.client != "local" || network != "tcp" {
@@ -302,7 +304,7 @@ func (w *world) remembered(r row, network string) string {
 	}
 	out, err := exec.Command("conntrack", "-L", "-p", network, "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port())).Output()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "[UNREPLIED] src="+to.Addr().String()+" ") { // translated to nowhere
+		if strings.Contains(line, "[UNREPLIED] src="+to.Addr().String()+" ") { // not translated to an endpoint
 			return "it is refused, and remembered: " + line
 		}
 	}
@@ -407,7 +409,7 @@ func (w *world) ask(r row, network string, within time.Duration) (lab.Answer, er
 	}
 	defer func() { _ = c.Close() }()
 	a, err := lab.AskWithin(c, within)
-	if network == "udp" && errors.Is(err, unix.EPERM) { // a program gets this error from a filter of its own host; what follows?
+	if network == "udp" && errors.Is(err, unix.EPERM) { // the first error is from a filter on the client's host; read the result that follows
 		_, err = c.Read(make([]byte, 1))
 	}
 	return a, err

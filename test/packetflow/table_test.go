@@ -197,7 +197,8 @@ func (r row) destination() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(r.to)
 }
 
-// TestTables reads the tables. They must contain the cases for which they exist.
+// TestTables reads the tables. They must contain every place, every verdict and every kind of
+// destination.
 func TestTables(t *testing.T) {
 	clients, tos, verdicts := map[string]bool{}, map[string]bool{}, map[verdict]bool{}
 	rows := 0

@@ -19,7 +19,8 @@ import (
 
 // Tree is a copy of the files that users touch, with the programs in bin, as after make build.
 type Tree struct {
-	// Top is its directory. Everybody may read it, and nobody owns it: see the package's comment.
+	// Top is the tree's directory. Every user may read it, and the user nobody owns it (see the
+	// package's comment).
 	Top string
 }
 
@@ -155,7 +156,7 @@ func (tree *Tree) copyExamples(t *testing.T) {
 	}
 }
 
-// command returns a program of the tree, to run in its top directory without privilege.
+// command prepares a program of the tree, which runs in the top directory without privilege.
 func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(tree.Top, "bin", name), args...)
 	cmd.Dir = tree.Top
@@ -163,7 +164,8 @@ func (tree *Tree) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Start starts a program of the tree. It must end gracefully with the test.
+// Start starts a program of the tree. It is stopped at the end of the test, and must end
+// gracefully.
 func (tree *Tree) Start(t *testing.T, name string, args ...string) *process.Process {
 	t.Helper()
 	return tree.start(t, tree.command(name, args...))

@@ -42,7 +42,7 @@ func faults() map[string]fault {
 		},
 		"both are killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
-			m.signal(unix.SIGSTOP, all...) // neither reacts to the other's death
+			m.signal(unix.SIGSTOP, all...) // so neither process reacts to the end of the other
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
@@ -114,7 +114,7 @@ func table(t *testing.T) (rows []row) {
 func (p *pair) moves(begin fault) {
 	two := p.watch()
 	m := p.holder()
-	p.wait("check-vipd to have renewed the addresses", m.renewed) // until then, for a second, they don't expire
+	p.wait("check-vipd to have renewed the addresses", m.renewed) // before that, for about a second, the addresses have no lifetime
 	before, began := m.waited(), time.Now()
 	end := begin(p, m)
 	p.wait("the addresses to leave", func() bool { return !m.hasAddress(moved[0]) && !m.hasAddress(moved[1]) })

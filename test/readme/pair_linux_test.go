@@ -46,14 +46,14 @@ type pair struct {
 	hosts  [2]*router
 }
 
-// router is one of the two: its own /run and /etc/keepalived are below dir.
+// router is one of the two hosts. Its own /run and /etc/keepalived are below dir.
 type router struct {
 	*lab.NS
 	t    *testing.T
 	dir  string
 	bin  string
 	vipd *process.Process
-	// runs are its present and earlier keepalived processes.
+	// runs has the host's current and earlier keepalived processes.
 	runs []*process.Process
 }
 
@@ -73,9 +73,9 @@ func newPair(l *lab.Lab) *pair {
 	return p
 }
 
-// serve starts both programs on both hosts, in either order, until one host holds the addresses and
-// the other is ready. The host with the lower priority has them: the other host does not preempt,
-// and is faster if both are ready.
+// serve starts both programs, first on one host and, when this host holds the addresses, on the
+// other. vipdFirst determines the order of the programs. The first host has the lower priority, and
+// keeps the addresses because the other host does not preempt.
 func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 	p.t, p.client = t, p.client.For(t)
 	for i, priority := range []string{"50", "100"} {
@@ -264,7 +264,7 @@ func (m *router) startKeepalived() {
 // backup is keepalived's message that it is ready and does not have the addresses.
 const backup = "Entering BACKUP STATE"
 
-// waited counts this message.
+// waited returns the number of times that keepalived has logged this message.
 func (m *router) waited() (times int) {
 	for _, k := range m.runs {
 		times += strings.Count(k.Output(), backup)

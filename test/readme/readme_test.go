@@ -73,7 +73,7 @@ type reader struct {
 	endQuickstart func()
 }
 
-// TestREADME follows README.md.
+// TestREADME runs the blocks of README.md in order. Each must work as described.
 func TestREADME(t *testing.T) {
 	r := newReader(t)
 	all := blocks(t, filepath.Join(r.top, "README.md"))
@@ -151,8 +151,8 @@ func (r *reader) run(t *testing.T, script string) string {
 	return p.Output()
 }
 
-// runBeside starts a long-running script, waits until it prints the next step, and ends it with the
-// test like Ctrl-C.
+// runBeside starts a long-running script, waits until it prints the next step, and ends it at the
+// end of the test like Ctrl-C.
 func (r *reader) runBeside(t *testing.T, b block) {
 	t.Helper()
 	p, err := process.Start(nil, r.command("exec "+strings.TrimSpace(b.text)))
@@ -202,7 +202,8 @@ func (r *reader) install(t *testing.T, b block) {
 	r.uninstall(t)
 }
 
-// uninstall removes everything except the configuration, in another DESTDIR.
+// uninstall runs make uninstall in another DESTDIR. It must remove everything except the
+// configuration.
 func (r *reader) uninstall(t *testing.T) {
 	other := t.TempDir()
 	r.run(t, "make install DESTDIR="+other)
@@ -240,8 +241,8 @@ func (r *reader) service(t *testing.T, b block, all []block) {
 	if !strings.Contains(text, state) {
 		t.Fatal("the default configuration has no state_dir to change")
 	}
-	// Readers run the quickstart without root. Here it has root, and so holds the network
-	// namespace.
+	// Readers run the quickstart without root. Here it runs as root, so it would not let another
+	// vipd use the network namespace.
 	r.endQuickstart()
 	if err := os.WriteFile(r.config(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)

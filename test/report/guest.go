@@ -25,8 +25,8 @@ const (
 	// testLimit ends the tests in the guest, so that they report where they hang. It is in the
 	// guest's own time, in which a minute may last several minutes.
 	testLimit = 15 * time.Minute
-	// guestParallel is the number of concurrent test processes in the guest: tests wait half of
-	// their time.
+	// guestParallel is the number of concurrent test processes in the guest. Tests spend half of
+	// their time waiting.
 	guestParallel = 2
 )
 

@@ -21,7 +21,7 @@ const insideFlag = "-inside"
 type orders struct {
 	// Test2JSON is the path of the program of that name.
 	Test2JSON string
-	// Limit is for everything; Parallel is the number of concurrent pieces.
+	// Limit is the time limit of all pieces together. Parallel is the number of concurrent pieces.
 	Limit    time.Duration
 	Parallel int
 	// Flags are the flags of the test binaries.
@@ -44,9 +44,9 @@ func (o orders) save(folder string) (file string, err error) {
 	return file, os.WriteFile(file, text, 0o600)
 }
 
-// inside executes the orders of a file, and returns the exit status. It writes events like go test
-// -json, but an end of the package for each of its pieces, because test2json writes none if a test
-// panics.
+// inside executes the orders of a file, and returns the exit status. It writes events like
+// "go test -json", but ends the package once for each of its pieces, because test2json does not end
+// it if a test panics.
 func inside(file string, out io.Writer) int {
 	var o orders
 	text, err := os.ReadFile(file)

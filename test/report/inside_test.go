@@ -25,8 +25,8 @@ func module(t *testing.T, files map[string]string) string {
 	return folder
 }
 
-// TestInside builds the tests of a module as for the guest, executes the orders here, and reads the
-// report.
+// TestInside builds the tests of a module as for the guest, and executes the orders here. The
+// report must show the outcome of each test.
 func TestInside(t *testing.T) {
 	folder := module(t, map[string]string{
 		"good/good_test.go": "package good\nimport (\"os\"; \"testing\")\n" +

@@ -18,7 +18,7 @@ const ipvsTests = "^TestIPVS"
 
 // plan lists the packages that run here and in the guest.
 type plan struct {
-	// flags and packages are go test's. Without packages it does nothing.
+	// flags and packages are the arguments of go test. Without packages, go test does not run.
 	flags, packages []string
 	// again makes a few failing tests run again, alone.
 	again bool
@@ -83,8 +83,8 @@ func newPlan(args []string) (plan, error) {
 	return p, nil
 }
 
-// longestFirst moves packages with tests of minutes to the front: go test starts in this order, and
-// the end should not wait for one of them.
+// longestFirst moves packages whose tests last minutes to the front. go test starts packages in
+// this order, so the run does not end with a long wait for one of them.
 func longestFirst(packages []string) []string {
 	long := []string{
 		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",
@@ -149,7 +149,7 @@ func list(patterns []string) ([]pkg, error) {
 	return all, nil
 }
 
-// needingIPVS returns the packages with a test of such a name.
+// needingIPVS returns the packages with a test that matches ipvsTests.
 func needingIPVS(all []pkg) ([]pkg, error) {
 	var needing []pkg
 	for _, k := range all {

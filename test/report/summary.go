@@ -23,8 +23,8 @@ type event struct {
 	Elapsed    float64
 }
 
-// test is a test of a package, and where it ran ("" is here). The name is "" for the package as a
-// whole.
+// test identifies a test by its package, its name and where it ran. where is "" for tests that ran
+// outside the guest. The name is "" for the package as a whole.
 type test struct{ pkg, name, where string }
 
 // summary collects the results of a test run. Events come from here and from the guest at the same
@@ -58,7 +58,7 @@ func newSummary(out io.Writer) *summary {
 	}
 }
 
-// expect makes the packages of these pieces end with the last of them.
+// expect announces pieces. A package then ends with the last of its pieces.
 func (s *summary) expect(pieces []piece, where string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -252,7 +252,7 @@ func (s *summary) count(wanted func(test) bool) string {
 	return words
 }
 
-// ran reports whether any of those tests has passed or failed.
+// ran reports whether any test that wanted selects has passed or failed.
 func (s *summary) ran(wanted func(test) bool) bool {
 	return len(filter(s.failing, wanted))+len(filter(slices.Collect(maps.Keys(s.passed)), wanted)) > 0
 }

@@ -70,7 +70,7 @@ func TestModuleOptions(t *testing.T) {
 }
 
 // TestIPVSBootFiles runs the programs of boot on the files with everything uncommented. Each module
-// must be loaded, and each sysctl be set, including those of IPVS.
+// must be loaded, and each sysctl must be set, including IPVS's sysctls.
 func TestIPVSBootFiles(t *testing.T) {
 	lab.NeedIPVS(t)
 	const load, set = "/lib/systemd/systemd-modules-load", "/lib/systemd/systemd-sysctl"

@@ -5,9 +5,10 @@
 // mount, host-name, IPC and control-group namespaces, in a network namespace of a lab. It has this
 // machine's files under an overlay, with the files of make install copied over them. The unit runs
 // there as shipped, with all its restrictions. This machine's own units do not start, except the
-// journal and the units that load modules and set sysctls. Sysctls outside network namespaces can't
-// be changed in there. It needs root and cgroup2, no emulation and no container runtime.
+// journal and the units that load modules and set sysctls. Sysctls that do not belong to a network
+// namespace can't be changed in the machine. It needs root and cgroup2, but neither emulation nor a
+// container runtime.
 //
-// It can't show devices, udev, and the units of a distribution's firewall or network, which have
-// substitutes.
+// It can't test devices, udev, or the units of a distribution's firewall and network. The tests use
+// substitutes for these units.
 package systemd

@@ -60,7 +60,7 @@ endpoints = [{ address = "10.2.0.2" }]
 	if program == "" {
 		return text
 	}
-	interval, timeout := 40*time.Second, 39*time.Second // a busy machine needs long to start it
+	interval, timeout := 40*time.Second, 39*time.Second // a busy machine may need a long time to start the program
 	if strings.HasSuffix(program, "hang") {
 		interval, timeout = time.Second, 900*time.Millisecond
 	}
@@ -222,7 +222,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	g.cleanedUp()
 }
 
-// life has the differences between the lives of a unit.
+// life describes how the test of a unit depends on the mode.
 type life struct {
 	name, mode, settings string
 	// keeps reports whether traffic continues without vipd.
@@ -294,8 +294,8 @@ func (g *gateway) live(l life) {
 	g.cleanedUp()
 }
 
-// restartUnderLoad restarts the unit under connections and streams. None may notice, and open must
-// survive.
+// restartUnderLoad restarts the unit while clients connect and streams run. None of them may fail,
+// and the connection open must survive.
 func (g *gateway) restartUnderLoad(open net.Conn) {
 	g.t.Helper()
 	perSecond := wait.Soak(20, 500)
@@ -363,7 +363,8 @@ func (g *gateway) reload(old, good string) {
 func (g *gateway) sandbox() {
 	g.t.Helper()
 	status := g.run("cat /proc/$(systemctl show vipd --value -p MainPID)/status")
-	// The unit explains each of its capabilities. Many containers lack CAP_SYS_RESOURCE (the 1).
+	// The unit explains each of its capabilities. Many containers lack CAP_SYS_RESOURCE, which is
+	// the 1 in the mask.
 	for _, want := range []string{`(?m)^NoNewPrivs:\s+1$`, `(?m)^Seccomp:\s+2$`, `(?m)^CapBnd:\s+000000000[01]0034e1$`} {
 		if !regexp.MustCompile(want).MatchString(status) {
 			g.t.Errorf("status of the process does not match %s:\n%s", want, status)
@@ -404,7 +405,7 @@ func (g *gateway) socket() {
 	}
 }
 
-// readmeBlock returns the lines of the block of README.md with a marking word.
+// readmeBlock returns the lines of README.md's block that is marked with a word.
 func readmeBlock(t *testing.T, word string) []string {
 	t.Helper()
 	_, rest, ok := strings.Cut(read(t, "../../README.md"), "```sh "+word+"\n")

@@ -28,7 +28,8 @@ type machine struct {
 	pid int
 }
 
-// newMachine boots systemd, with the files of install and files, which maps paths to contents.
+// newMachine boots systemd with the files that install creates, and with additional files. The map
+// files has their contents by path.
 func newMachine(t *testing.T, ns *lab.NS, install func(t *testing.T, to string), files map[string]string) *machine {
 	t.Helper()
 	lab.Need(t, "systemctl", "nsenter", "setpriv", "unshare", "make")
@@ -164,8 +165,8 @@ func own(t *testing.T) string {
 	return ""
 }
 
-// removed removes a control group and its children, the deepest first. Groups with ending processes
-// stay for now.
+// removed removes a control group and its children, the deepest first, and reports whether the
+// group is gone. Groups whose processes have not ended yet stay.
 func removed(group string) bool {
 	entries, _ := os.ReadDir(group)
 	for _, e := range entries {
@@ -215,7 +216,7 @@ func (m *machine) property(name string) string {
 	return strings.TrimSpace(m.run("systemctl show vipd --value -p " + name))
 }
 
-// path returns the path outside of a file of the machine.
+// path returns the path outside the machine of a file in the machine.
 func (m *machine) path(name string) string {
 	return filepath.Join(fmt.Sprintf("/proc/%d/root", m.pid), name)
 }

@@ -12,7 +12,7 @@ import (
 
 // TestPackages installs, upgrades, downgrades, removes and purges the packages of "make
 // package-test", under a systemd and with traffic. The machine has its own package databases,
-// because its overlay has all writes.
+// because all writes go to its overlay.
 func TestPackages(t *testing.T) {
 	folder := os.Getenv("VIPD_PACKAGES")
 	if folder == "" {

@@ -41,8 +41,8 @@ func (g *gateway) when(unit, property string) int {
 	return n
 }
 
-// broken starts an unusable configuration. It must not be retried. The status must name the
-// mistake, and a fixed file must start.
+// broken starts the unit with an unusable configuration. The start must not be retried. The status
+// must name the mistake, and a fixed file must start.
 func (g *gateway) broken() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -65,8 +65,8 @@ func (g *gateway) broken() {
 	g.run("systemctl start vipd; systemctl stop vipd")
 }
 
-// strict starts a mode that is not usable. It must be retried a few times, and then the unit must
-// fail. The installed unit retries more often and with longer pauses.
+// strict starts the unit in a mode that is not usable. The start must be retried a few times, and
+// then the unit must fail. The installed unit retries more often and with longer pauses.
 func (g *gateway) strict() {
 	t := g.t
 	g.configure("mode = \"iptables\"\nstrict_mode = true\n")
@@ -95,8 +95,8 @@ func (g *gateway) dropIn(text string) (back func()) {
 	return func() { g.run("rm -r " + folder + "; systemctl daemon-reload; systemctl reset-failed vipd") }
 }
 
-// watchdog checks that vipd feeds it, and that systemd kills and restarts a vipd that hangs. Its
-// times are shortened here.
+// watchdog checks that vipd feeds systemd's watchdog, and that systemd kills and restarts a vipd
+// that hangs. Its times are shortened here.
 func (g *gateway) watchdog() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -135,8 +135,8 @@ func (g *gateway) etcd() {
 	wait.For(t, 20*time.Second, "the status to say that etcd is away", func() bool { return strings.Contains(g.property("StatusText"), "etcd") })
 }
 
-// owns makes the machine own a VIP on its link to the client, by the installed vipd-owner.service.
-// It is the only host of its fleet, so etcd confirms it.
+// owns makes the machine own a VIP on its link to the client, with the installed
+// vipd-owner.service. It is the only host of its fleet, so etcd confirms it.
 func (g *gateway) owns() {
 	t := g.t
 	lab.Need(t, "nft")

@@ -104,7 +104,8 @@ func TestExampleUnit(t *testing.T) {
 	}
 }
 
-// TestExposure limits the exposure of the units by "systemd-analyze security"; 10 means no sandbox.
+// TestExposure rates the units with "systemd-analyze security". Their exposure must be at most 3.1,
+// where 10 means no sandbox.
 func TestExposure(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	for _, unit := range []string{"vipd.service", "vipd-owner.service"} {
@@ -115,8 +116,8 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// TestInitScripts checks the scripts for other inits by the shell, and by shellcheck if it is
-// installed.
+// TestInitScripts checks the scripts for other init systems with the shell, and with shellcheck if
+// it is installed.
 func TestInitScripts(t *testing.T) {
 	for _, script := range []string{"vipd.openrc", "runit/run", "runit/finish"} {
 		path := filepath.Join("../../examples/init", script)

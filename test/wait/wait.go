@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-// SlownessVar is an environment variable: how many times slower than usual an emulated or busy
-// machine is.
+// SlownessVar is an environment variable with an integer. It says how many times slower than usual
+// an emulated or busy machine is.
 const SlownessVar = "VIPD_SLOWNESS"
 
-// CostVar is an environment variable: how many times more work everything costs, if that differs
-// from SlownessVar. The clock of an emulated machine may pause while it works.
+// CostVar is an environment variable with an integer. It says how many times more CPU time than
+// usual the same work needs, if that differs from SlownessVar. The clock of an emulated machine may
+// pause while it works.
 const CostVar = "VIPD_COST"
 
-// Patience is the minimum time that a test waits. The bound only detects hanging, and a busy
-// machine may pause for seconds.
+// Patience is the minimum time that a test waits. The limit only detects hangs, and a busy machine
+// may pause for seconds.
 const Patience = 2 * time.Minute
 
-// PatienceVar is an environment variable for tests that are expected to fail: the time that they
-// wait instead of Patience ("3s").
+// PatienceVar is an environment variable with the time that tests wait instead of Patience, such as
+// "3s". It is for tests that are expected to fail.
 const PatienceVar = "VIPD_PATIENCE"
 
 // Bound returns how long to wait on this machine for something that needs at most d on a usual,
@@ -50,11 +51,12 @@ func For(t testing.TB, within time.Duration, what string, cond func() bool) {
 // machine: d times the integer in SlownessVar.
 func Scaled(d time.Duration) time.Duration { return time.Duration(factor(SlownessVar)) * d }
 
-// Load returns the size of a test's load on this machine, for a load of n on a usual machine, where
-// n would need minutes: n divided by the integer in CostVar.
+// Load returns the size of a test's load on this machine, for a load of n on a usual machine. It is
+// n divided by the integer in CostVar, because the full load could take minutes here.
 func Load(n int) int { return n / cost() }
 
-// Paced returns the pause on this machine between two steps that happen every d on a usual machine.
+// Paced returns the pause between two steps on this machine, for steps that happen every d on a
+// usual machine.
 func Paced(d time.Duration) time.Duration { return time.Duration(cost()) * d }
 
 func cost() int {

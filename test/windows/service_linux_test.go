@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// wine runs a Windows program with the test's prefix.
+// wine prepares a Windows program to run under wine, with the test's prefix.
 func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 	t.Helper()
 	script, err := filepath.Abs("wine")

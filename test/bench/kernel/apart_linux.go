@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVar is the environment variable with the role of a process of this program. It is unset if a
-// user starts it.
+// roleVar is an environment variable with the role of a process of this program. It is unset in the
+// process that a user starts.
 const roleVar = "VIPD_BENCH_ROLE"
 
 // These are the roles of processes in their own namespaces.
@@ -22,8 +22,8 @@ const (
 	boxRole    = "box"
 )
 
-// apart prepares this program to run again in its own network, mount and process namespaces. It is
-// killed when ctx ends, or when the thread that starts it does.
+// apart prepares this program to run again in its own network, mount and process namespaces. The
+// process is killed when ctx ends, or when the thread that started it ends.
 func apart(ctx context.Context, role string, args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {

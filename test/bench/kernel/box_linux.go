@@ -36,7 +36,7 @@ type answer struct {
 	Number float64 `json:"number"`
 }
 
-// box is the benchmark's end of a host with rules.
+// box is the benchmark's handle for a process that represents a host with rules.
 type box struct {
 	spec    spec
 	backend backend
@@ -48,7 +48,7 @@ type box struct {
 	out *json.Decoder
 }
 
-// newBox starts a box that has only its links. It ends with ctx.
+// newBox starts a box that has only its links. The box ends with ctx.
 func newBox(ctx context.Context, n int, b backend, s spec) (_ *box, err error) {
 	x := &box{spec: s, backend: b, peer: net.HardwareAddr{0x02, 0, 0, 0, byte(n), 1}} // a locally administered address
 	if x.cmd, err = apart(ctx, boxRole); err != nil {
@@ -101,7 +101,7 @@ func (x *box) String() string {
 	return fmt.Sprintf("the %s box of %s with %d x %d", x.backend, x.spec.Layout, x.spec.Services, x.spec.Endpoints)
 }
 
-// close ends the box with everything in it.
+// close ends the box and everything in it.
 func (x *box) close() error {
 	_ = x.in.Close() // closing the pipe ends the box
 	err := x.cmd.Wait()

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chain that drops belongs to nftables, whatever the measured backend. Only there can a chain
-// follow NAT's part of POSTROUTING, and NAT's own tables don't allow drops.
+// The chain that drops packets belongs to nftables, for every measured backend. Only nftables
+// allows a chain after NAT in POSTROUTING, and NAT's own tables don't allow drops.
 const (
 	dropTable = "bench-drop"
 	// dropPriority is after source NAT (100, NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h), and
@@ -43,7 +43,7 @@ func text(attr int, s string) *nl.RtAttr { return nl.NewRtAttr(attr, nl.ZeroTerm
 
 func bigEndian(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
 
-// nfMessage encodes one message of a transaction of nftables.
+// nfMessage encodes one message of an nftables transaction.
 func nfMessage(kind, flags int, attributes ...*nl.RtAttr) []byte {
 	return message(unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, unix.NFPROTO_IPV4, 0, attributes...)
 }
@@ -57,12 +57,12 @@ func message(kind, flags int, family byte, resource uint16, attributes ...*nl.Rt
 	m := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(body)))
 	m = binary.NativeEndian.AppendUint16(m, uint16(kind))
 	m = binary.NativeEndian.AppendUint16(m, uint16(unix.NLM_F_REQUEST|flags))
-	m = append(m, make([]byte, 8)...) // no sequence number and port are needed, because there is only one answer
+	m = append(m, make([]byte, 8)...) // no sequence number or port ID is needed, because there is only one answer
 	return append(m, body...)
 }
 
-// nfTransaction executes messages together, or none of them. The last message requests an
-// acknowledgement; an earlier failure is reported first.
+// nfTransaction executes all messages or none. The last message requests an acknowledgement. If an
+// earlier message fails, the kernel reports its error first.
 func nfTransaction(messages ...[]byte) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
 	if err != nil {

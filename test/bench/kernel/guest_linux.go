@@ -45,9 +45,9 @@ func loadIPVS() error {
 // longer than necessary.
 func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
 
-// preferSoftirqs gives the kernel's threads for delayed packets a higher priority than the sender.
-// Otherwise the sender would use all CPU time, and no packet would be processed. It is used only in
-// guests, which are that slow and whose kernel is discarded.
+// preferSoftirqs gives the kernel threads that process delayed packets a higher priority than the
+// sender. Otherwise the sender would use all CPU time, and no packet would be processed. It is used
+// only in guests, because they are slow enough for this, and their kernel is discarded afterwards.
 func preferSoftirqs() error {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

@@ -6,7 +6,7 @@ import "fmt"
 type ipvsSizes struct {
 	paths     [2]int // numbers of services whose first packets are compared
 	changes   []int  // numbers of loaded services when one is changed, ascending
-	usual     int    // services
+	usual     int    // usual number of services
 	tool      []int  // number of services that ipvsadm loads
 	list      int    // number of services in a list like kube-proxy's
 	tree      int    // number of services in iptables mode
@@ -35,7 +35,8 @@ func quickIPVSSizes() ipvsSizes {
 // default, and the only column of the table.
 const ipvsBackend = nft
 
-// atMost returns limits for the table of ipvs mode.
+// atMost returns the limits of a row in ipvs mode's table. Only the second limit counts, because
+// the only column is ipvsBackend.
 func atMost(limit float64) [2]float64 { return [2]float64{0, limit} }
 
 // ipvsPlan returns the rows of ipvs mode.

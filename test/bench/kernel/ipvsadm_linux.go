@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ipvsadm has the same virtual servers as ipvs mode, created by the tool.
+// ipvsadm is a subject with the same virtual servers as ipvs mode, which the tool ipvsadm creates.
 type ipvsadm struct{ spec spec }
 
 func (i ipvsadm) load(ctx context.Context) (time.Duration, error) {

@@ -59,8 +59,8 @@ func TestQuick(t *testing.T) {
 }
 
 // TestPacketsAreFirstPackets sends packets through a box. The kernel must look up the DNAT rule for
-// every packet, which it does only for the first packet of a connection. While the box drops, no
-// packet may leave and no connection may be remembered.
+// every packet, which it does only for the first packet of a connection. While the box drops
+// packets, no packet may leave and no connection may be remembered.
 func TestPacketsAreFirstPackets(t *testing.T) {
 	for _, b := range backends() {
 		t.Run(string(b), func(t *testing.T) {

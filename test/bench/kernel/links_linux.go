@@ -72,7 +72,7 @@ func router(link netlink.Link, cidr, via string, mac net.HardwareAddr, dst *net.
 }
 
 // awaitGone waits until the kernel has removed a box's link, which happens some time after the box
-// has ended. It is the last step of removing a namespace, which keeps a core busy.
+// has ended. This is the last step of the namespace's removal, which keeps a core busy.
 func awaitGone(name string) error {
 	for range 6000 {
 		if _, err := netlink.LinkByName(name); errors.As(err, &netlink.LinkNotFoundError{}) {

@@ -36,8 +36,8 @@ func newList(n, endpoints int) *list {
 	return l
 }
 
-// listBlock is the number of services in a COMMIT if a load has several. The work of
-// iptables-nft-restore grows with the square of the number of chains in a COMMIT.
+// listBlock is the number of services per COMMIT in a load with several COMMITs. The work of
+// iptables-nft-restore grows with the square of the number of chains in one COMMIT.
 const listBlock = 25
 
 // full renders all rules for a load into empty tables. It uses one COMMIT or, if blocks is true,
@@ -107,7 +107,7 @@ func (s *listed) chain() string { return chain("SVC", s.name) }
 
 func (s *listed) endpointChain(a netip.Addr) string { return chain("SEP", s.name+a.String()) }
 
-// entry writes the service's rule in the list.
+// entry writes the service's rule in the chain of all services.
 func (s *listed) entry(b *bytes.Buffer) {
 	fmt.Fprintf(b, "-A LIST-SERVICES -d %s/32 -p tcp -m comment --comment \"bench/%s:http cluster IP\" -m tcp --dport %d -j %s\n",
 		s.vip, s.name, servicePort, s.chain())

@@ -22,7 +22,7 @@ func main() {
 	}
 }
 
-// start runs the program in the role of the environment variable.
+// start runs the program in the role that roleVar names.
 func start(args []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	defer stop()

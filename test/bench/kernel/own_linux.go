@@ -40,8 +40,8 @@ type own struct {
 	revision int64
 }
 
-// newOwn creates the dataplane of a mode. It has the real host part unless the layout has only the
-// mode's own rules.
+// newOwn creates the dataplane of a mode. Its Host is real, unless the layout has only the mode's
+// own rules.
 func newOwn(b backend, s spec) (*own, error) {
 	o := &own{backend: b, spec: s, vips: vips(s.Services + spareServices), cancel: func() {}}
 	if err := o.start(); err != nil {
@@ -51,7 +51,7 @@ func newOwn(b backend, s spec) (*own, error) {
 	return o, nil
 }
 
-// start creates the parts of a daemon's process.
+// start creates the dataplane, its Host and the engine, as the daemon does.
 func (o *own) start() error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	options := hostside.DefaultOptions()

@@ -17,7 +17,7 @@ const (
 // backends returns all backends, in the order of the table's columns and of row.limits.
 func backends() []backend { return []backend{legacy, nft} }
 
-// layout is a form of rules for services.
+// layout is a kind of rule set for services.
 type layout string
 
 const (
@@ -51,12 +51,12 @@ const (
 	anyVIP  measure = "any VIP"
 	lastVIP measure = "last VIP"
 	noVIP   measure = "no VIP"
-	// The control plane is the load from empty, and changes of loaded services.
+	// These measure the control plane: a load into empty tables, and changes to loaded services.
 	loading         measure = "load"
 	endpointChanged measure = "one endpoint changed"
 	serviceAdded    measure = "one service added"
 	serviceRemoved  measure = "one service removed"
-	// These are the results.
+	// These measure the result of a load.
 	ruleCount measure = "rules"
 	memory    measure = "memory at most"
 	// CPU time is measured when idle, and while another process adds a rule every 100 ms.

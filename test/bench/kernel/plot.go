@@ -16,7 +16,8 @@ type bar struct {
 	text  string
 }
 
-// ownBar returns the label of a layout's usual number of services.
+// ownBar returns the plot's label for a layout with the usual number of services, or "" for layouts
+// without a bar.
 func ownBar(l layout, services int) string {
 	switch l {
 	case completeLayout:
@@ -27,7 +28,7 @@ func ownBar(l layout, services int) string {
 	return ""
 }
 
-// meanBar returns the label of the longest list.
+// meanBar returns the plot's label for the longest list, or "" for shorter lists.
 func meanBar(s sizes, services int) string {
 	if services != slices.Max(s.list) {
 		return ""
@@ -35,7 +36,7 @@ func meanBar(s sizes, services int) string {
 	return fmt.Sprintf("a list of rules (BACKEND), %s services", group(services))
 }
 
-// bars returns a bar for each figure whose row has a place in the plot, from the cheapest to the
+// bars returns a bar for each figure whose row has a label for the plot, from the cheapest to the
 // most expensive.
 func bars(rows []row, all []figure) []bar {
 	var out []bar

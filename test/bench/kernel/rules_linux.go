@@ -56,7 +56,7 @@ type subject interface {
 }
 
 // floor is a host with one DNAT rule that chooses an endpoint. With several endpoints, most packets
-// need a lookup of their route; with one, the kernel would reuse the route of the packet before.
+// need a lookup of their route; with one, the kernel would reuse the route of the previous packet.
 type floor struct {
 	backend   backend
 	endpoints int

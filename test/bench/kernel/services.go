@@ -16,11 +16,11 @@ const (
 	servicePort, targetPort    = 80, 8080
 )
 
-// changedEndpoints is the first number of endpoints that a change adds.
+// changedEndpoints is the number of the first endpoint that changes add.
 const changedEndpoints = 1 << 22
 
-// vips returns the VIPs of n services. They are the same in every process, and vips(n) starts with
-// vips of smaller numbers.
+// vips returns the VIPs of n services. They are the same in every process, and the first n VIPs of
+// a longer list equal vips(n).
 func vips(n int) []netip.Addr {
 	all := rand.New(rand.NewPCG(10_96, 12)).Perm(1 << vipBits)
 	out := make([]netip.Addr, n)

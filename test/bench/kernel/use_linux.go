@@ -14,7 +14,8 @@ import (
 const settling = 3 * time.Second
 
 // use returns the CPU time of the box's process and its ended children over some time, in percent
-// of one core. If what is disturbed, another process adds a rule every 100 ms at the same time.
+// of one core. For the measure disturbed, another process adds a rule every 100 ms during this
+// time.
 func (h *host) use(ctx context.Context, what measure, over time.Duration) (float64, error) {
 	if what == disturbed {
 		ctx, cancel := context.WithCancel(ctx)

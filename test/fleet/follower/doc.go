@@ -7,10 +7,10 @@
 // It prints "first NANOSECONDS", the time until every source has the complete first state. Then it
 // answers requests on its standard input, one per line:
 //
-//	reach REVISION   "reached", once every source has all that happened up to REVISION
-//	samples          "samples N", and N lines "SOURCE REVISION TIME": the snapshots since the last such line, each with the
+//	reach REVISION   "reached", once every source has all changes up to REVISION
+//	samples          "samples N", and N lines "SOURCE REVISION TIME": the snapshots since the last such request, each with the
 //	                 nanoseconds since 1970 when it was published
-//	heap             "heap BYTES": what is in use, after a collection
+//	heap             "heap BYTES": the memory in use after a garbage collection
 //
-// It ends with its standard input.
+// It ends when its standard input ends.
 package main

@@ -14,15 +14,15 @@
 //
 // qemu emulates the machine (TCG), which needs no privilege and works everywhere; code runs about
 // 15 times slower, and a boot lasts 10 seconds. KVM is used only after a trial boot with a short
-// time limit has shown that it works: on some hosts /dev/kvm exists, opens, and hangs. The answer
-// is kept in the cache until the host boots again.
+// time limit has shown that it works: on some hosts /dev/kvm exists and can be opened, but then
+// hangs. The result is kept in the cache until the host boots again.
 //
 // An emulated machine with one processor has its own clock. While it works, an instruction lasts a
 // nanosecond; while it waits, its time follows the host's. So a slow or busy host does not prolong
 // anything in the guest's own time, and limits in it need little slack (wait.SlownessVar is 3). A
-// busy second in the guest is three to five seconds of the host, or more on a busy host, and its
-// date lags behind by that. With several processors, which can't count together, it uses the host's
-// clock, and wait.SlownessVar is 10.
+// busy second in the guest lasts three to five seconds of the host's time, or more on a busy host.
+// The guest's date lags behind accordingly. With several processors, which can't count together, it
+// uses the host's clock, and wait.SlownessVar is 10.
 //
 // The guest has no network, terminal or input, and its only architecture is amd64.
 package vm

@@ -67,7 +67,7 @@ func (k kernel) modules() string { return filepath.Join(k.folder, "lib", "module
 
 // unpack extracts the kernel in vmlinuz (Documentation/arch/x86/boot.rst) to a file, and returns
 // the image for qemu. If the file has no PVH entry, qemu must boot vmlinuz, which unpacks itself.
-// That needs a third of the time of an emulated boot.
+// Unpacking takes a third of the time of an emulated boot.
 func (k kernel) unpack(ctx context.Context, file string) string {
 	packed, err := os.ReadFile(k.packed())
 	if err != nil || len(packed) < 0x250 {

@@ -144,12 +144,12 @@ func (m machine) args() []string {
 // CPUs does not boot with such a clock.
 func (m machine) counted() bool { return !m.kvm && m.options.CPUs == 1 }
 
-// emulated returns the options of a machine without KVM, and its kernel's parameters about that.
-// With the processor's fast string instructions, the kernel would clear and copy memory with
+// emulated returns the options of a machine without KVM, and the kernel parameters that belong to
+// them. With the processor's fast string instructions, the kernel would clear and copy memory with
 // instructions that the emulator executes byte by byte: a new process would start three times as
 // slowly. It would also read its time from a device (the HPET), because it can't know that the
-// emulator's counter is a reliable clock. Each read then leaves the translated code, and stops all
-// processors.
+// emulator's counter is a reliable clock. Each such read would leave the translated code, and stop
+// all processors.
 //
 // With shift=0 an instruction is a nanosecond. With sleep=on, the clock follows the host's clock
 // while the machine waits. With sleep=off, it would jump to the next timer before the host can read
@@ -174,7 +174,7 @@ func (m machine) base(parameter string) []string {
 func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 // command returns qemu's command, which ends with ctx and with this process. If allowed, qemu gets
-// a higher priority, because it is a single busy thread for which all other tests finally wait.
+// a higher priority, because it is a single busy thread, and the other tests finish before it.
 func (m machine) command(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, qemu, args...)
 	if os.Geteuid() == 0 {

@@ -73,7 +73,8 @@ func staticBusybox() bool {
 	return !slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
 }
 
-// tool finds a program, even outside of the PATH of users other than root.
+// tool returns the path of a program in PATH, /usr/sbin or /sbin. PATH may lack the last two for
+// users other than root.
 func tool(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	for _, folder := range []string{"/usr/sbin/", "/sbin/"} {

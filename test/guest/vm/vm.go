@@ -24,7 +24,7 @@ type Options struct {
 	// limits, see the package's comment.
 	CPUs int
 	// Limit is the maximum time for boot and command. 0 means 30 minutes. At a load of 22, a boot
-	// of 10 seconds has lasted more than five minutes.
+	// that usually lasts 10 seconds took more than five minutes.
 	Limit time.Duration
 	// Writable is a directory whose files the guest may change permanently. "" means none.
 	Writable string
