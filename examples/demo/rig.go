@@ -42,7 +42,7 @@ func newRig(socket string) (*rig, error) {
 
 func (r *rig) program(name string) string { return filepath.Join(r.bin, name) }
 
-// start starts one of the programs, which runs until end.
+// start starts one of the programs. It runs until end is called.
 func (r *rig) start(tee io.Writer, name string, args ...string) (*process.Process, error) {
 	p, err := process.Start(tee, exec.Command(r.program(name), args...))
 	if err == nil {

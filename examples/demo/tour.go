@@ -248,8 +248,8 @@ func (t *tourist) answering(l *load, name string, n int) {
 	})
 }
 
-// await calls check until it returns true. what describes the condition in the error after a
-// timeout.
+// await calls check until it returns true or patience has passed. what describes the condition in
+// the error.
 func (t *tourist) await(what string, check func() (bool, error)) {
 	t.do(func() error {
 		ctx, cancel := context.WithTimeout(t.ctx, patience)

@@ -8,7 +8,8 @@ type help struct {
 	usage string
 	// paragraphs are the other paragraphs before the first list.
 	paragraphs []string
-	// lists maps each heading, which is text that ends with a colon, to the indented list below it.
+	// lists maps each heading to the indented list below it. A heading is text that ends with a
+	// colon, without the colon.
 	lists map[string][]listItem
 	// order holds the keys of lists in the order of the output.
 	order []string

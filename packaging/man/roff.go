@@ -13,8 +13,8 @@ type page struct {
 	b       strings.Builder
 }
 
-// newPage returns a page with a header and its section NAME. brief is the description there, which
-// the index of manual pages shows.
+// newPage returns a page with a header and the section NAME. brief is the description in that
+// section, which the index of manual pages also shows.
 func newPage(name string, section int, version, brief string) *page {
 	p := &page{name: name, section: section}
 	fmt.Fprintf(&p.b, ".TH %s %d \"\" %q %q\n", strings.ToUpper(name), section, "vipd "+version, "vipd manual")

@@ -70,7 +70,7 @@ type Config struct {
 // ModeName is the name of a mode, or "auto".
 type ModeName string
 
-// These are the modes in a configuration.
+// These are the values of Mode.
 const (
 	AutoMode      ModeName = "auto"
 	IPVSMode      ModeName = "ipvs"
@@ -107,7 +107,7 @@ const (
 // Values lists the valid values.
 func (Intercept) Values() []string { return []string{"auto", "redirect", "bind"} }
 
-// IptablesBackend is a variant of iptables.
+// IptablesBackend is the variant of iptables that vipd uses.
 type IptablesBackend string
 
 // These are the variants of iptables.
@@ -212,9 +212,9 @@ type Userspace struct {
 // servers of the host. 0 keeps the kernel's value. The kernel's defaults are 15 minutes
 // (TCPTimeout), 2 minutes (TCPFinTimeout) and 5 minutes (UDPTimeout).
 type IPVS struct {
-	// TCPTimeout is the timeout of established TCP connections. If nil, vipd raises it to
-	// conntrack's timeout, unless vipd may not change sysctls or other programs have virtual
-	// servers.
+	// TCPTimeout is the timeout of established TCP connections. If nil, vipd raises the kernel's
+	// timeout to conntrack's timeout, unless vipd may not change sysctls or other programs have
+	// virtual servers.
 	TCPTimeout *time.Duration `toml:"tcp_timeout"`
 	// TCPFinTimeout is the timeout of TCP connections that one side has closed.
 	TCPFinTimeout time.Duration `toml:"tcpfin_timeout"`
@@ -360,9 +360,9 @@ func Decode(d store.Document) (Config, []balancer.Problem) {
 		p.Origin = d.Where(p.Field)
 		problems = append(problems, p)
 	}
-	// Relative paths must not depend on the program's working directory.
+	// Relative paths are relative to the file's directory, not to the program's working directory.
 	base := filepath.Dir(d.File())
-	for _, command := range c.Hooks.Commands() { // the slices share memory with c
+	for _, command := range c.Hooks.Commands() { // changes to the slices also change c
 		if command[0] != "" && !filepath.IsAbs(command[0]) {
 			command[0] = filepath.Join(base, command[0])
 		}

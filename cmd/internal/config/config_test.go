@@ -16,8 +16,8 @@ import (
 	"vipd/cmd/internal/config"
 )
 
-// load loads text as a configuration file. It returns the problems, one per line and without the
-// directory of the file, and the directory.
+// load writes text to a configuration file in a new directory, and loads the file. It returns the
+// configuration, the problems (one per line, without the directory), and the directory.
 func load(t *testing.T, text string) (config.Config, string, string) {
 	t.Helper()
 	dir := t.TempDir()

@@ -84,7 +84,7 @@ source_ranges = ["10.0.0.0/8"]
 `
 )
 
-// edit is a change to one of the files: text replaces the bytes from from up to to.
+// edit is a change to one of the files. text replaces the bytes between the offsets from and to.
 type edit struct {
 	file     int
 	from, to int
@@ -197,7 +197,7 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted runs the store with the files in good, and then again with files, as if vipd was
+// restarted runs the store with the files in good, and then again with files, like a vipd that is
 // restarted. It returns the first snapshot of the second run.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
@@ -220,8 +220,8 @@ func faulty(s store.Snapshot) bool {
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing describes a part of the service was that is missing from its new state, is, or returns
-// "". If whole, any difference counts as missing.
+// missing compares a service before and after an edit (was and is). It describes a part that is
+// missing afterwards, or returns "". If whole is true, any difference counts as missing.
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
 	case is == nil:

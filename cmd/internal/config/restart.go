@@ -3,7 +3,7 @@ package config
 import "reflect"
 
 // Sections returns the names of the settings at the top of a configuration, such as "mode" and
-// "addresses". It omits services and addresses, which belong to the store.
+// "addresses". It omits "services" and "vips", which belong to the store.
 func Sections() (names []string) {
 	all := reflect.TypeFor[Config]()
 	for i := range all.NumField() {

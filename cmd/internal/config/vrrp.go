@@ -193,7 +193,8 @@ func (c *Config) checkVRRP(f *findings) {
 	}
 }
 
-// is4 reports whether the group's own table implies that the group uses IPv4.
+// is4 reports whether the group's adverts use IPv4, as far as its own table shows. Without
+// addresses in the table, it returns true.
 func (g *VRRP) is4() bool {
 	for _, a := range slices.Concat(g.Advertise, g.Peers, []netip.Addr{g.Source}) {
 		if a.IsValid() {
@@ -268,7 +269,7 @@ func (g *VRRP) checkPeers(f *findings, at string) {
 	}
 }
 
-// VRRPGroup is a VRRP group with its VIPs. The VIPs are sorted. Its Advertise is never empty.
+// VRRPGroup is a VRRP group with its VIPs. The VIPs are sorted, and Advertise is never empty.
 type VRRPGroup struct {
 	Name string
 	VRRP
@@ -281,8 +282,8 @@ func (c *Config) VRRPGroups(vips snap.Map[netip.Addr, *balancer.VIP]) ([]VRRPGro
 	return c.vrrpGroups(vips, func(*VRRPGroup) {})
 }
 
-// vrrpGroups implements VRRPGroups. It calls change for each group, which may modify the group,
-// before it checks the group.
+// vrrpGroups implements VRRPGroups. Before it checks a group, it calls change, which may modify the
+// group.
 func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change func(*VRRPGroup)) ([]VRRPGroup, []balancer.Problem) {
 	if !c.Ownership.Enabled || c.Decider() != ByVRRP {
 		return nil, nil

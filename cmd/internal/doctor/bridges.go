@@ -31,9 +31,9 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 }
 
 // checkHairpin looks for endpoints behind a bridge whose packets iptables translates inside the
-// bridge. If such an endpoint connects to its own VIP and is selected itself, the packet must leave
-// through the bridge port on which it arrived. IPVS is not affected, because virtual servers
-// receive packets on this host instead of inside the bridge.
+// bridge. If such an endpoint connects to its own VIP and is itself selected as the endpoint, the
+// packet must leave through the bridge port on which it arrived. IPVS is not affected, because
+// virtual servers receive packets on this host instead of inside the bridge.
 func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {
 		return nil

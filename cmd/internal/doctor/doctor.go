@@ -90,8 +90,8 @@ func Examine(ctx context.Context, h Host) []Finding {
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))
-	// If vipd can't listen because another program uses the port, the userspace mode already
-	// reports that.
+	// If vipd can't listen because another program uses the port, userspace mode already reports
+	// that.
 	sockets = slices.DeleteFunc(sockets, func(f Finding) bool { return f.Level == Problem })
 	return append(drops(ctx, o), sockets...)
 }

@@ -22,8 +22,8 @@ func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 	return found
 }
 
-// virtualMachine returns a note if this host is a virtual machine. A pause also stops its clocks,
-// so it briefly still answers for its VIPs after the pause.
+// virtualMachine returns a note if this host is a virtual machine. A pause also stops the host's
+// clocks, so after a pause it still answers for its VIPs for a short time.
 func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Finding {
 	text, err := o.Run(ctx, "systemd-detect-virt", "--vm")
 	if err != nil || strings.TrimSpace(text) == "none" {

@@ -39,8 +39,8 @@ func (b *iptablesRules) readNAT(ctx context.Context, o *observed) {
 	}
 }
 
-// isTarget reports whether the jump's target need not be followed, because it is not a chain, or
-// because it is a chain of vipd or kube-proxy.
+// isTarget reports whether readNAT must not follow a jump to the target, because the target is not
+// a chain, or is a chain of vipd or kube-proxy.
 func isTarget(to string) bool {
 	targets := []string{"", "ACCEPT", "DROP", "RETURN", "DNAT", "SNAT", "REDIRECT", "MASQUERADE", "NETMAP", "LOG", "NFLOG", "MARK", "CONNMARK"}
 	return slices.Contains(targets, to) || strings.HasPrefix(to, "VIPD-") || strings.HasPrefix(to, "KUBE-")

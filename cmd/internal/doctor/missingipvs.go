@@ -54,8 +54,8 @@ func (s System) capable(number int) bool {
 	return true
 }
 
-// packaged returns a command that installs a missing module or finds its package or, on other
-// distributions, shows whether the kernel was built with IPVS.
+// packaged returns a command that installs a missing module or finds its package. On an unknown
+// distribution, the command shows whether the kernel was built with IPVS.
 func (s System) packaged(module string) string {
 	release := s.release()
 	system := s.text("/etc/os-release")

@@ -76,9 +76,9 @@ func trialConfig(o *observed) (c config.Config, done func(), err error) {
 	return c, done, err
 }
 
-// serving returns the mode that vipd would use if wanted is configured. This is wanted if it works
-// or could not be tried, and otherwise the best mode that works. It returns "" if no mode works, or
-// if a better mode could not be tried.
+// serving returns the mode that vipd would use if the mode wanted is configured. It returns wanted
+// if that mode works or could not be tried, and otherwise the best mode that works. It returns ""
+// if no mode works, or if a better mode could not be tried.
 func serving(wanted config.ModeName, all []trial) config.ModeName {
 	for _, t := range all {
 		if t.mode.Name == wanted && (t.works() || !t.known()) {

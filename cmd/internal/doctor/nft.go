@@ -32,8 +32,8 @@ type nftRule struct {
 	Expr   []map[string]json.RawMessage `json:"expr"`
 }
 
-// fromTables reports whether the chain seems to be created by iptables-nft. The rules of such
-// chains are read with iptables-save instead.
+// fromTables reports whether iptables-nft has probably created the chain. The rules of such chains
+// are read with iptables-save instead.
 func (c *nftChain) fromTables() bool {
 	return (c.Family == "ip" || c.Family == "ip6") && slices.Contains([]string{"filter", "nat", "mangle", "raw", "security"}, c.Table) &&
 		strings.ToUpper(c.Name) == c.Name

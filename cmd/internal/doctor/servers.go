@@ -155,7 +155,8 @@ func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	return found
 }
 
-// vipNetwork returns a network that contains the first VIP, or an example if there is none.
+// vipNetwork returns a network that contains the first VIP, or an example network if there is no
+// VIP.
 func vipNetwork(o *observed) string {
 	for _, f := range o.Frontends {
 		if !f.NodePort {

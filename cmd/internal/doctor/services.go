@@ -103,9 +103,9 @@ func (o *observed) defined(p balancer.Problem) bool {
 	return p.Service != "" || p.Origin != balancer.Origin{}
 }
 
-// level returns Warning for a problem with the severity warning, and otherwise Problem. Outages and
-// unanswered connections are always Problem. Except for these, vipctl check, plan and reload fail
-// for the same problems as doctor.
+// level returns the level of a finding about the problem. It is Warning for warnings, except for
+// outages and unanswered connections, and otherwise Problem. Except for these two kinds, vipctl
+// check, plan and reload fail for the same problems as doctor.
 func level(p balancer.Problem) Level {
 	if p.Severity == balancer.SeverityWarning && p.Kind != balancer.Outage && p.Kind != balancer.Unanswered {
 		return Warning

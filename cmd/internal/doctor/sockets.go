@@ -84,8 +84,8 @@ func sharedVIPs(o *observed) map[netip.Addr]bool {
 }
 
 // listener returns the finding about another program's socket at a frontend. A socket on all
-// addresses is harmless, unless vipd must also listen there, the frontend is a node port, or
-// clients may use the program at the frontend's address (shared).
+// addresses is harmless, unless vipd must also listen there, the frontend is a node port, or the
+// frontend's address is shared with the host's own programs.
 func listener(o *observed, f Frontend, at balancer.Key, owner string, shared bool) []Finding {
 	owner = cmp.Or(owner, "another program")
 	what := fmt.Sprintf("%s listens on %s, which service %s uses (%s)", owner, at, f.Service, f.Key)

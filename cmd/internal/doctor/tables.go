@@ -143,8 +143,9 @@ func (b *iptablesRules) counts() (ours, foreign int) {
 }
 
 // ours returns the iptables backend that vipd uses, or would use, for the family. It is the backend
-// that contains vipd's rules. If there are none, it is the configured backend. With auto, it is a
-// backend that has other rules, preferably the backend of the plain program.
+// that contains vipd's rules. If there are none, it is the configured backend. If that is auto, it
+// is a backend with other rules, or else the backend of the program without a suffix. That backend
+// is preferred if both have other rules.
 func ours(ctx context.Context, o *observed, family string) config.IptablesBackend {
 	var inUse []config.IptablesBackend
 	for _, b := range o.backends {

@@ -57,7 +57,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		case <-more:
 		case <-ctx.Done():
 			select {
-			case <-more: // an event was recorded just before ctx ended
+			case <-more: // an event was recorded just before ctx ended; log it
 			default:
 				return
 			}

@@ -22,7 +22,7 @@ func AddFolders() {
 	_ = os.Setenv("PATH", with(os.Getenv("PATH"))) // fails only for names with "=" or a zero byte
 }
 
-// with returns the list path with the directories of folders appended that it lacks.
+// with appends the directories that path lacks to path, and returns the result.
 func with(path string) string {
 	have := filepath.SplitList(path)
 	for _, folder := range folders() {

@@ -99,8 +99,8 @@ func TestMake(t *testing.T) {
 	}
 }
 
-// TestCheckInNamespace checks directories of user 65534, as which the host's root may appear in a
-// user namespace. That user may own parent directories, but not the directory itself.
+// TestCheckInNamespace checks directories of user 65534. In a user namespace, the host's root may
+// appear as this user. It may own parent directories, but not the directory itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")

@@ -1,6 +1,6 @@
 package lists
 
-// Mapped returns a list with the result of to for each element of all.
+// Mapped calls the function to for each element of the list all, and returns the results.
 func Mapped[T, R any](all []T, to func(T) R) []R {
 	out := make([]R, len(all))
 	for i, t := range all {

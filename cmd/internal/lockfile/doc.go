@@ -3,6 +3,6 @@
 // the lock when the process ends.
 //
 // The lock guards the files in run_dir, which two vipds in different network namespaces may share.
-// So may two vipds in one namespace that have no privileges to change it. Package netlock guards
+// Two vipds without privileges in the same namespace may also share them. Package netlock guards
 // the network namespace.
 package lockfile

@@ -50,7 +50,7 @@ func HostName(text string) string {
 	return ""
 }
 
-// atName returns the targets of each endpoint of the service that was found by this DNS name.
+// atName returns the targets of the service's endpoints that have this DNS name.
 func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target, error) {
 	var targets []balancer.Target
 	var known []string
@@ -189,9 +189,9 @@ func endedPorts(in *balancer.Inputs, s *balancer.Service, targets []balancer.Tar
 	return none, few
 }
 
-// countUsable counts the usable endpoints of a port that have the VIP's family. drained counts the
-// targets, backups the other backups, and left the rest. If several endpoints have the same address
-// and port, only the first counts.
+// countUsable counts the usable endpoints of a port that have the VIP's family. drained is the
+// number of targets among them, backups is the number of other backups, and left is the number of
+// the rest. If several endpoints have the same address and port, only the first counts.
 func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip netip.Addr, targets []balancer.Target) (drained, left, backups int) {
 	seen := map[balancer.Target]bool{}
 	for _, e := range balancer.EndpointsOf(s, in) {
@@ -213,8 +213,7 @@ func countUsable(in *balancer.Inputs, s *balancer.Service, p *balancer.Port, vip
 	return drained, left, backups
 }
 
-// covers reports whether the target of, which may lack a port, selects the endpoint at t, which has
-// a port.
+// covers reports whether the target called of selects the endpoint at t. Only of may lack a port.
 func covers(of, t balancer.Target) bool {
 	return of.Service == t.Service && of.Addr == t.Addr && (of.Port == 0 || of.Port == t.Port)
 }

@@ -20,15 +20,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected results of the scenarios")
 
-// folder contains a directory for each scenario. It contains services.toml and, for each mode,
+// folder contains a directory for each scenario, with the file services.toml and, for each mode,
 // MODE.frontends.want (the compiled frontends and problems) and MODE.want (the mode's rules in
 // their native syntax). The node is n1 in zone z1 and has the addresses 192.168.1.1, 192.168.2.1
 // and fd00:1::1.
 const folder = "../../../balancer/testdata/scenarios"
 
 // TestScenarios compiles and renders each scenario in each mode. The results must equal the files
-// in the scenario's directory. This command rewrites the files, so check the difference before you
-// commit it:
+// in the scenario's directory. This command rewrites the files:
 //
 //	go test ./cmd/internal/modes -update    rewrites the files; look at the difference before you commit it
 func TestScenarios(t *testing.T) {

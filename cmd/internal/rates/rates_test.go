@@ -8,7 +8,7 @@ import (
 	"vipd/cmd/internal/api"
 )
 
-// counted returns the counts of a service with one endpoint at a time in seconds.
+// counted returns the counts of a service with one endpoint. second is the time of the counts.
 func counted(second int, connections, in uint64) api.Traffic {
 	return api.Traffic{At: time.Unix(int64(second), 0), Services: []api.ServiceTraffic{{
 		Name: "web", Connections: connections, In: in, Active: 3, Up: 1, Of: 1,

@@ -19,8 +19,8 @@ import (
 )
 
 // These are the intervals of updates, and the timeout of a name lookup. Routes are checked often,
-// because that needs only a few system calls. Names are looked up rarely, because 10,000 nodes
-// would load the name servers.
+// because that needs only a few system calls. Names are looked up rarely, because the lookups of
+// 10,000 nodes are a load on the name servers.
 const (
 	routesEvery = 10 * time.Second
 	namesEvery  = 5 * time.Minute

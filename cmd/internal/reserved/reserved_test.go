@@ -81,7 +81,7 @@ func TestFollows(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards these
+		var mu sync.Mutex // guards the variables below
 		var answer []netip.Addr
 		lookups, changes, way := 0, 0, "192.168.1.1"
 		routed := func() string { mu.Lock(); defer mu.Unlock(); return way }
@@ -149,7 +149,7 @@ func TestPorts(t *testing.T) {
 		return sockets.Socket{At: balancer.Key{Addr: a.Addr(), Port: balancer.PortRange(a.Port()), Proto: proto}, Inode: inode}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards these
+		var mu sync.Mutex // guards the variables below
 		open, own, listed := []sockets.Socket{socket("127.0.0.1:7000", "1", balancer.TCP), socket("0.0.0.0:22", "2", balancer.TCP), socket("192.168.1.5:53", "3", balancer.UDP)}, map[string]bool{}, 0
 		f := reserved.New(reserved.Options{
 			Endpoints: []string{"https://127.0.0.1:12379", "https://10.1.0.1"}, HTTP: "192.168.1.5:9100",

@@ -87,8 +87,8 @@ func (w *writer) value(t reflect.Type, allowed, section string) node {
 	return integer(t, allowed)
 }
 
-// integer returns the schema of an integer type, with the limits of the type and of its range tag,
-// which is allowed.
+// integer returns the schema of an integer type. The limits come from the type, and from its range
+// tag, allowed.
 func integer(t reflect.Type, allowed string) node {
 	n := node{"type": "integer"}
 	switch t.Kind() {

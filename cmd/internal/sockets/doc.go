@@ -5,7 +5,6 @@
 //		fmt.Println(s.At, s.Inode)
 //	}
 //
-// It needs no privileges, except to find the owners of other users' sockets: it searches
-// /proc/PID/fd of readable processes for a socket's inode. On systems without /proc, it finds no
-// sockets.
+// It needs no privileges, except to find the owners of other users' sockets. To find an owner, it
+// searches /proc/PID/fd for the socket's inode. On systems without /proc, it finds no sockets.
 package sockets

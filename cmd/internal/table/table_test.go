@@ -35,7 +35,7 @@ func TestParts(t *testing.T) {
 	}
 	want := "NAME  N  STATE\na     1  up\nlonger  20  up\nb        3  down\n"
 	if text != want {
-		t.Errorf("got\n%swant\n%s", text, want)
+		t.Errorf("table =\n%swant\n%s", text, want)
 	}
 }
 
@@ -108,7 +108,7 @@ func TestWidthCutsTheLastCell(t *testing.T) {
 	tab.Row("ok", "", "")
 	want := "NAME  WHY\nweb   connection ref…\ndns   東京東京東京東…\nok    -\n"
 	if got := tab.Text(Form{Width: 21}); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+		t.Errorf("table =\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 12}); !strings.Contains(got, "there\n") {
 		t.Errorf("very narrow table =\n%s\nwant uncut text", got)
@@ -132,7 +132,7 @@ func TestWidthCutsTheWidest(t *testing.T) {
 		"a-name-…ong-02  10.96.0.2:80            1  up\n"
 	want = strings.Replace(want, "NAME          ", "NAME           ", 1)
 	if got := tab.Text(Form{Width: 49}); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
+		t.Errorf("table =\n%swant\n%s", got, want)
 	}
 	if got := tab.Text(Form{Width: 49, Color: true}); !strings.Contains(got, "\x1b[31ma-name-…ong-01\x1b[0m  10") {
 		t.Errorf("table in colour =\n%s\nwant a style around the cut name", got)

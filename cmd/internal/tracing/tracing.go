@@ -225,8 +225,8 @@ func (t *Tracer) again(r *dataplane.Round) {
 	}
 }
 
-// end ends the span root, with the error of the round. If own, end also sets failed, to which the
-// traces of retries link: root if the round failed, and otherwise none.
+// end ends the span root with the round's error. If own is true, end also sets failed, to which the
+// traces of retries link. It is root if the round failed, and otherwise invalid.
 func (t *Tracer) end(root trace.Span, r *dataplane.Round, own bool) {
 	if r.Err != nil {
 		root.SetStatus(codes.Error, r.Err.Error())
