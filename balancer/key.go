@@ -149,6 +149,18 @@ func (t Target) Address() string {
 // String formats the target as SERVICE/ADDRESS[:PORT].
 func (t Target) String() string { return string(t.Service) + "/" + t.Address() }
 
+// ParseEndpoint is like ParseTarget, but the port may also be a range, whose first port identifies
+// the endpoint. ports is 0 if the text has no port.
+func ParseEndpoint(service Name, address string) (t Target, ports PortRange, err error) {
+	colon := strings.LastIndexByte(address, ':') + 1
+	ports, rangeErr := ParsePortRange(address[colon:])
+	if at, err := netip.ParseAddrPort(address[:colon] + "0"); err == nil && rangeErr == nil && ports.IsRange() {
+		return Target{service, at.Addr().Unmap(), ports.First()}, ports, nil
+	}
+	t, err = ParseTarget(service, address)
+	return t, PortRange(t.Port), err
+}
+
 // ParseTarget parses ADDRESS or ADDRESS:PORT ([ADDRESS]:PORT for IPv6) of an endpoint of a service.
 func ParseTarget(service Name, address string) (Target, error) {
 	if a, err := netip.ParseAddr(address); err == nil {

@@ -37,7 +37,7 @@ func runCheckNow(c *cli.Call) error {
 		return cli.WrongUse("\"vipctl check-now\" needs %s; for example: %s", c.Verb.Args, c.Verb.Example)
 	}
 	q := api.CheckRequest{Service: balancer.Name(at[0]), Address: at[1]}
-	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
+	if _, _, err := balancer.ParseEndpoint(q.Service, q.Address); err != nil {
 		if name := lookup.HostName(q.Address); name != "" {
 			return checkName(c, q.Service, name)
 		}

@@ -283,7 +283,7 @@ func describedEndpoints(p *cli.Printer, s *api.Service) *table.Table {
 	)
 	weight := weights(s.Endpoints)
 	for i, e := range s.Endpoints {
-		t.Row(e.Address, e.Port, strconv.Itoa(e.Configured), weight[i], string(e.State), string(e.Health),
+		t.Row(e.Place(), e.Port, strconv.Itoa(e.Configured), weight[i], string(e.State), string(e.Health),
 			strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Connections, 10), strconv.FormatUint(e.Unanswered, 10), placeText(&e))
 	}
 	return t
@@ -302,7 +302,7 @@ func describedOverrides(p *cli.Printer, s *api.Service) *table.Table {
 	t := table.New(table.Column{Title: "ADDRESS"}, table.Column{Title: "OVERRIDE"})
 	for _, e := range s.Endpoints {
 		if e.Override != nil {
-			t.Row(e.Address, override(p, e.Override))
+			t.Row(e.Place(), override(p, e.Override))
 		}
 	}
 	return t
@@ -319,7 +319,7 @@ func describedDrains(p *cli.Printer, s *api.Service) *table.Table {
 		if !e.Until.IsZero() {
 			cut = when(p, e.Until)
 		}
-		t.Row(e.Address, string(e.State), strconv.FormatUint(e.Active, 10), cut)
+		t.Row(e.Place(), string(e.State), strconv.FormatUint(e.Active, 10), cut)
 	}
 	return t
 }

@@ -112,7 +112,7 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 		return q, cli.WrongUse("\"vipctl %s\" needs %s; for example: %s", c.Verb.Name, c.Verb.Args, c.Verb.Example)
 	}
 	q.Service, q.Address = balancer.Name(at[0]), at[1]
-	if _, err := balancer.ParseTarget(q.Service, q.Address); err != nil {
+	if _, _, err := balancer.ParseEndpoint(q.Service, q.Address); err != nil {
 		if q.Address = lookup.HostName(q.Address); q.Address == "" {
 			return q, cli.WrongUse("%v", err)
 		}

@@ -236,7 +236,7 @@ func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 		for i := range d.services {
 			for j := range d.services[i].Endpoints {
 				e := &d.services[i].Endpoints[j]
-				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || !isAt(e.Address, q.Address) && (e.Name == "" || e.Name != q.Address)) {
+				if q.Node != "" && e.Node != q.Node || q.Node == "" && (e.Service != q.Service || q.Address != e.Place() && !isAt(e.Address, q.Address) && (e.Name == "" || e.Name != q.Address)) {
 					continue
 				}
 				weight := q.Weight

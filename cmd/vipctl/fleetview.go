@@ -65,7 +65,7 @@ func fleetEndpoints(s *balancer.Service, in *balancer.Inputs) []api.Endpoint {
 
 func fleetEndpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpoint, in *balancer.Inputs, at netip.AddrPort) api.Endpoint {
 	out := api.Endpoint{
-		Service: s.Name, Address: at.String(), Port: p.Name, Node: e.Node, Zone: e.Zone, Backup: e.Backup,
+		Service: s.Name, Address: at.String(), TargetPorts: api.RangeFrom(at.Port(), p), Port: p.Name, Node: e.Node, Zone: e.Zone, Backup: e.Backup,
 		Configured: e.Weight, State: balancer.Active,
 		Override: balancer.OverrideOf(in, balancer.Target{Service: s.Name, Addr: at.Addr(), Port: at.Port()}),
 	}

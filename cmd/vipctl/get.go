@@ -283,7 +283,7 @@ func endpointID(e *api.Endpoint) string { return string(e.Service) + "/" + e.Add
 
 func endpointNamed(e *api.Endpoint, name string) bool {
 	service, address, _ := strings.Cut(name, "/")
-	return string(e.Service) == service && (address == "" || isAt(e.Address, address) || e.Name != "" && lookup.HostName(e.Name) == lookup.HostName(address))
+	return string(e.Service) == service && (address == "" || address == e.Place() || isAt(e.Address, address) || e.Name != "" && lookup.HostName(e.Name) == lookup.HostName(address))
 }
 
 func frontendID(f *api.Frontend) string { return f.Key.String() }
@@ -403,7 +403,7 @@ func endpointsTable(p *cli.Printer, endpoints []api.Endpoint) *table.Table {
 	)
 	for i := range endpoints {
 		e := &endpoints[i]
-		t.Row(string(e.Service), e.Port, e.Address, weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10),
+		t.Row(string(e.Service), e.Port, e.Place(), weight[i], string(e.State), verdict(p, e), strconv.FormatUint(e.Active, 10), strconv.FormatUint(e.Unanswered, 10),
 			nextCheck(p, e.Check), strconv.Itoa(e.Configured), strconv.FormatUint(e.Connections, 10),
 			e.Name, e.Node, e.Zone, yesIf(e.Backup), why(p, e))
 	}

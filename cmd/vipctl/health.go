@@ -170,7 +170,7 @@ func describedChecks(p *cli.Printer, s *api.Service) *table.Table {
 		if e.Check != nil {
 			verdict = cmp.Or(verdict, "unknown")
 		}
-		t.Row(e.Address, e.Port, verdict, since(p, e), nextCheck(p, e.Check), why(p, e))
+		t.Row(e.Place(), e.Port, verdict, since(p, e), nextCheck(p, e.Check), why(p, e))
 	}
 	return t
 }

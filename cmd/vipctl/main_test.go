@@ -252,6 +252,13 @@ func changes(d *fakeDaemon) map[string]func() {
 			d.overrides = append(d.overrides, api.OverrideTarget{Service: "web", Address: "192.168.1.30", Override: &balancer.Override{Draining: &draining}})
 			d.services[0].Lookups = []api.Lookup{{Kind: balancer.HostLookup, Name: "ns1.example.org.", Endpoints: 1, Failure: "SERVFAIL"}}
 		},
+		"ranged": func() {
+			for i := range d.services[1].Endpoints {
+				if e := &d.services[1].Endpoints[i]; e.Address == "192.168.1.11:8080" {
+					e.Address, e.TargetPorts = "192.168.1.11:8000", balancer.NewPortRange(8000, 8999)
+				}
+			}
+		},
 		"silent": func() { d.services[1].Endpoints[1].Unanswered = 31 },
 		"secret": func() {
 			d.services[1].Definition["health"] = map[string]any{"type": "http", "headers": map[string]any{"X-Auth": "sesame", "X-Probe": "vipd"}, "steps": []any{map[string]any{"send": "AUTH sesame\r\n", "expect": "+OK"}}}

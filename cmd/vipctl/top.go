@@ -229,7 +229,7 @@ func topTable(rows []rates.Row, endpoints bool, o order, spark int) *table.Table
 		if e.Address == totalName {
 			weight = ""
 		}
-		t.Row(string(r.Service), e.Address, e.Port, r.Use.Text("/"), string(e.State), string(e.Health), weight,
+		t.Row(string(r.Service), e.Place(), e.Port, r.Use.Text("/"), string(e.State), string(e.Health), weight,
 			rateText(r.New), strconv.FormatUint(r.Active, 10), strconv.FormatUint(r.Unanswered, 10), r.BytesIn(), r.BytesOut(), rates.Spark(r.Past, spark))
 	}
 	return t

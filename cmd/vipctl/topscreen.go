@@ -179,7 +179,7 @@ func (s *screen) rows() (rows []rates.Row) {
 	for _, r := range all {
 		name := string(r.Service)
 		if r.Endpoint != nil {
-			name = r.Endpoint.Address + " " + r.Endpoint.Port
+			name = r.Endpoint.Place() + " " + r.Endpoint.Port
 		}
 		if strings.Contains(name, s.filter) {
 			rows = append(rows, r)
@@ -292,7 +292,7 @@ func (s *screen) detail() []string {
 			highest = max(highest, v)
 		}
 		return []string{
-			"endpoint     " + strings.TrimSpace(e.Address+" "+e.Port),
+			"endpoint     " + strings.TrimSpace(e.Place()+" "+e.Port),
 			"state        " + strings.TrimSpace(string(e.State)+" "+string(e.Health)),
 			"weight       " + fmt.Sprint(e.Weight),
 			"active       " + fmt.Sprint(e.Active),

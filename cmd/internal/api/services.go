@@ -2,6 +2,7 @@ package api
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -116,8 +117,10 @@ type Port struct {
 // Endpoint is an endpoint of a service at one of its ports, with its definition and its state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
-	// Address is the target of connections, as ADDRESS:PORT.
-	Address string `json:"address"`
+	// Address is the target of connections, as ADDRESS:PORT. For a range of ports, PORT is the first
+	// port, which identifies the endpoint, and TargetPorts is the range. Otherwise TargetPorts is 0.
+	Address     string             `json:"address"`
+	TargetPorts balancer.PortRange `json:"target_ports,omitzero"`
 	// Name is the DNS name of the endpoint, if a lookup found the address.
 	Name string `json:"name,omitempty"`
 	Port string `json:"port,omitempty"`
@@ -155,6 +158,26 @@ type Endpoint struct {
 	// Unanswered counts the new TCP and SCTP connections since the daemon started that the endpoint
 	// did not answer. In userspace mode, it counts failed connects.
 	Unanswered uint64 `json:"unanswered"`
+}
+
+// Place returns the address of e with all its ports, such as 192.168.1.11:8000-8999.
+func (e *Endpoint) Place() string { return placeOf(e.Address, e.TargetPorts) }
+
+// RangeFrom returns the value of TargetPorts for an endpoint whose first port at p is first.
+func RangeFrom(first uint16, p *balancer.Port) balancer.PortRange {
+	if !p.Port.IsRange() {
+		return 0
+	}
+	return balancer.NewPortRange(first, first+uint16(p.Port.Len()-1))
+}
+
+// placeOf replaces the port of an address with a range, unless the range is 0.
+func placeOf(address string, ports balancer.PortRange) string {
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !ports.IsRange() {
+		return address
+	}
+	return balancer.Key{Addr: at.Addr(), Port: ports}.Place()
 }
 
 // Check is the result of an endpoint's health check. Answers with watch=1 omit Last, Next and

@@ -42,6 +42,7 @@ type ServiceTraffic struct {
 // EndpointTraffic holds the counts and the state of an endpoint at one port of its service.
 type EndpointTraffic struct {
 	Address     string                `json:"address"`
+	TargetPorts balancer.PortRange    `json:"target_ports,omitzero"`
 	Port        string                `json:"port,omitempty"`
 	State       balancer.BackendState `json:"state"`
 	Health      balancer.Verdict      `json:"health,omitempty"`
@@ -51,6 +52,9 @@ type EndpointTraffic struct {
 	// Unanswered is the same count as in [Endpoint].
 	Unanswered uint64 `json:"unanswered"`
 }
+
+// Place is like [Endpoint.Place].
+func (e *EndpointTraffic) Place() string { return placeOf(e.Address, e.TargetPorts) }
 
 // Traffic requests the counts, sorted by service and address.
 func (c *Client) Traffic(ctx context.Context) (t Traffic, err error) {

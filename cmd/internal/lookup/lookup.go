@@ -47,11 +47,36 @@ func serves(service *balancer.Service, e *balancer.Endpoint, port uint16) bool {
 	return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPort(&p) == port })
 }
 
-// Addresses lists the service's endpoints as ADDRESS:PORT, with an entry for each target port.
+// Target parses ADDRESS, ADDRESS:PORT or ADDRESS:FIRST-LAST of an endpoint of a service. It refuses
+// a range that no endpoint at the address has.
+func (p Place) Target(service *balancer.Service, address string) (balancer.Target, error) {
+	t, ports, err := balancer.ParseEndpoint(service.Name, address)
+	if err != nil || !ports.IsRange() {
+		return t, err
+	}
+	hasRange := func(e *balancer.Endpoint) bool {
+		return slices.ContainsFunc(service.Ports, func(p balancer.Port) bool { return e.TargetPorts(&p) == ports })
+	}
+	if !slices.ContainsFunc(p.Endpoints(t), hasRange) {
+		return t, p.absent(service, address)
+	}
+	return t, nil
+}
+
+// absent returns the error for an address without an endpoint.
+func (p Place) absent(service *balancer.Service, address string) error {
+	return fmt.Errorf("service %s has no endpoint %s; it has %s", service.Name, address, wording.Some(p.Addresses(service), 8))
+}
+
+// Addresses lists the service's endpoints as ADDRESS:PORT or ADDRESS:FIRST-LAST, with an entry for
+// each target port.
 func (p Place) Addresses(service *balancer.Service) (all []string) {
 	for _, e := range balancer.EndpointsOf(service, p.Inputs) {
-		for _, t := range each(service, e) {
-			all = append(all, t.Address())
+		for i := range service.Ports {
+			at := balancer.Key{Addr: e.Address, Port: e.TargetPorts(&service.Ports[i])}.Place()
+			if !slices.Contains(all, at) {
+				all = append(all, at)
+			}
 		}
 	}
 	return all

@@ -143,3 +143,30 @@ func TestTargetsByName(t *testing.T) {
 		}
 	}
 }
+
+// TestTargetsOfRange requests an endpoint by its range of ports, or by the first port. Other ranges
+// must be refused, with the ranges that exist.
+func TestTargetsOfRange(t *testing.T) {
+	s := &balancer.Service{Name: "ftp", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{
+		{Name: "control", Port: 21, TargetPort: 21}, {Name: "data", Port: balancer.NewPortRange(8000, 8999), TargetPort: balancer.NewPortRange(9000, 9999)},
+	}}
+	s.Endpoints = []balancer.Endpoint{{Address: netip.MustParseAddr("192.0.2.9")}, {Address: netip.MustParseAddr("fd00::9")}}
+	in := &balancer.Inputs{}
+	in.Services = in.Services.Set("ftp", s)
+	const has = "it has 192.0.2.9:21, 192.0.2.9:9000-9999, [fd00::9]:21, [fd00::9]:9000-9999"
+	for address, want := range map[string]string{
+		"192.0.2.9":           "[ftp/192.0.2.9] <nil>",
+		"192.0.2.9:9000":      "[ftp/192.0.2.9:9000] <nil>",
+		"192.0.2.9:9000-9999": "[ftp/192.0.2.9:9000] <nil>",
+		"[fd00::9]:9000-9999": "[ftp/[fd00::9]:9000] <nil>",
+		"192.0.2.9:9000-9500": "[] service ftp has no endpoint 192.0.2.9:9000-9500; " + has,
+		"192.0.2.9:21-9999":   "[] service ftp has no endpoint 192.0.2.9:21-9999; " + has,
+		"192.0.2.9:all":       "[] service ftp has no endpoint 192.0.2.9:all; " + has,
+		"192.0.2.9:9001":      "[] service ftp has no endpoint 192.0.2.9:9001; " + has,
+	} {
+		targets, err := Place{Inputs: in}.Targets(&api.OverrideRequest{Service: "ftp", Address: address})
+		if got := fmt.Sprint(targets, " ", err); got != want {
+			t.Errorf("Targets(%s) = %s, want %s", address, got, want)
+		}
+	}
+}

@@ -28,7 +28,7 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := balancer.ParseTarget(q.Service, q.Address)
+	t, err := p.Target(service, q.Address)
 	if name := HostName(q.Address); err != nil && name != "" {
 		return p.atName(service, name)
 	}
@@ -38,7 +38,7 @@ func (p Place) Targets(q *api.OverrideRequest) ([]balancer.Target, error) {
 	if len(p.Endpoints(t)) > 0 || p.Overrides.Has(t) { // an override may outlive its endpoint
 		return []balancer.Target{t}, nil
 	}
-	return nil, fmt.Errorf("service %s has no endpoint %s; it has %s", q.Service, q.Address, wording.Some(p.Addresses(service), 8))
+	return nil, p.absent(service, q.Address)
 }
 
 // HostName returns text as services write a DNS name: in lower case and without a trailing dot. It

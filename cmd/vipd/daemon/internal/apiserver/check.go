@@ -76,7 +76,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	if err != nil {
 		return t, found, err
 	}
-	named, err := balancer.ParseTarget(q.Service, q.Address)
+	named, err := s.Place().Target(service, q.Address)
 	switch {
 	case err != nil:
 		return t, found, err

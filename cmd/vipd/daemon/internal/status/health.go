@@ -18,9 +18,12 @@ import (
 
 // checkOf returns the result of a target's check, or nil if there is no result.
 func (v *View) checkOf(s *balancer.Service, t balancer.Target) *api.Check {
+	if s.Health == nil {
+		return nil
+	}
 	found := v.from.Checks.StateOf(t)
 	switch {
-	case s.Health == nil || !found.Checked && !found.Shared:
+	case !found.Checked && !found.Shared:
 		return nil
 	case found.Shared:
 		return v.fleetCheckOf(s, t, found.Own, found.Fleet)

@@ -123,7 +123,7 @@ func (v *View) EndpointsOf(s *balancer.Service) []api.Endpoint {
 			for _, b := range f.Backends {
 				e := byAddress[b.Addr]
 				if e == nil {
-					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), Port: p.Name}
+					e = &api.Endpoint{Service: s.Name, Address: b.Addr.String(), TargetPorts: api.RangeFrom(b.Addr.Port(), p), Port: p.Name}
 					byAddress[b.Addr] = e
 				}
 				e.State = b.State
@@ -170,7 +170,7 @@ func (v *View) endpoint(s *balancer.Service, p *balancer.Port, e *balancer.Endpo
 	}
 	return &api.Endpoint{
 		Ejection: ejection, Agent: agent,
-		Service: s.Name, Address: at.String(), Name: e.Name, Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
+		Service: s.Name, Address: at.String(), TargetPorts: api.RangeFrom(at.Port(), p), Name: e.Name, Port: p.Name, Node: e.Node, Zone: e.Zone, Configured: e.Weight,
 		Backup: e.Backup, Override: balancer.OverrideOf(&v.State.Inputs, t), Health: v.State.Inputs.Health.At(t), State: "unused",
 		Check: v.checkOf(s, t), Unchecked: v.unchecked(s, t),
 	}
@@ -278,7 +278,7 @@ func (v *View) Traffic(detailed func(balancer.Name) bool) api.Traffic {
 			out.Active, out.Unanswered = out.Active+e.Active, out.Unanswered+e.Unanswered
 			if detailed(name) {
 				out.Endpoints = append(out.Endpoints, api.EndpointTraffic{
-					Address: e.Address, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
+					Address: e.Address, TargetPorts: e.TargetPorts, Port: e.Port, State: e.State, Health: e.Health, Weight: e.Weight, Active: e.Active, Connections: e.Connections,
 					Unanswered: e.Unanswered,
 				})
 			}

@@ -1,10 +1,14 @@
 package status
 
 import (
+	"fmt"
+	"net/netip"
 	"testing"
 
 	"vipd/balancer"
 	"vipd/cmd/vipd/daemon/internal/model"
+	"vipd/cmd/vipd/daemon/internal/traffic"
+	"vipd/dataplane"
 )
 
 // TestRefusedServices lists problems of services that are missing from the snapshot. A service must
@@ -25,5 +29,30 @@ func TestRefusedServices(t *testing.T) {
 		if got := v.refused("web", []balancer.Problem{test.problem}); got != test.want {
 			t.Errorf("%s: refused = %v, want %v", test.name, got, test.want)
 		}
+	}
+}
+
+// TestEndpointsOfRange lists an endpoint of a single port and a range, and an endpoint that only
+// drains. The entries of the range must have its target ports.
+func TestEndpointsOfRange(t *testing.T) {
+	vip, a, drained := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddrPort("192.0.2.10:9000")
+	s := &balancer.Service{Name: "ftp", VIPs: []netip.Addr{vip}, Endpoints: []balancer.Endpoint{{Address: a, Weight: 1}}, Ports: []balancer.Port{
+		{Name: "control", Port: 21, Protocol: balancer.TCP, TargetPort: 21},
+		{Name: "data", Port: balancer.NewPortRange(8000, 8999), Protocol: balancer.TCP, TargetPort: balancer.NewPortRange(9000, 9999)},
+	}}
+	v := &View{State: &model.State{}, sums: map[traffic.Port]dataplane.FrontendCount{}}
+	key := balancer.Key{Addr: vip, Port: s.Ports[1].Port, Proto: balancer.TCP}
+	v.State.Desired.Frontends = v.State.Desired.Frontends.Set(key, &balancer.Frontend{
+		Key: key, Service: s.Name, Backends: []balancer.Backend{{Addr: drained, State: balancer.Removed}},
+	})
+	want := []string{"192.0.2.9:21 0 192.0.2.9:21", "192.0.2.9:9000 9000-9999 192.0.2.9:9000-9999", "192.0.2.10:9000 9000-9999 192.0.2.10:9000-9999"}
+	all := v.EndpointsOf(s)
+	for i := range all {
+		if got := fmt.Sprint(all[i].Address, " ", all[i].TargetPorts, " ", all[i].Place()); i >= len(want) || got != want[i] {
+			t.Errorf("endpoint %d = %s, want %s", i, got, want)
+		}
+	}
+	if len(all) != len(want) {
+		t.Errorf("%d endpoints, want %d", len(all), len(want))
 	}
 }
