@@ -90,6 +90,7 @@ func testRanges(r *rig) {
 		})
 	})
 	r.step("connections", checkRangeConnections)
+	r.step("reused ports", checkRangePortReuse)
 	if r.caps.RangeAffinity {
 		r.step("affinity", checkRangeAffinity)
 	}
@@ -138,6 +139,31 @@ func checkRangeConnections(r *rig) {
 		})
 		r.apply(web)
 	})
+}
+
+// checkRangePortReuse makes the only server of a range leave, as in testPortReuse. A client that
+// starts again from its port must reach the other server if the first is removed. If the first
+// drains, a SYN must not end its connections.
+func checkRangePortReuse(r *rig) {
+	var dead, alive []exit
+	for _, y := range exits() {
+		if y.name != "removed" && y.name != "draining" {
+			continue
+		}
+		x := exit{way: y, before: rangeService(r, y.name, balancer.NewPortRange(rangeFirst, rangeLast), r.w.servers[0])}
+		x.before.VIPs, x.before.DrainTimeout = y.vip[:], time.Hour
+		x.after = y.without(edited(x.before, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[:2]...) }), r.w.servers[0])
+		for _, vip := range x.before.VIPs {
+			x.key = keyOf(vip, rangeLast, balancer.TCP)
+			if y.dead() {
+				dead = append(dead, x)
+			} else {
+				alive = append(alive, x)
+			}
+		}
+	}
+	reuseRestarted(r, dead, true)
+	reuseForged(r, alive)
 }
 
 // checkRangeAffinity connects clients like passive FTP, to a single port and then to ports of a

@@ -26,22 +26,24 @@ func (y *familyGuard) Delete(set string, entries []setEntry) {
 
 // List implements [setStore].
 func (y *familyGuard) List(set string) ([]setEntry, error) {
+	decode, decodeRanged := entryOf, entryOf
+	if set == deadSet || set == quietSet {
+		decode, decodeRanged = endpointOf, rangeEndpointOf
+	}
 	found, err := y.table.Elements(y.layout.table, y.layout.sets[set].Name)
+	var ranged []nft.FoundElem
 	if r := y.layout.inRange.sets[set]; err == nil && r != y.layout.sets[set] {
-		var ranged []nft.FoundElem
 		ranged, err = y.table.Elements(y.layout.table, r.Name)
-		found = append(found, ranged...)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading set %s of table %s: %w", set, y.layout.table, err)
 	}
-	entries := make([]setEntry, 0, len(found))
-	read := entryOf
-	if set == deadSet || set == quietSet {
-		read = endpointOf
-	}
+	entries := make([]setEntry, 0, len(found)+len(ranged))
 	for _, e := range found {
-		entries = append(entries, read(&e.Elem, y.family))
+		entries = append(entries, decode(&e.Elem, y.family))
+	}
+	for _, e := range ranged {
+		entries = append(entries, decodeRanged(&e.Elem, y.family))
 	}
 	return entries, nil
 }

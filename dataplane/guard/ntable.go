@@ -351,7 +351,7 @@ func (l *layout) segmentSizeChains(m dataplane.Needs, bits markBits, with concer
 
 // optionalChains lists the names of the chains that only some modes have.
 var optionalChains = []string{"segment-size", "segment-size-input", "segment-size-forward", "source", "untracked", "untracked-output", "direct", "direct-output", "restarts", "restarts-output",
-	"ranges-in", "ranges-out", "ranges-arriving", "ranges-policy", "ranges-rejected", "ranges-served",
+	"ranges-in", "ranges-out", "ranges-arriving", "ranges-policy", "ranges-rejected", "ranges-served", "ranges-restarts",
 }
 
 // writeSets creates the table and its sets if they do not exist.
@@ -368,8 +368,8 @@ func (l *layout) writeSets(tx *nft.Tx, with concerns) {
 	if with.ranges {
 		tx.AddSet(l.table, l.ranges)
 		for _, def := range setDefs() {
-			if def.key == byPlace || def.key == byClients {
-				tx.AddSet(l.table, l.inRange.sets[def.name])
+			if s := l.inRange.sets[def.name]; s != l.sets[def.name] {
+				tx.AddSet(l.table, s)
 			}
 		}
 	}
@@ -405,7 +405,10 @@ func (l *layout) write(tx *nft.Tx, m dataplane.Needs, bits markBits, with concer
 // element converts an entry to an element of a set.
 func element(e setEntry) nft.Elem {
 	key := nft.Bytes{}.Addr(e.Addr)
-	if e.To.IsValid() {
+	switch {
+	case e.To.IsValid() && e.Port.IsRange():
+		return nft.Elem{Key: key.Proto(e.Proto).Number(uint32(e.Port)).Addr(e.To.Addr())}
+	case e.To.IsValid():
 		return nft.Elem{Key: key.Port(e.Port.First()).Addr(e.To.Addr()).Port(e.To.Port())}
 	}
 	if e.Port != 0 {

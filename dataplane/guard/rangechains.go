@@ -15,6 +15,8 @@ func (l *layout) newInRange() *layout {
 			s = &nft.Set{Name: "range-" + s.Name, Key: r.place}
 		case byClients:
 			s = &nft.Set{Name: "range-" + s.Name, Key: append(r.place[:3:3], nft.Saddr), Interval: true}
+		case behind:
+			s = &nft.Set{Name: "range-" + s.Name, Key: append(r.place[:3:3], nft.Saddr)}
 		}
 		r.sets[def.name] = s
 	}

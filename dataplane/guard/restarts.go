@@ -40,16 +40,20 @@ const (
 // endpointsThat returns a function that lists a frontend's endpoints for which condition is true.
 // The key of their entries has no protocol, because nft allows at most four fields in a set's key.
 // If services of TCP and SCTP share an address and a port, and an endpoint of both satisfies the
-// condition for one service, its entry also applies to the other. The result is empty for ranges of
-// ports, because no element could match them.
+// condition for one service, its entry also applies to the other. The key of a range of ports has
+// the protocol instead of the endpoint's port, because the client's port determines that port.
 func endpointsThat(condition func(balancer.Backend) bool) func(*balancer.Frontend) []setEntry {
 	return func(f *balancer.Frontend) (entries []setEntry) {
-		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) || f.Key.Port.IsRange() {
+		if f.Addr.IsLoopback() || f.Proto == balancer.UDP || isDirect(f) {
 			return nil
 		}
 		for _, b := range f.Backends {
-			if condition(b) && b.Addr.Addr().Is4() == f.Addr.Is4() {
-				entries = append(entries, setEntry{Addr: f.Addr, Port: f.Key.Port, To: b.Addr})
+			e := setEntry{Addr: f.Addr, Port: f.Key.Port, To: b.Addr}
+			if f.Key.Port.IsRange() {
+				e.Proto, e.To = f.Proto.Number(), netip.AddrPortFrom(b.Addr.Addr(), 0)
+			}
+			if condition(b) && e.To.Addr().Is4() == f.Addr.Is4() {
+				entries = append(entries, e)
 			}
 		}
 		return entries
@@ -64,26 +68,46 @@ func newRestartsSet() *nft.Set {
 
 // restartChains returns the chains for a SYN or INIT of a known connection. All other packets
 // return immediately.
-func (l *layout) restartChains(with concerns) []chainRules {
-	ends := nft.Concat{nft.Daddr, nft.Dport, nft.CtReplySaddr, nft.CtReplySport}
-	var rules []nft.Rule
+func (l *layout) restartChains(with concerns) (all []chainRules) {
+	rules := l.restartRules(with, nft.Concat{nft.Daddr, nft.Dport, nft.CtReplySaddr, nft.CtReplySport}, l.restarts)
+	if with.ranges {
+		ranged := l.inRange.restartRules(with, append(l.inRange.place[:3:3], nft.CtReplySaddr), l.restarts)
+		all = append(all, chainRules{nft.Chain{Name: "ranges-restarts"}, append(ranged, rule(nft.ClearPriority{}))})
+		for _, opens := range openings() {
+			rules = append(rules, rule(append(opens, l.toRange(nft.Jump("ranges-restarts")).Do...)...))
+		}
+	}
+	return append(all,
+		chainRules{base("restarts", nft.Filter, nft.Prerouting, manglePriority), rules},
+		chainRules{base("restarts-output", nft.Filter, nft.Output, manglePriority), rules},
+	)
+}
+
+// openings returns the matches of a SYN and of an INIT that belong to a known connection.
+func openings() [2][]nft.Stmt {
+	known := nft.State(nft.Established)
+	return [2][]nft.Stmt{
+		{isTCP, nft.Flags{Mask: onlySYN, Value: nft.SYN}, known},
+		{nft.Is{Field: nft.L4proto, Value: protocolSCTP}, nft.OpensSCTP{}, known},
+	}
+}
+
+// restartRules returns the rules of dead and quiet endpoints. The parameter ends is the key of
+// their sets, and clients is the set to which clients of dead endpoints are added.
+func (l *layout) restartRules(with concerns, ends nft.Concat, clients *nft.Set) (rules []nft.Rule) {
 	add := func(set string, forTCP, forSCTP []nft.Stmt) {
-		known := []nft.Stmt{nft.State(nft.Established), nft.In{Of: ends, Set: l.sets[set]}}
-		tcp := []nft.Stmt{isTCP, nft.Flags{Mask: onlySYN, Value: nft.SYN}}
-		sctp := []nft.Stmt{nft.Is{Field: nft.L4proto, Value: protocolSCTP}, nft.OpensSCTP{}}
-		rules = append(rules, rule(slices.Concat(tcp, known, forTCP)...), rule(slices.Concat(sctp, known, forSCTP)...))
+		for i, do := range [][]nft.Stmt{forTCP, forSCTP} {
+			rules = append(rules, rule(slices.Concat(openings()[i], []nft.Stmt{nft.In{Of: ends, Set: l.sets[set]}}, do)...))
+		}
 	}
 	if with.dead {
-		note := []nft.Stmt{nft.Update{Map: l.restarts, Key: l.restarts.Key, Timeout: restartMemory}, nft.Drop}
+		note := []nft.Stmt{nft.Update{Map: clients, Key: clients.Key, Timeout: restartMemory}, nft.Drop}
 		add(deadSet, note, note)
 	}
 	if with.quiet {
 		add(quietSet, []nft.Stmt{nft.OnlyACK{}}, []nft.Stmt{nft.Drop})
 	}
-	return []chainRules{
-		{base("restarts", nft.Filter, nft.Prerouting, manglePriority), rules},
-		{base("restarts-output", nft.Filter, nft.Output, manglePriority), rules},
-	}
+	return rules
 }
 
 // addrSize returns the number of bytes of a family's addresses.
@@ -112,5 +136,17 @@ func endpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	if at, to, ok := endsOf(e.Key, of); ok {
 		x = setEntry{Addr: at.Addr(), Port: balancer.PortRange(at.Port()), To: to}
 	}
+	return x
+}
+
+// rangeEndpointOf is like endpointOf for a frontend with a range of ports.
+func rangeEndpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
+	size := addrSize(of)
+	if len(e.Key) < 2*size+8 {
+		return x
+	}
+	x = entryOf(&nft.Elem{Key: e.Key[:size+8]}, of)
+	to, _ := netip.AddrFromSlice(e.Key[size+8 : 2*size+8])
+	x.To = netip.AddrPortFrom(to, 0)
 	return x
 }

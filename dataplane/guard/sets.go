@@ -28,7 +28,7 @@ const (
 	byAddress setKey = "address" // an address
 	byClients setKey = "clients" // a place, with a network of clients
 	byMSS     setKey = "mss"     // a place, with its maximum segment size
-	behind    setKey = "behind"  // address and port of a frontend, with an endpoint behind it
+	behind    setKey = "behind"  // address and port of a frontend, with an endpoint behind it; see endpointsThat
 )
 
 // These are the names of the sets.
