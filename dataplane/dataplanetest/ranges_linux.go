@@ -97,11 +97,12 @@ func testRanges(r *rig) {
 }
 
 // checkRangeConnections opens connections to a range. They must be listed with their real ports,
-// and counted. A kill must end only the connection to its port, and the removal of the endpoint
-// must end the others.
+// and counted. A kill must end only the connection to its port, if the mode can kill, and the
+// removal of the endpoint must end the others. No other case uses this range, because the kernel
+// remembers its counters.
 func checkRangeConnections(r *rig) {
 	s1, s2 := r.w.servers[0], r.w.servers[1]
-	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeLast), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
+	web := edited(rangeService(r, "web", balancer.NewPortRange(rangeFirst, rangeAfter), s1), func(s *balancer.Service) { s.DrainTimeout = time.Millisecond })
 	r.apply() // ends the counts of the previous service at the same key
 	r.apply(web)
 	r.each(func(r *rig, key balancer.Key) {
@@ -123,7 +124,7 @@ func checkRangeConnections(r *rig) {
 			}
 			return nil
 		})
-		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Frontend: at}); n != 1 || err != nil {
+		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Frontend: at}); !r.s.VirtualServers && (n != 1 || err != nil) {
 			r.Errorf("Kill(%s) = %d, %v, want 1 connection", at, n, err)
 		}
 		if err := alive(other, atOnce); err != nil {

@@ -64,7 +64,7 @@ func (s *snapshot) add(line string) {
 func (s *snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
-	ours := regexp.MustCompile(`^table (ip|ip6) vipd(-guard|-redirect|-redirect-ranges)?$`)
+	ours := regexp.MustCompile(`^table (ip|ip6) vipd(-guard|-redirect|-redirect-ranges|-ipvs-ranges)?$`)
 	for table := range strings.Lines(run(t, "nft", "list", "tables")) {
 		if table = strings.TrimSpace(table); ofIptables.MatchString(table) {
 			continue

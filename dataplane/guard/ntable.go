@@ -320,6 +320,9 @@ func (l *layout) servedRules(m dataplane.Needs) (rules []nft.Rule) {
 	if m.TranslatesAll {
 		rules = append(rules, rule(nft.State(nft.New), nft.In{Of: l.place, Set: l.sets[servedSet]}, nft.Drop))
 	}
+	if l.inRange == nil { // a virtual server forwards the packet with its priority
+		return append(rules, l.matchPlace(servedSet, nft.ClearPriority{}, nft.Accept))
+	}
 	return append(rules, l.matchPlace(servedSet, nft.Accept))
 }
 

@@ -161,6 +161,7 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	}
 	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].create })
 	r.send(work, func(s *server) []ipvsnl.Op { return plans[s].change })
+	r.mark(work)
 	ends := r.removals(work, plans)
 	r.send(work, func(s *server) []ipvsnl.Op { return ends[s] })
 	if err := r.d.ledger.save(); err != nil { // after a failure, the ledger names more than exists, which is safe
@@ -168,6 +169,16 @@ func (r *round) run(work []*server, taken foreignCheck, now time.Time) {
 	}
 	for _, s := range work {
 		r.d.changedLocked(s, s.exists)
+	}
+}
+
+// mark writes the marks of ranges of ports. If this fails, the servers with a range fail.
+func (r *round) mark(work []*server) {
+	err := r.d.markRangesLocked(r.ctx)
+	for _, s := range work {
+		if err != nil && s.key.Port.IsRange() && r.errs[s] == nil {
+			r.errs[s] = err
+		}
 	}
 }
 

@@ -38,6 +38,8 @@ func Capabilities() balancer.Capabilities {
 		AffinityUnbounded: true,
 		DropsClients:      true,
 		AffinityPrefix:    true,
+		MaxPorts:          balancer.AllPorts.Len(),
+		RangeAffinity:     true,
 	}
 }
 

@@ -18,8 +18,9 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 	}
 	d.mu.Lock()
 	services := make(map[balancer.Key]balancer.Name, len(d.servers))
+	all := d.indexLocked(func(s *server) bool { return s.exists && s.last != nil })
 	for k, s := range d.servers {
-		if s.exists && s.last != nil {
+		if s.last != nil {
 			services[k] = s.last.Service
 		}
 	}
@@ -33,7 +34,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 			return err
 		}
 		k := balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto}
-		service, ours := services[k]
+		of, ours := all.find(k)
 		if !ours || c.Template {
 			continue
 		}
@@ -41,7 +42,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 		if idle(&c) {
 			state = dataplane.Idle
 		}
-		n := dataplane.Connection{Frontend: k, Service: service, Client: c.Client, Backend: c.Backend, State: state}
+		n := dataplane.Connection{Frontend: k, Service: services[of], Client: c.Client, Backend: c.Backend, State: state}
 		if !q.Names(&n) {
 			continue
 		}
@@ -70,7 +71,7 @@ func (d *Dataplane) idle(ctx context.Context) (func(*ipvsnl.Connection) bool, er
 // idleFlows returns the number of idle flows of each draining UDP endpoint. To count them, it reads
 // the whole table of connections. If that fails, all flows count as live.
 func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint64 {
-	flows := d.drainingFlows()
+	flows, all := d.drainingFlows()
 	if len(flows) == 0 {
 		return nil
 	}
@@ -82,7 +83,8 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 		if err != nil {
 			break
 		}
-		k := balancer.BackendKey{Frontend: balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto}, Backend: c.Backend}
+		of, _ := all.find(balancer.Key{Addr: c.Frontend.Addr(), Port: balancer.PortRange(c.Frontend.Port()), Proto: c.Proto})
+		k := balancer.BackendKey{Frontend: of, Backend: destinationOf(of, c.Backend)}
 		if n, drains := flows[k]; drains && idle(&c) {
 			flows[k] = n + 1
 		}
@@ -90,11 +92,13 @@ func (d *Dataplane) idleFlows(ctx context.Context) map[balancer.BackendKey]uint6
 	return flows
 }
 
-// drainingFlows returns a map whose keys are the draining UDP endpoints. All values are 0.
-func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
-	flows := map[balancer.BackendKey]uint64{}
+// drainingFlows returns a map whose keys are the draining UDP endpoints, and an index of the UDP
+// virtual servers. All values of the map are 0.
+func (d *Dataplane) drainingFlows() (flows map[balancer.BackendKey]uint64, all index) {
+	flows = map[balancer.BackendKey]uint64{}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	all = d.indexLocked(func(s *server) bool { return s.exists && s.key.Proto == balancer.UDP })
 	for k, s := range d.servers {
 		if s.exists && s.last != nil && k.Proto == balancer.UDP {
 			for _, b := range s.last.Backends {
@@ -104,5 +108,5 @@ func (d *Dataplane) drainingFlows() map[balancer.BackendKey]uint64 {
 			}
 		}
 	}
-	return flows
+	return flows, all
 }

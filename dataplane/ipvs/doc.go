@@ -9,6 +9,16 @@
 // few system calls: creation precedes removal (apply.go). If an answer shows a different state, the
 // virtual server is read, and the change is repeated.
 //
+// # Ranges of ports
+//
+// A frontend with a range of ports is a virtual server with a firewall mark (ipvsnl.Mark), whose
+// destinations have port 0 and so keep the client's port. Here, destinations have the first port of
+// the range. The table vipd-ipvs-ranges of nf_tables gives packets the mark of the range that has
+// their port open (ranges.go). IPVS prefers marks to addresses, so the open parts of a range
+// exclude narrower frontends. Only packets from clients get the mark, because an answer to a
+// program of this host may also arrive at such a port. The mark is set immediately before IPVS, and
+// cleared before any rule sees the packet again, because other programs test bits of marks.
+//
 // # Ownership of virtual servers
 //
 // The kernel can't store a mark on a virtual server, so a ledger in the run folder names ours

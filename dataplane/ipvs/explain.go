@@ -20,6 +20,9 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	var e dataplane.Explanation
 	virtual, err := d.conn.Service(ctx, f.Key)
 	name := "virtual server " + f.Key.String()
+	if f.Key.Port.IsRange() {
+		name += fmt.Sprintf(" (firewall mark 0x%08x)", ipvsnl.Mark(f.Key))
+	}
 	if errors.Is(err, ipvsnl.ErrNoService) {
 		e.Objects = []dataplane.Object{{Name: name, Missing: f.Serves()}}
 		return e, nil
@@ -40,6 +43,10 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client ne
 	}
 	e.Choice, e.Shares = shares(virtual.Scheduler, destinations)
 	if virtual.Flags&ipvsnl.Persistent == 0 {
+		return e, nil
+	}
+	if f.Key.Port.IsRange() {
+		e.Choice += "; the kernel's entry of the client is not read for ranges of ports"
 		return e, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxTemplateSearch)

@@ -44,6 +44,9 @@ type Dataplane struct {
 	ledger *ledger
 	// servers holds the wanted virtual servers, and vipd's existing virtual servers.
 	servers map[balancer.Key]*server
+	// ranges holds the servers with a range of ports. marks gives their packets marks.
+	ranges map[balancer.Key]*server
+	marks  map[inet.Family]marker
 	// quiet holds the keys of servers that have draining destinations.
 	quiet map[balancer.Key]bool
 	// due is the time of the next check of the keys in quiet.
@@ -69,7 +72,7 @@ var (
 func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, l *ledger, log *slog.Logger) (*Dataplane, error) {
 	d := &Dataplane{
 		log: log, conn: conn, caps: Capabilities(), counts: newCounts(), carried: carried, ledger: l,
-		servers: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, unavailable: map[inet.Family]error{},
+		servers: map[balancer.Key]*server{}, ranges: map[balancer.Key]*server{}, quiet: map[balancer.Key]bool{}, unavailable: map[inet.Family]error{},
 	}
 	d.drains = worker.New(d.endDrains)
 	var nearest balancer.Scheduler
@@ -138,9 +141,10 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 		_, err := removeOwned(ctx, d.conn, d.ledger, false)
 		failed = errors.Join(failed, err, setTimeouts(ctx, d.conn, d.ledger, ipvsnl.Timeouts{}))
 		clear(d.servers)
+		clear(d.ranges)
 		clear(d.quiet)
 	}
-	return errors.Join(failed, d.ledger.save(), d.conn.Close())
+	return errors.Join(failed, d.closeMarks(keep), d.ledger.save(), d.conn.Close())
 }
 
 // serverLocked returns the state of a key, and adds it to servers if it is missing.
@@ -149,6 +153,9 @@ func (d *Dataplane) serverLocked(k balancer.Key) *server {
 	if s == nil {
 		s = &server{key: k, failover: d.failover}
 		d.servers[k] = s
+		if k.Port.IsRange() {
+			d.ranges[k] = s
+		}
 	}
 	return s
 }
@@ -173,6 +180,7 @@ func (d *Dataplane) changedLocked(s *server, was bool) {
 	}
 	if s.front == nil && !s.exists && !s.unsure { // neither wanted nor existing
 		delete(d.servers, s.key)
+		delete(d.ranges, s.key)
 		d.counts.forget(s.key)
 	}
 }
@@ -240,8 +248,16 @@ func plain(states []ipvsnl.DestinationState) []ipvsnl.Destination {
 	return all
 }
 
-// command returns the options of ipvsadm that identify a virtual server: "-t 10.96.0.10:80".
+// command returns the options of ipvsadm that identify a virtual server: "-t 10.96.0.10:80", or
+// "-f 7 -6" for a firewall mark.
 func command(k balancer.Key) string {
+	if k.Port.IsRange() {
+		option := fmt.Sprintf("-f %d", ipvsnl.Mark(k))
+		if !k.Addr.Is4() {
+			option += " -6"
+		}
+		return option
+	}
 	option := map[balancer.Protocol]string{balancer.TCP: "-t", balancer.UDP: "-u", balancer.SCTP: "--sctp-service"}[k.Proto]
 	return option + " " + k.AddrPort().String()
 }

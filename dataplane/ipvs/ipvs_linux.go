@@ -15,6 +15,7 @@ import (
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
 	"vipd/dataplane/internal/ipvsnl"
+	"vipd/dataplane/internal/portmap"
 	"vipd/dataplane/internal/runfile"
 )
 
@@ -43,6 +44,12 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		}
 		err = d.try(ctx)
 	}
+	if err == nil {
+		if d.marks, err = openMarkers(); err != nil {
+			o.Log.Warn("ranges of ports are not served", "err", err)
+			d.caps.MaxPorts, d.caps.RangeAffinity, err = 0, false, nil
+		}
+	}
 	if err != nil {
 		return nil, errors.Join(err, conn.Close(), tracked.Close())
 	}
@@ -65,6 +72,9 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	l, err := ledgerHere(runDir)
 	if err != nil {
 		return nil, err
+	}
+	if done, err = portmap.Cleanup(dry, marksTable); err != nil {
+		return done, err
 	}
 	for _, file := range atomicfile.Leftovers(l.path) {
 		if done = append(done, "remove file "+file); !dry {

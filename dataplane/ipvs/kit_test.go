@@ -17,6 +17,7 @@ import (
 	"vipd/dataplane/counters"
 	"vipd/dataplane/internal/conntrack"
 	"vipd/dataplane/internal/dnat"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
 	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
@@ -42,9 +43,57 @@ type kernel struct {
 	// unloaded reports whether IPVS was removed from the kernel with its state. Listing virtual
 	// servers loads it again.
 	unloaded bool
+	// marks are the marks of packets to ranges of ports, in each family.
+	marks map[inet.Family]*fakeMarks
 }
 
-func newKernel() *kernel { return &kernel{Fake: ipvsnltest.NewFake()} }
+func newKernel() *kernel {
+	return &kernel{Fake: ipvsnltest.NewFake(), marks: map[inet.Family]*fakeMarks{inet.IPv4: {}, inet.IPv6: {}}}
+}
+
+// fakeMarks is a [marker] in memory. It keeps its marks when its process ends.
+type fakeMarks struct {
+	marks map[balancer.Key]uint32
+	// known reports whether this process has set the marks, and lost whether they were deleted
+	// since. If refuse is set, Set returns it.
+	known, lost bool
+	refuse      error
+}
+
+// lose deletes the marks like another program.
+func (m *fakeMarks) lose() { m.marks, m.lost = nil, true }
+
+// Set implements marker.
+func (m *fakeMarks) Set(_ context.Context, marks map[balancer.Key]uint32) error {
+	if m.refuse == nil && (!m.known || !m.lost) {
+		m.marks, m.known, m.lost = maps.Clone(marks), true, false
+	}
+	return m.refuse
+}
+
+// Observe implements marker.
+func (m *fakeMarks) Observe() (string, error) {
+	damage, _ := m.Intact() // it returns no error
+	if !m.known {
+		damage = "unknown"
+	}
+	m.known = m.known && damage == ""
+	return damage, nil
+}
+
+// Intact implements marker.
+func (m *fakeMarks) Intact() (string, error) {
+	if m.known && m.lost {
+		return "the marks are gone", nil
+	}
+	return "", nil
+}
+
+// Remove implements marker.
+func (m *fakeMarks) Remove() error { m.marks = nil; return nil }
+
+// Leave implements marker.
+func (m *fakeMarks) Leave() {}
 
 // Do implements ipvsnl.Conn.
 func (k *kernel) Do(ctx context.Context, ops []ipvsnl.Op) []error {
@@ -157,6 +206,10 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	d, err := newDataplane(context.Background(), k, carried(), l, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
+	}
+	d.marks = map[inet.Family]marker{}
+	for family, m := range k.marks {
+		m.known, d.marks[family] = false, m
 	}
 	return &process{t, k, dir, d}
 }
@@ -278,6 +331,9 @@ func address(k balancer.Key, i int) netip.AddrPort {
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
+	}
+	if k.Port.IsRange() {
+		f.Open = []balancer.PortRange{k.Port}
 	}
 	for _, i := range numbers {
 		f.Backends = append(f.Backends, balancer.Backend{Addr: address(k, i), State: balancer.Active, Weight: 1})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/ipvsnl"
 	"vipd/test/wait"
 )
@@ -35,6 +37,15 @@ type history struct {
 }
 
 const historyKeys, historyEndpoints = 14, 6
+
+// historyKey returns the n-th key of a history. The last keys are ranges of ports.
+func historyKey(n int) balancer.Key {
+	k := key(n)
+	if n >= historyKeys-3 {
+		k.Port = balancer.NewPortRange(8080, 8089) // the ports of endpoints
+	}
+	return k
+}
 
 // TestHistories runs random histories with lost answers, crashes and changes by other programs.
 // Each history must end in the state that a single Apply creates, and no connection may be cut
@@ -140,7 +151,7 @@ func (h *history) step() {
 	default:
 		var batch []dataplane.Change
 		for range 1 + h.IntN(6) {
-			k := key(h.IntN(historyKeys))
+			k := historyKey(h.IntN(historyKeys))
 			if slices.ContainsFunc(batch, func(c dataplane.Change) bool { return c.Key == k }) {
 				continue
 			}
@@ -179,7 +190,7 @@ func (h *history) apply(batch []dataplane.Change) {
 func (h *history) all() []dataplane.Change {
 	var batch []dataplane.Change
 	for n := range historyKeys {
-		batch = append(batch, dataplane.Change{Key: key(n), New: h.want[key(n)]})
+		batch = append(batch, dataplane.Change{Key: historyKey(n), New: h.want[historyKey(n)]})
 	}
 	return batch
 }
@@ -223,7 +234,10 @@ func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
 // meddle changes or deletes virtual servers of vipd like another program.
 func (h *history) meddle() {
-	k := key(h.IntN(historyKeys))
+	k := historyKey(h.IntN(historyKeys))
+	if m := h.p.k.marks[inet.Of(k.Addr)]; h.IntN(4) == 0 {
+		m.lose()
+	}
 	if !h.ours(k) {
 		return
 	}
@@ -235,7 +249,7 @@ func (h *history) meddle() {
 
 // foreign creates or deletes a virtual server of another program.
 func (h *history) foreign() {
-	k := key(h.IntN(2 * historyKeys))
+	k := historyKey(h.IntN(2 * historyKeys))
 	s := ipvsnl.Service{Key: k, Scheduler: "wrr"}
 	if h.others[k] != "" {
 		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: s}})
@@ -257,7 +271,7 @@ func (h *history) foreign() {
 // traffic randomly adds and removes connections of destinations.
 func (h *history) traffic() {
 	for range 10 {
-		k := key(h.IntN(historyKeys))
+		k := historyKey(h.IntN(historyKeys))
 		if !h.ours(k) {
 			continue
 		}
@@ -324,9 +338,20 @@ func (h *history) wanted() []dataplane.Change {
 func (h *history) check() {
 	h.Helper()
 	for n := range historyKeys {
-		k := key(n)
+		k := historyKey(n)
 		if h.ours(k) {
 			h.checkKey(k, h.want[k])
+		}
+	}
+	for family, m := range h.p.k.marks {
+		want := map[balancer.Key]uint32{}
+		for k, f := range h.want {
+			if k.Port.IsRange() && inet.Of(k.Addr) == family && h.ours(k) && h.p.servers[k].exists && f != nil {
+				want[k] = ipvsnl.Mark(k)
+			}
+		}
+		if !maps.Equal(m.marks, want) {
+			h.Errorf("marks of %s = %v, want %v", family, m.marks, want)
 		}
 	}
 }

@@ -29,8 +29,16 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 	if err := d.setTimeoutsLocked(ctx); err != nil {
 		d.log.Warn("the kernel keeps its timeouts", "err", err)
 	}
+	damage, err := d.observeMarksLocked(ctx)
+	if err != nil {
+		return dataplane.Observation{}, err
+	}
 	now := time.Now()
 	for k, s := range d.servers {
+		if s.exists && s.front != nil && k.Port.IsRange() && damage != "" {
+			seen.Digests[k] = 0
+			continue
+		}
 		switch right := s.plan(now).none(); {
 		case s.front != nil && right:
 			seen.Digests[k] = digest(s.front)
@@ -171,6 +179,9 @@ const (
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if reason, err := d.intactMarks(); reason != "" || err != nil {
+		return reason, err
+	}
 	n, err := d.conn.Services4(ctx)
 	switch {
 	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // Observe will load IPVS again

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,6 +11,19 @@ import (
 	"vipd/balancer"
 	"vipd/dataplane/internal/ipvsnl"
 )
+
+// RenderMarks returns the marks of packets to ranges of ports in the syntax of nft, or "".
+func RenderMarks(frontends []*balancer.Frontend) string {
+	var all []*server
+	for _, f := range frontends {
+		if s := (&server{key: f.Key, front: f}); f.Key.Port.IsRange() && len(s.fresh()) > 0 {
+			s.exists = true
+			all = append(all, s)
+		}
+	}
+	kind := rangeMarks()
+	return kind.Render(openMarks(slices.Values(all)))
+}
 
 // Render returns the virtual servers of frontends as input of ipvsadm --restore.
 func Render(frontends []*balancer.Frontend) string {
@@ -51,7 +65,11 @@ func line(op ipvsnl.Op) string {
 	}
 	d := op.Destination
 	how := map[balancer.Forward]string{balancer.NATForward: "-m", balancer.DRForward: "-g", balancer.TunnelForward: "-i"}[d.Forward]
-	words = append(words, "-r", d.Addr.String(), how, "-w", strconv.Itoa(d.Weight))
+	to := d.Addr
+	if op.Service.Key.Port.IsRange() {
+		to = netip.AddrPortFrom(to.Addr(), 0) // keeps the port
+	}
+	words = append(words, "-r", to.String(), how, "-w", strconv.Itoa(d.Weight))
 	if d.Upper > 0 {
 		words = append(words, "-x", strconv.Itoa(int(d.Upper)), "-y", strconv.Itoa(int(d.Lower)))
 	}

@@ -21,11 +21,11 @@ func Recorded(runDir string) ([]balancer.Key, error) {
 
 // HasForeign reports whether there are virtual servers that the ledger in runDir does not name.
 func HasForeign(ctx context.Context, runDir string) (bool, error) {
-	keys, others, err := ipvsnl.Names(ctx)
-	if err != nil || len(keys)+others == 0 {
+	l, err := ledgerHere(runDir)
+	if err != nil {
 		return false, err
 	}
-	l, err := ledgerHere(runDir)
+	keys, others, err := ipvsnl.Names(ctx, maps.Keys(l.entries))
 	if err != nil {
 		return false, err
 	}

@@ -137,11 +137,11 @@ func (s *server) target(now time.Time) (ipvsnl.Service, []ipvsnl.Destination) {
 // lingers reports whether a destination whose backend was removed may still keep its connections.
 func (s *server) lingers(at netip.AddrPort, now time.Time) bool { return s.old[at].After(now) }
 
-// digest implements [Dataplane.Digest]. It covers everything that target and the drains derive from
-// f, and the names of counters, but not the guard's settings.
+// digest implements [Dataplane.Digest]. It covers everything that target, the marks and the drains
+// derive from f, and the names of counters, but not the guard's settings.
 func digest(f *balancer.Frontend) dataplane.Digest {
 	g := &balancer.Frontend{
-		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, AffinityPrefix: f.AffinityPrefix, Withdrawn: f.Withdrawn,
+		Key: f.Key, Service: f.Service, Port: f.Port, AffinityTimeout: f.AffinityTimeout, AffinityPrefix: f.AffinityPrefix, Withdrawn: f.Withdrawn, Open: f.Open,
 		Policy:   balancer.Policy{Scheduler: f.Scheduler, Forward: f.Forward, DrainTimeout: f.DrainTimeout},
 		Backends: make([]balancer.Backend, len(f.Backends)),
 	}

@@ -1,11 +1,13 @@
 package ipvs
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"vipd/balancer"
+	"vipd/dataplane/internal/ipvsnl"
 )
 
 func TestRender(t *testing.T) {
@@ -17,7 +19,8 @@ func TestRender(t *testing.T) {
 	direct.Forward, direct.Scheduler = balancer.DRForward, balancer.Maglev
 	tunnel := web(key(2), 1)
 	tunnel.Forward, tunnel.Scheduler = balancer.TunnelForward, balancer.NeverQueue
-	got := Render([]*balancer.Frontend{direct, bounded, sticky, web(key(6)), tunnel})
+	ranged := web(balancer.Key{Addr: key(3).Addr, Port: balancer.NewPortRange(8080, 8089), Proto: balancer.TCP}, 1)
+	got := Render([]*balancer.Frontend{direct, bounded, sticky, web(key(6)), tunnel, ranged})
 	want := strings.TrimLeft(`
 -A --sctp-service 10.96.0.0:80 -s nq
 -a --sctp-service 10.96.0.0:80 -r 10.2.0.1:8080 -i -w 1
@@ -30,7 +33,10 @@ func TestRender(t *testing.T) {
 -A -t [fd00::]:80 -s mh -b mh-fallback
 -a -t [fd00::]:80 -r [fd02::1]:8080 -g -w 1
 -a -t [fd00::]:80 -r [fd02::3]:8080 -g -w 1
+-A -f MARK -6 -s wrr
+-a -f MARK -6 -r [fd02::1]:0 -m -w 1
 `, "\n")
+	want = strings.ReplaceAll(want, "MARK", fmt.Sprint(ipvsnl.Mark(ranged.Key)))
 	if got != want {
 		t.Errorf("Render =\n%s, want\n%s", got, want)
 	}

@@ -18,7 +18,7 @@ var _ dataplane.WatchesUnanswered = (*Dataplane)(nil)
 func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell func(dataplane.FailedConnect)) error {
 	u, err := conntrack.NewUnanswered(refusals, d.targetOf, func(s conntrack.Suspect) {
 		if f := d.frontendOf(s.Flow); f != nil && s.Counted {
-			d.unanswered.Add(counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: s.Flow.Backend()})
+			d.unanswered.Add(counters.BackendKey{Port: counters.Port{Service: f.Service, Name: f.Port}, Addr: destinationOf(f.Key, s.Flow.Backend())})
 		}
 		tell(dataplane.FailedConnect{Target: s.Target, Client: s.Flow.Client().Addr(), Counted: s.Counted})
 	})
@@ -31,10 +31,11 @@ func (d *Dataplane) WatchUnanswered(ctx context.Context, refusals bool, tell fun
 // targetOf returns the endpoint of a flow that a virtual server translates. It returns false for
 // other flows.
 func (d *Dataplane) targetOf(flow *conntrack.Flow) (balancer.Target, bool) {
-	f, at := d.frontendOf(flow), flow.Backend()
+	f := d.frontendOf(flow)
 	if f == nil {
 		return balancer.Target{}, false
 	}
+	at := destinationOf(f.Key, flow.Backend())
 	return balancer.Target{Service: f.Service, Addr: at.Addr(), Port: at.Port()}, true
 }
 
@@ -45,7 +46,15 @@ func (d *Dataplane) frontendOf(flow *conntrack.Flow) *balancer.Frontend {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := d.servers[flow.Frontend()]
+	at := flow.Frontend()
+	s := d.servers[at]
+	if s == nil { // a range of ports, the narrowest
+		for k, t := range d.ranges {
+			if k.Covers(at) && (s == nil || k.Port.Len() < s.key.Port.Len()) {
+				s = t
+			}
+		}
+	}
 	if s == nil || s.last == nil || s.last.Forward != balancer.NATForward {
 		return nil
 	}

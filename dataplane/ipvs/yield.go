@@ -87,7 +87,7 @@ func (d *Dataplane) yield(ctx context.Context, before map[balancer.Key]ipvsnl.Se
 	r.send(work, func(s *server) []ipvsnl.Op {
 		return []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: s.key}}}
 	})
-	var failed error
+	failed := d.markRangesLocked(ctx)
 	for _, s := range work {
 		failed = errors.Join(failed, r.errs[s])
 	}

@@ -28,7 +28,7 @@ func rangeRedirects() portmap.Kind {
 	}
 	return portmap.Kind{
 		Name: rangesTable, Data: nft.Dport, Chains: []nft.Chain{chain("prerouting", nft.Prerouting), chain("output", nft.Output)},
-		Rules: func(number nft.Lookup) (all []nft.Rule) {
+		Rules: func(_ string, number nft.Lookup) (all []nft.Rule) {
 			for _, p := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 				all = append(all, nft.Rule{Do: []nft.Stmt{nft.Is{Field: nft.L4proto, Value: uint32(p.Number())}, nft.Redirect{To: number}}})
 			}

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/dataplane/ipvs"
 )
 
 // newServing returns a host on which ipvs mode serves one service, and doctor finds no problems.
@@ -64,6 +66,11 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		}},
 		{name: "in the way", change: func(m *fakeHost) { m.owned = nil }, want: []string{"ipvs: problem: virtual servers of other programs have addresses and ports of services: 10.96.0.10:80/tcp"}},
 		{name: "whose they are is not known", change: func(m *fakeHost) { m.lost = errors.New("no") }, want: []string{"ipvs: warning: vipd's ledger of virtual servers can't be read: no"}},
+		{name: "own range of ports", change: func(m *fakeHost) {
+			k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.AllPorts, Proto: balancer.UDP}
+			m.owned = append(m.owned, k)
+			m.add(fmt.Sprintf("FWM  %08X wrr ", ipvs.Mark(k)))
+		}},
 		{name: "foreign", change: func(m *fakeHost) {
 			m.add("UDP  0A60000A:0035 rr  ")
 			m.add("TCP  [2001:0db8:0000:0000:0000:0000:0000:0001]:0050 wlc  ")

@@ -10,6 +10,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/cmd/internal/config"
+	"vipd/dataplane/ipvs"
 )
 
 // ipvsTable is the file that lists the kernel's virtual servers. It exists once ip_vs is loaded.
@@ -80,11 +81,15 @@ func foreignServers(o *observed) ([]server, error) {
 		return nil, nil
 	}
 	owned, err := o.Recorded()
-	ours := map[balancer.Key]bool{}
+	ours := map[server]bool{}
 	for _, key := range owned {
-		ours[key] = true
+		if key.Port.IsRange() {
+			ours[server{mark: strconv.FormatUint(uint64(ipvs.Mark(key)), 10)}] = true
+		} else {
+			ours[server{key: key}] = true
+		}
 	}
-	return slices.DeleteFunc(all, func(s server) bool { return s.mark == "" && ours[s.key] }), err
+	return slices.DeleteFunc(all, func(s server) bool { return ours[s] }), err
 }
 
 // checkForeignServers lists other programs' virtual servers, which vipd never changes. It is a

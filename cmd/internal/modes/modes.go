@@ -87,7 +87,7 @@ func ipvsMode() Mode {
 		Needs:        ipvs.Needs(),
 		Capabilities: ipvs.Capabilities,
 		Render: func(_ config.Config, frontends []*balancer.Frontend) string {
-			return inputOf("ipvsadm --restore", ipvs.Render(frontends))
+			return inputOf("ipvsadm --restore", ipvs.Render(frontends)) + inputOf("nft -f -", ipvs.RenderMarks(frontends))
 		},
 		Cleanup: func(ctx context.Context, c config.Config, dry bool) ([]string, error) {
 			return ipvs.Cleanup(ctx, c.RunDir, dry)

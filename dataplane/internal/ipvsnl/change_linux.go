@@ -21,6 +21,7 @@ func (k *Client) Do(ctx context.Context, ops []Op) []error {
 	possible := make([]int, 0, len(ops))
 	for i := range ops {
 		if errs[i] = ops[i].Invalid(); errs[i] == nil {
+			k.marks.note(ops[i].Service.Key)
 			possible = append(possible, i)
 		}
 	}

@@ -20,8 +20,8 @@ type Conn interface {
 	// Service reads a virtual server with a single message. It returns ErrNoService if the virtual
 	// server does not exist.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
-	// Services reads all virtual servers in no particular order. It skips virtual servers with a
-	// firewall mark, which have no key. While virtual servers are deleted in any network namespace,
+	// Services reads all virtual servers in no particular order. It skips virtual servers without a
+	// key, and ranges of ports that no earlier request has named. While virtual servers are deleted in any network namespace,
 	// the kernel (6.1) may silently omit others. So a missing entry does not prove that the virtual
 	// server is missing.
 	Services(ctx context.Context) ([]ServiceState, error)
@@ -29,10 +29,11 @@ type Conn interface {
 	// ErrNoService if the virtual server does not exist.
 	Destinations(ctx context.Context, key balancer.Key) ([]DestinationState, error)
 	// Table reads all virtual servers with their destinations. It is the fastest method, but
-	// returns fewer details. Concurrent changes may be missed or read partially. If other network
-	// namespaces have virtual servers, the kernel (6.1) may omit entries at any time. It counts
-	// foreign entries when it saves its position in the table, but not when it restores the
-	// position. So a missing entry does not prove that the virtual server is missing.
+	// returns fewer details. It skips the same virtual servers as Services. Concurrent changes may
+	// be missed or read partially. If other network namespaces have virtual servers, the kernel
+	// (6.1) may omit entries at any time. It counts foreign entries when it saves its position in
+	// the table, but not when it restores the position. So a missing entry does not prove that the
+	// virtual server is missing.
 	Table(ctx context.Context) (map[balancer.Key]TableService, error)
 	// Services4 returns the number of virtual servers with an IPv4 address or an IPv4 firewall
 	// mark. Its cost does not depend on their number. The kernel does not count other virtual
@@ -68,7 +69,9 @@ const (
 	hashed Flags = 1 << 1
 )
 
-// Service is a virtual server.
+// Service is a virtual server. A key with a range of ports stands for the firewall mark that [Mark]
+// returns. Packets need this mark to reach the virtual server, and keep their port. Its
+// destinations have the first port of the range.
 type Service struct {
 	Key balancer.Key
 	// Scheduler is the kernel's name of the scheduler. For example, "wrr" is in the module

@@ -26,6 +26,7 @@ type Client struct {
 	open func(context.Context) (*socket, error)
 	// limit is the maximum duration of an exchange, regardless of the caller's context.
 	limit time.Duration
+	marks marks
 }
 
 var _ Conn = (*Client)(nil)

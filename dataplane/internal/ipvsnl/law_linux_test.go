@@ -26,7 +26,7 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
 			Addr: netip.MustParseAddr(pick(r, "10.97.0.1", "10.97.0.2", "fd96::1", "fd96::2")),
-			Port: pick[balancer.PortRange](r, 80, 81), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
+			Port: pick[balancer.PortRange](r, 80, 81, balancer.NewPortRange(8080, 8089)), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
 		},
 		Scheduler: pick(r, append(ipvsnltest.KernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
 		Flags:     ipvsnl.Flags(r.IntN(64)),

@@ -31,6 +31,7 @@ const (
 	serviceProtocol  = 2
 	serviceAddr      = 3
 	servicePort      = 4
+	serviceMark      = 5
 	serviceScheduler = 6
 	serviceFlags     = 7
 	serviceTimeout   = 8
@@ -90,7 +91,7 @@ func (s *socket) op(o *Op) {
 	s.Unnest()
 	if o.Verb >= AddDestination {
 		s.Nest(aboutDestination)
-		s.destination(&o.Destination, o.Verb == DeleteDestination)
+		s.destination(o.Service.Key, &o.Destination, o.Verb == DeleteDestination)
 		s.Unnest()
 	}
 	s.End()
@@ -99,6 +100,10 @@ func (s *socket) op(o *Op) {
 // key writes the key of the virtual server.
 func (s *socket) key(k balancer.Key) {
 	s.Native16(serviceFamily, familyOf(k.Addr))
+	if k.Port.IsRange() {
+		s.Native32(serviceMark, Mark(k))
+		return
+	}
 	s.Native16(serviceProtocol, uint16(k.Proto.Number()))
 	s.Addr(serviceAddr, k.Addr)
 	s.Wire16(servicePort, k.Port.First())
@@ -131,10 +136,10 @@ func prefixOf(netmask uint32, is4 bool) int {
 	return int(netmask) % 128
 }
 
-func (s *socket) destination(d *Destination, identity bool) {
+func (s *socket) destination(of balancer.Key, d *Destination, identity bool) {
 	s.Native16(destinationFamily, familyOf(d.Addr.Addr()))
 	s.Addr(destinationAddr, d.Addr.Addr())
-	s.Wire16(destinationPort, d.Addr.Port())
+	s.Wire16(destinationPort, swapPort(of, d.Addr.Port()))
 	if identity {
 		return
 	}
@@ -195,17 +200,19 @@ func about(body []byte, kind uint16) (attributes, error) {
 }
 
 // readService decodes a virtual server. ok is false if the virtual server has no key, because it
-// has a firewall mark or a protocol that no frontend can have.
-func readService(body []byte) (v ServiceState, ok bool, err error) {
+// has an unknown firewall mark, or a protocol that no frontend can have.
+func readService(body []byte, known *marks) (v ServiceState, ok bool, err error) {
 	a, err := about(body, aboutService)
 	if err != nil {
 		return v, false, err
 	}
 	var family uint16
-	var netmask uint32
+	var netmask, mark uint32
 	var addr, stats, stats64 []byte
 	for a.Next() {
 		switch a.Kind {
+		case serviceMark:
+			mark = a.u32()
 		case serviceFamily:
 			family = a.u16()
 		case serviceProtocol:
@@ -228,19 +235,28 @@ func readService(body []byte) (v ServiceState, ok bool, err error) {
 			stats64 = a.Value
 		}
 	}
-	if v.Key.Proto == "" || addr == nil || a.Err != nil {
+	switch {
+	case a.Err != nil:
 		return v, false, a.Err
-	}
-	if v.Key.Addr, ok = addrOf(addr, family); !ok {
-		return v, false, nlsock.ErrMalformed
+	case mark != 0:
+		if v.Key, ok = known.find(mark); !ok || familyOf(v.Key.Addr) != family {
+			return v, false, nil
+		}
+	case v.Key.Proto == "" || addr == nil:
+		return v, false, nil
+	default:
+		if v.Key.Addr, ok = addrOf(addr, family); !ok {
+			return v, false, nlsock.ErrMalformed
+		}
 	}
 	v.Prefix = prefixOf(netmask, v.Key.Addr.Is4())
 	v.Stats, err = readStats(stats, stats64)
 	return v, err == nil, err
 }
 
-// readDestination decodes a destination of a virtual server of the given family.
-func readDestination(body []byte, family uint16) (d DestinationState, err error) {
+// readDestination decodes a destination of a virtual server.
+func readDestination(body []byte, of balancer.Key) (d DestinationState, err error) {
+	family := familyOf(of.Addr)
 	a, err := about(body, aboutDestination)
 	if err != nil {
 		return d, err
@@ -279,7 +295,7 @@ func readDestination(body []byte, family uint16) (d DestinationState, err error)
 	if a.Err != nil || !ok {
 		return d, nlsock.ErrMalformed
 	}
-	d.Addr = netip.AddrPortFrom(ip, port)
+	d.Addr = netip.AddrPortFrom(ip, swapPort(of, port))
 	d.Stats, err = readStats(stats, stats64)
 	return d, err
 }

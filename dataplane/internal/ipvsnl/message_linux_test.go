@@ -2,9 +2,12 @@ package ipvsnl
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
 )
 
 // counters adds counters of 4 or 8 bytes to a message.
@@ -42,7 +45,7 @@ func TestWideCounters(t *testing.T) {
 		}
 		s.Unnest()
 		s.End()
-		got, ok, err := readService(s.B[unix.SizeofNlMsghdr:])
+		got, ok, err := readService(s.B[unix.SizeofNlMsghdr:], nil)
 		if !ok || err != nil || got.Stats != c.want || got.Key != key("10.96.0.1:80") {
 			t.Errorf("virtual server = %+v, %v, %v; want %+v", got, ok, err, c.want)
 		}
@@ -50,7 +53,7 @@ func TestWideCounters(t *testing.T) {
 		s = &socket{}
 		s.begin(byte(AddDestination), 0)
 		s.Nest(aboutDestination)
-		s.destination(&Destination{Addr: at4, Forward: "dr", Weight: 65535, Upper: 3, Lower: 2}, false)
+		s.destination(key("[fd00::1]:80"), &Destination{Addr: at4, Forward: "dr", Weight: 65535, Upper: 3, Lower: 2}, false)
 		counters(s, destinationStats, 4, 7)
 		if c.wide {
 			counters(s, destinationStats64, 8, beyond)
@@ -58,8 +61,35 @@ func TestWideCounters(t *testing.T) {
 		s.Unnest()
 		s.End()
 		want := DestinationState{Destination: Destination{at4, "dr", 65535, 3, 2}, Stats: c.want}
-		if got, err := readDestination(s.B[unix.SizeofNlMsghdr:], unix.AF_INET6); err != nil || got != want {
+		if got, err := readDestination(s.B[unix.SizeofNlMsghdr:], key("[fd00::1]:80")); err != nil || got != want {
 			t.Errorf("destination = %+v, %v; want %+v", got, err, want)
+		}
+	}
+}
+
+// TestRangeMessages encodes the virtual server and the destinations of a range of ports. They must
+// be decoded as they were, if the mark is known. Port 0 must represent the first port of the range.
+func TestRangeMessages(t *testing.T) {
+	k := key("10.96.0.1:8000-8999")
+	for _, port := range []uint16{8000, 0, 9000} {
+		want := Destination{Addr: netip.AddrPortFrom(at4.Addr(), port), Forward: balancer.NATForward, Weight: 1}
+		s := &socket{}
+		s.op(&Op{Verb: AddDestination, Service: Service{Key: k}, Destination: want})
+		body := s.B[unix.SizeofNlMsghdr:]
+		got, err := readDestination(body, k)
+		wire, wireErr := readDestination(body, key("10.96.0.1:80"))
+		wirePort := map[uint16]uint16{8000: 0, 0: 8000, 9000: 9000}[port]
+		if err != nil || wireErr != nil || got.Destination != want || wire.Addr.Port() != wirePort {
+			t.Errorf("destination = %+v, %v, and port %d, %v in the message; want %+v and %d", got, err, wire.Addr.Port(), wireErr, want, wirePort)
+		}
+		var known marks
+		for _, knows := range []bool{false, true} {
+			if knows {
+				known.note(k)
+			}
+			if v, ok, err := readService(body, &known); ok != knows || err != nil || ok && v.Key != k {
+				t.Errorf("virtual server = %+v, %v, %v; want %s: %v", v, ok, err, k, knows)
+			}
 		}
 	}
 }
@@ -75,10 +105,10 @@ func FuzzMessages(f *testing.F) {
 		f.Add(s.B[unix.SizeofNlMsghdr:])
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		if v, ok, err := readService(body); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {
+		if v, ok, err := readService(body, nil); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {
 			t.Errorf("readService = %+v, %v, want a valid key", v, err)
 		}
-		if d, err := readDestination(body, unix.AF_INET); err == nil && !d.Addr.Addr().IsValid() {
+		if d, err := readDestination(body, key("10.96.0.1:80")); err == nil && !d.Addr.Addr().IsValid() {
 			t.Errorf("readDestination = %+v, want a valid address", d)
 		}
 	})

@@ -35,7 +35,7 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 			return nil, err
 		}
 		defer f.Close()
-		table, _, err := readTable(reader{ctx, f})
+		table, _, err := readTable(reader{ctx, f}, &k.marks)
 		return table, err
 	})
 	if err != nil {
@@ -45,16 +45,20 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 }
 
 // Names returns the keys of all virtual servers that a frontend can have. others is the number of
-// all other virtual servers, which have a firewall mark or another protocol. It does not need a
-// Client. If the module is not loaded, no virtual servers exist.
-func Names(ctx context.Context) (keys []balancer.Key, others int, err error) {
+// all other virtual servers, which have another protocol, or a firewall mark that no key in
+// recorded has. It does not need a Client. If the module is not loaded, no virtual servers exist.
+func Names(ctx context.Context, recorded iter.Seq[balancer.Key]) (keys []balancer.Key, others int, err error) {
 	f, err := os.Open(tableFile)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, 0, nil
 	}
 	if err == nil {
+		var known marks
+		for k := range recorded {
+			known.note(k)
+		}
 		var table map[balancer.Key]TableService
-		table, others, err = readTable(reader{ctx, f})
+		table, others, err = readTable(reader{ctx, f}, &known)
 		keys, err = slices.Collect(maps.Keys(table)), errors.Join(err, f.Close())
 	}
 	if err != nil {

@@ -21,11 +21,12 @@ func (k *Client) Service(ctx context.Context, key balancer.Key) (ServiceState, e
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
 		return ServiceState{}, errNone(doing, key) // a virtual server with this key can't exist
 	}
+	k.marks.note(key)
 	v, err := ask(ctx, k, func(s *socket) {
 		s.ask(getService, 0, key)
 	}, func(s *socket) (v ServiceState, err error) {
 		err = s.answers(func(body []byte) (err error) {
-			v, _, err = readService(body)
+			v, _, err = readService(body, &k.marks)
 			return err
 		})
 		return v, err
@@ -41,7 +42,7 @@ func (k *Client) Services(ctx context.Context) ([]ServiceState, error) {
 	all, err := list(ctx, k, func(s *socket) {
 		s.begin(getService, unix.NLM_F_DUMP)
 		s.End()
-	}, readService)
+	}, func(body []byte) (ServiceState, bool, error) { return readService(body, &k.marks) })
 	return all, k.failed(err, "reading", "virtual servers")
 }
 
@@ -51,11 +52,11 @@ func (k *Client) Destinations(ctx context.Context, key balancer.Key) ([]Destinat
 	if err := (Op{Verb: DeleteService, Service: Service{Key: key}}).Invalid(); err != nil {
 		return nil, errNone(doing, key)
 	}
-	family := familyOf(key.Addr)
+	k.marks.note(key)
 	all, err := list(ctx, k, func(s *socket) {
 		s.ask(getDestination, unix.NLM_F_DUMP, key)
 	}, func(body []byte) (DestinationState, bool, error) {
-		d, err := readDestination(body, family)
+		d, err := readDestination(body, key)
 		return d, true, err
 	})
 	if err == nil && len(all) == 0 { // a missing virtual server has the same answer

@@ -13,7 +13,7 @@ import (
 )
 
 // readTable decodes /proc/net/ip_vs. It also counts the virtual servers that no frontend can have,
-// because they have a firewall mark or another protocol.
+// because they have an unknown firewall mark, or another protocol.
 //
 //	IP Virtual Server version 1.2.1 (size=4096)
 //	Prot LocalAddress:Port Scheduler Flags
@@ -22,8 +22,8 @@ import (
 //	  -> 0A020001:1F90      Masq    1      0          0
 //	TCP  [fd00:0000:0000:0000:0000:0000:0000:0001]:0050 wrr
 //	FWM  00000001 wrr
-func readTable(r io.Reader) (table map[balancer.Key]TableService, others int, err error) {
-	t := tableReader{table: map[balancer.Key]TableService{}, names: map[string]string{}}
+func readTable(r io.Reader, known *marks) (table map[balancer.Key]TableService, others int, err error) {
+	t := tableReader{known: known, table: map[balancer.Key]TableService{}, names: map[string]string{}}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(make([]byte, 0, lineBuffer), lineBuffer)
 	for n := 0; lines.Scan(); n++ {
@@ -44,6 +44,7 @@ const lineBuffer = 64 << 10
 
 // tableReader assembles virtual servers from the lines of the table.
 type tableReader struct {
+	known  *marks
 	table  map[balancer.Key]TableService
 	others int
 	// key and entry describe the virtual server whose destinations follow. If entry.Scheduler is
@@ -78,27 +79,45 @@ func (t *tableReader) line(line []byte) error {
 		return t.destination(rest)
 	}
 	t.end()
-	proto := protocolNamed(word)
-	if proto == "" {
-		t.others++
-		return nil
-	}
 	at, rest := cut(rest)
-	addr, err := hexAddrPort(at)
+	key, err := t.keyOf(word, at)
 	if err != nil {
 		return err
+	}
+	if key.Proto == "" {
+		t.others++
+		return nil
 	}
 	scheduler, _ := cut(rest)
 	if len(scheduler) == 0 {
 		return errLine
 	}
-	t.key = balancer.Key{Addr: addr.Addr(), Port: balancer.PortRange(addr.Port()), Proto: proto}
+	t.key = key
 	t.entry = TableService{Scheduler: t.name(scheduler)}
 	if cap(t.destinations)-len(t.destinations) < 64 {
 		t.destinations = make([]TableDestination, 0, 1024)
 	}
 	t.first = len(t.destinations)
 	return nil
+}
+
+// keyOf decodes the first two words of a virtual server. The key has no protocol if no frontend can
+// have it.
+func (t *tableReader) keyOf(kind, at []byte) (k balancer.Key, err error) {
+	if string(kind) == "FWM" {
+		mark, ok := hexNumber(at, 8)
+		if !ok {
+			return k, errLine
+		}
+		k, _ = t.known.find(mark)
+		return k, nil
+	}
+	proto := protocolNamed(kind)
+	if proto == "" {
+		return k, nil
+	}
+	addr, err := hexAddrPort(at)
+	return balancer.Key{Addr: addr.Addr(), Port: balancer.PortRange(addr.Port()), Proto: proto}, err
 }
 
 func (t *tableReader) destination(rest []byte) error {
@@ -118,6 +137,7 @@ func (t *tableReader) destination(rest []byte) error {
 	if !ok1 || !ok2 || !ok3 || method == "" || len(rest) != 0 || w > math.MaxInt32 {
 		return errLine
 	}
+	addr = netip.AddrPortFrom(addr.Addr(), swapPort(t.key, addr.Port()))
 	t.destinations = append(t.destinations, TableDestination{addr, method, int(w), a, i})
 	return nil
 }

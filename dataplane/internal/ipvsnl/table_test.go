@@ -53,7 +53,7 @@ func TestRecordedTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	got, _, err := readTable(f)
+	got, _, err := readTable(f, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,13 +191,28 @@ func randomTable(r *rand.Rand) map[balancer.Key]TableService {
 func TestTables(t *testing.T) {
 	for seed := range uint64(wait.Soak(15, 50)) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
-		got, others, err := readTable(bytes.NewReader(show(want)))
+		got, others, err := readTable(bytes.NewReader(show(want)), nil)
 		if err != nil || others != len(want) {
 			t.Fatalf("seed %d: others = %d, %v; want the number of virtual servers", seed, others, err)
 		}
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
 			t.Fatalf("seed %d: (-want +got):\n%s", seed, diff)
 		}
+	}
+}
+
+// TestTableOfMarks decodes virtual servers with firewall marks. The known mark must have its key and
+// destinations, and the other must only be counted.
+func TestTableOfMarks(t *testing.T) {
+	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: balancer.AllPorts, Proto: balancer.TCP}
+	var known marks
+	known.note(k)
+	text := fmt.Sprintf("1\n2\n3\nFWM  %08X wrr persistent 10800 FFFFFFFF\n  -> 0A020001:0000      Masq    3      1          2\n"+
+		"FWM  00000001 rr\n  -> 0A020002:0000      Masq    1      0          0\n", Mark(k))
+	want := map[balancer.Key]TableService{k: {"wrr", []TableDestination{{netip.MustParseAddrPort("10.2.0.1:1"), balancer.NATForward, 3, 1, 2}}}}
+	got, others, err := readTable(strings.NewReader(text), &known)
+	if diff := cmp.Diff(want, got, addresses); diff != "" || others != 1 || err != nil {
+		t.Errorf("others = %d, %v, want 1 (-want +got):\n%s", others, err, diff)
 	}
 }
 
@@ -247,11 +262,11 @@ func FuzzTable(f *testing.F) {
 	}
 	f.Add(recorded)
 	f.Fuzz(func(t *testing.T, text []byte) {
-		first, _, err := readTable(bytes.NewReader(text))
+		first, _, err := readTable(bytes.NewReader(text), nil)
 		if err != nil {
 			return
 		}
-		again, _, err := readTable(bytes.NewReader(show(first)))
+		again, _, err := readTable(bytes.NewReader(show(first)), nil)
 		if err != nil || !reflect.DeepEqual(first, again) {
 			t.Fatalf("reading the written table: %v, want no difference:\n%s", err, cmp.Diff(first, again, addresses))
 		}
@@ -289,7 +304,7 @@ func TestAllocations(t *testing.T) {
 	}
 	text := show(table)
 	got := testing.AllocsPerRun(5, func() {
-		if _, _, err := readTable(bytes.NewReader(text)); err != nil {
+		if _, _, err := readTable(bytes.NewReader(text), nil); err != nil {
 			t.Fatal(err)
 		}
 	})

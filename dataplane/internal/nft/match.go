@@ -119,6 +119,19 @@ func (Translated) text(TableFamily) string { return "ct status dnat" }
 
 func (Translated) write(m *message, f TableFamily) { anyOf(m, f, CtStatus, 32) } // IPS_DST_NAT
 
+// FromClient matches packets in the direction of the packet that opened the connection.
+type FromClient struct{}
+
+func (FromClient) text(TableFamily) string { return "ct direction original" }
+
+func (FromClient) write(m *message, _ TableFamily) {
+	m.expr(listElem, "ct", func() {
+		m.Wire32(1, register(first)) // NFTA_CT_DREG
+		m.Wire32(2, 1)               // NFTA_CT_KEY: NFT_CT_DIRECTION
+	})
+	compare(m, true, []byte{0}) // IP_CT_DIR_ORIGINAL
+}
+
 // Flags matches TCP segments if their flags in Mask equal Value. If Not is set, it matches all
 // other segments. The rule must match the protocol first.
 type Flags struct {

@@ -109,6 +109,7 @@ func (s *sample) rules() map[string][]Rule {
 		"in": {
 			do(State(Established|Related), Accept),
 			do(State(New), Translated{}, Accept),
+			do(FromClient{}, Accept),
 			do(Is{L4proto, 6, false}, In{Concat{Daddr, Dport, CtReplySaddr, CtReplySport}, s.dead, false}, Update{s.again, Concat{Saddr, Sport, Daddr, Dport}, nil, time.Second}, Drop),
 			do(Is{L4proto, 132, false}, OpensSCTP{}, Drop),
 			do(Is{L4proto, 6, false}, Flags{SYN | RST, SYN, false}, OnlyACK{}),
@@ -316,8 +317,8 @@ func TestReads(t *testing.T) {
 		t.Errorf("sets = %v, %v, want %d", sets, err, len(s.sets()))
 	}
 	rules, err := c.Rules(s.table, "")
-	if err != nil || len(rules) != 35 || rules[0].Handle == 0 {
-		t.Errorf("%d rules = %v, %v, want 35 with handles", len(rules), rules, err)
+	if err != nil || len(rules) != 36 || rules[0].Handle == 0 {
+		t.Errorf("%d rules = %v, %v, want 36 with handles", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)

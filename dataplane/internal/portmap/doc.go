@@ -8,7 +8,7 @@
 // The kernel refuses ranges that overlap. [Narrowest] divides the ports of an address among its
 // frontends.
 //
-//	redirects := portmap.New(conn, inet.IPv4, portmap.Redirects)
+//	redirects := portmap.New(conn, inet.IPv4, kind)
 //	err := redirects.Set(ctx, map[balancer.Key]uint32{{Addr: vip, Port: balancer.AllPorts, Proto: balancer.TCP}: 4000})
 //
 // Tables need Linux 5.6, which introduced ranges in concatenations.

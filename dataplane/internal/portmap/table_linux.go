@@ -12,17 +12,6 @@ import (
 	"vipd/dataplane/internal/nft"
 )
 
-// Kind describes a table, and how its rules use the numbers of its map.
-type Kind struct {
-	// Name is the name of the table.
-	Name string
-	// Chains are the base chains. Each of them has the rules that Rules returns.
-	Chains []nft.Chain
-	// Data is the type of the numbers, and Rules returns the rules that look them up.
-	Data  nft.Field
-	Rules func(number nft.Lookup) []nft.Rule
-}
-
 // Table is the table of one family. Calls of its methods must not overlap.
 type Table struct {
 	nft.Maintained
@@ -37,12 +26,8 @@ type Table struct {
 
 // New returns the table of a kind and family. The kernel has no table before the first Set.
 func New(conn *nft.Conn, family inet.Family, kind Kind) *Table {
-	t := &Table{kind: kind, Maintained: nft.Maintained{Conn: conn, Table: nft.Table{Family: nft.IPv4, Name: kind.Name}}}
-	if family == inet.IPv6 {
-		t.Table.Family = nft.IPv6
-	}
-	t.numbers = &nft.Set{Name: "numbers", Key: nft.Concat{nft.Daddr, nft.L4proto, nft.Dport}, Data: kind.Data, Interval: true}
-	return t
+	table, numbers := kind.tableOf(family)
+	return &Table{kind: kind, numbers: numbers, Maintained: nft.Maintained{Conn: conn, Table: table}}
 }
 
 // trialSuffix is the suffix of the name of the table that a trial creates and deletes.
@@ -52,25 +37,11 @@ const trialSuffix = "-trial"
 func (t *Table) Works() error {
 	trial := nft.Maintained{Conn: t.Conn, Table: nft.Table{Family: t.Table.Family, Name: t.Table.Name + trialSuffix}}
 	var tx nft.Tx
-	t.define(&tx, trial.Table)
+	t.kind.define(&tx, trial.Table, t.numbers)
 	if err := trial.Try(&tx); err != nil {
 		return fmt.Errorf("mapping ranges of ports by nf_tables: %w", err)
 	}
 	return nil
-}
-
-// define adds steps to a transaction that create an empty table and replace an existing table.
-func (t *Table) define(tx *nft.Tx, at nft.Table) {
-	tx.AddTable(at) // deleting a missing table would fail
-	tx.DeleteTable(at)
-	tx.AddTable(at)
-	tx.AddSet(at, t.numbers)
-	for _, c := range t.kind.Chains {
-		tx.AddChain(at, &c)
-		for _, r := range t.kind.Rules(nft.Lookup{Key: t.numbers.Key, In: t.numbers}) {
-			tx.AddRule(at, c.Name, r)
-		}
-	}
 }
 
 // Adopt makes Observe keep the table of an earlier process until Set replaces it.
@@ -104,17 +75,17 @@ func (t *Table) Set(ctx context.Context, want map[balancer.Key]uint32) error {
 func (t *Table) write(ctx context.Context, want map[balancer.Key]uint32) error {
 	var tx nft.Tx
 	if t.have == nil {
-		t.define(&tx, t.Table)
+		t.kind.define(&tx, t.Table, t.numbers)
 	}
 	var removed, added []nft.Elem
 	for k, number := range t.have {
 		if n, ok := want[k]; !ok || n != number {
-			removed = append(removed, t.element(k, number))
+			removed = append(removed, t.kind.element(k, number))
 		}
 	}
 	for k, number := range want {
 		if n, ok := t.have[k]; !ok || n != number {
-			added = append(added, t.element(k, number))
+			added = append(added, t.kind.element(k, number))
 		}
 	}
 	tx.Delete(t.Table, t.numbers, removed...)
@@ -127,16 +98,6 @@ func (t *Table) write(ctx context.Context, want map[balancer.Key]uint32) error {
 	return err
 }
 
-// element returns the element that maps the ports of k to a number.
-func (t *Table) element(k balancer.Key, number uint32) nft.Elem {
-	place := func(port uint16) nft.Bytes { return nft.Bytes{}.Addr(k.Addr).Proto(k.Proto.Number()).Port(port) }
-	e := nft.Elem{Key: place(k.Port.First()), KeyEnd: place(k.Port.Last()), Data: nft.Bytes{}.Number(number)}
-	if t.kind.Data == nft.Dport {
-		e.Data = nft.Bytes{}.Port(uint16(number))
-	}
-	return e
-}
-
 // Remove deletes the table.
 func (t *Table) Remove() error {
 	t.have = nil
@@ -147,6 +108,11 @@ func (t *Table) Remove() error {
 	return nil
 }
 
+// Leave closes the connection, and keeps the table.
+func (t *Table) Leave() {
+	_ = t.Conn.Close() // an error of Close is harmless
+}
+
 // Close deletes the table if this process created it.
 func (t *Table) Close() error {
 	if t.have != nil || t.keep {
@@ -154,7 +120,7 @@ func (t *Table) Close() error {
 			return err
 		}
 	}
-	_ = t.Conn.Close() // an error of Close is harmless
+	t.Leave()
 	return nil
 }
 
@@ -197,7 +163,7 @@ func (t *Table) compare() (string, error) {
 	}
 	same := len(numbers) == len(t.have)
 	for k, number := range t.have {
-		e := t.element(k, number)
+		e := t.kind.element(k, number)
 		size := 4
 		if t.kind.Data == nft.Dport {
 			size = 2
