@@ -11,14 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// layout describes the devices and routes on which the table depends.
-type layout struct {
-	// arriving are the devices on which clients may arrive, and leaving the devices of endpoints.
-	arriving, leaving []device
-	// via maps each endpoint that this host reaches without a router to the endpoint's device.
-	via map[netip.Addr]uint32
-}
-
 // layoutOf reads the layout for these endpoints. While an endpoint's device is down, the layout
 // keeps the device that before has for the endpoint. Otherwise the endpoint's connections would be
 // sent to NAT, which would reset them.

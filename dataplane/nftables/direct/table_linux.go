@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"vipd/balancer"
 	"vipd/dataplane"
 	"vipd/dataplane/counters"
@@ -26,7 +24,7 @@ const maxBatchElements = 10_000
 type Table struct {
 	families []*family // IPv4 and IPv6
 	table    *nft.Maintained
-	nl       *netlink.Handle
+	network  *network
 	readings *counters.Readings
 
 	mu sync.Mutex // guards the fields below
@@ -46,6 +44,8 @@ type Table struct {
 	read bool
 	// damage describes the first damage that was found since the last transaction.
 	damage string
+	// unreported reports whether the last call of Apply failed without an error for a frontend.
+	unreported bool
 }
 
 // Open tests with a trial table whether the kernel can forward frames. It returns a table that
@@ -65,7 +65,7 @@ func Open() (*Table, error) {
 		err = conn.Listen()
 	}
 	if err == nil {
-		t.nl, err = netlink.NewHandle()
+		t.network, err = openNetwork()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("forwarding frames: %w", err), conn.Close())
@@ -78,7 +78,7 @@ func (t *Table) try() error {
 	x, tx := nft.Table{Family: nft.Netdev, Name: trialName}, &nft.Tx{}
 	tx.AddTable(x)
 	trial := device{name: "lo", index: 1}
-	t.addChains(tx, x, layout{arriving: []device{trial}, leaving: []device{trial}}, []chain{{family: nft.IPv4, proto: balancer.TCP, byPort: true}, {family: nft.IPv6, proto: balancer.UDP}})
+	addChains(tx, x, t.families, layout{arriving: []device{trial}, leaving: []device{trial}}, []chain{{family: nft.IPv4, proto: balancer.TCP, byPort: true}, {family: nft.IPv6, proto: balancer.UDP}})
 	return (&nft.Maintained{Conn: t.table.Conn, Table: x}).Try(tx)
 }
 
@@ -95,65 +95,12 @@ func (t *Table) Close(keep bool) error {
 		t.fronts = map[balancer.Key]*front{}
 		err = t.table.Remove()
 	}
-	t.nl.Close()
-	return errors.Join(err, t.table.Close())
-}
-
-// addChains adds the sets and the needed chains to tx. It rewrites the rules of existing chains.
-func (t *Table) addChains(tx *nft.Tx, x nft.Table, l layout, needed []chain) {
-	write := func(c *nft.Chain, rules []nft.Rule) {
-		tx.AddChain(x, c)
-		tx.FlushChain(x, c.Name)
-		for _, r := range rules {
-			tx.AddRule(x, c.Name, r)
-		}
-	}
-	for _, y := range t.families {
-		for _, s := range y.sets() {
-			tx.AddSet(x, s)
-		}
-	}
-	for _, c := range needed {
-		tx.AddChain(x, &nft.Chain{Name: c.String()}) // without rules at first, because rules of other chains may lead to it
-	}
-	for _, c := range needed {
-		for _, y := range t.families {
-			if y.TableFamily == c.family {
-				write(&nft.Chain{Name: c.String()}, y.rules(c, l.leaving))
-			}
-		}
-	}
-	rules := []nft.Rule{{Do: []nft.Stmt{nft.Is{Field: nft.PacketType, Not: true}, nft.Accept}}}
-	for _, y := range t.families {
-		rules = append(rules, y.arrivingRules(l.leaving)...)
-	}
-	write(&nft.Chain{Name: arriving}, rules)
-	for _, d := range l.arriving {
-		var do []nft.Rule
-		for _, tag := range [][]byte{{0x81, 0x00}, {0x88, 0xa8}} { // frames of a VLAN arrive again on the VLAN's own device, if there is one
-			link := nft.Raw{Header: nft.LinkHeader, Offset: 12, Size: 2}
-			number := nft.AnyBit{Of: nft.Raw{Header: nft.LinkHeader, Offset: 14, Size: 2}, Mask: []byte{0x0f, 0xff}}
-			do = append(do, nft.Rule{Do: []nft.Stmt{nft.Equal{Of: link, Value: tag}, number, nft.Accept}})
-		}
-		hook := &nft.Hook{Type: nft.Filter, Point: nft.Ingress, Device: d.name}
-		write(&nft.Chain{Name: chainOf(d), Hook: hook}, append(do, nft.Rule{Do: []nft.Stmt{nft.Goto(arriving)}}))
-	}
-}
-
-// chainOf returns the name of the chain for frames of a device.
-func chainOf(d device) string {
-	plain := strings.Map(func(r rune) rune {
-		if strings.ContainsRune(".-_", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, d.name)
-	return fmt.Sprintf("device-%d-%s", d.index, plain)
+	return errors.Join(err, t.network.close(), t.table.Close())
 }
 
 // Apply adds or updates the batch's frontends with forward = "dr", and removes the batch's other
 // frontends from the table. If the table can't be written, it returns an error for each frontend of
-// the batch that concerns the table. If none does, the next call of Follow returns the error.
+// the batch that concerns the table. If none does, Follow tries again and returns the error.
 func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.KeyErrors {
 	failed := dataplane.KeyErrors{}
 	t.mu.Lock()
@@ -182,6 +129,7 @@ func (t *Table) Apply(ctx context.Context, batch []dataplane.Change) dataplane.K
 				failed[c.Key] = err
 			}
 		}
+		t.unreported = len(failed) == 0
 	}
 	return failed
 }
@@ -233,30 +181,6 @@ func (t *Table) changeFragments(touched map[netip.Addr]bool, changed map[balance
 	}
 }
 
-// Follow adapts the table to changes to devices and routes, and removes endpoints whose drain has
-// ended.
-func (t *Table) Follow(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.fronts) == 0 {
-		return nil
-	}
-	changed, now := map[balancer.Key]*front{}, time.Now()
-	touched := map[netip.Addr]bool{}
-	for k, f := range t.fronts {
-		if f.of == nil || !f.ended(now) {
-			continue
-		}
-		changed[k] = newFront(f.of, f, now)
-		if k.Proto == balancer.UDP {
-			t.noteDatagrams(dataplane.Change{Key: k, New: f.of}, changed[k])
-			touched[k.Addr] = true
-		}
-	}
-	t.changeFragments(touched, changed)
-	return t.reconcile(ctx, changed)
-}
-
 // reconcile writes the changed frontends, and repairs the rest of the table. After a failure, it
 // reads the table and tries again.
 func (t *Table) reconcile(ctx context.Context, changed map[balancer.Key]*front) (err error) {
@@ -267,6 +191,7 @@ func (t *Table) reconcile(ctx context.Context, changed map[balancer.Key]*front) 
 			}
 		}
 		if err = t.write(ctx, changed); err == nil {
+			t.unreported = false
 			return nil
 		}
 		t.sound = false
@@ -284,24 +209,17 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 	if len(wanted) == 0 && !t.awaits(changed) {
 		return t.removeLocked()
 	}
-	endpoints, needed := map[netip.Addr]bool{}, map[chain]bool{}
-	for _, f := range wanted {
-		for _, a := range f.endpoints {
-			endpoints[a] = true
-		}
-		if f.of != nil {
-			for _, c := range f.chain.needs() {
-				needed[c] = true
-			}
-		}
+	endpoints, needed := partsOf(wanted)
+	if _, err := t.network.hasMoved(); err != nil { // read before the layout, so that no later event is lost
+		return err
 	}
-	next, err := retryInterrupted(func() (layout, error) { return layoutOf(t.nl, endpoints, t.layout.via) })
+	next, err := retryInterrupted(func() (layout, error) { return layoutOf(t.network.nl, endpoints, t.layout.via) })
 	if err != nil {
 		return err
 	}
 	keys := t.differing(wanted, changed, next)
 	names := map[string]bool{arriving: true}
-	for c := range needed {
+	for _, c := range needed {
 		names[c.String()] = true
 	}
 	for _, d := range next.arriving {
@@ -310,16 +228,33 @@ func (t *Table) write(ctx context.Context, changed map[balancer.Key]*front) erro
 	var tx nft.Tx
 	if !t.sound || !maps.Equal(names, t.chains) || !slices.Equal(next.arriving, t.layout.arriving) || !slices.Equal(next.leaving, t.layout.leaving) {
 		tx.AddTable(t.table.Table)
-		t.addChains(&tx, t.table.Table, next, slices.SortedFunc(maps.Keys(needed), func(a, b chain) int { return strings.Compare(a.String(), b.String()) }))
+		addChains(&tx, t.table.Table, t.families, next, needed)
 	}
 	if err := t.writeElements(ctx, &tx, keys, wanted, next); err != nil {
 		return err
 	}
-	t.layout, t.sound, t.damage = next, true, ""
+	t.layout, t.sound, t.damage, t.network.moved = next, true, "", false
 	if t.awaits(nil) {
 		return nil
 	}
 	return t.dropChains(ctx, names)
+}
+
+// partsOf returns the endpoints of frontends, and the chains that they need.
+func partsOf(wanted map[balancer.Key]*front) (endpoints map[netip.Addr]bool, needed []chain) {
+	endpoints = map[netip.Addr]bool{}
+	chains := map[chain]bool{}
+	for _, f := range wanted {
+		for _, a := range f.endpoints {
+			endpoints[a] = true
+		}
+		if f.of != nil {
+			for _, c := range f.chain.needs() {
+				chains[c] = true
+			}
+		}
+	}
+	return endpoints, slices.SortedFunc(maps.Keys(chains), func(a, b chain) int { return strings.Compare(a.String(), b.String()) })
 }
 
 // awaits reports whether an earlier process has left elements that lead to chains, for frontends

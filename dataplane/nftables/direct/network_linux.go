@@ -1,0 +1,96 @@
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vipd/balancer"
+	"vipd/dataplane"
+	"vipd/dataplane/internal/nlsock"
+)
+
+// network reads the devices and routes of this host, and notices that they change.
+type network struct {
+	nl     *netlink.Handle
+	events *nlsock.Socket
+	// moved reports whether something may have changed since the table was adapted.
+	moved bool
+}
+
+// eventRoom is the size of the buffer for events. It is small because one event has the same effect
+// as many. The kernel drops the others, such as those of a router that learns a million routes.
+const eventRoom = 32 << 10
+
+func openNetwork() (*network, error) {
+	nl, err := netlink.NewHandle()
+	if err != nil {
+		return nil, err
+	}
+	events, err := nlsock.Subscribe(unix.NETLINK_ROUTE, eventRoom, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE, unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE, unix.RTNLGRP_NEXTHOP)
+	if err != nil {
+		nl.Close()
+		return nil, err
+	}
+	events.Drain()
+	return &network{nl: nl, events: events, moved: true}, nil
+}
+
+func (n *network) close() error {
+	n.nl.Close()
+	return n.events.Close()
+}
+
+// hasMoved reports whether devices, addresses, routes or rules may have changed since moved was
+// unset. Without events it costs one system call.
+func (n *network) hasMoved() (bool, error) {
+	for {
+		switch _, err := n.events.Receive(); {
+		case errors.Is(err, unix.EAGAIN):
+			return n.moved, nil
+		case err != nil && !errors.Is(err, unix.ENOBUFS): // the kernel dropped events
+			return true, fmt.Errorf("reading events of devices and routes: %w", err)
+		}
+		n.moved = true
+	}
+}
+
+// isOwn reports whether this host has an address.
+func (n *network) isOwn(a netip.Addr) bool {
+	routes, err := n.nl.RouteGet(a.AsSlice())
+	return err == nil && len(routes) > 0 && routes[0].Type == unix.RTN_LOCAL
+}
+
+// Follow adapts the table to devices and routes that have changed, ends drains, and repeats a
+// change of the table that failed.
+func (t *Table) Follow(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.fronts) == 0 && !t.unreported {
+		return nil
+	}
+	changed, now := map[balancer.Key]*front{}, time.Now()
+	touched := map[netip.Addr]bool{}
+	for k, f := range t.fronts {
+		if f.of == nil || !f.ended(now) {
+			continue
+		}
+		changed[k] = newFront(f.of, f, now)
+		if k.Proto == balancer.UDP {
+			t.noteDatagrams(dataplane.Change{Key: k, New: f.of}, changed[k])
+			touched[k.Addr] = true
+		}
+	}
+	t.changeFragments(touched, changed)
+	moved, err := t.network.hasMoved()
+	if err == nil && !moved && t.sound && !t.unreported && len(changed) == 0 && len(t.found) == 0 {
+		return nil
+	}
+	return errors.Join(err, t.reconcile(ctx, changed))
+}
