@@ -11,8 +11,8 @@ import (
 // Explains is implemented by a dataplane that can show how it chooses a backend.
 type Explains interface {
 	// Explain reports how this dataplane chooses a backend for a new connection from client to f,
-	// which is applied. It reads the kernel's objects.
-	Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (Explanation, error)
+	// which is applied. The client's port is 0 if it is unknown. Explain reads the kernel's objects.
+	Explain(ctx context.Context, f *balancer.Frontend, client netip.AddrPort) (Explanation, error)
 }
 
 // Explanation describes how a dataplane chooses a backend for a new connection from one client to
@@ -26,6 +26,9 @@ type Explanation struct {
 	Choice string `json:"choice"`
 	// Shares lists the backends that can be chosen.
 	Shares []Share `json:"shares"`
+	// Unchanged reports whether packets are forwarded unchanged and without state, so the backends
+	// are hosts on links of this host that have the VIP.
+	Unchanged bool `json:"unchanged,omitempty"`
 	// Objects lists the kernel objects that determine the choice.
 	Objects []Object `json:"objects,omitempty"`
 }

@@ -24,7 +24,7 @@ func planVerb() *cli.Verb {
 		About: "Compiles FILE as a daemon on this node, or on the one that --node names, would, and prints what the mode would " +
 			"program, in its native syntax. Nothing is touched, neither a daemon nor root is needed. Node ports are shown on " +
 			"this host's addresses. Kernel modes come with the guard before them, as sets and rules, for VIPs that vipd holds, between " +
-			"this host's devices; sets that hold clients are empty.\n\n" +
+			"this host's devices; sets that hold clients are empty. Direct routing in nftables mode is shown for this host's routes.\n\n" +
 			"Problems go to stderr; the exit code is 1 if any of them is more than a warning.",
 		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		Values:  modeValues(),
@@ -113,7 +113,12 @@ func render(mode modes.Mode, conf config.Config, frontends []*balancer.Frontend)
 	}
 	o := modes.HostOptions(conf)
 	o.Mode = mode.Needs
-	return guard.Render(o.Guard(), frontends, interfaces) + text, nil
+	text = guard.Render(o.Guard(), frontends, interfaces) + text
+	if mode.RenderDirect == nil {
+		return text, nil
+	}
+	direct, err := mode.RenderDirect(frontends)
+	return text + direct, err
 }
 
 func modeFlag(usage string) cli.Flag {

@@ -358,7 +358,7 @@ func (r *reference) Close(_ context.Context, keep bool) error {
 }
 
 // Explain implements [dataplane.Explains].
-func (r *reference) Explain(_ context.Context, f *balancer.Frontend, _ netip.Addr) (x dataplane.Explanation, err error) {
+func (r *reference) Explain(_ context.Context, f *balancer.Frontend, _ netip.AddrPort) (x dataplane.Explanation, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.fronts[f.Key]

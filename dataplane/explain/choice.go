@@ -52,6 +52,11 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 // this node.
 func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	needs := n.Dataplane.Traits().Needs
+	if n.translatesDirect(a, f) {
+		translated := *f
+		translated.Forward = balancer.NATForward
+		f = &translated
+	}
 	forwards, there := needs.Forward && !from.Local && (f.Forward == "" || f.Forward == balancer.NATForward), ""
 	if forwards && !needs.LocalIn { // virtual servers forward packets of clients without ip_forward
 		there = host.Unforwarded(a.Client, from)
@@ -77,6 +82,9 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 	}
 	if len(a.Endpoints) == 0 {
 		a.step("endpoint", true, "there is none")
+	}
+	if f.Forward == balancer.DRForward {
+		n.neighbors(a, from)
 	}
 	for _, name := range off {
 		a.step("forward", true, "this host does not forward packets between %s and endpoints on other hosts: sysctl -w %s=1", a.Client, name)

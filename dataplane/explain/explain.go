@@ -180,7 +180,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		return *a, nil
 	}
 	if d, explains := dataplane.As[dataplane.Explains](n.Dataplane); explains {
-		if a.Explanation, err = d.Explain(ctx, f, q.Client); err != nil {
+		if a.Explanation, err = d.Explain(ctx, f, netip.AddrPortFrom(q.Client, q.Port)); err != nil {
 			return *a, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"vipd/balancer"
 	"vipd/dataplane"
+	"vipd/dataplane/host"
 	"vipd/test/fake"
 )
 
@@ -111,7 +112,7 @@ type leading struct {
 	to netip.AddrPort
 }
 
-func (l leading) Explain(context.Context, *balancer.Frontend, netip.Addr) (dataplane.Explanation, error) {
+func (l leading) Explain(context.Context, *balancer.Frontend, netip.AddrPort) (dataplane.Explanation, error) {
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
@@ -170,5 +171,25 @@ func TestWithdrawn(t *testing.T) {
 	const want = "not served here: 10.96.0.10 is withdrawn, so routing decides which host gets the connection"
 	if err != nil || a.Verdict != Elsewhere || a.Summary != want || len(a.Endpoints) > 0 {
 		t.Errorf("answer = %+v, %v, want %q", a, err, want)
+	}
+}
+
+// TestRealServer asks about VIPs of which this host is a real server. A program of the host must
+// answer at the VIP that the host holds, and nothing at the other.
+func TestRealServer(t *testing.T) {
+	n := Inputs{Mode: "userspace", Dataplane: leading{}}
+	for want, at := range map[Verdict]string{Elsewhere: "10.96.0.10:80/tcp", Dropped: "10.96.0.11:80/tcp"} {
+		k, err := balancer.ParseKey(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n.Desired.Direct = n.Desired.Direct.Set(k.Addr, "web")
+		if want == Elsewhere {
+			n.Held = append(n.Held, host.Held{Addr: k.Addr, Where: "lo", Silent: true})
+		}
+		a, err := n.Explain(t.Context(), Question{Client: netip.MustParseAddr("10.1.0.2"), To: k})
+		if err != nil || a.Verdict != want || want == Elsewhere && !strings.Contains(a.Summary, "this host is a real server of web") {
+			t.Errorf("%s: answer = %s (%s), %v, want %s", k, a.Verdict, a.Summary, err, want)
+		}
 	}
 }

@@ -25,6 +25,8 @@ func (n *Inputs) address(a *Answer) {
 		} else {
 			a.step("address", true, "%s is not a VIP of this node", to)
 		}
+	case held.Silent:
+		a.step("address", false, "%s is a VIP that this host holds silently, for direct routing", to)
 	case held.Where == "none":
 		a.step("address", true, "%s is a VIP that this node does not hold%s", to, note(held))
 	case held.Where == "host":
@@ -72,6 +74,9 @@ func (n *Inputs) unserved(a *Answer) {
 	}
 	if _, left := balancer.FrontendAt(n.Applied, a.To); left != nil {
 		a.verdict(Refused, "unknown: %s", late("the remains of a removed service are not deleted yet"))
+		return
+	}
+	if n.realServer(a) {
 		return
 	}
 	var here []balancer.Key

@@ -141,10 +141,21 @@ func (rs *realServer) obstacle(a netip.Addr) string {
 }
 
 // answersARP reports whether this host answers ARP requests for addresses on lo.
-func (rs *realServer) answersARP() bool {
-	text, err := rs.sys.Read(arpIgnore)
+func (rs *realServer) answersARP() bool { return answersARP(rs.sys) }
+
+func answersARP(sys sysctls) bool {
+	text, err := sys.Read(arpIgnore)
 	value, notNumber := strconv.Atoi(text)
 	return err != nil || notNumber != nil || value < 1
+}
+
+// AnswersARP returns the command that stops this host from answering ARP requests for an address on
+// lo. It returns "" if the host does not answer. No host answers neighbor discovery for lo.
+func AnswersARP(a netip.Addr) string {
+	if a.Is6() || !answersARP(procSysctls{}) {
+		return ""
+	}
+	return "sysctl -w " + arpIgnore + "=1"
 }
 
 // refuse reports the reason why a VIP is not held.
@@ -160,7 +171,7 @@ func (rs *realServer) refuse(a netip.Addr, reason string) {
 
 // showDirect makes a VIP on lo visible to other goroutines.
 func (rs *realServer) showDirect(a netip.Addr) {
-	held := Held{Addr: a, Where: onHost, Note: "for direct routing"}
+	held := Held{Addr: a, Where: onHost, Silent: true}
 	if rs.ledger.Direct[a] {
 		held.Where = "lo"
 	}

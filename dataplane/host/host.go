@@ -91,6 +91,9 @@ type Held struct {
 	// Standing is "owned" for a VIP that one owner among the hosts adds. For any other VIP, it is
 	// the reason why this host does not hold the VIP for now, or "".
 	Standing balancer.VIPState `json:"standing,omitempty"`
+	// Silent reports whether the address is on lo because this host is a real server of direct
+	// routing. The host then answers no ARP requests for it, and vipd serves nothing at it.
+	Silent bool `json:"silent,omitempty"`
 }
 
 // These are the values of Held.Where other than device names.
@@ -136,6 +139,27 @@ type Route struct {
 	// interface.
 	Local bool
 	Index int
+}
+
+// Neighbor describes a host on a link of this host.
+type Neighbor struct {
+	// Device is the device of the link. It is empty for an address that this host has itself, or
+	// reaches by a router.
+	Device string
+	// MAC is empty if it is unknown.
+	MAC string
+	// Silent reports whether the host has not answered the last requests for its MAC address.
+	Silent bool
+	// Addr is the address of the host.
+	Addr netip.Addr
+}
+
+// Protocol returns the protocol in which the neighbor must answer.
+func (n Neighbor) Protocol() string {
+	if n.Addr.Is4() {
+		return "ARP"
+	}
+	return "neighbor discovery"
 }
 
 // Variant is an iptables variant: nft, legacy, or auto. With auto, vipd uses the variant of the

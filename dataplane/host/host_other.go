@@ -169,3 +169,12 @@ func RouteTo(a netip.Addr) (Route, error) { return Route{Local: a.IsLoopback()},
 
 // Unforwarded returns "", because no mode forwards on these systems.
 func Unforwarded(netip.Addr, Route) string { return "" }
+
+// NeighborAt returns an unknown neighbor.
+func NeighborAt(netip.Addr) (Neighbor, error) { return Neighbor{}, nil }
+
+// AnswersARP returns "", because vipd holds no addresses on these systems.
+func AnswersARP(netip.Addr) string { return "" }
+
+// BridgeFilter returns "", because no mode forwards on these systems.
+func BridgeFilter(netip.Addr, Route) (device, sysctl string) { return "", "" }

@@ -17,7 +17,8 @@ import (
 
 // Explain implements [dataplane.Explains]. It follows the rules of f, and looks the client up in
 // the sets.
-func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, from netip.AddrPort) (dataplane.Explanation, error) {
+	client := from.Addr()
 	name := inet.Of(f.Addr)
 	y := d.families[name]
 	if y == nil {

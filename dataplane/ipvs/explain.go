@@ -16,7 +16,8 @@ import (
 
 // Explain implements [dataplane.Explains]. It reads the virtual server, its destinations, and the
 // client's persistence template.
-func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, from netip.AddrPort) (dataplane.Explanation, error) {
+	client := from.Addr()
 	var e dataplane.Explanation
 	virtual, err := d.conn.Service(ctx, f.Key)
 	name := "virtual server " + f.Key.String()

@@ -17,14 +17,43 @@ import (
 
 // Explain implements [dataplane.Explains]. It looks the connection up in the kernel's maps, as a
 // packet would.
-func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+func (d *Dataplane) Explain(_ context.Context, f *balancer.Frontend, client netip.AddrPort) (dataplane.Explanation, error) {
+	var x dataplane.Explanation
+	rest := 1.0
+	if d.direct != nil {
+		var err error
+		if x, rest, err = d.direct.Explain(f, client); err != nil || rest == 0 {
+			return x, err
+		}
+	}
 	conn, err := nft.Open()
 	if err != nil {
-		return dataplane.Explanation{}, err
+		return x, err
 	}
-	x := elementQuery{schema: d.family(f.Key).schema, conn: conn, f: f, client: client, form: render(f)}
-	err = x.explain()
-	return x.out, errors.Join(err, conn.Close())
+	q := elementQuery{schema: d.family(f.Key).schema, conn: conn, f: f, client: client.Addr(), form: render(f)}
+	err = q.explain()
+	return mixed(x, q.out, rest), errors.Join(err, conn.Close())
+}
+
+// mixed returns the explanation of connections that NAT serves with probability rest. direct
+// explains the others.
+func mixed(direct, nat dataplane.Explanation, rest float64) dataplane.Explanation {
+	if rest == 1 {
+		if direct.Choice != "" {
+			nat.Choice = direct.Choice + ": " + nat.Choice
+		}
+		return nat
+	}
+	for _, s := range nat.Shares {
+		s.Part *= rest
+		if i := slices.IndexFunc(direct.Shares, func(other dataplane.Share) bool { return other.Backend == s.Backend }); i >= 0 {
+			direct.Shares[i].Part += s.Part
+		} else {
+			direct.Shares = append(direct.Shares, s)
+		}
+	}
+	direct.Objects = append(direct.Objects, nat.Objects...)
+	return direct
 }
 
 // elementQuery looks up a connection in a family's maps, and collects the explanation.

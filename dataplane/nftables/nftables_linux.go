@@ -112,6 +112,10 @@ func Cleanup(dry bool) (done []string, err error) {
 	return nft.Cleanup(dry, tableName, trialName)
 }
 
+// RenderDirect returns the table that forwards frontends with forward = "dr", as input of "nft -f
+// -". It depends on the devices and routes of this host, and returns "" without such frontends.
+func RenderDirect(frontends []*balancer.Frontend) (string, error) { return direct.Render(frontends) }
+
 // trialName is the table that a trial creates and deletes.
 const trialName = "vipd-trial"
 

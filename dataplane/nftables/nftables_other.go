@@ -5,6 +5,7 @@ package nftables
 import (
 	"errors"
 
+	"vipd/balancer"
 	"vipd/dataplane"
 )
 
@@ -15,3 +16,6 @@ func New(Options) (dataplane.Dataplane, error) {
 
 // Cleanup does nothing.
 func Cleanup(bool) ([]string, error) { return nil, nil }
+
+// RenderDirect returns "", because the routes of this host are unknown.
+func RenderDirect([]*balancer.Frontend) (string, error) { return "", nil }

@@ -13,7 +13,7 @@ import (
 
 // Explain implements [dataplane.Explains]. It reads the affinity tables and schedulers that also
 // choose backends for connections.
-func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.Addr) (dataplane.Explanation, error) {
+func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client netip.AddrPort) (dataplane.Explanation, error) {
 	d.mu.Lock()
 	f := d.frontends[g.Key]
 	d.mu.Unlock()
@@ -25,7 +25,7 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	defer f.mu.Unlock()
 	c, now := f.conf.Load(), time.Now()
 	if len(f.memories) > 0 {
-		who := c.AffinityClient(client)
+		who := c.AffinityClient(client.Addr())
 		m := f.memories.of(c.Frontend, who, now)
 		if endpoint, ok := m.Lookup(who, now); ok && c.mayKnow(endpoint, nil) {
 			e.Sticky, e.Left = c.Backends[c.AffinityBackend(endpoint)].Addr, m.Left(who, now)
@@ -33,7 +33,7 @@ func (d *Dataplane) Explain(_ context.Context, g *balancer.Frontend, client neti
 	}
 	load := func(i int) int64 { return c.backends[i].active.Load() }
 	full := func(i int) bool { return c.backends[i].full(c.Backends[i].MaxConnections) }
-	for i, part := range pick.Shares(c.Scheduler, c.Backends, load, f.flow(netip.AddrPortFrom(client, 0)), full) {
+	for i, part := range pick.Shares(c.Scheduler, c.Backends, load, f.flow(netip.AddrPortFrom(client.Addr(), 0)), full) {
 		if part > 0 {
 			e.Shares = append(e.Shares, dataplane.Share{Backend: c.Backends[i].Addr, Part: part})
 		}

@@ -34,6 +34,9 @@ type Mode struct {
 	Capabilities func() balancer.Capabilities
 	// Render returns the mode's rules for the frontends in their native syntax, such as nft's.
 	Render func(c config.Config, frontends []*balancer.Frontend) string
+	// RenderDirect returns the rules of direct routing, which depend on this host's devices and
+	// routes. It is nil if the mode has none.
+	RenderDirect func(frontends []*balancer.Frontend) (string, error)
 	// Cleanup removes the objects of this mode that an earlier process left, and returns a
 	// description of each action. If dry is true, it removes nothing. It keeps objects that all
 	// modes share.
@@ -107,7 +110,8 @@ func nftablesMode() Mode {
 		Render: func(c config.Config, frontends []*balancer.Frontend) string {
 			return inputOf("nft -f -", nftables.Render(frontends, guard.MarkBits(c.IPTables.MasqueradeBit)))
 		},
-		Cleanup: func(_ context.Context, _ config.Config, dry bool) ([]string, error) { return nftables.Cleanup(dry) },
+		RenderDirect: nftables.RenderDirect,
+		Cleanup:      func(_ context.Context, _ config.Config, dry bool) ([]string, error) { return nftables.Cleanup(dry) },
 	}
 }
 
