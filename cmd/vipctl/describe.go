@@ -197,6 +197,8 @@ func pathText(a api.Address) string {
 	switch addr, err := netip.ParseAddr(a.Address); {
 	case err == nil && addr.IsLoopback():
 		text = "on loopback: reached by this host alone"
+	case a.Silent:
+		text += ": this host is a real server, so a gateway forwards clients' packets to it, and its programs answer the clients"
 	case a.Held == "host", a.Held == "none", a.Held == "":
 	case a.Held == "lo", strings.HasPrefix(a.Held, "vipd"):
 		text += ": reached by this host, and by others if they have a route to it"

@@ -110,6 +110,7 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 		for _, b := range f.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil {
 				frontend.Backends = append(frontend.Backends, at)
+				frontend.AddDirect(f.Forward, at, b.State)
 			}
 		}
 		return frontend

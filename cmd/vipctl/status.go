@@ -239,6 +239,8 @@ func (out *sheet) addresses(addresses []api.Address) {
 
 func heldText(a api.Address) string {
 	switch {
+	case a.Silent:
+		return "silently on lo, for direct routing"
 	case a.Held == "host" && a.Owned:
 		return "owned by this host"
 	case a.Held == "host":

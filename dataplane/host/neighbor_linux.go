@@ -38,9 +38,9 @@ func NeighborAt(a netip.Addr) (n Neighbor, err error) {
 	return n, nil
 }
 
-// BridgeFilter returns the name of the device on a route to a client, and the sysctl that passes the
-// frames of bridges to netfilter, if the device is such a bridge. Netfilter then translates packets
-// before they arrive on the bridge. Otherwise it returns "".
+// BridgeFilter returns the name of the device on a route to a client, and the sysctl that passes
+// the frames of bridges to netfilter, if the device is such a bridge. Netfilter then translates
+// packets before they arrive on the bridge. Otherwise it returns "".
 func BridgeFilter(client netip.Addr, to Route) (device, sysctl string) {
 	link, err := netlink.LinkByIndex(to.Index)
 	if err != nil || link.Type() != "bridge" {

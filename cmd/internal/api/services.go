@@ -231,6 +231,8 @@ type Frontend struct {
 	// Scheduler and Backends are the compiled values.
 	Scheduler balancer.Scheduler `json:"scheduler"`
 	Backends  []Backend          `json:"backends"`
+	// Forward is dr or tunnel. It is empty for nat.
+	Forward balancer.Forward `json:"forward,omitempty"`
 	// State is applied, pending or failing. Error is the last failure.
 	State string `json:"state"`
 	Error string `json:"error,omitempty"`

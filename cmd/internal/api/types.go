@@ -131,6 +131,9 @@ type Address struct {
 	// Owned reports whether only one host at a time has the VIP (hold = "one"). If Held is "host",
 	// this host has it.
 	Owned bool `json:"owned,omitempty"`
+	// Silent reports whether this host holds the address as a real server of direct routing. vipd
+	// then serves nothing at it.
+	Silent bool `json:"silent,omitempty"`
 	// Note describes a consequence or a problem.
 	Note string `json:"note,omitempty"`
 }

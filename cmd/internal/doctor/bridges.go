@@ -12,22 +12,30 @@ import (
 // checkBridges looks for bridges of this host, such as bridges of containers. If a client and an
 // endpoint are behind the same bridge, their packets bypass iptables.
 func checkBridges(_ context.Context, o *observed) []Finding {
-	if !o.mode().Forward || o.sysctl("net.bridge.bridge-nf-call-iptables") == "1" {
+	if !o.mode().Forward || o.sysctl(bridgeFilter) == "1" {
 		return nil
 	}
-	var bridges []string
-	for _, i := range o.interfaces {
-		if i.Bridge && len(i.Addrs) > 0 {
-			bridges = append(bridges, i.Name)
-		}
-	}
+	bridges := o.addressedBridges()
 	if len(bridges) == 0 {
 		return nil
 	}
 	return []Finding{note("packets inside bridges bypass iptables: "+list(bridges),
 		fmt.Sprintf("if snat is %q, an endpoint answers a client behind its own bridge directly, and not through this host; auto "+
 			"replaces the client's address there", balancer.NeverSNAT),
-		"modprobe br_netfilter; sysctl -w net.bridge.bridge-nf-call-iptables=1")}
+		"modprobe br_netfilter; sysctl -w "+bridgeFilter+"=1")}
+}
+
+// bridgeFilter is the sysctl that passes the frames in bridges to netfilter.
+const bridgeFilter = "net.bridge.bridge-nf-call-iptables"
+
+// addressedBridges returns the bridges on which this host has addresses.
+func (o *observed) addressedBridges() (names []string) {
+	for _, i := range o.interfaces {
+		if i.Bridge && len(i.Addrs) > 0 {
+			names = append(names, i.Name)
+		}
+	}
+	return names
 }
 
 // checkHairpin looks for endpoints behind a bridge whose packets iptables translates inside the
@@ -35,7 +43,7 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 // packet must leave through the bridge port on which it arrived. IPVS is not affected, because
 // virtual servers receive packets on this host instead of inside the bridge.
 func checkHairpin(_ context.Context, o *observed) (found []Finding) {
-	if !o.mode().Forward || !o.translates() || o.sysctl("net.bridge.bridge-nf-call-iptables") != "1" {
+	if !o.mode().Forward || !o.translates() || o.sysctl(bridgeFilter) != "1" {
 		return nil
 	}
 	for _, i := range o.interfaces {

@@ -57,6 +57,7 @@ func checks() []check {
 		{"sockets", checkLocalPorts, false},
 		{"services", checkProblems, true},
 		{"services", checkIdle, true},
+		{"direct", checkDirect, false},
 		{"traffic", checkTraffic, false},
 	}
 }
@@ -85,15 +86,16 @@ func Examine(ctx context.Context, h Host) []Finding {
 
 // Watched returns the warnings and problems that the daemon looks for each minute. These are other
 // programs' rules that drop packets of VIPs or otherwise break their connections, programs that get
-// no connections because services use their ports, and node ports that this host's own connections
-// may use. It does not try modes.
+// no connections because services use their ports, node ports that this host's own connections may
+// use, and obstacles to direct routing. It does not try modes.
 func Watched(ctx context.Context, h Host) []Finding {
 	o := observe(ctx, h, "filter", "raw", "mangle")
 	sockets := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "sockets" })))
 	// If vipd can't listen because another program uses the port, userspace mode already reports
 	// that.
 	sockets = slices.DeleteFunc(sockets, func(f Finding) bool { return f.Level == Problem })
-	return append(drops(ctx, o), sockets...)
+	direct := grave(runChecks(ctx, o, slices.DeleteFunc(checks(), func(c check) bool { return c.name != "direct" })))
+	return slices.Concat(drops(ctx, o), sockets, direct)
 }
 
 // Drops returns warnings and problems about firewall rules that may keep packets from VIPs or

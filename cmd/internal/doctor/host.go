@@ -12,6 +12,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/modes"
+	"vipd/dataplane/host"
 )
 
 // Frontend is an address and port of a service, with the details that checks need.
@@ -21,8 +22,10 @@ type Frontend struct {
 	Service  balancer.Name
 	// Scheduler is the scheduler that the mode in use applies, or "" if it is unknown.
 	Scheduler balancer.Scheduler
-	// Backends are the frontend's endpoints.
+	// Backends are the frontend's endpoints. Direct holds the addresses to which packets are
+	// forwarded unchanged, by direct routing.
 	Backends []netip.AddrPort
+	Direct   []netip.Addr
 	// Idle is the reason why no endpoint of the frontend gets new connections, or "" if an endpoint
 	// does.
 	Idle string
@@ -34,9 +37,17 @@ func FrontendOf(f *balancer.Frontend) Frontend {
 	var states []balancer.BackendState
 	for _, b := range f.Backends {
 		frontend.Backends, states = append(frontend.Backends, b.Addr), append(states, b.State)
+		frontend.AddDirect(f.Forward, b.Addr, b.State)
 	}
 	frontend.Idle = Idle(states)
 	return frontend
+}
+
+// AddDirect adds an endpoint to Direct, if it gets new connections by direct routing.
+func (f *Frontend) AddDirect(forward balancer.Forward, at netip.AddrPort, state balancer.BackendState) {
+	if forward == balancer.DRForward && state == balancer.Active {
+		f.Direct = append(f.Direct, at.Addr())
+	}
 }
 
 // Host holds everything that checks can read about a host.
@@ -88,6 +99,9 @@ type Link struct {
 	// Elsewhere probes the link of a device for other hosts that answer for the given VIPs, and
 	// returns the MAC addresses of these hosts.
 	Elsewhere func(ctx context.Context, device string, vips []netip.Addr) (map[netip.Addr]net.HardwareAddr, error)
+	// Neighbor returns the kernel's knowledge about a host on a link. If it is nil, links are not
+	// checked.
+	Neighbor func(netip.Addr) (host.Neighbor, error)
 	// Neighbours maps the addresses in the kernel's neighbour tables to their devices.
 	Neighbours func() (map[netip.Addr]string, error)
 }

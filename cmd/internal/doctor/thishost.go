@@ -15,6 +15,7 @@ import (
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/folder"
 	"vipd/cmd/internal/sockets"
+	"vipd/dataplane/host"
 	"vipd/dataplane/ipvs"
 )
 
@@ -26,7 +27,7 @@ func ThisHost() Host {
 		Root: notLinux || os.Geteuid() == 0, NotLinux: notLinux, Interfaces: interfaces, ReadFile: os.ReadFile, Look: exec.LookPath, Run: runProgram, Owners: sockets.Owners,
 		Words: words, Refused: func(c config.Config) []folder.Refusal { return folder.Refused(c.RunDir, c.StateDir, c.API.Socket) },
 		ServerTimeout: ipvs.TCPTimeout,
-	}}
+	}, Link: Link{Neighbor: host.NeighborAt}}
 }
 
 // interfaces lists the devices of this host.

@@ -119,6 +119,8 @@ func (t *traffic) arrival(a api.Address) Finding {
 	device := a.Held
 	route := "ip route add VIP via " + t.gateways[addr.Is4()]
 	switch {
+	case a.Silent:
+		return fine("held silently on lo: this host is a real server, to which a gateway forwards clients' packets")
 	case err == nil && addr.IsLoopback():
 		return fine("on this host's loopback: for programs of this host only")
 	case a.Owned && device == "host":

@@ -197,6 +197,9 @@ func (v *View) Frontends() []api.Frontend {
 			Key: key, NodePort: f.NodePort, Service: f.Service, Port: f.Port, Scheduler: f.Scheduler, Backends: []api.Backend{},
 			State: "applied",
 		}
+		if f.Forward != balancer.NATForward {
+			out.Forward = f.Forward
+		}
 		for _, b := range f.Backends {
 			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: endOf(b)})
 		}

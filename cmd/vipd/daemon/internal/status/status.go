@@ -190,7 +190,7 @@ func (v *View) Settled() bool {
 func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Addresses() {
-		a := api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Note: h.Note}
+		a := api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Silent: h.Silent, Note: h.Note}
 		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host does not know owners
 			a.Note = "no host owns it: " + why
 		}

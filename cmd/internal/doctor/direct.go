@@ -1,0 +1,61 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"vipd/balancer"
+	"vipd/cmd/internal/config"
+)
+
+// checkDirect looks for endpoints of direct routing that do not answer on their link, and for
+// endpoints that are not on a link of this host.
+func checkDirect(_ context.Context, o *observed) (found []Finding) {
+	if o.Neighbor == nil {
+		return nil
+	}
+	services := map[netip.Addr]balancer.Name{}
+	for _, f := range o.Frontends {
+		for _, a := range f.Direct {
+			services[a] = f.Service
+		}
+	}
+	if len(services) == 0 {
+		return nil
+	}
+	nftables := o.mode().Name == config.NFTablesMode
+	if names := o.addressedBridges(); nftables && len(names) > 0 && o.sysctl(bridgeFilter) == "1" {
+		found = append(found, warning("nat instead of direct routing serves clients behind bridges: "+list(names),
+			"netfilter sees the frames in a bridge before direct routing does. Docker and Kubernetes may need this setting", "sysctl -w "+bridgeFilter+"=0"))
+	}
+	silent, routed, unread := map[string][]string{}, []string{}, []string{}
+	fix := map[string]string{}
+	for _, a := range slices.SortedFunc(maps.Keys(services), netip.Addr.Compare) {
+		name := fmt.Sprintf("%s (%s)", a, services[a])
+		switch n, err := o.Neighbor(a); {
+		case err != nil:
+			unread = append(unread, err.Error())
+		case n.Device == "":
+			routed = append(routed, name)
+		case n.Silent:
+			link := n.Protocol() + " on " + n.Device
+			silent[link] = append(silent[link], name)
+			fix[link] = "ping -c 1 " + a.String()
+		}
+	}
+	for _, link := range slices.Sorted(maps.Keys(silent)) {
+		found = append(found, warning(fmt.Sprintf("endpoints of direct routing do not answer %s: %s", link, list(silent[link])),
+			"packets of their clients are lost; a health check would remove them", fix[link]))
+	}
+	if len(routed) > 0 && nftables {
+		found = append(found, note(fmt.Sprintf("nat serves the clients of endpoints that are not on a link of this host: %s", list(routed)),
+			"direct routing reaches only neighbors, so these endpoints must also listen on their own addresses", "ip route get ENDPOINT"))
+	}
+	if len(unread) > 0 {
+		found = append(found, note("the neighbors of direct routing are unknown: "+list(unread), "", ""))
+	}
+	return orFine(found, "no endpoint of direct routing is known to be silent on its link")
+}
