@@ -17,21 +17,28 @@ import (
 
 func checkNowVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "check-now", Args: "SERVICE ADDRESS[:PORT]", Brief: "run an endpoint's health check once, and show the exchange",
+		Name: "check-now", Args: "SERVICE ADDRESS[:PORT]|--direct [SERVICE]", Brief: "run an endpoint's health check once, and show the exchange",
 		About: "The daemon of this host runs the health check of an endpoint once. Prints what was sent (>), what was received " +
 			"(<), other events (*), and the result. The exit code is 0 if the check passed, else 1. The result does not " +
 			"count: the endpoint's state and the time of its next check stay as they are.\n\n" +
 			"ADDRESS may be a DNS name: then all its addresses are checked, and JSON is a list. " +
-			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets, and texts that tcp and udp checks send, are not shown.",
-		Example: "vipctl check-now web 192.168.1.11",
-		Formats: []string{cli.FormTable, cli.FormJSON},
-		MinArgs: 1, MaxArgs: 2,
+			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets, and texts that tcp and udp checks send, are not shown.\n\n" +
+			"With --direct, it tests the endpoints of services with forward = \"dr\" from this gateway, or of SERVICE alone: no host on their link answers ARP or neighbor " +
+			"discovery for the VIP, they accept TCP connections to the VIP, and their answers to other networks do not pass this host. " +
+			"It sends ARP requests and TCP segments. Each failure is a sentence with its remedy, and the exit code is then 1.",
+		Example:  "vipctl check-now web 192.168.1.11",
+		Formats:  []string{cli.FormTable, cli.FormJSON},
+		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to real servers of direct routing"}},
+		MaxArgs:  2,
 		Complete: cli.InTurn(serviceNames, checkedAddresses),
 		Run:      runCheckNow,
 	}
 }
 
 func runCheckNow(c *cli.Call) error {
+	if c.Flags.Bool("direct") {
+		return checkDirect(c)
+	}
 	at := endpointArgs(c.Args)
 	if len(at) < 2 {
 		return cli.WrongUse("\"vipctl check-now\" needs %s; for example: %s", c.Verb.Args, c.Verb.Example)

@@ -17,6 +17,7 @@ import (
 	"vipd/cmd/internal/api"
 	"vipd/cmd/internal/events"
 	"vipd/dataplane/explain"
+	"vipd/dataplane/realserver"
 )
 
 // fakeDaemon is a daemon that answers the API with values that a script can change. It stores
@@ -82,6 +83,7 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	})
 	mux.HandleFunc("GET /v1/events", d.journal)
 	mux.HandleFunc("POST /v1/check", d.checkNow)
+	mux.HandleFunc("POST /v1/check-direct", checkDirectPaths)
 	d.server = &http.Server{Handler: mux}
 	var serving sync.WaitGroup
 	serving.Go(func() { _ = d.server.Serve(l) })
@@ -174,6 +176,26 @@ func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_ = json.NewEncoder(w).Encode(d.check)
+}
+
+// checkDirectPaths answers with a path that works and, for all services, one that does not.
+func checkDirectPaths(w http.ResponseWriter, r *http.Request) {
+	var q api.DirectRequest
+	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	vip, _ := balancer.ParseKey("10.96.0.10:80/tcp") // the key is valid
+	paths := []api.DirectPath{{
+		Service: "web", Frontend: vip, Endpoint: netip.MustParseAddr("192.168.1.11"),
+		Findings: []realserver.Finding{{OK: true, Text: "it accepts connections to 10.96.0.10:80"}},
+	}}
+	if q.Service == "" {
+		paths = append(paths, api.DirectPath{
+			Service: "db", Frontend: vip, Endpoint: netip.MustParseAddr("192.168.1.12"), Findings: []realserver.Finding{{Text: "it does not answer ARP on eth0"}},
+		})
+	}
+	_ = json.NewEncoder(w).Encode(paths)
 }
 
 // change calls edit, which changes the state, and sends the new state to followers.

@@ -118,6 +118,11 @@ func (c *Client) Check(ctx context.Context, q CheckRequest) (r CheckResult, err 
 	return r, c.within(ctx, 0, http.MethodPost, "/v1/check", q, &r)
 }
 
+// CheckDirect tests the paths of services with forward = "dr" from the daemon's host.
+func (c *Client) CheckDirect(ctx context.Context, q DirectRequest) (paths []DirectPath, err error) {
+	return paths, c.within(ctx, 0, http.MethodPost, "/v1/check-direct", q, &paths)
+}
+
 // EventsQuery selects events.
 type EventsQuery struct {
 	// Since is the number of the last known event, or 0.

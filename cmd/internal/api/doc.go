@@ -10,6 +10,7 @@
 //	GET    /v1/overrides
 //	POST   /v1/overrides                                    an OverrideRequest; answers with an OverrideResult
 //	POST   /v1/check                                        a CheckRequest; answers with a CheckResult
+//	POST   /v1/check-direct                                 a DirectRequest; answers with a list of DirectPaths
 //	GET    /v1/events?since=SEQ&kind=KIND&service=NAME      EventPages, a line of JSON each; with &follow=1 later events also
 //	                                                        follow, until the caller disconnects
 //

@@ -8,6 +8,7 @@ import (
 	"vipd/cmd/internal/events"
 	"vipd/dataplane"
 	"vipd/dataplane/explain"
+	"vipd/dataplane/realserver"
 )
 
 // Error is the body of every answer with a status other than 200.
@@ -263,6 +264,20 @@ type CheckResult struct {
 	// Checks holds the results of the checks if there are several. The fields above, except
 	// Exchange, then describe the check that decides.
 	Checks []CheckResult `json:"checks,omitempty"`
+}
+
+// DirectRequest requests a test of the paths of direct routing.
+type DirectRequest struct {
+	// Service is the service to test. If empty, all services are tested.
+	Service balancer.Name `json:"service,omitempty"`
+}
+
+// DirectPath is the result of a test of a path: from a gateway to a VIP by an endpoint.
+type DirectPath struct {
+	Service  balancer.Name        `json:"service"`
+	Frontend balancer.Key         `json:"frontend"`
+	Endpoint netip.Addr           `json:"endpoint"`
+	Findings []realserver.Finding `json:"findings"`
 }
 
 // Connection is one live connection.

@@ -80,6 +80,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("POST /v1/pending", root(srv.postPending))
 	mux.HandleFunc("POST /v1/pending/abort", srv.operators(srv.postAbort))
 	mux.HandleFunc("POST /v1/check", srv.postCheck)
+	mux.HandleFunc("POST /v1/check-direct", srv.operators(srv.postCheckDirect))
 	mux.HandleFunc("GET /v1/vips", srv.getVIPs)
 	mux.HandleFunc("POST /v1/vips/{vip}/move", srv.operators(srv.postMove))
 	mux.HandleFunc("POST /v1/standby", srv.operators(srv.postStandby))

@@ -1,0 +1,124 @@
+package realserver
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"vipd/dataplane/host"
+)
+
+// Patience is the usual time for an answer.
+const Patience = time.Second
+
+// Path is the path to a VIP by a real server.
+type Path struct {
+	VIP netip.AddrPort
+	// Endpoint is the server's own address.
+	Endpoint netip.Addr
+	// TCP reports whether the server can be asked for a connection.
+	TCP bool
+}
+
+// Finding is a result of a check.
+type Finding struct {
+	OK   bool   `json:"ok"`
+	Text string `json:"text"`
+}
+
+// Gateway is this host, as its real servers see it.
+type Gateway struct {
+	// Own returns an address of this host on a device, in the family of an IPv4 or IPv6 address. It
+	// is invalid if there is none.
+	Own func(device string, is4 bool) netip.Addr
+	// Claimed returns the MAC address of a host that answers for a VIP on a device, or nil.
+	Claimed func(device string, vip netip.Addr) net.HardwareAddr
+}
+
+// Check tests a path. A finding that is not OK includes the way out.
+func (g *Gateway) Check(ctx context.Context, p Path) (found []Finding) {
+	add := func(ok bool, format string, args ...any) {
+		found = append(found, Finding{OK: ok, Text: fmt.Sprintf(format, args...)})
+	}
+	n, err := Resolve(ctx, p.Endpoint)
+	mac, macErr := net.ParseMAC(n.MAC)
+	vip := p.VIP.Addr()
+	switch {
+	case err != nil:
+		add(false, "%v", err)
+		return found
+	case n.Device == "":
+		add(false, "%s is not on a link of this host, so direct routing can't reach it: use an address of a network of this host", p.Endpoint)
+		return found
+	case macErr != nil:
+		add(false, "it does not answer %s on %s: check that the host is up, its address, its VLAN and the link", n.Protocol(), n.Device)
+		return found
+	}
+	switch other := g.Claimed(n.Device, vip); {
+	case other == nil:
+		add(true, "no host on %s answers %s requests for %s", n.Device, n.Protocol(), vip)
+	case other.String() == mac.String():
+		add(false, "it answers %s requests for %s on %s, so clients there may miss this gateway: run \"vipctl real-server %s\" on it", n.Protocol(), vip, n.Device, vip)
+	default:
+		add(false, "another host (%s) answers %s requests for %s on %s, so clients there may miss this gateway: remove the address there, or run \"vipctl real-server %s\" if it is a real server",
+			other, n.Protocol(), vip, n.Device, vip)
+	}
+	own := g.Own(n.Device, vip.Is4())
+	switch {
+	case !p.TCP:
+		add(true, "whether it accepts packets to %s is not tested, because only TCP has an answer", p.VIP)
+		return found
+	case !own.IsValid():
+		add(false, "this host has no address on %s in the family of %s, so the server can't answer it: add one to test the server", n.Device, vip)
+		return found
+	}
+	return append(found, g.knock(ctx, p, Target{Device: n.Device, MAC: mac, VIP: p.VIP}, own)...)
+}
+
+// knock asks the server for connections from this host and from a stranger.
+func (g *Gateway) knock(ctx context.Context, p Path, t Target, own netip.Addr) (found []Finding) {
+	answer, err := Knock(ctx, t, own, Patience)
+	switch {
+	case err != nil:
+		return append(found, Finding{Text: err.Error()})
+	case answer == Refused:
+		return append(found, Finding{Text: fmt.Sprintf("it has %s, but refuses connections to port %d: make its program listen on the VIP, or on all addresses", p.VIP.Addr(), p.VIP.Port())})
+	case answer == Silence:
+		return append(found, Finding{Text: fmt.Sprintf("it does not answer a connection to %s from %s: run \"vipctl real-server %s\" on it, and check its firewall and rp_filter", p.VIP, own, p.VIP.Addr())})
+	}
+	found = append(found, Finding{OK: true, Text: fmt.Sprintf("it accepts connections to %s", p.VIP)})
+	switch answer, err = Knock(ctx, t, Stranger(own.Is4()), Patience); {
+	case err != nil:
+		return append(found, Finding{Text: err.Error()})
+	case answer != Silence:
+		loss := "which carries them for nothing"
+		if own.Is4() {
+			loss = "which drops packets from its own VIP"
+		}
+		return append(found, Finding{Text: "its answers to clients of other networks come back to this host, " + loss + ": give it a default route by another router"})
+	}
+	return append(found, Finding{OK: true, Text: "its answers to clients of other networks do not pass this host"})
+}
+
+// Resolve returns the neighbor with an address. If its MAC address is unknown, it makes the kernel
+// ask for it.
+func Resolve(ctx context.Context, a netip.Addr) (host.Neighbor, error) {
+	deadline := time.Now().Add(Patience)
+	for {
+		n, err := host.NeighborAt(a)
+		if err != nil || n.Device == "" || n.MAC != "" || time.Now().After(deadline) {
+			return n, err
+		}
+		if c, err := (&net.Dialer{}).DialContext(ctx, "udp", netip.AddrPortFrom(a, 9).String()); err == nil {
+			_, _ = c.Write([]byte{0}) // the kernel resolves the address before it sends
+			_ = c.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return n, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
