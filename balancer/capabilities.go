@@ -33,6 +33,9 @@ type Capabilities struct {
 	Stateless bool
 	// KeepsSource reports whether the endpoint can see the client's address (snat = "never").
 	KeepsSource bool
+	// ClientSource reports whether the mode can open connections from the client's address (the
+	// value "client" of source).
+	ClientSource bool
 	// ProxyProtocol reports whether the mode can send PROXY headers.
 	ProxyProtocol bool
 	// AcceptsProxy reports whether the mode can read the PROXY headers of clients.
@@ -79,8 +82,12 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	if slices.Contains(c.Untranslated, s.Forward) {
 		u.reportUntranslated(c, endpoints, nearest)
 	}
-	if s.SNAT == NeverSNAT && !c.KeepsSource {
-		nearest("snat", "keep the client's address", "endpoints see this node's address (proxy_protocol sends the client's)")
+	fromClient := s.Source == ClientSource && c.ClientSource
+	if s.SNAT == NeverSNAT && !c.KeepsSource && !fromClient {
+		nearest("snat", "keep the client's address", `endpoints see this node's (source = "client" keeps it, and proxy_protocol sends it)`)
+	}
+	if s.Source == ClientSource && !c.KeepsSource && !fromClient {
+		nearest("source", "use the client's address here", "endpoints see this node's. That needs Linux and CAP_NET_ADMIN: run vipd as root, or with its unit")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
@@ -290,6 +297,9 @@ func (c *Capabilities) fit(f *Frontend) {
 	}
 	if f.SNAT == NeverSNAT && !c.KeepsSource {
 		f.SNAT = AutoSNAT
+	}
+	if !c.ClientSource || f.NodePort {
+		f.Source = NodeSource
 	}
 	if f.Key.Port.IsRange() && !c.RangeAffinity {
 		f.AffinityTimeout = 0

@@ -162,6 +162,50 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 	}
 }
 
+// TestClientSource compiles services for modes that can keep the client's address in different
+// ways. Only a service whose endpoints can't see it must have a problem. Node ports must have the
+// node's address.
+func TestClientSource(t *testing.T) {
+	for _, c := range []struct {
+		fields        string
+		keeps, client bool
+		want          string
+		source        balancer.SourceAddress
+	}{
+		{`"source": "client"`, false, true, "", balancer.ClientSource},
+		{`"source": "client", "snat": "never"`, false, true, "", balancer.ClientSource},
+		{`"source": "client"`, true, false, "", balancer.NodeSource},
+		{`"source": "client"`, false, false, "source", balancer.NodeSource},
+		{`"snat": "never"`, false, true, "snat", balancer.NodeSource},
+		{`"source": "node"`, false, false, "", balancer.NodeSource},
+	} {
+		s, problems := balancer.DecodeService("web", fromJSON(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "node_port": 30080}], "endpoints": [{"address": "192.168.1.11"}], `+c.fields+`}`), nil, nil, "")
+		if s == nil {
+			t.Fatal(c.fields, problems)
+		}
+		env := plainEnv()
+		env.Capabilities.KeepsSource, env.Capabilities.ClientSource = c.keeps, c.client
+		env.NodePortAddresses = []netip.Addr{netip.MustParseAddr("192.168.1.1")}
+		d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
+		got := ""
+		for _, p := range found(d) {
+			got += p.Field
+		}
+		if got != c.want {
+			t.Errorf("%s: fields with problems = %q, want %q", c.fields, got, c.want)
+		}
+		for k, f := range d.Frontends.All() {
+			want := c.source
+			if f.NodePort {
+				want = balancer.NodeSource
+			}
+			if f.Source != want {
+				t.Errorf("%s: source of %s = %s, want %s", c.fields, k, f.Source, want)
+			}
+		}
+	}
+}
+
 // TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than
 // twice its share must have a warning.
 func TestSmallWeights(t *testing.T) {

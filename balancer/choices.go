@@ -131,6 +131,18 @@ const (
 // Values lists the possible values.
 func (ProxyProtocol) Values() []string { return []string{"none", "v1", "v2"} }
 
+// SourceAddress is the source address of connections to endpoints in a mode that opens them itself.
+type SourceAddress string
+
+// NodeSource is this node's address, and ClientSource the client's.
+const (
+	NodeSource   SourceAddress = "node"
+	ClientSource SourceAddress = "client"
+)
+
+// Values lists the possible values.
+func (SourceAddress) Values() []string { return []string{"node", "client"} }
+
 // HealthType is a type of health check.
 type HealthType string
 

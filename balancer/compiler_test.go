@@ -112,7 +112,7 @@ func oneService(name balancer.Name, i, e int) *balancer.Service {
 func plainEnv() balancer.Env {
 	return balancer.Env{Capabilities: balancer.Capabilities{
 		Mode: "test", Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP}, Forwards: []balancer.Forward{balancer.NATForward},
-		KeepsSource: true, ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
+		KeepsSource: true, ClientSource: true, ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
 	}}
 }
 

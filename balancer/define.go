@@ -177,7 +177,7 @@ func newServiceTable() *serviceTable {
 	return &serviceTable{Service: Service{
 		Policy: Policy{
 			Scheduler: WeightedRoundRobin, SNAT: AutoSNAT, Forward: NATForward, NoEndpoints: RejectClients,
-			DrainTimeout: 30 * time.Second, ConnectTimeout: defaultConnectTimeout, ProxyProtocol: NoProxyProtocol,
+			DrainTimeout: 30 * time.Second, ConnectTimeout: defaultConnectTimeout, ProxyProtocol: NoProxyProtocol, Source: NodeSource,
 		},
 		Affinity: NoAffinity, AffinityTimeout: 3 * time.Hour, AffinityScope: PortScope, Locality: AnyLocality,
 	}}

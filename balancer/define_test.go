@@ -101,7 +101,7 @@ func TestDefaults(t *testing.T) {
 		Pools:     []string{"", "blue"},
 		Ports:     []balancer.Port{{Port: 80, Protocol: "tcp", TargetPort: 80}},
 		Endpoints: []balancer.Endpoint{{Address: netip.MustParseAddr("10.0.0.1"), Weight: 1}},
-		Policy:    balancer.Policy{Scheduler: "wrr", SNAT: "auto", Forward: "nat", NoEndpoints: "reject", DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: "none"}, Affinity: "none", AffinityTimeout: 3 * time.Hour, AffinityScope: "port", Locality: "any",
+		Policy:    balancer.Policy{Scheduler: "wrr", SNAT: "auto", Forward: "nat", NoEndpoints: "reject", DrainTimeout: 30 * time.Second, ConnectTimeout: time.Second, ProxyProtocol: "none", Source: "node"}, Affinity: "none", AffinityTimeout: 3 * time.Hour, AffinityScope: "port", Locality: "any",
 	}
 	const fields = `"vips": ["auto", "10.96.0.10", "auto:blue", "fd00::1"], "ports": [{"port": 80}], "endpoints": [{"address": "10.0.0.1"}]`
 	got, problems := balancer.DecodeService("web", fromJSON(t, "{"+fields+"}"), nil, where, "")

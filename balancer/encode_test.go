@@ -87,6 +87,10 @@ func (r random) service() *balancer.Service {
 		s.ProxyProtocol = mustDecode(r, s.ProxyProtocol, s.ProxyProtocol)
 		s.AcceptProxyProtocol = r.maybe()
 	}
+	s.Source = mustDecode(r, s.Source, s.Source)
+	if s.SNAT == balancer.AlwaysSNAT {
+		s.Source = balancer.NodeSource
+	}
 	for range 1 + r.IntN(3) {
 		s.Trusted = append(s.Trusted, netip.PrefixFrom(r.addr(r.IntN(500)), r.IntN(33)).Masked())
 	}

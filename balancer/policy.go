@@ -34,4 +34,7 @@ type Policy struct {
 	AcceptProxyProtocol bool `toml:"accept_proxy_protocol"`
 	// MaxConnectionAge ends TCP connections at this age (userspace). 0 means never.
 	MaxConnectionAge time.Duration `toml:"max_connection_age"`
+	// Source is the source address of connections to endpoints (userspace). Default node. Kernel
+	// modes keep the client's address unless SNAT replaces it.
+	Source SourceAddress `toml:"source"`
 }

@@ -206,6 +206,9 @@ func (r *tableReader) checkSettings(s *Service) {
 	if s.AcceptProxyProtocol && s.Forward != NATForward {
 		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.Forward)
 	}
+	if s.Source == ClientSource && s.SNAT == AlwaysSNAT {
+		r.errorf("source", `"client" is not possible with snat = "always", which replaces the client's address: choose one`)
+	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
 			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.ProxyProtocol, s.Forward)

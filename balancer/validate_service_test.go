@@ -163,6 +163,9 @@ func TestWrongPorts(t *testing.T) {
 		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"], "forward": "dr"`, want: []string{
 			`accept_proxy_protocol: not possible with forward = "dr", which forwards packets unchanged: choose one of the two`,
 		}},
+		{fields: web + `, "source": "client", "snat": "always"`, want: []string{
+			`source: "client" is not possible with snat = "always", which replaces the client's address: choose one`,
+		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]`, want: []string{
 			`accept_proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
 		}},

@@ -106,7 +106,7 @@ func askVipd(c *cli.Call, h *doctor.Host) bool {
 	h.Status, h.Problems = &status, status.Problems
 	h.Frontends = lists.Mapped(frontends, func(f api.Frontend) doctor.Frontend {
 		states := lists.Mapped(f.Backends, func(b api.Backend) balancer.BackendState { return b.State })
-		frontend := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, Idle: doctor.Idle(states)}
+		frontend := doctor.Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, FromClients: f.Source == balancer.ClientSource, Idle: doctor.Idle(states)}
 		for _, b := range f.Backends {
 			if at, err := netip.ParseAddrPort(b.Address); err == nil {
 				frontend.Backends = append(frontend.Backends, at)

@@ -152,6 +152,6 @@ func capabilities(name config.ModeName) balancer.Capabilities {
 		MaxPorts:  balancer.AllPorts.Len(), RangeAffinity: true, MovesRanges: true,
 		AffinityScopes: []balancer.AffinityScope{balancer.ServiceScope, balancer.VIPScope}, AffinityPrefix: true,
 		Forwards:    []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward},
-		KeepsSource: true, ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
+		KeepsSource: true, ClientSource: true, ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
 	}
 }

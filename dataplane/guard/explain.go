@@ -25,6 +25,8 @@ func (p Path) oneArm() bool { return !p.Local && p.In != 0 && p.In == p.Out }
 // (see layout.chains).
 func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why string, lost bool) {
 	switch {
+	case !m.Forward && f.Source == balancer.ClientSource && !f.Addr.IsLoopback():
+		return clientSourceOf(p)
 	case !m.Forward:
 		return true, "vipd opens the connection to the endpoint itself", false
 	case isDirect(f):
@@ -45,6 +47,19 @@ func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why s
 		return true, "it is a node port: the reply has to come back through this node", false
 	}
 	return false, "the reply comes back through this node, if this node is the endpoint's way to the client", false
+}
+
+// clientSourceOf is SourceOf for a mode that opens connections from the client's address.
+func clientSourceOf(p Path) (node bool, why string, lost bool) {
+	switch {
+	case p.EndpointLocal:
+		return true, "the endpoint is on this node", false
+	case p.Local:
+		return true, "the client is this node", false
+	case p.oneArm():
+		return true, "the client is behind the same interface as the endpoint: the endpoint sees it only if its network is another, and the reply must then come back through this node", false
+	}
+	return false, `source is "client": the reply comes back through this node, if this node is the endpoint's way to the client`, false
 }
 
 // mustHold reports whether a frontend is treated incorrectly if the set lacks its entries.

@@ -13,12 +13,17 @@ type markBits struct {
 	never uint32
 }
 
-// newMarkBits returns three consecutive bits, starting with the configured bit. Bit 0 follows bit
-// 31.
+// markBit returns a bit after the configured bit. Bit 0 follows bit 31.
+func markBit(bit, after int) uint32 { return 1 << ((bit + after) % 32) }
+
+// newMarkBits returns three consecutive bits, starting with the configured bit.
 func newMarkBits(bit int) markBits {
-	at := func(i int) uint32 { return 1 << ((bit + i) % 32) }
-	return markBits{masquerade: at(0), ours: at(1), never: at(2)}
+	return markBits{masquerade: markBit(bit, 0), ours: markBit(bit, 1), never: markBit(bit, 2)}
 }
+
+// ReplyMark returns the bit of packet marks that userspace mode uses for replies to clients'
+// addresses. It follows the guard's bits. The argument is Options.MasqueradeBit.
+func ReplyMark(bit int) uint32 { return markBit(bit, 3) }
 
 // MarkBits returns the bit of connection marks that marks connections to frontends, for modes that
 // mark connections themselves ([dataplane.Needs].Marked). The argument is Options.MasqueradeBit.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"vipd/dataplane"
@@ -14,17 +15,23 @@ import (
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
+	unready := d.replies.prepare(batch)
+	all := batch
+	if len(unready) > 0 { // these frontends keep their former definitions
+		batch = slices.DeleteFunc(slices.Clone(all), func(c dataplane.Change) bool { return unready[c.Key] != nil })
+	}
 	failed, err := d.configure(batch)
 	if err != nil {
 		return err
 	}
+	maps.Copy(failed, unready)
 	err = d.tables.commit(ctx)
 	var each dataplane.KeyErrors
 	if err != nil && !errors.As(err, &each) {
 		return err
 	}
 	maps.Copy(failed, each)
-	d.carried.Applied(batch, failed)
+	d.carried.Applied(all, failed)
 	return failed.Err()
 }
 

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"syscall"
@@ -120,8 +121,10 @@ func (l *loop) connect(c *conn) {
 	if d.to != d.backend.addr {
 		to = newDialAddress(d.to)
 	}
-	fd, errno := rawDial(&to, d.conf.MSS)
-	c.sides[serverSide] = side{fd: fd, eager: true}
+	from := d.conf.sourceFor(l.d, c.from.Addr(), keyAt(d.to, balancer.TCP))
+	fd, errno := rawDial(&to, from, d.conf.MSS)
+	c.sides[serverSide] = side{fd: fd, eager: true, foreign: fd >= 0 && from.IsValid()}
+	l.d.replies.opened(c.sides[serverSide].foreign)
 	d.busy = sockerr.Exhausted(errno)
 	switch {
 	case d.busy && l.d.now() < d.deadline:
@@ -227,11 +230,24 @@ func (l *loop) failed(c *conn, err error) {
 		l.end(c, err)
 		return
 	}
+	unanswered := c.sides[serverSide].foreign && errors.Is(err, os.ErrDeadlineExceeded)
 	l.abandon(c)
 	c.dial.tried = append(c.dial.tried, b)
-	c.f.judge(b, err)
+	if unanswered {
+		c.noteUnanswered(b)
+	} else {
+		c.f.judge(b, err)
+	}
 	c.phase = choosing
 	l.busy, l.hurry = append(l.busy, c), true
+}
+
+// noteUnanswered counts an attempt to connect from the client's address that a backend did not
+// answer. It does not count against the backend, whose reply may have bypassed this node.
+func (c *conn) noteUnanswered(b *backend) {
+	c.f.conf.Load().counter.failures.Add(1)
+	c.f.d.seldom(`an endpoint did not answer a connection from its client's address (source = "client"): unless the endpoint is down, `+
+		"its route to the client does not lead through this node", "frontend", c.f.key, "backend", b.addr, "client", c.from)
 }
 
 // abandon ends the current dial, closes its socket, and releases the backend.

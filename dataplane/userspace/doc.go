@@ -93,6 +93,15 @@
 // Connections of another mode that conntrack still forwards are counted, and are cut when their
 // endpoints are removed (dnat.Carried).
 //
+// # Clients' addresses
+//
+// With source = "client", the socket to a backend has the client's address (IP_TRANSPARENT), and a
+// port that the kernel chooses. Package replies delivers the backend's replies to the socket. Its
+// objects exist while a frontend or a socket needs them, also in the next process after a handover.
+// If the reply could not arrive here, the socket has this node's address (sourceFor). An attempt
+// without an answer does not count against the backend, because its reply may have bypassed this
+// node.
+//
 // # Handing over
 //
 // HandOver sends everything to the next process, over a queue of package handover: listeners, UDP

@@ -23,6 +23,8 @@ type flow struct {
 	since   time.Time
 	counter *counter
 	in, out atomic.Uint64
+	// foreign reports whether the socket has the client's address.
+	foreign bool
 	// answered reports whether the backend has replied.
 	answered atomic.Bool
 	// last is the instant of the last datagram in either direction.

@@ -245,9 +245,12 @@ func (c *config) isOwn(d *Dataplane, client netip.Addr) bool {
 func (c *config) admits(d *Dataplane, client netip.Addr) (may, sure bool) {
 	allowed := c.Allows(client)
 	if c.AcceptProxyProtocol {
-		return allowed, true
+		if sure = c.Source != balancer.ClientSource; !sure {
+			_, sure = d.own.peek(client)
+		}
+		return allowed, sure
 	}
-	if allowed && c.Limits.IsZero() || client.IsLoopback() || client == c.Addr {
+	if allowed && c.Limits.IsZero() && c.Source != balancer.ClientSource || client.IsLoopback() || client == c.Addr {
 		return true, true
 	}
 	own, sure := d.own.peek(client)

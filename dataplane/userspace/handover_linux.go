@@ -156,6 +156,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		d.log.Info("some clients with affinity may get another endpoint: the vipd after this one does not know them", "err", failed)
 	}
 	d.stopLoops()
+	d.replies.leave()
 	for _, f := range frontends {
 		f.letGo()
 	}

@@ -34,6 +34,23 @@ type inherited struct {
 	files []int
 }
 
+// isForeign reports whether the socket to the backend has the client's address.
+func (x *inherited) isForeign() bool {
+	at := -1
+	switch {
+	case x.Kind == connKind && len(x.files) > 1:
+		at = x.files[1]
+	case x.Kind == flowKind:
+		at = x.files[0]
+	}
+	level, option := unix.SOL_IP, unix.IP_TRANSPARENT
+	if x.Key.Addr.Is6() {
+		level, option = unix.SOL_IPV6, unix.IPV6_TRANSPARENT
+	}
+	value, err := unix.GetsockoptInt(at, level, option)
+	return err == nil && value != 0
+}
+
 // close closes the files of an item that no frontend continues.
 func (x *inherited) close() { handover.Item{Files: x.files}.Close() }
 
@@ -64,6 +81,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			continue
 		}
 		x := inherited{h, tail, item.Files}
+		d.replies.keep = d.replies.keep || x.isForeign()
 		switch h.Kind {
 		case sharedKind:
 			in.redirected = true
@@ -211,7 +229,8 @@ func (f *frontend) adoptConn(x inherited) error {
 	}
 	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.since(), backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
-	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true}}
+	c.sides = [2]side{{fd: x.files[0], readable: true}, {fd: x.files[1], readable: true, foreign: x.isForeign()}}
+	f.d.replies.opened(c.sides[serverSide].foreign)
 	tail, pipes := c.inherit(clientSide, x.In, x.tail, x.files[2:])
 	c.inherit(serverSide, x.Out, tail, pipes)
 	c.in.Store(x.In.Bytes)
@@ -295,8 +314,9 @@ func (p *portSockets) adoptFlowsLocked() {
 		b.take(0)
 		n := &flow{
 			client: x.Client, back: way{socket: p.packets, local: x.Local, port: p.at.Port()}, port: port, backend: b, socket: socket, since: x.since(), counter: c.counter,
-			admission: f.recountLocked(x.Client.Addr()),
+			admission: f.recountLocked(x.Client.Addr()), foreign: x.isForeign(),
 		}
+		f.d.replies.opened(n.foreign)
 		n.in.Store(x.In.Bytes)
 		n.out.Store(x.Out.Bytes)
 		if x.Unanswered {
@@ -317,6 +337,7 @@ func (d *Dataplane) discard() {
 	in := d.inherited
 	d.inherited = inheritance{}
 	d.inheriting.Store(false)
+	d.replies.keep = false
 	for _, x := range in.sockets {
 		x.close()
 	}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"vipd/dataplane/guard"
 	"vipd/dataplane/internal/inet"
 	"vipd/dataplane/internal/portmap"
+	"vipd/dataplane/internal/replies"
 )
 
 // maxPorts is the maximum number of ports of a range with redirects.
@@ -39,10 +41,11 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
 }
 
-// Cleanup removes the redirects of an earlier process. It returns descriptions of the steps. In a
-// dry run it only describes them.
+// Cleanup removes the redirects and the paths of replies of an earlier process. It returns
+// descriptions of the steps. In a dry run it only describes them.
 func Cleanup(ctx context.Context, dryRun bool) ([]string, error) {
 	done, err := guard.CleanupRedirects(ctx, dryRun)
 	ranges, failed := portmap.Cleanup(dryRun, rangesTable)
-	return append(done, ranges...), errors.Join(err, failed)
+	paths, failing := replies.Cleanup(dryRun)
+	return slices.Concat(done, ranges, paths), errors.Join(err, failed, failing)
 }

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
@@ -26,6 +27,8 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
+	more, failed := d.replies.inspect(d.usesClients())
+	damage, err = append(damage, more...), errors.Join(err, failed)
 	if len(seen.Digests) > 0 { // without frontends, nothing would repair the damage; the next Apply does
 		seen.Damage = damage
 	}
@@ -35,7 +38,18 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 // Intact returns a description of missing redirect rules, or "". Sockets can't disappear.
 func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	d.discard() // the engine calls Intact after it has applied everything
-	return d.tables.intact(ctx)
+	reason, err := d.tables.intact(ctx)
+	if reason != "" || err != nil {
+		return reason, err
+	}
+	d.applying.Lock()
+	defer d.applying.Unlock()
+	return d.replies.intact()
+}
+
+// usesClients reports whether a frontend opens connections from the addresses of clients.
+func (d *Dataplane) usesClients() bool {
+	return slices.ContainsFunc(d.list(), func(f *frontend) bool { return !f.isRemoved() && f.conf.Load().Source == balancer.ClientSource })
 }
 
 // list returns all frontends, in no particular order.

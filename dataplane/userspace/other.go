@@ -10,6 +10,7 @@ import (
 	"runtime"
 
 	"vipd/balancer"
+	"vipd/dataplane"
 )
 
 // These constants and functions replace Linux features on other systems.
@@ -19,6 +20,8 @@ const (
 	dropsClients = false
 	// holds is false because these systems can't hold a closed port.
 	holds = false
+	// hasClientSource is false because only Linux can use the addresses of clients.
+	hasClientSource = false
 	// maxPorts is the limit of the bind interception, because there are no redirects.
 	maxPorts = maxBoundPorts
 )
@@ -68,6 +71,23 @@ func (*Dataplane) adoptClients(*frontend)                    {}
 func (*Dataplane) adopt(*frontend)                           {}
 func (*Dataplane) discard()                                  {}
 func (*portSockets) adoptFlowsLocked()                       {}
+
+// replyPaths is a placeholder, because only Linux can use the addresses of clients.
+type replyPaths struct{}
+
+func newReplyPaths(uint32) *replyPaths                             { return nil }
+func mayUseClients() bool                                          { return false }
+func (*replyPaths) prepare([]dataplane.Change) dataplane.KeyErrors { return nil }
+func (*replyPaths) inspect(bool) ([]string, error)                 { return nil, nil }
+func (*replyPaths) intact() (string, error)                        { return "", nil }
+func (*replyPaths) closed(bool)                                    {}
+func (*replyPaths) remove() error                                  { return nil }
+
+// dialFlow opens the socket of a flow to a backend at an address.
+func (f *frontend) dialFlow(_ *config, _ netip.Addr, to netip.AddrPort) (*net.UDPConn, bool, error) {
+	socket, err := net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(to))
+	return socket, false, err
+}
 
 // localPorts returns 0, which means that the number is unknown.
 func localPorts() int { return 0 }

@@ -89,5 +89,8 @@ func options(f *balancer.Frontend) []string {
 	if f.ProxyProtocol != "" && f.ProxyProtocol != balancer.NoProxyProtocol {
 		o = append(o, "proxy_protocol "+string(f.ProxyProtocol))
 	}
+	if f.Source == balancer.ClientSource {
+		o = append(o, "source client")
+	}
 	return o
 }

@@ -3,6 +3,7 @@ package userspace
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -12,7 +13,9 @@ import (
 type ownAddresses struct {
 	mu    sync.Mutex
 	known map[netip.Addr]bool
-	read  time.Time
+	// networks holds the networks of the addresses.
+	networks []netip.Prefix
+	read     time.Time
 }
 
 func (o *ownAddresses) has(a netip.Addr) bool {
@@ -20,11 +23,20 @@ func (o *ownAddresses) has(a netip.Addr) bool {
 	if sure {
 		return own
 	}
-	known, now := readOwnAddresses(), time.Now()
+	known, networks := readOwnAddresses()
+	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known, o.read = known, now
+	o.known, o.networks, o.read = known, networks, now
 	return known[a]
+}
+
+// joins reports whether a or b is an address of the node, or both are in a network of the node. It
+// uses the addresses that were read last.
+func (o *ownAddresses) joins(a, b netip.Addr) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.known[a] || o.known[b] || slices.ContainsFunc(o.networks, func(n netip.Prefix) bool { return n.Contains(a) && n.Contains(b) })
 }
 
 // peek is like has, but does not read the addresses again. If has would read them, sure is false.
@@ -35,16 +47,21 @@ func (o *ownAddresses) peek(a netip.Addr) (own, sure bool) {
 	return own, own || time.Since(o.read) <= time.Second
 }
 
-func readOwnAddresses() map[netip.Addr]bool {
-	known := map[netip.Addr]bool{}
-	networks, err := net.InterfaceAddrs()
+func readOwnAddresses() (known map[netip.Addr]bool, networks []netip.Prefix) {
+	known = map[netip.Addr]bool{}
+	all, err := net.InterfaceAddrs()
 	if err != nil {
-		return known // addresses that are not known stay foreign, which is the stricter choice
+		return known, nil // addresses that are not known stay foreign, which is the stricter choice
 	}
-	for _, n := range networks {
-		if p, err := netip.ParsePrefix(n.String()); err == nil {
-			known[p.Addr().Unmap()] = true
+	for _, n := range all {
+		p, err := netip.ParsePrefix(n.String())
+		if err != nil {
+			continue
+		}
+		known[p.Addr().Unmap()] = true
+		if !p.IsSingleIP() {
+			networks = append(networks, p)
 		}
 	}
-	return known
+	return known, networks
 }

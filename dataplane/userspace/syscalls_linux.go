@@ -77,9 +77,9 @@ func rawAccept(listener int) (int, netip.AddrPort, syscall.Errno) {
 	return fd, sa.addrPort(), errno
 }
 
-// rawDial starts a connection. It returns a descriptor with 0 or EINPROGRESS, or -1 with another
-// error.
-func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
+// rawDial starts a connection. If from is valid, it is the source address, which may belong to
+// another host. rawDial returns a descriptor with 0 or EINPROGRESS, or -1 with another error.
+func rawDial(to *socketAddress, from netip.Addr, mss int) (int, syscall.Errno) {
 	fd, errno := raw(unix.SYS_SOCKET, uintptr(to.family()), unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0, 0, 0)
 	if errno != 0 {
 		return -1, errno
@@ -87,6 +87,9 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 	errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	if mss > 0 && errno == 0 {
 		errno = rawOption(fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment))
+	}
+	if errno == 0 && from.IsValid() {
+		errno = rawBind(fd, from)
 	}
 	if size := uintptr(to.size()); errno == 0 { // before the pointer conversion, because size may grow the stack
 		_, errno = raw(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(to)), size, 0, 0, 0)
@@ -96,6 +99,29 @@ func rawDial(to *socketAddress, mss int) (int, syscall.Errno) {
 		return -1, errno
 	}
 	return fd, errno
+}
+
+// rawBind gives a TCP socket a client's address. The kernel chooses the port when the socket
+// connects, so each backend has all ports. The client's own port could still be in use by an
+// earlier connection to the same backend.
+func rawBind(fd int, from netip.Addr) syscall.Errno {
+	errno := allowForeign(fd, from)
+	if errno == 0 {
+		errno = rawOption(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	}
+	sa := newDialAddress(netip.AddrPortFrom(from, 0))
+	if size := uintptr(sa.size()); errno == 0 {
+		_, errno = raw(unix.SYS_BIND, uintptr(fd), uintptr(unsafe.Pointer(&sa)), size, 0, 0, 0)
+	}
+	return errno
+}
+
+// allowForeign lets a socket have an address of another host, such as from.
+func allowForeign(fd int, from netip.Addr) syscall.Errno {
+	if from.Is4() {
+		return rawOption(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+	}
+	return rawOption(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
 }
 
 // socketAddress is a sockaddr_in or sockaddr_in6.

@@ -62,6 +62,7 @@ type side struct {
 	bulk     bool // the last read filled the buffer
 	watched  bool // the poller reports its events
 	eager    bool // the loop also receives events about room for writes
+	foreign  bool // the socket has the client's address
 	held     int  // number of bytes in pipe; 0 means no pipe
 	pipe     pipe // bytes for this side that follow those in pending
 	pending  []byte
@@ -319,7 +320,8 @@ func (l *loop) closeSide(s *side, inOrder bool) {
 	default:
 		rawReset(s.fd)
 	}
-	s.fd, s.watched = -1, false
+	l.d.replies.closed(s.foreign)
+	s.fd, s.watched, s.foreign = -1, false, false
 }
 
 // forget removes a connection from the loop.

@@ -246,10 +246,11 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 		return nil
 	}
 	var socket *net.UDPConn
+	foreign := false
 	if to := f.target(b.addr, port); f.d.chains.leadBack(f.key, to) {
 		err = errLoop
 	} else {
-		socket, err = net.DialUDP(network(f.key), nil, net.UDPAddrFromAddrPort(to))
+		socket, foreign, err = f.dialFlow(c, client.Addr(), to)
 	}
 	if err != nil {
 		b.release()
@@ -258,7 +259,7 @@ func (f *frontend) newFlowLocked(back way, client netip.AddrPort, port uint16, t
 	}
 	b.total.Add(1)
 	c.counter.connections.Add(1)
-	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter, admission: counted}
+	x := &flow{client: client, back: back, port: port, backend: b, socket: socket, since: time.Now(), counter: c.counter, admission: counted, foreign: foreign}
 	if c.ProxyProtocol == balancer.ProxyProtocolV2 {
 		x.header = f.flowHeader(x)
 	}
@@ -402,6 +403,7 @@ func (f *frontend) endFlowLocked(x *flow) {
 	}
 	f.flows.remove(x)
 	_ = x.socket.Close()
+	f.d.replies.closed(x.foreign)
 	x.backend.release()
 	f.d.flows.give(f)
 	f.d.budget.give(1)

@@ -41,6 +41,9 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept selects how connections reach the proxy. The default is Auto.
 	Intercept Interception
+	// ReplyMark is the bit of packet marks that marks replies to sockets with clients' addresses.
+	// The default is 1 << 17.
+	ReplyMark uint32
 	// maxDescriptors limits the file descriptors of connections, flows and listeners. The default
 	// is the limit of the process minus a reserve.
 	maxDescriptors int
@@ -63,6 +66,7 @@ type Dataplane struct {
 	chains  chains
 	tables  interception
 	carried *dnat.Carried
+	replies *replyPaths
 	filters bool // TCP sockets can be filtered
 	detail  string
 	// epoch is the origin of instants.
@@ -128,6 +132,7 @@ func New(o Options) (*Dataplane, error) {
 		log:         o.Log,
 		own:         &ownAddresses{},
 		filters:     canFilter(),
+		replies:     newReplyPaths(cmp.Or(o.ReplyMark, 1<<17)),
 		epoch:       time.Now(),
 		frontends:   map[balancer.Key]*frontend{},
 		timed:       map[*frontend]struct{}{},
@@ -168,6 +173,7 @@ func (d *Dataplane) DialRetries() uint64 { return d.retries.Load() }
 func (d *Dataplane) Capabilities() balancer.Capabilities {
 	c := Capabilities()
 	c.DropsClients = d.filters
+	c.ClientSource = hasClientSource && mayUseClients()
 	c.MaxPorts = d.tables.maxPorts()
 	return c
 }
@@ -181,6 +187,7 @@ func Capabilities() balancer.Capabilities {
 		Forwards:        []balancer.Forward{balancer.NATForward},
 		ProxyProtocol:   true,
 		AcceptsProxy:    true,
+		ClientSource:    hasClientSource,
 		Timeouts:        true,
 		MaxConnections:  true,
 		DropsClients:    dropsClients,
@@ -249,7 +256,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		ended()
 	}
 	d.stopLoops()
-	err = errors.Join(err, d.tables.close(ctx))
+	err = errors.Join(err, d.tables.close(ctx), d.replies.remove())
 	for _, f := range frontends {
 		f.letGo()
 	}

@@ -25,7 +25,7 @@ func (d *Dataplane) Capabilities() balancer.Capabilities {
 	return balancer.Capabilities{
 		Mode:      "fake",
 		Protocols: []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP},
-		Forwards:  []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward}, KeepsSource: true,
+		Forwards:  []balancer.Forward{balancer.NATForward, balancer.DRForward, balancer.TunnelForward}, KeepsSource: true, ClientSource: true,
 		ProxyProtocol: true, AcceptsProxy: true, Timeouts: true, MaxConnections: true, DropsClients: true, LoopbackVIPs: true,
 	}
 }

@@ -233,6 +233,9 @@ type Frontend struct {
 	Backends  []Backend          `json:"backends"`
 	// Forward is dr or tunnel. It is empty for nat.
 	Forward balancer.Forward `json:"forward,omitempty"`
+	// Source is the compiled source address of connections to endpoints. It is omitted if it is
+	// this node's.
+	Source balancer.SourceAddress `json:"source,omitempty"`
 	// State is applied, pending or failing. Error is the last failure.
 	State string `json:"state"`
 	Error string `json:"error,omitempty"`

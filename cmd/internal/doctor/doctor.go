@@ -44,6 +44,7 @@ func checks() []check {
 		{"sysctls", checkLoose, false},
 		{"sysctls", checkBridges, false},
 		{"sysctls", checkHairpin, false},
+		{"sysctls", checkClientSource, false},
 		{"others", checkPrograms, false},
 		{"others", checkSaved, false},
 		{"firewall", checkRules, false},

@@ -26,6 +26,8 @@ type Frontend struct {
 	// forwarded unchanged, by direct routing.
 	Backends []netip.AddrPort
 	Direct   []netip.Addr
+	// FromClients reports whether vipd connects to endpoints from the addresses of clients.
+	FromClients bool
 	// Idle is the reason why no endpoint of the frontend gets new connections, or "" if an endpoint
 	// does.
 	Idle string
@@ -33,7 +35,7 @@ type Frontend struct {
 
 // FrontendOf returns the part of a compiled frontend that checks need.
 func FrontendOf(f *balancer.Frontend) Frontend {
-	frontend := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler}
+	frontend := Frontend{Key: f.Key, NodePort: f.NodePort, Service: f.Service, Scheduler: f.Scheduler, FromClients: f.Source == balancer.ClientSource}
 	var states []balancer.BackendState
 	for _, b := range f.Backends {
 		frontend.Backends, states = append(frontend.Backends, b.Addr), append(states, b.State)

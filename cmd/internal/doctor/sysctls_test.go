@@ -60,5 +60,18 @@ func TestFindingsOfSysctls(t *testing.T) {
 				}, nil
 			}
 		}, want: []string{"sysctls: note: bridge ports don't send packets back where they arrived (hairpin): br0 (veth1, veth2)"}},
+		{name: "source = client", change: func(m *fakeHost) {
+			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
+			m.files["/proc/sys/net/ipv4/conf/all/src_valid_mark"] = "1"
+			near, far := netip.MustParseAddrPort("172.17.0.2:8080"), netip.MustParseAddrPort("172.19.0.2:8080")
+			m.Frontends = []Frontend{{Service: "web", Backends: []netip.AddrPort{far, near, near}, FromClients: true}}
+			m.Interfaces = func() ([]Interface, error) {
+				return []Interface{{Name: "eth0", Addrs: []netip.Addr{netip.MustParseAddr("172.17.0.1")}, Networks: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}}}, nil
+			}
+		}, want: []string{
+			"sysctls: problem: replies to clients' addresses are dropped, because src_valid_mark is on for all",
+			"sysctls: note: endpoints must route replies to clients through this host: 172.17.0.2",
+			"sysctls: warning: endpoints behind other routers must also get replies to clients back to this host: 172.19.0.2",
+		}},
 	})
 }

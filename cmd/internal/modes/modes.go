@@ -138,7 +138,7 @@ func userspaceMode() Mode {
 		Name: config.UserspaceMode,
 		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
 			return userspace.New(userspace.Options{
-				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept),
+				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), ReplyMark: guard.ReplyMark(c.IPTables.MasqueradeBit),
 			})
 		},
 		Capabilities: userspace.Capabilities,

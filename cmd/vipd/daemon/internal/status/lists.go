@@ -200,6 +200,9 @@ func (v *View) Frontends() []api.Frontend {
 		if f.Forward != balancer.NATForward {
 			out.Forward = f.Forward
 		}
+		if f.Source != balancer.NodeSource {
+			out.Source = f.Source
+		}
 		for _, b := range f.Backends {
 			out.Backends = append(out.Backends, api.Backend{Address: b.Addr.String(), State: b.State, Weight: b.Weight, Until: endOf(b)})
 		}
