@@ -88,7 +88,7 @@ func (g *given) sufficient(places []string, prune bool) error {
 	case len(g.services)+len(g.vips) == 0:
 		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
 	case prune && len(g.bare) > 0:
-		return fmt.Errorf("%s: no service is defined there, which --prune does not take for granted: leave the file out", g.bare[0])
+		return fmt.Errorf("%s: no service is defined there, and --prune requires a service in each file: leave the file out", g.bare[0])
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ const bundleWait = 30 * time.Second
 
 func runDebug(c *cli.Call) error {
 	if c.Args[0] != "bundle" {
-		return cli.WrongUse("\"vipctl debug\" knows bundle, not %q", c.Args[0])
+		return cli.WrongUse("\"vipctl debug\" has the command bundle, not %q", c.Args[0])
 	}
 	file := c.Flags.String("file")
 	if file == "-" {

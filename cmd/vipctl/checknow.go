@@ -116,9 +116,9 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.Paint("the check "+verdict, style), table.Line(cli.OneLine(why)))
 	if stands := string(r.Health); stands == "" {
-		b.WriteString("this does not count; no check that counts is over yet\n")
+		b.WriteString("this result does not count; no regular check has finished yet\n")
 	} else {
-		fmt.Fprintf(&b, "this does not count; by the checks that do, the endpoint is %s\n", stands)
+		fmt.Fprintf(&b, "this result does not count; by the regular checks, the endpoint is %s\n", stands)
 	}
 	return b.String()
 }

@@ -79,7 +79,7 @@ func runCleanup(c *cli.Call) error {
 	if c.Flags.Bool("dry-run") {
 		_ = lock.Close() // a dry run must not keep vipd from starting
 		if err != nil {
-			c.Note("%v, and uses what follows", err)
+			c.Note("%v, and uses the objects below", err)
 		}
 		return clean(c, conf, mode, true)
 	}
@@ -185,7 +185,7 @@ func ownConfig(c *cli.Call) (config.Config, error) {
 		return conf, err
 	}
 	if i := slices.IndexFunc(problems, isError); i >= 0 {
-		return conf, fmt.Errorf("the config names vipd's folders, and has a mistake: %s", problems[i])
+		return conf, fmt.Errorf("the config, which names vipd's folders, has a mistake: %s", problems[i])
 	}
 	return conf, nil
 }

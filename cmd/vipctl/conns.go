@@ -51,7 +51,7 @@ func connectionFlags() []cli.Flag {
 		&cli.StringFlag{Name: "endpoint", Usage: "only connections to an endpoint's `ADDRESS[:PORT]`"},
 		&cli.StringFlag{Name: "state", Usage: "only connections in the `STATE`, a word of the column"},
 		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show connections as they start and end, until Ctrl-C"},
-		&cli.BoolFlag{Name: "kill", Usage: "end the listed connections, after a question"},
+		&cli.BoolFlag{Name: "kill", Usage: "end the listed connections, after confirmation"},
 		&cli.BoolFlag{Name: "yes", Usage: "with --kill: don't ask"},
 	}
 }
@@ -63,7 +63,7 @@ func runConns(c *cli.Call) error {
 	case err != nil:
 		return err
 	case follow && kill:
-		return cli.WrongUse("--follow and --kill don't go together")
+		return cli.WrongUse("--follow and --kill can't be combined")
 	case follow && q.State != "":
 		return cli.WrongUse("--follow shows connections in every state: leave out --state")
 	case follow:
@@ -241,7 +241,7 @@ func followConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 			received()
 			switch {
 			case e.Event == api.Following && c.Format != cli.FormJSON:
-				c.Say("following connections that start and end; Ctrl-C ends it")
+				c.Say("showing connections as they start and end; Ctrl-C stops this")
 				return nil
 			case e.Event == api.Missed && c.Format != cli.FormJSON:
 				c.Note("some connections started or ended too fast to be shown")

@@ -196,7 +196,7 @@ func pathText(a api.Address) string {
 	text := heldText(a)
 	switch addr, err := netip.ParseAddr(a.Address); {
 	case err == nil && addr.IsLoopback():
-		text = "on loopback: reached by this host alone"
+		text = "on loopback: reached only by this host"
 	case a.Silent:
 		text += ": this host is a real server, so a gateway forwards clients' packets to it, and its programs answer the clients"
 	case a.Held == "host", a.Held == "none", a.Held == "":

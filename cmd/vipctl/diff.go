@@ -37,7 +37,7 @@ func diffVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			recursiveFlag(),
 			fileFlag("compare this `FILE` or folder; - is standard input"),
-			&cli.BoolFlag{Name: "prune", Usage: "services that only etcd has are differences too"},
+			&cli.BoolFlag{Name: "prune", Usage: "also report services that only etcd has"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: runDiff,
@@ -50,9 +50,9 @@ func runDiff(c *cli.Call) error {
 	case len(files) > 0 && comparesEtcd(c, files):
 		return diffFleet(c, files)
 	case len(files) > 1 || len(files) == 1 && files[0] == stdinName:
-		return cli.WrongUse("what the daemon runs can be compared with one file or folder; several, and standard input, with etcd only (--etcd)")
+		return cli.WrongUse("the daemon's services can be compared with a single file or folder; several files and standard input can be compared only with etcd (--etcd)")
 	case c.Flags.Bool("prune"):
-		return cli.WrongUse("--prune is for -f FILE and the etcd store (--etcd)")
+		return cli.WrongUse("--prune needs -f FILE and the etcd store (--etcd)")
 	case len(files) == 1:
 		return diffFile(c, files[0])
 	}
@@ -304,7 +304,7 @@ func unread(c *cli.Call) error {
 	if err != nil || s.Store.EverRead || s.Store.Error == "" {
 		return err
 	}
-	return fmt.Errorf("what is wanted is not known: the store could not be read since vipd started: %s", s.Store.Error)
+	return fmt.Errorf("the wanted state is not known, because the store could not be read since vipd started: %s", s.Store.Error)
 }
 
 func differencesText(p *cli.Printer, differences []serviceDiff) string {

@@ -27,11 +27,11 @@ func nodeFlag() cli.Flag {
 }
 
 func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "why, a `TEXT` that is kept with the change and shown in events"}
+	return &cli.StringFlag{Name: "reason", Usage: "the reason, a `TEXT` that is kept with the change and shown in events"}
 }
 
 func forceFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "force", Usage: "even if a service keeps no usable endpoint, or fewer than min_usable"}
+	return &cli.BoolFlag{Name: "force", Usage: "continue even if a service keeps no usable endpoint, or fewer than min_usable"}
 }
 
 func expiresFlag() cli.Flag {
@@ -155,7 +155,7 @@ func runWeight(c *cli.Call) error {
 	done := fmt.Sprintf("weight %d", n)
 	switch {
 	case text == "-":
-		n, done = balancer.ResetWeight, "the configured weight counts again"
+		n, done = balancer.ResetWeight, "the configured weight applies again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
 		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to remove the weight that was set", text, balancer.MaxWeight)
 	}
@@ -330,7 +330,7 @@ func targetLines(targets []api.OverrideTarget, overrides func(api.OverrideTarget
 func noteName(c *cli.Call, q *api.OverrideRequest, targets []api.OverrideTarget) {
 	if name := lookup.HostName(q.Address); name != "" && len(targets) > 0 {
 		addresses := lists.Mapped(targets, func(t api.OverrideTarget) string { return t.Address })
-		c.Hint("%s now stands for %s; addresses that it gets later are not affected", name, wording.Some(addresses, 8))
+		c.Hint("%s now resolves to %s; addresses that it gets later are not affected", name, wording.Some(addresses, 8))
 	}
 }
 

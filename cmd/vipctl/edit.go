@@ -128,7 +128,7 @@ func (e *edit) finish(dry bool) error {
 func (e *edit) write() error {
 	if err := e.plan.Write(e); err != nil {
 		e.vips = nil
-		return fmt.Errorf("%w; the changes listed above are done; run it again when the cause is fixed: it leaves them alone", err)
+		return fmt.Errorf("%w; the changes listed above are done; run it again when the cause is fixed: it does not repeat them", err)
 	}
 	err := e.writeVIPs()
 	missed := 0
@@ -138,7 +138,7 @@ func (e *edit) write() error {
 		}
 	}
 	if missed > 0 {
-		return errors.Join(fmt.Errorf("%s not written, because someone else was faster", wording.Count(missed, "change")), err)
+		return errors.Join(fmt.Errorf("%s not written, because someone else changed it at the same time", wording.Count(missed, "change")), err)
 	}
 	return err
 }

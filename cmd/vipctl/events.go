@@ -25,7 +25,7 @@ const (
 
 func eventsVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "events", Brief: "what has happened on this node, in order",
+		Name: "events", Brief: "show the events of this node, in order",
 		About: "Lists the daemon's events, one a line, the latest last: reloads, applies (and how long they took), health of " +
 			"endpoints, drains, mode, drift (changes by other programs that vipd has repaired), problems, panics (so few " +
 			"endpoints are healthy that all are used), and etcd lost and found. Times are local, with the date unless it is " +
@@ -40,9 +40,9 @@ func eventsVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
 				Usage: "the latest `N`; 0: all kept events, or with -f only new events"},
-			&cli.StringFlag{Name: "since", Usage: "since `TIME`: 10m ago, 23:15, 2026-11-21T23:15"},
-			&cli.StringFlag{Name: "service", Usage: "of this `NAME`"},
-			&cli.StringFlag{Name: "kind", Usage: "of this `KIND`, or of several, as health,panic: " + wording.List(events.Kind("").Values(), "or")},
+			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m (ago), 23:15 or 2026-11-21T23:15"},
+			&cli.StringFlag{Name: "service", Usage: "only events of the service `NAME`"},
+			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`, or of several kinds, such as health,panic: " + wording.List(events.Kind("").Values(), "or")},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run:     runEvents,
@@ -304,5 +304,5 @@ func sinceTime(text string, now time.Time) (from time.Time, words string, err er
 			return at, "since " + text, nil
 		}
 	}
-	return from, "", cli.WrongUse("--since %q is not a time: 10m, 23:15 and 2026-11-21T23:15 are", text)
+	return from, "", cli.WrongUse("--since %q is not a time, such as 10m, 23:15 or 2026-11-21T23:15", text)
 }

@@ -93,7 +93,7 @@ func liveText(e *api.Explanation) string {
 	l, way := e.Live, ""
 	connected := l.Connected.Round(10 * time.Microsecond)
 	if l.Client.Addr() != e.Client {
-		way = ", which shows nothing of the client's way"
+		way = ", which shows nothing about the client's path"
 	}
 	switch {
 	case !l.Client.IsValid():

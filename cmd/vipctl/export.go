@@ -19,7 +19,7 @@ import (
 
 func exportVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, in the form that apply reads",
+		Name: "export", Args: "[NAME...]", Brief: "print the services in etcd, in the format that apply reads",
 		About: "Prints services as they stand in etcd, all of them or those that are named, sorted, so that \"vipctl apply\" of " +
 			"the output changes nothing. \"auto\" stays auto, and fields that this version does not know are kept. Endpoints that " +
 			"are registered apart, and overrides, are not part of it.\n\n" +
@@ -115,7 +115,7 @@ func named(c *cli.Call, all []*definitions.Stored) ([]*definitions.Stored, error
 func exported(s *definitions.Stored, form string) (string, error) {
 	if s.Service == nil {
 		p := s.Problems[0]
-		return "", fmt.Errorf("it can't be read: %s; apply another text, or delete it", strings.TrimPrefix(p.Field+": "+p.Text, ": "))
+		return "", fmt.Errorf("it can't be read: %s; apply another definition, or delete it", strings.TrimPrefix(p.Field+": "+p.Text, ": "))
 	}
 	if form == cli.FormJSON {
 		return "", nil

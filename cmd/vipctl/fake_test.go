@@ -381,7 +381,7 @@ func (d *fakeDaemon) fill() {
 		Sync:  api.Sync{Wanted: 12, Applied: 12, Last: ago(3*time.Hour + 20*time.Second), LastDuration: 1234 * time.Microsecond, LastChanges: 4, Repairs: 1},
 		Ready: true, Services: 2, Frontends: 3, Endpoints: 6, Health: api.HealthCount{Checked: 2, Down: 1},
 		Addresses: []api.Address{{Address: "10.96.0.10", Held: "vipd0"}, {Address: "10.96.0.53", Held: "host", Note: "it stays when vipd goes"}, {Address: "fd00:96::10", Held: "none", Note: "no such device"}},
-		Problems:  []balancer.Problem{problem, {Severity: balancer.SeverityWarning, Field: "state_dir", Text: "keeping state in state_dir: no space left on device"}},
+		Problems:  []balancer.Problem{problem, {Severity: balancer.SeverityWarning, Field: "state_dir", Text: "saving state in state_dir: no space left on device"}},
 	}
 	d.conns = []api.Connection{
 		{Frontend: key("10.96.0.10:80/tcp"), Service: "web", Client: netip.MustParseAddrPort("10.0.0.7:51234"), Backend: netip.MustParseAddrPort("192.168.1.11:8080"), State: "established", Since: ago(90*time.Minute + 20*time.Second), In: 300, Out: 1 << 20},
@@ -398,7 +398,7 @@ func (d *fakeDaemon) fill() {
 		{Seq: 1001, At: past, Kind: events.Mode, Text: "userspace mode serves", Cause: "configured"},
 		{Seq: 1002, At: past.Add(time.Second), Kind: events.Apply, Level: slog.LevelDebug, Service: "web", Text: "applied, 2 frontends", Took: 3141592, Revision: 12},
 		{Seq: 1003, At: past.Add(time.Hour), Kind: events.Health, Level: slog.LevelWarn, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is down", Cause: "answered 503 Service Unavailable", Was: "up", Lasted: 59 * time.Minute},
-		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: events.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "was removed: its time to drain is over, and its remaining connections are cut"},
+		{Seq: 1004, At: past.Add(61 * time.Minute), Kind: events.Drain, Service: "gone", Endpoint: "192.168.1.19:8080", Text: "was removed: its drain time has passed, and its remaining connections are cut"},
 		{Seq: 1005, At: past.Add(62 * time.Minute), Kind: events.Health, Service: "web", Endpoint: "192.168.1.12:8080", Text: "is up again", Cause: "answered 200 OK", Was: "down", Lasted: 2*time.Minute + 3*time.Second},
 		{Seq: 1006, At: past.Add(63 * time.Minute), Kind: events.Store, Text: "etcd is reachable again", Lasted: 1260 * time.Millisecond, Revision: 40},
 		{Seq: 1007, At: past.Add(64 * time.Minute), Kind: events.Problem, Level: slog.LevelWarn, Service: "dns", Text: "has a problem", Cause: "line one\nline two"},

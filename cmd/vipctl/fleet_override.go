@@ -41,9 +41,9 @@ func newFleetOverride(c *cli.Call, q api.OverrideRequest) (*fleetOverride, error
 	if err != nil {
 		socket := "--socket PATH"
 		if c.NamesEtcd() {
-			socket += " in place of --etcd"
+			socket += " instead of --etcd"
 		}
-		return nil, fmt.Errorf("%w; while etcd is away, \"vipctl %s\" with %s has the daemon of this host do it, for itself alone", err, c.Verb.Name, socket)
+		return nil, fmt.Errorf("%w; while etcd is unreachable, \"vipctl %s\" with %s makes the change only in the daemon of this host", err, c.Verb.Name, socket)
 	}
 	if !c.NamesEtcd() && q.Node == "" && !s.Services.Has(q.Service) {
 		return nil, nil
@@ -150,7 +150,7 @@ func (f *fleetOverride) override(describe func(api.OverrideTarget) string) error
 		r.Targets = append(r.Targets, api.OverrideTarget{Service: t.Service, Address: t.Address(), Override: next})
 	}
 	if len(f.own) > 0 {
-		f.Hint("of services in files of this host, which etcd does not have, this leaves as it is %s: with --socket %s in place of --etcd \"vipctl %s\" meets them",
+		f.Hint("services in files of this host are not in etcd, so this does not change %s: with --socket %s instead of --etcd, \"vipctl %s\" changes them",
 			wording.Some(f.own, 8), f.socketWords(), f.Verb.Name)
 	}
 	errs = append(errs, f.Show(*r, func() string { return targetLines(r.Targets, describe) + waitText(r.Revision) }))
@@ -220,7 +220,7 @@ func (f *fleetOverride) noteLocalDrains() {
 		if slices.ContainsFunc(endpoints, func(e api.Endpoint) bool {
 			return e.Service == t.Service && isAt(e.Address, t.Address()) && f.drainedHere(e)
 		}) {
-			f.Hint("the daemon of this host drains %s by itself: \"vipctl undrain %s %s --socket %s\" takes that back", t, t.Service, t.Address(), f.socketWords())
+			f.Hint("the daemon of this host drains %s independently of etcd: \"vipctl undrain %s %s --socket %s\" ends that drain", t, t.Service, t.Address(), f.socketWords())
 		}
 	}
 }

@@ -316,7 +316,7 @@ func TestFleetUndrainHere(t *testing.T) {
 	d, socket := fakeHere(t)
 	t.Setenv("VIPCTL_SOCKET", socket)
 	etcd := "--etcd " + f.config.Endpoints[0]
-	note := "note: the daemon of this host drains web/192.168.1.11 by itself: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" takes that back\n"
+	note := "note: the daemon of this host drains web/192.168.1.11 independently of etcd: \"vipctl undrain web 192.168.1.11 --socket " + socket + "\" ends that drain\n"
 	for _, test := range []struct {
 		line, want string
 		code       int
@@ -325,7 +325,7 @@ func TestFleetUndrainHere(t *testing.T) {
 		{etcd + " undrain web 192.168.1.11", note, cli.ExitDone},
 		{"--socket " + socket + " undrain web 192.168.1.11", "", cli.ExitDone},
 		{etcd + " undrain web 192.168.1.11", "", cli.ExitDone},
-		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is away, \"vipctl drain\" with --socket PATH in place of --etcd has the daemon of this host do it", cli.ExitFailed},
+		{"--etcd http://127.0.0.1:1 drain web 192.168.1.11", "while etcd is unreachable, \"vipctl drain\" with --socket PATH instead of --etcd makes the change only in the daemon of this host", cli.ExitFailed},
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
@@ -379,7 +379,7 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	l := f.line()
 	if code := run(t.Context(), l.world, strings.Fields("--etcd "+f.config.Endpoints[0]+" drain --node rack1 --force")); code != cli.ExitDone ||
-		!strings.Contains(l.err.String(), "of services in files of this host, which etcd does not have, this leaves as it is dns/10.0.0.5:8080: with --socket ") {
+		!strings.Contains(l.err.String(), "services in files of this host are not in etcd, so this does not change dns/10.0.0.5:8080: with --socket ") {
 		t.Errorf("drain of a node with a service from files: exit code = %d, stderr = %q; want 0 and a note about the service", code, l.err)
 	}
 	for _, test := range []struct{ line, want string }{

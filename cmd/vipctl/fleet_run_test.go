@@ -237,7 +237,7 @@ func TestConcurrentEdit(t *testing.T) {
 		f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("other", "10.96.0.20", 80)))
 	})
 	if code != cli.ExitFailed || stdout[:strings.Index(stdout, "revision")] != "next: created\n" || !strings.Contains(stderr, "10.96.0.20:80/tcp is claimed by service other (/vipd/services/other, revision ") ||
-		!strings.Contains(stderr, "1 change not written, because someone else was faster") {
+		!strings.Contains(stderr, "1 change not written, because someone else changed it at the same time") {
 		t.Errorf("exit code = %d, want a note about 1 change that was not written:\n%s%s", code, stdout, stderr)
 	}
 }

@@ -149,7 +149,7 @@ func kindName(c *cli.Call) (string, error) {
 	case c.Flags.Bool("down") && (name != "endpoints" || c.FleetWide):
 		return "", cli.WrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
 	case (name == "pools" || name == "vips") && c.Flags.Bool("watch"):
-		return "", cli.WrongUse("%s are not followed: leave -w out", name)
+		return "", cli.WrongUse("%s can't be followed: leave -w out", name)
 	}
 	return name, nil
 }

@@ -258,7 +258,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 	}
 	for _, name := range slices.Sorted(maps.Keys(top)) {
 		if name != "services" && name != "vips" {
-			g.problem(origin, "", name, `stands next to "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
+			g.problem(origin, "", name, `is next to "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
 		}
 	}
 	services, ok := inner.(map[string]any)

@@ -59,7 +59,7 @@ func checkNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 // useNotes returns notes about everything that affects an endpoint's use, except its check.
 func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	if k := e.Check; k != nil && k.Fleet != nil && k.Fleet.Alone {
-		notes = append(notes, "checked by this node alone")
+		notes = append(notes, "checked only by this node")
 	}
 	switch o := e.Override; {
 	case e.State == balancer.Removed:

@@ -20,7 +20,7 @@ import (
 
 func historyVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "history", Args: "SERVICE [N]", Brief: "list the last texts of a service in etcd, with author and time",
+		Name: "history", Args: "SERVICE [N]", Brief: "list the last versions of a service in etcd, with author and time",
 		About: "Lists the last 20 texts that a service has had in etcd, the oldest first, with who wrote them, when, and what " +
 			"changed, or which text they were rolled back to. A text without a name was written by something else than vipctl. With N that text is printed, as a " +
 			"services file.\n\n" +
@@ -34,10 +34,10 @@ func historyVerb() *cli.Verb {
 
 func rollbackVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "rollback", Args: "SERVICE N", Brief: "restore an earlier text of a service in etcd",
-		About: "Restores text N of \"vipctl history SERVICE\", even if the service was removed. Nothing is written if another service " +
+		Name: "rollback", Args: "SERVICE N", Brief: "restore an earlier version of a service in etcd",
+		About: "Restores version N of \"vipctl history SERVICE\", even if the service was removed. Nothing is written if another service " +
 			"now has the address and port, or if someone else changes the service at the same time. The rollback becomes a new " +
-			"text in the history.",
+			"version in the history.",
 		Example: "vipctl rollback web 3",
 		Flags:   []cli.Flag{dryRunFlag()},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
@@ -104,7 +104,7 @@ func runHistory(c *cli.Call) error {
 // number of a text.
 func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	if _, err := strconv.Atoi(c.Argument(1)); err != nil && len(c.Args) == 2 {
-		return nil, cli.WrongUse("%q is not the number of a text; for example: %s", c.Args[1], c.Verb.Example)
+		return nil, cli.WrongUse("%q is not the number of a version; for example: %s", c.Args[1], c.Verb.Example)
 	}
 	w, err := c.Etcd()
 	if err != nil {
@@ -134,7 +134,7 @@ func textNumber(c *cli.Call, entries []definitions.HistoryEntry) (int, error) {
 	n, _ := strconv.Atoi(c.Args[1])
 	at := slices.IndexFunc(entries, func(e definitions.HistoryEntry) bool { return e.N == n })
 	if at < 0 {
-		return 0, fmt.Errorf("the history of service %s has no text %d: it has %d to %d", c.Args[0], n, entries[0].N, entries[len(entries)-1].N)
+		return 0, fmt.Errorf("the history of service %s has no version %d: it has %d to %d", c.Args[0], n, entries[0].N, entries[len(entries)-1].N)
 	}
 	return at, nil
 }
@@ -264,7 +264,7 @@ func runRollback(c *cli.Call) error {
 	old := entries[n]
 	name := balancer.Name(c.Args[0])
 	if old.Fields == nil {
-		return fmt.Errorf("text %d of service %s is its removal: \"vipctl delete service %s\" removes it", old.N, name, name)
+		return fmt.Errorf("version %d of service %s is its removal: \"vipctl delete service %s\" removes the service", old.N, name, name)
 	}
 	e := newEdit(c, []definitions.Change{{Name: name, Fields: old.Fields, Rollback: old.N}}, nil)
 	e.plan.AllowUnknown = true

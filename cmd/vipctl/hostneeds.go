@@ -93,7 +93,7 @@ func (d *localDefinitions) checkListeners(frontends []*balancer.Frontend, local 
 		}
 		field := s.Claims()[claim]
 		d.warn(s.Origin.At(field), s.Name, field, f.Key.String()+" is at this host's own address, and a program of this host listens there: "+
-			"clients would reach the service in its place. Choose another port or address")
+			"clients would reach the service instead of the program. Choose another port or address")
 	}
 }
 
@@ -149,7 +149,7 @@ func lacksInterface(a config.Addresses) string {
 		return ""
 	}
 	if _, err := net.InterfaceByName(a.Interface); err != nil {
-		return "there is no interface " + a.Interface + " on this host, and vipd makes only one whose name begins with vipd"
+		return "there is no interface " + a.Interface + " on this host, and vipd creates only interfaces whose name begins with vipd"
 	}
 	return ""
 }

@@ -32,11 +32,11 @@ func nodeVerb() *cli.Verb {
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\": as its file says"),
-			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is off"},
-			&cli.BoolFlag{Name: "wait", Usage: "standby: return when its VIPs are elsewhere"},
+			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the setting of its file"),
+			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is switched off"},
+			&cli.BoolFlag{Name: "wait", Usage: "standby: return when other hosts own its VIPs"},
 			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: even if no other host takes over its VIPs"},
-			reasonFlag(), zoneFlag("where the node is, a `ZONE` of your own naming; \"\": as its file says"),
+			reasonFlag(), zoneFlag("the `ZONE` of the node, a name that you choose; \"\" restores the setting of its file"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, MinArgs: 1, MaxArgs: 2,
@@ -75,7 +75,7 @@ func runNode(c *cli.Call) error {
 	case action == "set":
 		return setModeAndZone(c, name)
 	}
-	return cli.WrongUse("\"vipctl node\" knows set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
+	return cli.WrongUse("\"vipctl node\" has the commands set, standby, resume and fence, not %q; \"vipctl get nodes\" lists nodes", action)
 }
 
 // standBy puts a node on standby and, with --wait, waits until its VIPs have left.

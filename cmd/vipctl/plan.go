@@ -30,7 +30,7 @@ func planVerb() *cli.Verb {
 		Values:  modeValues(),
 		Flags: []cli.Flag{
 			modeFlag("plan for this `MODE`; default: FILE's mode; auto is the running vipd's mode, or the mode that vipd most likely uses on this host"),
-			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, for locality; default: what FILE says, or this host"},
+			&cli.StringFlag{Name: "node", Usage: "the `NODE` to plan for (locality); default: the node in FILE, or this host"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Run: runPlan,

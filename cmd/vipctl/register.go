@@ -27,7 +27,7 @@ const (
 
 func registerVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "register", Args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", Brief: "keep an endpoint in etcd as long as this, or COMMAND, runs",
+		Name: "register", Args: "SERVICE ADDRESS[:PORT] [-- COMMAND...]", Brief: "keep an endpoint in etcd while this command, or COMMAND, runs",
 		About: "Puts an endpoint of SERVICE into etcd, under a lease, and keeps it there until Ctrl-C or SIGTERM. If vipctl or " +
 			"its host dies, the endpoint is gone after --ttl. While etcd is unreachable, vipctl keeps trying and registers " +
 			"again. It writes messages to stderr.\n\n" +
@@ -41,15 +41,15 @@ func registerVerb() *cli.Verb {
 			"the other says so.",
 		Example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("its share among the endpoints, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
-			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "how long it stays without renewal, a `TIME`"},
+			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("the endpoint's weight, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
+			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "the `TIME` for which the endpoint stays without renewal"},
 			&cli.StringFlag{Name: "id", Usage: "its `ID` among the endpoints of the service; default: address and port"},
-			nodeNameFlag("the `NODE` that it is on"),
-			zoneFlag("the `ZONE` that it is in"),
-			&cli.BoolFlag{Name: "backup", Usage: "use it only when no other is up"},
-			&cli.IntFlag{Name: "max-connections", Usage: "limit the connections of each vipd to it to this `NUMBER`; 0: no limit"},
+			nodeNameFlag("the `NODE` on which the endpoint runs"),
+			zoneFlag("the `ZONE` of the endpoint"),
+			&cli.BoolFlag{Name: "backup", Usage: "use the endpoint only while no other endpoint is up"},
+			&cli.IntFlag{Name: "max-connections", Usage: "limit each vipd's connections to the endpoint to this `NUMBER`; 0: no limit"},
 			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: drain_timeout of the service"},
-			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "how long COMMAND may take to end, a `TIME`"},
+			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "the `TIME` that COMMAND may need to end after SIGTERM"},
 		},
 		Fleet: true, MaxArgs: cli.WithCommand,
 		Complete: cli.InTurn(fleetNames),
@@ -85,7 +85,7 @@ func runRegister(c *cli.Call) error {
 	own, command := c.Args, []string(nil)
 	if i := slices.Index(c.Args, "--"); i >= 0 {
 		if own, command = c.Args[:i], c.Args[i+1:]; len(command) == 0 {
-			return cli.WrongUse("no command is behind --; usage: %s", c.Verb.Usage())
+			return cli.WrongUse("no command follows --; usage: %s", c.Verb.Usage())
 		}
 	}
 	own = endpointArgs(own)
@@ -193,7 +193,7 @@ func (r *registration) trouble(err error) {
 	case held:
 		r.Note("%v", err)
 	case r.registered:
-		r.Note("%s: %v; trying again, and it stays until its lease ends", r.name(), err)
+		r.Note("%s: %v; trying again; the endpoint stays until its lease ends", r.name(), err)
 	default:
 		r.Note("%s is not registered: %v; trying again", r.name(), err)
 	}

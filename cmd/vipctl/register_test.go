@@ -81,7 +81,7 @@ func TestRegisterAgain(t *testing.T) {
 	}{
 		{"outage", func() {
 			f.Members[0].Kill()
-			l.waitForStderr("; trying again, and it stays until its lease ends\n")
+			l.waitForStderr("; trying again; the endpoint stays until its lease ends\n")
 			f.Members[0].Start()
 		}},
 		{"lease", func() {

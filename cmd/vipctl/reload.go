@@ -31,7 +31,7 @@ func reloadVerb() *cli.Verb {
 			&cli.BoolFlag{Name: "allow-empty", Usage: "accept an empty main file, and serve nothing from it"},
 			&cli.BoolFlag{Name: "prune", Usage: "remove and list services that are no longer defined, despite errors"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert to the configuration file after this `TIME`, such as 2m, unless the change is confirmed"},
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "with --confirm: the file that is to replace the configuration file, `NEW`, or - for standard input"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "with --confirm: serve the file `NEW` instead of the configuration file; - reads standard input"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run:     cli.Traced(runReload),
@@ -106,7 +106,7 @@ func late(r *api.Reload) string {
 	if !r.Unapplied {
 		return ""
 	}
-	return "; it is not applied yet: vipctl status shows how far it is"
+	return "; it is not applied yet: vipctl status shows the progress"
 }
 
 func problemLines(p *cli.Printer, problems []balancer.Problem) string {

@@ -30,7 +30,7 @@ func statusVerb() *cli.Verb {
 
 func runStatus(c *cli.Call) error {
 	if c.Flags.Bool("watch") && c.Flags.Bool("exit-code") {
-		return cli.WrongUse("--watch has no end at which --exit-code could report: leave out one of them")
+		return cli.WrongUse("--watch does not end, so --exit-code has no effect: leave out one of them")
 	}
 	down := false
 	err := showDaemon(c, "status", (*api.Client).Status, func(s api.Status) error {

@@ -30,7 +30,7 @@ func topVerb() *cli.Verb {
 			"With --once, with -o json, and if the output is not a terminal, the rates of one interval are printed once.",
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and end"},
+			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and exit"},
 			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are measured, 100ms or more"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 1, Complete: cli.InTurn(serviceNames), Run: runTop,

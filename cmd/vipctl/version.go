@@ -8,7 +8,7 @@ import (
 func versionVerb() *cli.Verb {
 	return &cli.Verb{
 		Name: "version", Brief: "version, commit, Go and platform of this program",
-		About:   "Prints which build this is. The daemon's own version is in \"vipctl status\".",
+		About:   "Prints the build of this program. The daemon's own version is in \"vipctl status\".",
 		Example: "vipctl version",
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run: func(c *cli.Call) error {

@@ -33,7 +33,7 @@ func vipVerb() *cli.Verb {
 			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait for the owner for this `TIME`"},
 			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves, and make none"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "balance: only list the moves"},
 			reasonFlag(),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 2,
@@ -127,7 +127,7 @@ func ownedVIPs(c *cli.Call) (all []ownedVIP, weights map[string]int, err error) 
 	}
 	owned, weights, err := w.OwnedVIPs(c, wanted...)
 	if err != nil {
-		return nil, nil, fmt.Errorf("reading who owns VIPs: %w", err)
+		return nil, nil, fmt.Errorf("reading the owners of VIPs: %w", err)
 	}
 	for _, v := range owned {
 		policy := in.PolicyOf(v.Addr)
@@ -196,7 +196,7 @@ func runVIP(c *cli.Call) error {
 	case c.Args[0] == "balance" && len(c.Args) == 1:
 		return balanceVIPs(c)
 	case c.Args[0] != "move":
-		return cli.WrongUse("\"vipctl vip\" knows move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.Args, " "))
+		return cli.WrongUse("\"vipctl vip\" has the commands move and balance, not %q; \"vipctl get vips\" lists VIPs", strings.Join(c.Args, " "))
 	case len(c.Args) == 1:
 		return cli.WrongUse("name the VIP to move; for example: %s", c.Verb.Example)
 	}

@@ -111,7 +111,7 @@ func readVRRP(c *cli.Call, show func([]ownedVIP) error) error {
 // moveByVRRP passes the group of a VIP to another host, and prints the new owner.
 func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	if c.Flags.Bool("force") {
-		return cli.WrongUse("--force is for etcd: with VRRP this host takes a VIP back that no other host takes")
+		return cli.WrongUse("--force needs etcd: with VRRP, this host takes back a VIP that no other host takes over")
 	}
 	var to netip.Addr
 	if text := c.Flags.String("to"); text != "" {
@@ -143,7 +143,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 		return err
 	}
 	if to.IsValid() && to != owner {
-		return fmt.Errorf("%s took %s, and not %s: with VRRP the highest priority of the other hosts takes it", owner, g.Name, to)
+		return fmt.Errorf("%s took over %s instead of %s: with VRRP, the other host with the highest priority takes over", owner, g.Name, to)
 	}
 	elapsed := c.Now().Sub(began).Round(time.Millisecond)
 	return owned(owner, elapsed, fmt.Sprintf("its owner is %s, after %s", owner, elapsed))
@@ -264,7 +264,7 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 	}
 	for _, group := range slices.Sorted(maps.Keys(vips)) {
 		if r.Owners[group], err = handOver(c, vips[group], group, vrrpStandbyTimeout); err != nil {
-			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and nobody may own %s then)", o.Node, err, vips[group])
+			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and %s may then have no owner)", o.Node, err, vips[group])
 		}
 	}
 	q := api.StandbyRequest{On: on, By: operator(c), Reason: c.Flags.String("reason")}
@@ -354,7 +354,7 @@ func nextStep(g *api.OwnerGroup) string {
 	case vrrp.Backup:
 		return fmt.Sprintf("takes over in %.2fs without an advert", g.Left.Seconds())
 	}
-	return "it sends nothing"
+	return "it sends no adverts"
 }
 
 // routersTable lists the other routers of a group.

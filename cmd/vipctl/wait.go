@@ -30,7 +30,7 @@ func waitVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			&cli.Int64Flag{Name: "revision", Usage: "the `NUMBER` of the revision"},
 			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
-			&cli.StringFlag{Name: "nodes", Usage: "wait only for these: `NODE,...`"},
+			&cli.StringFlag{Name: "nodes", Usage: "wait only for these nodes: `NODE,...`"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, Run: runWait,
@@ -228,7 +228,7 @@ func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 		case s.done:
 			v.done = append(v.done, name) // the node will have the same state when it returns
 		case len(v.named) > 0 || now.Sub(s.at) < absence:
-			lag = append(lag, laggard{Node: name, Why: "has gone away"})
+			lag = append(lag, laggard{Node: name, Why: "has disappeared"})
 		default:
 			v.left = append(v.left, name)
 		}
@@ -236,7 +236,7 @@ func (v *revisionWait) awaited(nodes []fleet.Node, now time.Time) []laggard {
 	}
 	for _, name := range v.named {
 		if !present[name] {
-			lag = append(lag, laggard{Node: name, Why: "is not there"})
+			lag = append(lag, laggard{Node: name, Why: "does not exist"})
 		}
 	}
 	slices.Sort(v.done)

@@ -56,14 +56,14 @@ func TestRevisionWait(t *testing.T) {
 		}},
 		"a node dies": {polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{absence - 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence - 1, []fleet.Node{live("a", 5)}, "b has disappeared | done a | gone "},
 			{absence, []fleet.Node{live("a", 5)}, " | done a | gone b"},
 		}},
 		"a node restarts": {polls: []poll{
 			{0, []fleet.Node{live("a", 5), live("b", 4)}, "b is at revision 4 | done a | gone "},
-			{1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{1, []fleet.Node{live("a", 5)}, "b has disappeared | done a | gone "},
 			{2, []fleet.Node{live("a", 5), live("b", 0)}, "b is at revision 0 | done a | gone "},
-			{absence + 1, []fleet.Node{live("a", 5)}, "b has gone away | done a | gone "},
+			{absence + 1, []fleet.Node{live("a", 5)}, "b has disappeared | done a | gone "},
 			{absence + 3, []fleet.Node{live("a", 5), live("b", 5)}, " | done a b | gone "},
 		}},
 		"a node applies it and dies": {polls: []poll{
@@ -72,9 +72,9 @@ func TestRevisionWait(t *testing.T) {
 			{2, []fleet.Node{live("b", 5)}, " | done a b | gone "},
 		}},
 		"named": {named: []string{"c", "a"}, polls: []poll{
-			{0, []fleet.Node{live("a", 5), live("b", 4)}, "c is not there | done a | gone "},
+			{0, []fleet.Node{live("a", 5), live("b", 4)}, "c does not exist | done a | gone "},
 			{1, []fleet.Node{live("a", 5), live("b", 4), live("c", 4)}, "c is at revision 4 | done a | gone "},
-			{2 * absence, []fleet.Node{live("a", 5)}, "c has gone away | done a | gone "},
+			{2 * absence, []fleet.Node{live("a", 5)}, "c has disappeared | done a | gone "},
 			{9 * absence, []fleet.Node{live("c", 5)}, " | done a c | gone "},
 		}},
 	} {
@@ -188,14 +188,14 @@ func TestWait(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
 		t.Fatal(err)
 	}
-	wanted := waited{42, []string{"gw2"}, []laggard{{Node: "gw1", Revision: 41, Why: "is at revision 41"}, {Node: "gw9", Why: "is not there"}}, []string{}, nil}
+	wanted := waited{42, []string{"gw2"}, []laggard{{Node: "gw1", Revision: 41, Why: "is at revision 41"}, {Node: "gw9", Why: "does not exist"}}, []string{}, nil}
 	if d := cmp.Diff(wanted, got); d != "" {
 		t.Errorf("JSON (-want +got):\n%s", d)
 	}
 
 	// A named node must be awaited until it appears.
 	l = f.begin("wait", "--revision", "42", "--nodes", "gw4")
-	l.waitForStderr("vipctl: waiting: gw4 is not there\n")
+	l.waitForStderr("vipctl: waiting: gw4 does not exist\n")
 	f.start("gw4", atRevision(42))
 	l.waitForExit(cli.ExitDone)
 	if want := "revision 42 is applied on 1 node\n"; l.out.String() != want {
@@ -305,14 +305,14 @@ func TestWaitInterrupted(t *testing.T) {
 func TestNames(t *testing.T) {
 	var lag []laggard
 	for i := range 7 {
-		lag = append(lag, laggard{Node: fmt.Sprint("gw", i), Why: "is not there"})
+		lag = append(lag, laggard{Node: fmt.Sprint("gw", i), Why: "does not exist"})
 	}
 	for n, want := range map[int]string{
 		0: "",
-		1: "gw0 is not there",
-		5: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there",
-		6: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there and 1 node more",
-		7: "gw0 is not there, gw1 is not there, gw2 is not there, gw3 is not there, gw4 is not there and 2 nodes more",
+		1: "gw0 does not exist",
+		5: "gw0 does not exist, gw1 does not exist, gw2 does not exist, gw3 does not exist, gw4 does not exist",
+		6: "gw0 does not exist, gw1 does not exist, gw2 does not exist, gw3 does not exist, gw4 does not exist and 1 node more",
+		7: "gw0 does not exist, gw1 does not exist, gw2 does not exist, gw3 does not exist, gw4 does not exist and 2 nodes more",
 	} {
 		if got := names(lag[:n]); got != want {
 			t.Errorf("names of %d nodes = %q, want %q", n, got, want)

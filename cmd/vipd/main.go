@@ -120,7 +120,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	f.StringVar(&a.mode, "mode", "", "use this `MODE` instead of the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
 	f.BoolVar(&a.replace, "replace", false, "replace the vipd that runs with this run_dir, and continue its connections of userspace mode")
-	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
+	f.StringVar(&a.level, "log-level", "info", "lowest `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")
 	err := f.Parse(args)

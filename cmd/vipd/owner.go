@@ -49,7 +49,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
-	f.StringVar(&a.level, "log-level", "info", "least `LEVEL` to log: debug, info, warn, error")
+	f.StringVar(&a.level, "log-level", "info", "lowest `LEVEL` to log: debug, info, warn, error")
 	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -44,7 +44,7 @@ func TestStop(t *testing.T) {
 	said := ""
 	wait.For(t, wait.Patience, "vipctl to say that vipd is stopping", func() bool {
 		said = status()
-		return strings.Contains(said, "is stopping: its connections may go on until ")
+		return strings.Contains(said, "is stopping: its connections may continue until ")
 	})
 	if strings.Contains(said, "restart") {
 		t.Errorf("output of vipctl = %s, want no advice to restart", said)

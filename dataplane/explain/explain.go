@@ -145,7 +145,7 @@ const (
 func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a := &Answer{Client: q.Client, To: q.To, Mode: n.Mode, Steps: []Step{}, Endpoints: []Endpoint{}, Existing: []dataplane.Connection{}}
 	if q.Client.Is4() != q.To.Addr.Is4() {
-		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, nor the other way round", q.Client, q.To.Addr)
+		return *a, fmt.Errorf("%s and %s are of different families: an IPv4 client can't connect to an IPv6 address, or the reverse", q.Client, q.To.Addr)
 	}
 	n.address(a)
 	key, f := balancer.FrontendAt(n.Applied, q.To)
@@ -263,14 +263,14 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	case len(f.Sources) == 0:
 		a.step("source", false, "any client may connect")
 	case from.Local:
-		a.step("source", false, "%s is this node, which always may connect", a.Client)
+		a.step("source", false, "%s is this node, which may always connect", a.Client)
 	case !may:
 		a.step("source", true, "%s is in none of source_ranges %v", a.Client, f.Sources)
 		a.verdict(Dropped, "dropped: %s may not connect to %s", a.Client, f.Service)
 	default:
 		a.step("source", false, "source_ranges have %s", a.Client)
 		if err == nil && !has && !n.Dataplane.Capabilities().EnforcesSources {
-			a.step("source", true, "the kernel's set of allowed clients does not have it yet")
+			a.step("source", true, "the kernel's set of allowed clients does not contain it yet")
 		}
 	}
 	return objects
@@ -325,15 +325,15 @@ func (a *Answer) list(unread error) {
 		}
 	}
 	for _, backend := range slices.SortedFunc(maps.Keys(waiting), netip.AddrPort.Compare) {
-		a.step("existing", false, "%s has not answered %d of the connections below. If its checks pass, its answers miss this node: give it a "+
-			"route to the client by this node, or set snat = \"always\"", backend, waiting[backend])
+		a.step("existing", false, "%s has not answered %d of the connections below. If its checks pass, its answers bypass this node: give it a "+
+			"route to the client through this node, or set snat = \"always\"", backend, waiting[backend])
 	}
 	for _, c := range a.Existing {
 		if c.State == unanswered {
 			a.step("existing", false, "%s has no answer from %s (%s)", c.Client, c.Backend, c.State)
 			continue
 		}
-		a.step("existing", false, "%s goes on to %s (%s)", c.Client, c.Backend, c.State)
+		a.step("existing", false, "%s stays connected to %s (%s)", c.Client, c.Backend, c.State)
 	}
 	switch {
 	case errors.Is(unread, errMore):
@@ -380,7 +380,7 @@ func (n *Inputs) objects(a *Answer) {
 			text += fmt.Sprintf(" (counted %d)", *o.Packets)
 		}
 		if o.Missing {
-			text += ": missing in the kernel"
+			text += ": missing from the kernel"
 		}
 		a.step("object", o.Missing, "%s", text)
 	}

@@ -86,7 +86,7 @@ func TestDoubtful(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "served by 127.0.0.1:8080, unless what is marked with ! keeps the client from it"; a.Service != "web" || a.Summary != want {
+	if want := "served by 127.0.0.1:8080, unless a problem marked with ! prevents that"; a.Service != "web" || a.Summary != want {
 		t.Errorf("service = %q, summary = %s; want web, %s; steps: %v", a.Service, a.Summary, want, a.Steps)
 	}
 	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.What == "frontend" })

@@ -111,7 +111,7 @@ func (k *Kernel) listenForHosts(ctx context.Context, name string, hosts []netip.
 	})
 	if len(hosts) > 0 {
 		listening.Go(func() {
-			k.listen(ctx, name, "asking for hosts that are to be within reach", func(device int) error {
+			k.listen(ctx, name, "asking for hosts of ownership.reach", func(device int) error {
 				return Reach(ctx, device, hosts, reaching, func() { k.o.Reached(name, hosts) })
 			})
 		})
@@ -264,7 +264,7 @@ func (k *Kernel) Bind(vips []netip.Addr) map[netip.Addr]error {
 			err = k.follow() // the interface has just appeared
 		}
 		if err == nil && !slices.Contains(k.gate.devices, name) {
-			err = errors.New("the gate does not stand there")
+			err = errors.New("the device has no gate")
 		}
 		if err != nil {
 			for _, a := range vips {

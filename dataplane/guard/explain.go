@@ -34,19 +34,19 @@ func SourceOf(f *balancer.Frontend, m dataplane.Needs, p Path) (node bool, why s
 	case p.EndpointLocal:
 		return false, "the endpoint is on this node", false
 	case isUnchanged(f) && p.oneArm():
-		return false, "snat is never, and the client is behind the same interface as the endpoint: the reply goes past this node", true
+		return false, "snat is never, and the client is behind the same interface as the endpoint: the reply bypasses this node", true
 	case isUnchanged(f):
 		return p.Local, "snat is never", false
 	case p.Local:
 		return true, "the client is this node", false
 	case p.oneArm():
-		return true, "the client is behind the same interface as the endpoint: the reply would miss this node", false
+		return true, "the client is behind the same interface as the endpoint: the reply would bypass this node", false
 	case f.SNAT == balancer.AlwaysSNAT:
 		return true, "snat is always", false
 	case f.NodePort:
-		return true, "it is a node port: the reply has to come back through this node", false
+		return true, "it is a node port: the reply must come back through this node", false
 	}
-	return false, "the reply comes back through this node, if this node is the endpoint's way to the client", false
+	return false, "the reply comes back through this node only if the endpoint's route to the client leads through this node", false
 }
 
 // clientSourceOf is SourceOf for a mode that opens connections from the client's address.

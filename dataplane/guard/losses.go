@@ -24,7 +24,7 @@ func losses() []loss {
 		{silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
 		{rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
 		{frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
-		{clampsSet, false, balancer.SeverityWarning, "mss is left to the ends of connections and their links"},
+		{clampsSet, false, balancer.SeverityWarning, "mss is not enforced"},
 		{directSet, true, balancer.SeverityWarning, "this node tracks connections by dr and tunnel, but sees half of their packets: they fail if the policy of INPUT or OUTPUT is DROP"},
 	}
 }

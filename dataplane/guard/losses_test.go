@@ -15,7 +15,7 @@ import (
 func TestLossesByMode(t *testing.T) {
 	const (
 		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program"
-		snat, segments, direct       = "node ports, snat", "mss is left", "tracks connections by dr and tunnel"
+		snat, segments, direct       = "node ports, snat", "mss is not enforced", "tracks connections by dr and tunnel"
 	)
 	all := []*balancer.Frontend{
 		frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),

@@ -56,7 +56,7 @@ func (st *state) findDevice(name string) holder {
 	case errors.As(err, &absent) && strings.HasPrefix(name, "vipd"):
 		return holder{name: name, kind: madeDevice, absent: true}
 	case errors.As(err, &absent):
-		return holder{err: fmt.Errorf("there is no device %s: addresses.interface names one that exists, or vipd0 for one that vipd makes", name)}
+		return holder{err: fmt.Errorf("there is no device %s: set addresses.interface to an existing device, or to vipd0, which vipd creates", name)}
 	case err != nil:
 		return holder{passes: true, err: fmt.Errorf("looking for device %s: %w", name, err)}
 	}

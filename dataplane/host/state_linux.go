@@ -87,7 +87,7 @@ func newState(o Options) (*state, error) {
 	st.mode.Store(&o.Mode)
 	var err error
 	if st.ledger, err = readLedger(o.RunDir); err != nil {
-		o.Log.Warn("not all of the ledger can be used: addresses on devices of others that it does not name count as the host's own", "err", err)
+		o.Log.Warn("a part of the ledger can't be used: addresses on other programs' devices count as the host's own unless the ledger names them", "err", err)
 	}
 	return st, st.openSockets()
 }

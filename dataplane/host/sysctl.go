@@ -107,9 +107,9 @@ const (
 // affect foreign virtual servers. roams reports whether connections may move here from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
-		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source miss it, and a policy DROP stops them"},
+		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source bypass it, and a DROP policy stops them"},
 		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to endpoints that are gone hang until the client gives up"},
-		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity keep coming to an endpoint that drains"},
+		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity still reach an endpoint that drains"},
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {

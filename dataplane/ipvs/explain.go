@@ -76,11 +76,11 @@ func shares(scheduler string, destinations []ipvsnl.DestinationState) (choice st
 	case balancer.RoundRobin:
 		as, choice = s, "in turn"
 	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue:
-		as, choice = s, "by this node's connections as they are now"
+		as, choice = s, "by this node's current connections"
 	case balancer.SourceHash, balancer.Maglev:
-		choice = "by the kernel's hash of the client's address; the shares are those of all clients"
+		choice = "by the kernel's hash of the client's address; the shares apply to all clients together"
 	case balancer.DestinationHash, failover:
-		as, choice = balancer.RoundRobin, "by the kernel's hash of the VIP; the shares are those of all VIPs"
+		as, choice = balancer.RoundRobin, "by the kernel's hash of the VIP; the shares apply to all VIPs together"
 	}
 	load := func(i int) int64 { return int64(destinations[i].Active) + int64(destinations[i].Inactive) }
 	full := func(i int) bool { return destinations[i].Upper > 0 && load(i) >= int64(destinations[i].Upper) }

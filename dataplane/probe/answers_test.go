@@ -97,7 +97,7 @@ func TestGRPC(t *testing.T) {
 	}{
 		{"serving", serveGRPC(t, serving(up, nil)), nil, health.Passed, "answered SERVING"},
 		{"known service", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "shop.Cart" }, health.Passed, "answered SERVING"},
-		{"unknown service", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "gone" }, health.Failed, `knows no service "gone"`},
+		{"unknown service", serveGRPC(t, serving(up, nil)), func(h *balancer.Health) { h.Query = "gone" }, health.Failed, `does not know the service "gone"`},
 		{"not serving", serveGRPC(t, serving(grpc_health_v1.HealthCheckResponse_NOT_SERVING, nil)), nil, health.Failed, "answered NOT_SERVING"},
 		{"error", serveGRPC(t, serving(0, status.Error(codes.Internal, "disk full"))), nil, health.Failed, "answered Internal: disk full"},
 		{"no health service", serveGRPC(t, func(*grpc.Server) {}), nil, health.Failed, "speaks gRPC, but has no grpc.health.v1 service"},
@@ -323,7 +323,7 @@ func TestExchangeTranscript(t *testing.T) {
 	}{
 		{overdue, named, "certificate expired on "},
 		{secure, func(h *balancer.Health) { named(h); h.Host = "other.example" }, "certificate is for shop.example, not for other.example"},
-		{secure, func(h *balancer.Health) { named(h); h.CAFile = "" }, "certificate is by an authority that is not trusted here"},
+		{secure, func(h *balancer.Health) { named(h); h.CAFile = "" }, "certificate is from an authority that is not trusted here"},
 	} {
 		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
 		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, from ") {

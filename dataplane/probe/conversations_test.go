@@ -278,7 +278,7 @@ func TestHTTPS(t *testing.T) {
 		{"not yet valid", overTLS(config(ca.issue("shop.example", time.Hour, 2*time.Hour)), answerWith(ok)), named, health.Failed, "certificate is not valid before 20"},
 		{"wrong name", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.Host = "other.example" }, health.Failed, "certificate is for shop.example, not for other.example"},
 		{"no name", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { named(h); h.Host = "" }, health.Failed, "certificate is for shop.example, not for 127.0.0.1"},
-		{"unknown authority", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { h.Host, h.Timeout = "shop.example", wait.Patience }, health.Failed, "certificate is by an authority that is not trusted here"},
+		{"unknown authority", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { h.Host, h.Timeout = "shop.example", wait.Patience }, health.Failed, "certificate is from an authority that is not trusted here"},
 		{"not verified", overTLS(config(good), answerWith(ok)), func(h *balancer.Health) { h.Verify = false }, health.Passed, "answered 200 OK"},
 		{"client certificate", overTLS(mutual, answerWith(ok)), func(h *balancer.Health) {
 			named(h)

@@ -97,7 +97,7 @@ func (a *attempt) callError(err error, w *watchedConn) error {
 	case s.Code() == codes.DeadlineExceeded:
 		return fmt.Errorf("no answer to the call within %s", a.timeout())
 	case s.Code() == codes.NotFound:
-		return fmt.Errorf("knows no service %q", a.health.Query)
+		return fmt.Errorf("does not know the service %q", a.health.Query)
 	case s.Code() == codes.Unimplemented:
 		return errors.New("speaks gRPC, but has no grpc.health.v1 service")
 	case s.Code() == codes.Unavailable && got == 0:

@@ -102,7 +102,7 @@ func (p *Probe) check(ctx context.Context, at netip.AddrPort, notes *transcript)
 	case err == nil:
 		r.Text = text
 	case ctx.Err() != nil:
-		r.Outcome, r.Text = health.NotRun, "stopped before it had ended"
+		r.Outcome, r.Text = health.NotRun, "stopped before the check ended"
 	case errors.As(err, &local):
 		r.Outcome, r.Text = health.NotRun, "not run: "+err.Error()
 	case p.overslept(r.Took):

@@ -30,7 +30,7 @@ func resets(err error) bool { return sockerr.Is(err, syscall.ECONNRESET, syscall
 // sendError explains why data could not be sent.
 func (a *attempt) sendError(err error) error {
 	if timedOut(err) {
-		return fmt.Errorf("connected, but it did not read what was sent within %s", a.timeout())
+		return fmt.Errorf("connected, but the endpoint did not read the sent data within %s", a.timeout())
 	}
 	return fmt.Errorf("closed the connection before everything was sent: %w", bare(err))
 }

@@ -83,7 +83,7 @@ func (a *attempt) tlsError(err error, name string) error {
 	case errors.As(err, &host):
 		return fmt.Errorf("certificate is for %s, not for %s: set host to one of its names", names(host.Certificate), name)
 	case errors.As(err, &unknown):
-		return errors.New("certificate is by an authority that is not trusted here: set ca_file, or verify = false")
+		return errors.New("certificate is from an authority that is not trusted here: set ca_file, or verify = false")
 	case errors.As(err, &record):
 		return fmt.Errorf("answered %s, which is not TLS", excerpt(record.RecordHeader[:]))
 	case fromRemote(err):

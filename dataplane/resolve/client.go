@@ -294,7 +294,7 @@ func parseMember(line string) (balancer.LookupRecord, error) {
 		return m, fmt.Errorf("%q has a zone, which endpoints can't have", fields[0])
 	}
 	if why := balancer.NotUnicast(m.Addr); why != "" {
-		return m, fmt.Errorf("%s is %s: an endpoint has an address of one host", m.Addr, why)
+		return m, fmt.Errorf("%s is %s: an endpoint needs the address of a single host", m.Addr, why)
 	}
 	for _, field := range fields[1:] {
 		if n, err := fmt.Sscanf(field+"\n", "weight=%d\n", &m.Weight); n != 1 || err != nil || m.Weight < 0 || m.Weight > balancer.MaxWeight {

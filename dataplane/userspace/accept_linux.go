@@ -181,7 +181,7 @@ func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 		l.turnAway(fd)
 	case ln.f == nil && !l.d.budget.fair(f.descriptors.Load()+2):
 		l.d.budget.shortage.note()
-		l.d.seldom("resetting clients: the service has its share of the descriptors", "frontend", f.key)
+		l.d.seldom("resetting clients: the service uses its full share of the descriptors", "frontend", f.key)
 		l.turnAway(fd)
 	default:
 		l.check(f, fd, from, to)

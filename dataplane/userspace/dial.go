@@ -21,7 +21,7 @@ func (f *frontend) judge(b *backend, err error) {
 		f.d.ports.note()
 		f.conf.Load().counter.failures.Add(1)
 		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
-			"(net.ipv4.ip_local_port_range bounds them)", "frontend", f.key, "backend", b.addr)
+			"(net.ipv4.ip_local_port_range limits them)", "frontend", f.key, "backend", b.addr)
 	case sockerr.Exhausted(err):
 		f.d.budget.shortage.note()
 		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)

@@ -49,7 +49,7 @@ func choiceOf(s balancer.Scheduler) string {
 	case balancer.Random:
 		return "at random, by weight"
 	case balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue:
-		return "by this node's connections as they are now"
+		return "by this node's current connections"
 	case balancer.SourceHash, balancer.Maglev:
 		return "by a hash of the client's address"
 	case balancer.DestinationHash:

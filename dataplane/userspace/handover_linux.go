@@ -153,7 +153,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
 	if failed := d.handOverClients(); failed != nil {
-		d.log.Info("some clients with affinity may get another endpoint: the vipd after this one does not know them", "err", failed)
+		d.log.Info("some clients with affinity may get another endpoint: the next vipd does not know them", "err", failed)
 	}
 	d.stopLoops()
 	d.replies.leave()

@@ -76,7 +76,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			continue
 		}
 		if err != nil || len(item.Files) == 0 { // for example from another version
-			d.log.Warn("ignoring something that the vipd before this one has handed over", "err", err)
+			d.log.Warn("ignoring an unknown object that the previous vipd handed over", "err", err)
 			item.Close()
 			continue
 		}
@@ -132,7 +132,7 @@ func (in *inheritance) open(fd int) *net.TCPListener {
 	defer func() { _ = file.Close() }() // FileListener duplicates the descriptor
 	ln, err := net.FileListener(file)
 	if err != nil {
-		in.d.log.Warn("a socket of the vipd before this one can't be used", "err", err)
+		in.d.log.Warn("a socket of the previous vipd can't be used", "err", err)
 		return nil
 	}
 	return ln.(*net.TCPListener)
@@ -148,7 +148,7 @@ func (in *inheritance) packets(k balancer.Key, redirected bool) *net.UDPConn {
 	delete(in.sockets, k)
 	c, err := openConn[*net.UDPConn](x.files[0])
 	if err != nil {
-		in.d.log.Warn("a socket of the vipd before this one can't be used", "frontend", k, "err", err)
+		in.d.log.Warn("a socket of the previous vipd can't be used", "frontend", k, "err", err)
 		return nil
 	}
 	return c
@@ -189,7 +189,7 @@ func portOf(fd int) netip.AddrPort {
 func (d *Dataplane) adopt(f *frontend) {
 	for _, x := range d.inherited.conns[f.key] {
 		if err := f.adoptConn(x); err != nil {
-			d.log.Info("resetting a connection of the vipd before this one", "frontend", f.key, "client", x.Client, "err", err)
+			d.log.Info("resetting a connection of the previous vipd", "frontend", f.key, "client", x.Client, "err", err)
 		}
 	}
 	delete(d.inherited.conns, f.key)
@@ -225,7 +225,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	i := conf.index(x.Backend)
 	if i < 0 || !conf.keeps(conf.backends[i], time.Now()) || !f.d.begin() {
 		x.close()
-		return fmt.Errorf("backend %s has no connections any more", x.Backend)
+		return fmt.Errorf("backend %s no longer has connections", x.Backend)
 	}
 	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.since(), backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
@@ -358,6 +358,6 @@ func (d *Dataplane) discard() {
 		_, err = Cleanup(ctx, false)
 	}
 	if err != nil {
-		d.log.Warn("removing redirects of the vipd before this one; vipctl cleanup removes them while vipd is stopped", "err", err)
+		d.log.Warn("removing redirects of the previous vipd; vipctl cleanup removes them while vipd is stopped", "err", err)
 	}
 }

@@ -44,7 +44,7 @@ const maxSegment = 32767
 // the default, which depends on their links.
 func announce(fd uintptr, mss int) error {
 	if err := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, min(mss, maxSegment)); err != nil {
-		return fmt.Errorf("bounding the segment size: %w", err)
+		return fmt.Errorf("limiting the segment size: %w", err)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ func (c *Client) EachConnection(ctx context.Context, q dataplane.ConnectionQuery
 	case err != nil && asking.Err() != nil:
 		return context.Cause(asking)
 	case err != nil:
-		return fmt.Errorf("reading the connections: vipd at %s cut the answer short: %w; write a long list to a file: vipd waits 30 s for its reader", c.socket, err)
+		return fmt.Errorf("reading the connections: vipd at %s cut the answer short: %w; write a long list to a file, because vipd waits at most 30 s for a slow reader", c.socket, err)
 	}
 	return nil
 }

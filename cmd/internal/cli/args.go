@@ -211,7 +211,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 	case u.lacks:
 		return WrongUse("flag %s needs a value", u.text)
 	case f == nil && (u.name == "o" || u.name == "output"):
-		return WrongUse("\"vipctl %s\" has one form of output and takes no -o", v.Name)
+		return WrongUse("\"vipctl %s\" has only one form of output, so it does not accept -o", v.Name)
 	case f == nil:
 		names := lists.Mapped(v.allFlags(), func(f urfave.Flag) string { return "--" + f.Names()[0] })
 		return WrongUse("\"vipctl %s\" has no flag %s%s", v.Name, u.text, lookup.Meant("--"+u.name, names))
@@ -221,7 +221,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 		value = "true"
 	}
 	if !takesValue(f) && value != "true" && value != "false" {
-		return WrongUse("flag %s takes no value", u.text)
+		return WrongUse("flag %s does not accept a value", u.text)
 	}
 	parsed := value
 	if _, number := f.(*urfave.IntFlag); number { // checked here because the flag set would parse 010 as octal

@@ -57,7 +57,7 @@ func TestParse(t *testing.T) {
 		{"--version", "vipctl version --"},
 		{"drain --node", "flag --node needs a value"},
 		{"drain --nod gw1", `"vipctl drain" has no flag --nod; did you mean --node?`},
-		{"drain --wait=1 web a", "flag --wait takes no value"},
+		{"drain --wait=1 web a", "flag --wait does not accept a value"},
 		{"drain --timeout soon web a", `--timeout "soon" is not a time, such as 90s or 10m`},
 		{"events -f --kind health", "vipctl events --follow=true --kind=health --"},
 		{"-f events", "vipctl events --follow=true --"},

@@ -20,13 +20,13 @@ import (
 // command lines.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "etcd's members, `URL,...`; default: from the config"},
-		&urfave.StringFlag{Name: "prefix", Usage: "the prefix of all keys, a `PATH` such as /vipd"},
+		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "the `URL,...` of etcd's members; default: from the config"},
+		&urfave.StringFlag{Name: "prefix", Usage: "the `PATH` that all keys start with, such as /vipd"},
 		&urfave.StringFlag{Name: "user", Usage: "etcd's user `NAME`"},
-		&urfave.StringFlag{Name: "password-file", Usage: "the user's password is in this `FILE`"},
-		&urfave.StringFlag{Name: "ca-file", Usage: "the authorities of etcd's certificates, a `FILE`"},
-		&urfave.StringFlag{Name: "cert-file", Usage: "the client's certificate, a `FILE`"},
-		&urfave.StringFlag{Name: "key-file", Usage: "the key of that certificate, a `FILE`"},
+		&urfave.StringFlag{Name: "password-file", Usage: "the `FILE` with the user's password"},
+		&urfave.StringFlag{Name: "ca-file", Usage: "the `FILE` with the CA certificates for etcd"},
+		&urfave.StringFlag{Name: "cert-file", Usage: "the `FILE` with the client's certificate"},
+		&urfave.StringFlag{Name: "key-file", Usage: "the `FILE` with the key of that certificate"},
 	}
 }
 

@@ -140,7 +140,7 @@ func parsePart(inner string) (p part, err error) {
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.isForList() {
 		if len(doc.Content) != 1 {
-			return "", fmt.Errorf("there are %d, and the template is for one: start its paths with [*], or name one", len(doc.Content))
+			return "", fmt.Errorf("there are %d objects, and the template is for one: start its paths with [*], or name one object", len(doc.Content))
 		}
 		doc = doc.Content[0]
 	}

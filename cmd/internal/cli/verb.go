@@ -78,8 +78,8 @@ func (v *Verb) allFlags() []Flag {
 		flags = append(flags, fleetFlags()...)
 	}
 	return append(flags,
-		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the daemon's socket, a `PATH`; default: from the config"},
-		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "the daemon's config, a `FILE`"},
+		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the `PATH` of the daemon's socket; default: from the config"},
+		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "the `FILE` with the daemon's config"},
 	)
 }
 

@@ -581,7 +581,7 @@ func TestStoreAppearsLate(t *testing.T) {
 	story := strings.Split(n.eventsOf(events.Store), "\n")
 	for i, want := range []string{
 		"the services' files can't be read; none of their services is served yet: ", "the services' files can be read again",
-		"the services' files can't be read; serving what they last held: ", "the services' files can be read again",
+		"the services' files can't be read; serving their last state: ", "the services' files can be read again",
 	} {
 		if len(story) != 4 || !strings.HasPrefix(story[i], want) {
 			t.Fatalf("store events in the journal = %q, want %q", story, want)

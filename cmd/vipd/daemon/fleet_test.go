@@ -131,7 +131,7 @@ func TestFleetAway(t *testing.T) {
 	}
 	wait.For(t, 20*time.Second, "the outage of etcd to be reported", func() bool { return !m.status().Store.Connected })
 	m.answers("127.41.0.5", "one")
-	m.wantStoreEvents("etcd is reachable", "etcd is unreachable; serving what it last held")
+	m.wantStoreEvents("etcd is reachable", "etcd is unreachable; serving its last state")
 	m.stop()
 	m.start()
 	m.answers("127.41.0.5", "one")
@@ -164,7 +164,7 @@ func (m *fleetNode) wantStoreEvents(want ...string) {
 		}
 		last := len(got) - 1
 		switch again := e.Text == "etcd is reachable again" && last >= 0; {
-		case again && got[last] == "etcd is unreachable; serving what it last held":
+		case again && got[last] == "etcd is unreachable; serving its last state":
 			got = got[:last]
 		case again && want[0] == "etcd is reachable" && strings.HasPrefix(got[last], "etcd has been unreachable since the start, "):
 			got[last] = want[0]

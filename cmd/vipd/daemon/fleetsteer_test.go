@@ -67,7 +67,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 	var c *api.Check
 	wait.For(t, 20*time.Second, "the node to read its own vote", func() bool { c = m.check("127.44.1.1:9002"); return len(c.Fleet.Votes) == 3 })
-	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 says up: connected" ||
+	if c.LastOutcome != "failed" || c.LastText != "2 of 3 nodes: connection refused (n3), no answer (n2); n1 reports up: connected" ||
 		c.Since.Format(time.RFC3339) != "2026-01-31T12:00:00Z" || c.Next.IsZero() || c.Fleet.Alone || len(c.Fleet.Checkers) != 3 || c.Fleet.Votes["n1"].Verdict != "up" {
 		t.Errorf("check of the fleet = %+v, %+v; want the votes of three nodes", c, c.Fleet)
 	}

@@ -31,10 +31,10 @@ func (d *Daemon) takeOver() (err error) {
 		return err
 	}
 	if d.inherited, err = queue.All(); err != nil {
-		return fmt.Errorf("taking over from the vipd before this one: %w", err)
+		return fmt.Errorf("taking over from the previous vipd: %w", err)
 	}
 	if len(d.inherited) > 0 {
-		d.Log.Info("took over sockets and connections of the vipd before this one", "items", len(d.inherited))
+		d.Log.Info("took over sockets and connections of the previous vipd", "items", len(d.inherited))
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func (d *Daemon) handOver() error {
 	}
 	if !mode.Keeps { // otherwise programs of the host could receive clients' packets
 		if err := d.host.Refuse(ctx); err != nil {
-			d.Log.Error("refusing new clients at the VIPs", "err", err)
+			d.Log.Error("new clients at the VIPs can't be refused", "err", err)
 		}
 	}
 	err := mode.Dataplane.Close(d.leaving(ctx, mode), mode.Keeps)
@@ -88,7 +88,7 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 	}
 	if until, bounded := ctx.Deadline(); bounded && open > 0 {
 		d.Log.Info("stopping: open connections may end by themselves; another signal ends them", "connections", open, "at_most", time.Until(until).Round(time.Second))
-		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may go on until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
+		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may continue until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
 		if err != nil {
 			d.Log.Warn("vipctl can't show that vipd is stopping", "err", err)
 		}
@@ -123,7 +123,7 @@ func spareDescriptors() (all descriptors, err error) {
 	for range spare {
 		f, err := os.Open("/") // a container may lack /dev/null
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("keeping descriptors for the end (raise LimitNOFILE of the unit, or ulimit -n): %w", err), all.Close())
+			return nil, errors.Join(fmt.Errorf("reserving descriptors for the shutdown (raise LimitNOFILE of the unit, or ulimit -n): %w", err), all.Close())
 		}
 		all = append(all, f)
 	}

@@ -83,7 +83,7 @@ endpoints = [{ address = "10.60.1.1", port = 9001 }]
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, 30*time.Second, "the problem", func() bool {
-		return strings.Contains(n.problems(), "nc listens on 0.0.0.0:8022/tcp, where service shell is (10.1.0.1:8022/tcp)")
+		return strings.Contains(n.problems(), "nc listens on 0.0.0.0:8022/tcp, which service shell uses (10.1.0.1:8022/tcp)")
 	})
 }
 
@@ -97,7 +97,7 @@ func TestUnownedWithoutOwnership(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, strings.ReplaceAll(web, "127.40.0.1", "10.96.0.10")+"[vips.\"10.96.0.10\"]\nhold = \"one\"\n")
 	n.start()
 	t.Cleanup(func() { n.stop() })
-	const want = "no host owns it: this host owns none: set ownership.enabled = true"
+	const want = "no host owns it: this host owns no VIPs: set ownership.enabled = true"
 	if all := n.status().Addresses; len(all) != 1 || !all[0].Owned || !strings.HasPrefix(all[0].Note, want) {
 		t.Errorf("VIP = %+v, want %q", all, want)
 	}

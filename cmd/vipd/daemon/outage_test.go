@@ -56,7 +56,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	var s api.Status // the problem follows the event
 	wait.For(t, 0, "status to say that web has no endpoint left", func() bool { s = n.status(); return fmt.Sprint(s.Health.Out) == "[web]" })
 	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
-		strings.Count(got, "service empty: endpoints: there are none: clients are refused") != 1 {
+		strings.Count(got, "service empty: endpoints: the service has no endpoints: clients are refused") != 1 {
 		t.Errorf("problems = %s, want one for each service", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {

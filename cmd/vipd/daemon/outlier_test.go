@@ -135,7 +135,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 		!strings.Contains(begun[1], "for 4s") {
 		t.Errorf("logged starts = %q, want the second for 4s", begun)
 	}
-	if len(ended) != len(begun) || !regexp.MustCompile(`cause="its time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
+	if len(ended) != len(begun) || !regexp.MustCompile(`cause="the ejection time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
 		t.Errorf("logged ends = %q, want one for each start", ended)
 	}
 }

@@ -85,7 +85,7 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 		return nil, fmt.Errorf("api.socket: %w", err)
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeSocket == 0 {
-		return nil, fmt.Errorf("api.socket %s is in the way: it is no socket; remove it or choose another path", path)
+		return nil, fmt.Errorf("api.socket %s is in the way: it is not a socket; remove it or choose another path", path)
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		_ = c.Close()

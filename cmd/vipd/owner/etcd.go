@@ -106,7 +106,7 @@ func (d *byEtcd) run(ctx context.Context) {
 	parts.Go(func() { d.link.Run(ctx, d.received) })
 	parts.Go(func() {
 		if err := d.store.Run(ctx); err != nil {
-			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and acquires them again: " + err.Error()})
+			d.core.journal.note(local.Note{Kind: local.NoteLost, Text: "gave up all VIPs, and will acquire them again: " + err.Error()})
 			close(d.core.another)
 		}
 	})
@@ -183,7 +183,7 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 		}
 		s.Unowned, s.Waiting = n.Free, n.Waiting
 		for _, a := range slices.SortedFunc(maps.Keys(n.Strangers), netip.Addr.Compare) {
-			s.Problems = append(s.Problems, fmt.Sprintf("%s is not taken: a host outside the fleet has it, %s", a, n.Strangers[a]))
+			s.Problems = append(s.Problems, fmt.Sprintf("%s is not owned here: a host outside the fleet has it, %s", a, n.Strangers[a]))
 		}
 		s.Gate = n.Gate
 		s.Left = n.Left.Seconds()

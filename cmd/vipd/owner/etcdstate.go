@@ -32,7 +32,7 @@ func (s *etcdState) reported(err error) {
 		s.away.Store(nil)
 	case before == nil:
 		s.away.Store(&setback{err, time.Now()})
-		s.log.Warn("no way to etcd: nothing can move", "err", err)
+		s.log.Warn("etcd is unreachable: no VIP can move", "err", err)
 	default:
 		s.away.Store(&setback{err, before.at})
 	}

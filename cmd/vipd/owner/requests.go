@@ -77,7 +77,7 @@ func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error)
 		case g.State == vrrp.Active:
 			return group, nil
 		case g.Owner.IsValid():
-			return "", fmt.Errorf("%s owns %s: run it there", g.Owner, vip)
+			return "", fmt.Errorf("%s owns %s: run the command there", g.Owner, vip)
 		default:
 			return "", fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", vip, g.State, g.Name)
 		}

@@ -123,9 +123,9 @@ func (r *rivals) text(one *api.OwnerRival) string {
 // advice returns the remedy for the problem of a rival.
 func (r *rivals) advice() string {
 	if r.byVRRP {
-		return "clients reach either; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or take the address from it"
+		return "clients reach either host; let the hosts receive each other's adverts (IP protocol 112, router_id, peers), or remove the address from it"
 	}
-	return "clients reach either; take the address from it"
+	return "clients reach either host; remove the address from it"
 }
 
 // list returns the rivals, sorted by VIP, and problems for the recent rivals.

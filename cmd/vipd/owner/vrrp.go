@@ -193,13 +193,13 @@ func (d *byVRRP) taken(before []vrrp.Group, g *vrrp.Group) string {
 	link := &d.links[g.Link.On]
 	for _, o := range before { // their adverts could not be distinguished
 		if o.RouterID == g.RouterID && o.Link.On == g.Link.On && o.Link.Source.Is4() == g.Link.Source.Is4() {
-			return fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another one", g.RouterID, o.Name, link.name)
+			return fmt.Sprintf("router_id %d is the ID of %s on interface %s: choose another ID", g.RouterID, o.Name, link.name)
 		}
 	}
 	if !slices.Contains(link.keepalived, int(g.RouterID)) {
 		return ""
 	}
-	why := fmt.Sprintf("keepalived also has router_id %d on interface %s of this host: systemctl disable --now keepalived, or choose another one", g.RouterID, link.name)
+	why := fmt.Sprintf("keepalived also has router_id %d on interface %s of this host: systemctl disable --now keepalived, or choose another ID", g.RouterID, link.name)
 	if slices.ContainsFunc(d.groups, func(o vrrp.Group) bool { return o.Name == g.Name }) {
 		d.problems = append(d.problems, g.Name+": "+why)
 		return ""
@@ -212,7 +212,7 @@ func (d *byVRRP) lacks(vips []netip.Addr) string {
 	for _, a := range vips {
 		unplaced := ""
 		if d.layout.Devices[a] == "" && !slices.Contains(d.layout.Own, a) {
-			unplaced = "it is in the network of no interface: give an interface an address of its network"
+			unplaced = "it is not in the network of any interface: give an interface an address of its network"
 		}
 		switch why := cmp.Or(d.layout.Away[a], d.cannot[a], unplaced); {
 		case why != "" && len(vips) > 1:
@@ -235,7 +235,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	case own >= 0:
 		return g, fmt.Sprintf("%s is an address of this host itself: remove it from the interface", c.VIPs[own])
 	case on < 0 && c.Interface == "":
-		return g, fmt.Sprintf("%s is in the network of no interface: give an interface an address of its network", c.VIPs[0])
+		return g, fmt.Sprintf("%s is not in the network of any interface: give an interface an address of its network", c.VIPs[0])
 	case on < 0:
 		return g, "interface " + name + " is missing"
 	}

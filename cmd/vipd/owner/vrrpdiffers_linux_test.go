@@ -58,15 +58,15 @@ func TestVRRPDiffers(t *testing.T) {
 			change: func(text string) string { return text },
 		},
 		{
-			name: "version", pair: vrrpPair{interval: time.Second}, problem: "its advert has version 3, and main has 2",
+			name: "version", pair: vrrpPair{interval: time.Second}, problem: "its advert has version 3, but main has 2",
 			change: func(text string) string { return strings.Replace(text, "router_id", "version = 2\nrouter_id", 1) },
 		},
 		{
-			name: "password", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has another password or none",
+			name: "password", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has a different password, or none",
 			change: func(text string) string { return strings.Replace(text, "secret", "other", 1) },
 		},
 		{
-			name: "interval of version 2", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has the interval 1s, and main has 2s",
+			name: "interval of version 2", pair: vrrpPair{interval: time.Second, group: version2}, problem: "its advert has the interval 1s, but main has 2s",
 			change: func(text string) string { return strings.Replace(text, `"1s"`, `"2s"`, 1) },
 		},
 		{
@@ -78,7 +78,7 @@ func TestVRRPDiffers(t *testing.T) {
 			change: func(text string) string { return text }, before: lowTTL,
 		},
 		{
-			name: "a stranger", pair: vrrpPair{interval: fast, reported: []netip.Addr{other}}, problem: "lists no VIP of main: router 51 has another owner, so choose another router_id",
+			name: "a stranger", pair: vrrpPair{interval: fast, reported: []netip.Addr{other}}, problem: "lists no VIP of main: another router uses router_id 51, so choose a different router_id",
 			change: func(text string) string { return text }, both: true,
 		},
 	} {
@@ -128,7 +128,7 @@ group = "other"
 	p.a.serve()
 	p.owns(t, p.a)
 	wait.For(t, wait.Patience, "the problem", func() bool {
-		return p.a.problem("other is not on this host: router_id 51 is the ID of main on interface lan: choose another one")
+		return p.a.problem("other is not on this host: router_id 51 is the ID of main on interface lan: choose another ID")
 	})
 }
 
@@ -191,7 +191,7 @@ func TestVRRPNewcomer(t *testing.T) {
 	if bound := 5 * interval; both > wait.Bound(bound) {
 		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
 	}
-	if !p.a.problem("it lists 10.9.0.101 as well") {
+	if !p.a.problem("it also lists 10.9.0.101") {
 		t.Errorf("problems = %q, want the difference", p.a.answer().Problems)
 	}
 	p.b.signal(syscall.SIGTERM)

@@ -90,7 +90,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.a.wantOutput("resigned", "events")
 	p.a.wantOutput("this host gives 10.9.0.100 to another host: by root: \"new kernel\"", "events")
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
-	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "an operator moves it"} {
+	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "requested by an operator"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("output of describe has no %q, want it:\n%s", want, text)
 		}
@@ -108,7 +108,7 @@ endpoints = [{ address = "10.9.0.50" }]
 		return strings.Contains(string(out), "on standby by root: \"disk\"")
 	})
 	wait.For(t, wait.Patience, "gw2 to show a change before the restart", func() bool { // vipd owner may have no report yet
-		return strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "an operator moves it")
+		return strings.Contains(p.b.vipctl("describe", "vip", "10.9.0.100"), "requested by an operator")
 	})
 	p.a.signal(syscall.SIGTERM)
 	<-p.a.ended.Done()

@@ -74,7 +74,7 @@ func (w *witness) silent(groups []string) (all []string) {
 		for _, a := range w.hosts[name] {
 			hosts = append(hosts, a.String())
 		}
-		all = append(all, fmt.Sprintf("%s would not be taken over here: no host that must be within reach answers (%s); fix ownership.reach, or set ownership.reach_takes = false",
+		all = append(all, fmt.Sprintf("%s could not be taken over here: no host of ownership.reach answers (%s); fix ownership.reach, or set ownership.reach_takes = false",
 			name, wording.Some(hosts, 3)))
 	}
 	return all
@@ -83,7 +83,7 @@ func (w *witness) silent(groups []string) (all []string) {
 // problems describes the groups whose hosts are withdrawn.
 func (w *witness) problems() (all []string) {
 	for _, name := range w.withdrawn {
-		all = append(all, fmt.Sprintf("%s has no host that must be within reach: the route by %s is withdrawn; add a default route, or set ownership.reach",
+		all = append(all, fmt.Sprintf("%s has no host for ownership.reach: the route by %s is withdrawn; add a default route, or set ownership.reach",
 			name, w.hosts[name][0]))
 	}
 	return all

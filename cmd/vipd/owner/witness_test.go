@@ -42,7 +42,7 @@ func TestWitnessOfGroups(t *testing.T) {
 			t.Errorf("%s: groups = %v, want main on lan", c.name, w.groups)
 		}
 	}
-	const want = "main would not be taken over here: no host that must be within reach answers (10.9.0.2); fix ownership.reach, or set ownership.reach_takes = false"
+	const want = "main could not be taken over here: no host of ownership.reach answers (10.9.0.2); fix ownership.reach, or set ownership.reach_takes = false"
 	if got := w.silent([]string{"main"}); len(got) != 1 || got[0] != want {
 		t.Errorf("silent() = %q, want %q", got, want)
 	}

@@ -111,7 +111,7 @@ func (o Op) Invalid() error {
 	case !plain(s.Key.Addr):
 		err = fmt.Errorf("%q is not an address of a virtual server", s.Key.Addr)
 	case s.Key.Proto.Number() == 0:
-		err = fmt.Errorf("protocol %q is none of tcp, udp and sctp", s.Key.Proto)
+		err = fmt.Errorf("protocol %q is not tcp, udp or sctp", s.Key.Proto)
 	case o.Verb <= EditService && (s.Timeout < 0 || s.Timeout > MaxTimeout || s.Timeout%time.Second != 0):
 		err = fmt.Errorf("a timeout of %s is not 0 to %s in whole seconds", s.Timeout, MaxTimeout)
 	case o.Verb <= EditService && (s.Prefix < 0 || s.Prefix >= s.Key.Addr.BitLen()):

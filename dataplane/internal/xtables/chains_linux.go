@@ -87,7 +87,7 @@ func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string
 				wrong("chain %s has %d rules and jumps to it instead of %d", c.Name, c.Use, n)
 			}
 		case ours != nil && ours(c.Name):
-			wrong("there is a chain %s too many", c.Name)
+			wrong("the unexpected chain %s exists", c.Name)
 		}
 	}
 	first := ""

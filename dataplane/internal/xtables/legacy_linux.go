@@ -80,7 +80,7 @@ func (s *legacySocket) info(table string) (getInfo, error) {
 	var i getInfo
 	copy(i.name[:tableNameLen-1], table)
 	if err := s.get(optGetInfo, unsafe.Pointer(&i), int(unsafe.Sizeof(i))); err != nil {
-		return getInfo{}, fmt.Errorf("asking for legacy's table %s: %w", table, err)
+		return getInfo{}, fmt.Errorf("asking iptables-legacy for table %s: %w", table, err)
 	}
 	return i, nil
 }
@@ -119,7 +119,7 @@ var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix
 // table: 30 MB for 114,000 rules.
 func readLegacy(family inet.Family, table string, read func(b *blob) error) error {
 	if runtime.GOARCH == "386" { // 386 has another alignment
-		return &UnsupportedError{Feature: "reading legacy's tables", Need: "use a 64-bit build, or the nft backend"}
+		return &UnsupportedError{Feature: "reading the tables of iptables-legacy", Need: "use a 64-bit build, or the nft backend"}
 	}
 	s, err := openLegacy(family)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 		return errInterrupted
 	}
 	if err != nil {
-		return fmt.Errorf("reading legacy's table %s: %w", table, err)
+		return fmt.Errorf("reading table %s of iptables-legacy: %w", table, err)
 	}
 	after, err := s.info(table)
 	if err != nil {
@@ -204,7 +204,7 @@ type rule struct {
 }
 
 // errBlob means that the layout of a table is unknown.
-var errBlob = errors.New("reading legacy's table: it is not laid out as expected")
+var errBlob = errors.New("reading a table of iptables-legacy: unexpected layout")
 
 // walk calls chain at the start of each chain, and rule for each of the chain's rules. name is
 // valid until chain returns.

@@ -61,7 +61,7 @@ func (a *Agents) Problems(services snap.Map[balancer.Name, *balancer.Service]) (
 		}
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityWarning, Origin: services.At(name).Origin.At("health"), Service: name, Field: "health.agent",
-			Text: fmt.Sprintf("the agent of %s does not answer, so its endpoint is as configured: %s", endpoints, silent[name][targets[0]]),
+			Text: fmt.Sprintf("the agent of %s does not answer, so the endpoint has its configured weight and state: %s", endpoints, silent[name][targets[0]]),
 		})
 	}
 	return all

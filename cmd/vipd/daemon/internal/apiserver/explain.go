@@ -183,7 +183,7 @@ func (srv server) tryLive(ctx context.Context, k balancer.Key) *api.Live {
 		}
 		if err == nil && !l.Endpoint.IsValid() {
 			if !wake.Sleep(ctx, livePause) {
-				err = fmt.Errorf("it is connected, and none of the mode's connections: %w", ctx.Err())
+				err = fmt.Errorf("it is connected, but the mode does not list the connection: %w", ctx.Err())
 			}
 		}
 	}

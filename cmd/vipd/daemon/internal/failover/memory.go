@@ -43,7 +43,7 @@ const unread = "vipd"
 // load reads the file of an earlier process. If the file can't be read, load puts this host on
 // standby until an operator resumes it, because it might have been on standby before.
 func (m *memory) load(dir *statedir.Dir) {
-	m.file = dir.File("ownership.json", "a standby of this host is refused", statedir.Small)
+	m.file = dir.File("ownership.json", "requests to put this host on standby are refused", statedir.Small)
 	if _, err := m.file.Decode(&m.kept); err != nil {
 		reason := fmt.Sprintf("%s can't be read: %s", m.file.Path(), err)
 		m.kept = memoryFile{Standby: &api.Standby{By: unread, Reason: reason, Since: time.Now().UTC().Truncate(time.Second)}}
@@ -58,7 +58,7 @@ func (m *memory) problem() string {
 	if s == nil || s.By != unread {
 		return ""
 	}
-	return fmt.Sprintf("this host is on standby, because it may have been so before: %s; \"vipctl node resume\" ends that", s.Reason)
+	return fmt.Sprintf("this host is on standby, because it may have been on standby before: %s; \"vipctl node resume\" ends that", s.Reason)
 }
 
 // standby returns the standby of this host, or nil if it is not on standby.

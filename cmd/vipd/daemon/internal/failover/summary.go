@@ -34,7 +34,7 @@ func summary(s *api.OwnerStatus) string {
 		return summaryByVRRP(s.VRRP)
 	}
 	if s.Gate != "open" {
-		return "NOT confirmed: VIPs rest"
+		return "NOT confirmed: VIPs are silent"
 	}
 	here := wording.Count(len(s.Bound), "VIP") + " here"
 	var by, silent []string
@@ -48,11 +48,11 @@ func summary(s *api.OwnerStatus) string {
 	}
 	switch {
 	case s.Etcd != "":
-		here += "; etcd away for " + about(s.EtcdAway) + ": owners stay, nothing can move"
+		here += "; etcd unreachable for " + about(s.EtcdAway) + ": owners stay, no VIP can move"
 	case len(by) == 0 && len(silent) > 0:
-		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer: a failure of etcd would end it"
+		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer, so a failure of etcd would end the confirmation"
 	case len(by) == 0:
-		here += "; confirmed by etcd only, because no other host takes part"
+		here += "; confirmed by etcd only, because no other host participates"
 	default:
 		here += fmt.Sprintf("; confirmed by %s (%.2fs ago); gate open", strings.Join(by, ", "), oldest)
 	}

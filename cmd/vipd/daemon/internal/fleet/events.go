@@ -18,7 +18,7 @@ func (f *Member) connection(revision int64, err error) {
 	switch now := time.Now(); {
 	case err != nil:
 		e.Level = slog.LevelWarn
-		e.Text = "etcd is unreachable; serving what it last held"
+		e.Text = "etcd is unreachable; serving its last state"
 		e.Cause = err.Error()
 		f.lost = now
 	case !f.lost.IsZero():

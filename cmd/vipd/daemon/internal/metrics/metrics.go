@@ -197,7 +197,7 @@ func (m *Metrics) collect(tell teller) {
 	}
 	tell.counter("access_log_lost_total", "Connections that the access log lacks because its disk was too slow or failed.", m.AccessLogLost())
 	retries, _ := m.Views.Counters.DialRetries()
-	tell.counter("userspace_dial_retries_total", "Attempts to reach an endpoint that failed and went on to another.", retries)
+	tell.counter("userspace_dial_retries_total", "Failed connection attempts that were repeated at another endpoint.", retries)
 }
 
 func oneIf(b bool) float64 {
@@ -231,7 +231,7 @@ func tellOwned(tell teller, s *api.OwnerStatus) {
 	for _, p := range s.Peers {
 		tell.gauge("ownership_peer_up", "1 if this host receives heartbeats from the other host on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
-	tell.histogram("ownership_confirmed_seconds", "Time for which the session of this host is confirmed, read every 10 ms; below the gate's time VIPs rest.", &s.ConfirmedFor)
+	tell.histogram("ownership_confirmed_seconds", "Time for which the session of this host is confirmed, read every 10 ms; below the gate's time, VIPs are silent.", &s.ConfirmedFor)
 	tell.histogram("ownership_takeover_seconds", "Time from the last sign of a VIP's owner until this host owned it.", &s.TakenAfter)
 	for _, r := range s.Rivals {
 		tell.counter("ownership_rivals_total", "Claims of other hosts to VIPs of this host, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
@@ -246,7 +246,7 @@ func tellOwned(tell teller, s *api.OwnerStatus) {
 	}{
 		{"ownership_takeovers_total", "VIPs that this host took, since vipd owner started.", s.Took},
 		{"ownership_moves_total", "VIPs that this host gave away, since vipd owner started.", s.Gave},
-		{"ownership_gate_closed_total", "VIPs that were silenced by the gate, or gates without any.", s.GateClosed},
+		{"ownership_gate_closed_total", "VIPs that were silenced because the gate closed; a gate without VIPs counts once.", s.GateClosed},
 	} {
 		for reason, n := range c.of {
 			tell.counter(c.name, c.help, uint64(n), "reason", reason)

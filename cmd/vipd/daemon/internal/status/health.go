@@ -102,7 +102,7 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
 			return "an endpoint from etcd with such an address is not used here"
 		}
-		return "the service has more endpoints than one may have, and this one is not used"
+		return "the service has more endpoints than a service may have, and this endpoint is not used"
 	case !wanted && v.usedAt(s, t.Addr).IsUnchecked():
 		return `its definition has health = "none"`
 	case !wanted:

@@ -86,16 +86,16 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	case left > 0:
 		text += ", for " + left.Round(time.Second).String() + " at most"
 	default: // reached for example if vipd starts after the drain's end
-		text += "; its time is over"
+		text += "; its deadline has passed"
 	}
 	o := balancer.OverrideOf(&s.Inputs, t)
 	switch {
 	case b.State == balancer.Removed:
 		return text, "its service no longer has it"
 	case (o == nil || o.Draining == nil) && s.Inputs.Agents.At(t).Drained:
-		return text, "its agent says so"
+		return text, "requested by its agent"
 	case o == nil || o.Draining == nil:
-		return text, "its definition says so"
+		return text, "requested by its definition"
 	}
 	_, by := o.Signatures()
 	return text, authorText(by)
@@ -105,7 +105,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 func drainEnds(states map[balancer.Target]balancer.Backend, t balancer.Target) string {
 	switch b, there := states[t]; {
 	case !there:
-		return "was removed: its time to drain is over, and its remaining connections are cut"
+		return "was removed: its drain time has passed, and its remaining connections are cut"
 	case b.State == balancer.Active:
 		return "no longer drains, and gets new connections"
 	default:

@@ -140,7 +140,7 @@ func (r *Tracker) recordFiles(last, s *model.State, now time.Time) {
 	was, id := &last.Snapshot, &s.Snapshot
 	switch {
 	case !id.Connected:
-		r.recordUnread("the services' files can't be read; serving what they last held", s, now)
+		r.recordUnread("the services' files can't be read; serving their last state", s, now)
 	case !r.unread.IsZero():
 		r.o.Events.Record(events.Event{Kind: events.Store, Text: "the services' files can be read again", Lasted: now.Sub(r.unread)})
 		r.unread = time.Time{}
