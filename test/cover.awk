@@ -1,4 +1,4 @@
-# Sums a coverage profile by package. A block that several test runs list counts as covered if one of them covered it.
+# Sums a coverage profile by package. If several test runs list a block, it counts as covered if any of them covered it.
 /^mode:/ { next }
 {
 	if (!($1 in statements)) statements[$1] = $2
