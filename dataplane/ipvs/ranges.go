@@ -105,8 +105,8 @@ func openMarks(servers func(func(*server) bool)) map[balancer.Key]uint32 {
 	return marks
 }
 
-// observeMarksLocked describes a difference between the kernel's marks and the wanted marks, or returns
-// "". It removes marks that an earlier process has left and no virtual server needs.
+// observeMarksLocked describes a difference between the kernel's marks and the wanted marks, or
+// returns "". It removes marks that an earlier process has left and no virtual server needs.
 func (d *Dataplane) observeMarksLocked(ctx context.Context) (damage string, err error) {
 	for _, m := range d.marks {
 		found, failed := m.Observe()

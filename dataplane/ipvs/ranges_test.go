@@ -52,8 +52,8 @@ func TestOpenMarks(t *testing.T) {
 	check("removed", nil)
 }
 
-// TestDigestCoversOpenPorts opens another part of a range. The digest must change, because the marks
-// change.
+// TestDigestCoversOpenPorts opens another part of a range. The digest must change, because the
+// marks change.
 func TestDigestCoversOpenPorts(t *testing.T) {
 	ports := balancer.NewPortRange(8080, 8089)
 	if digest(rangeAt(ports, ports)) == digest(rangeAt(ports, 8080)) {

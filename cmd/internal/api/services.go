@@ -117,8 +117,9 @@ type Port struct {
 // Endpoint is an endpoint of a service at one of its ports, with its definition and its state.
 type Endpoint struct {
 	Service balancer.Name `json:"service"`
-	// Address is the target of connections, as ADDRESS:PORT. For a range of ports, PORT is the first
-	// port, which identifies the endpoint, and TargetPorts is the range. Otherwise TargetPorts is 0.
+	// Address is the target of connections, as ADDRESS:PORT. For a range of ports, PORT is the
+	// first port, which identifies the endpoint, and TargetPorts is the range. Otherwise
+	// TargetPorts is 0.
 	Address     string             `json:"address"`
 	TargetPorts balancer.PortRange `json:"target_ports,omitzero"`
 	// Name is the DNS name of the endpoint, if a lookup found the address.

@@ -21,9 +21,9 @@ type Conn interface {
 	// server does not exist.
 	Service(ctx context.Context, key balancer.Key) (ServiceState, error)
 	// Services reads all virtual servers in no particular order. It skips virtual servers without a
-	// key, and ranges of ports that no earlier request has named. While virtual servers are deleted in any network namespace,
-	// the kernel (6.1) may silently omit others. So a missing entry does not prove that the virtual
-	// server is missing.
+	// key, and ranges of ports that no earlier request has named. While virtual servers are deleted
+	// in any network namespace, the kernel (6.1) may silently omit others. So a missing entry does
+	// not prove that the virtual server is missing.
 	Services(ctx context.Context) ([]ServiceState, error)
 	// Destinations reads the destinations of a virtual server in no particular order. It returns
 	// ErrNoService if the virtual server does not exist.

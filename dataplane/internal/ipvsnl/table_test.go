@@ -201,8 +201,8 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestTableOfMarks decodes virtual servers with firewall marks. The known mark must have its key and
-// destinations, and the other must only be counted.
+// TestTableOfMarks decodes virtual servers with firewall marks. The known mark must have its key
+// and destinations, and the other must only be counted.
 func TestTableOfMarks(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: balancer.AllPorts, Proto: balancer.TCP}
 	var known marks
