@@ -153,7 +153,7 @@ func TestParallelApplies(t *testing.T) {
 		case o.code == cli.ExitDone:
 			acknowledged[fmt.Sprintf("op%d", i)] = result.Revision
 		case o.code != cli.ExitFailed || !strings.Contains(result.Services[0].Error, "service web was changed (now at revision ") ||
-			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else was faster"):
+			!strings.Contains(result.Services[0].Error, " by op") || !strings.Contains(o.stderr, "someone else changed it at the same time"):
 			t.Errorf("exit code of operator %d = %d, want done or failed: %s%s", i, o.code, o.stdout, o.stderr)
 		}
 	}

@@ -187,15 +187,15 @@ func TestFleetNeverRead(t *testing.T) {
 	}
 	m := joinVia(t, c, c.Endpoints(), "[services.own]\nvips = [\"127.41.0.7\"]\nports = [{ port = 8080 }]\nendpoints = [{ address = \"127.41.1.3\", port = 9001 }]\n")
 	m.launch()
-	wait.For(t, 30*time.Second, "the reason why nothing is served yet", func() bool { return strings.Contains(m.status().Store.Error, "nothing was ever read") })
+	wait.For(t, 30*time.Second, "the reason why nothing is served yet", func() bool { return strings.Contains(m.status().Store.Error, "no state was ever read") })
 	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
 	_, body := m.get("/readyz")
-	if !strings.Contains(body, "connection refused; nothing was ever read") {
-		t.Errorf("reason why vipd is not ready = %s, want that nothing was ever read", body)
+	if !strings.Contains(body, "connection refused; no state was ever read") {
+		t.Errorf("reason why vipd is not ready = %s, want that no state was ever read", body)
 	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
-	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "nothing was ever read") {
-		t.Errorf("ready = %v, %q; want the report that nothing was ever read", s.Ready, s.Store.Error)
+	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "no state was ever read") {
+		t.Errorf("ready = %v, %q; want the report that no state was ever read", s.Ready, s.Store.Error)
 	}
 	m.wantStoreEvents("etcd has been unreachable since the start, and there is no last good state")
 }
