@@ -28,7 +28,7 @@ const (
 // because otherwise refused clients could use it.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
-		d.disable(s, rules[i].line, "the rule refuses clients by more than their address; vipd would serve them: nearest is source_ranges, the networks that may connect")
+		d.disable(s, rules[i].line, "the rule refuses clients by more than their address, but vipd would serve them: the nearest setting is source_ranges, the networks that may connect")
 		return
 	}
 	rules = slices.DeleteFunc(slices.Clone(rules), func(r accessRule) bool { return r.unknown })
@@ -45,7 +45,7 @@ func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 			}
 		}
 		if turns++; turns > maxTurns {
-			d.disable(s, first.line, "the rules change between accepting and refusing more than %d times: write the networks that may connect as source_ranges", maxTurns)
+			d.disable(s, first.line, "the rules alternate between accepting and refusing more than %d times: write the networks that may connect as source_ranges", maxTurns)
 			return
 		}
 		matched = merged(matched)
@@ -97,7 +97,7 @@ func (d *draft) limit(s *service, line int, allowed netset) {
 	default:
 		networks := reachable.networks()
 		if len(networks) > maxRanges {
-			d.disable(s, line, "the clients that may connect are %d networks; at most %d are possible", len(networks), maxRanges)
+			d.disable(s, line, "the clients that may connect form %d networks; vipd supports at most %d", len(networks), maxRanges)
 			return
 		}
 		ranges := make([]any, len(networks))

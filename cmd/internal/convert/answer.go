@@ -20,15 +20,15 @@ type answer struct {
 const (
 	noEquivalent = "vipd has no equivalent"
 	noHTTP       = "vipd does not read HTTP"
-	noTLSEnd     = "vipd does not end TLS: connections go on encrypted, and the endpoints need the certificate"
+	noTLSEnd     = "vipd does not end TLS: connections stay encrypted, and the endpoints need the certificate"
 	noPROXY      = "clients send a PROXY header here: set accept_proxy_protocol = true, and trusted to the networks of these clients"
-	noRules      = "vipd does not choose by rules; give each choice a separate service, with its VIP or port"
-	noDatagrams  = "flows of UDP end after idle_timeout; vipd does not count datagrams"
-	noMarks      = "vipd does not serve packet marks; write a service with the addresses and ports that the rules of this mark match"
-	noPorts      = "services have ports; write one that lists the ports in use"
-	nearLog      = "nearest is access_log of the service or of [userspace], in logfmt or as JSON"
-	nearBound    = "nearest is max_connections in the endpoints"
-	ownResolver  = "vipd follows names by itself; [resolver] in vipd.toml sets other servers than /etc/resolv.conf has"
+	noRules      = "vipd does not choose endpoints by rules; write a service for each choice, with its own VIP or port"
+	noDatagrams  = "UDP flows end after idle_timeout; vipd does not count datagrams"
+	noMarks      = "vipd does not serve packet marks; write a service with the addresses and ports that the rules for this mark match"
+	noPorts      = "a service needs ports; write a service that lists the ports in use"
+	nearLog      = "the nearest setting is access_log of the service or of [userspace], in logfmt or as JSON"
+	nearBound    = "the nearest setting is max_connections in the endpoints"
+	ownResolver  = "vipd resolves names itself; to use other DNS servers than /etc/resolv.conf, set [resolver] in vipd.toml"
 	ownAddress   = "connections leave with this host's address"
 )
 

@@ -16,7 +16,7 @@ func (d *draft) servicesAt(line int, name string, listeners []listener, failed [
 		s := d.newService(line, name)
 		services = []*service{s}
 		if len(failed) == 0 {
-			d.disable(s, line, "it has no address and port that vipd could serve")
+			d.disable(s, line, "it has no address and port that vipd can serve")
 		}
 		for _, err := range failed {
 			at, text := placed(line, err)

@@ -174,8 +174,8 @@ func (b *blocks) block(n *statement, line, depth int) {
 		b.d.note(line, "left out: the block has no name")
 	}
 	if depth >= maxDepth {
-		b.d.note(line, "left out: blocks nest more than %d deep", maxDepth)
-		n.doubt = fmt.Sprintf("its blocks nest more than %d deep", maxDepth)
+		b.d.note(line, "left out: blocks are nested more than %d levels deep", maxDepth)
+		n.doubt = fmt.Sprintf("its blocks are nested more than %d levels deep", maxDepth)
 		b.skipBlock()
 		return
 	}

@@ -75,7 +75,7 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	read, known := readers()[format]
 	switch {
 	case !known:
-		return nil, fmt.Errorf("there is no format %q; it can be %s", format, strings.Join(Formats(), ", "))
+		return nil, fmt.Errorf("there is no format %q; use %s", format, strings.Join(Formats(), ", "))
 	case len(text) > maxText:
 		return nil, fmt.Errorf("%s has %d bytes, which is too much for a configuration of %s: is it the right file?", file, len(text), format)
 	case !utf8.Valid(text):

@@ -43,10 +43,10 @@ func (t table) text(name string) string {
 func gobetweenAnswers() []answer {
 	return []answer{
 		{"file", "servers defaults", ""},
-		{"file", "logging api metrics profiler", "a setting of the process: vipd logs to the journal, and has [api] http for metrics"},
+		{"file", "logging api metrics profiler", "a process setting: vipd logs to the journal, and serves metrics at [api] http"},
 		{"file", "acme", "vipd does not end TLS; the endpoints need the certificates"},
 		{"", "bind protocol max_connections client_idle_timeout backend_idle_timeout backend_connection_timeout backends_tls sni", ""},
-		{"", "tls", "vipd does not speak TLS; connections pass as the client sends them"},
+		{"", "tls", "vipd does not speak TLS; it forwards connections as clients send them"},
 	}
 }
 
@@ -130,12 +130,12 @@ func (g *gobetween) tls(s *service, t table) {
 	case fromTLS && toTLS:
 		g.note(g.line(t, "protocol"), noTLSEnd)
 	case fromTLS:
-		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, and vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
 	case toTLS:
-		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, and vipd does not: plain connections would reach endpoints that expect TLS")
+		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, but vipd does not: plain connections would reach endpoints that expect TLS")
 	}
 	if _, bySNI := t.fields["sni"]; bySNI {
-		g.disable(s, g.line(t, "sni"), "gobetween chooses endpoints by SNI, and vipd does not read TLS; give each name its own VIP and service")
+		g.disable(s, g.line(t, "sni"), "gobetween chooses endpoints by SNI, but vipd does not read TLS; give each name its own VIP and service")
 	}
 }
 
@@ -145,7 +145,7 @@ func (g *gobetween) field(s *service, t table, name string) {
 	case "balance":
 		scheduler, known := map[string]string{"weight": "wrr", "roundrobin": "rr", "leastconn": "lc", "iphash": "sh", "iphash1": "mh"}[value]
 		if !known {
-			g.note(line, "vipd has no such balance; nearest is scheduler = \"lc\"")
+			g.note(line, "vipd does not have this balance method; the nearest setting is scheduler = \"lc\"")
 			scheduler = "lc"
 		}
 		s.set(line, "scheduler", scheduler)
@@ -217,7 +217,7 @@ func (g *gobetween) element(t table, list string, i int) int {
 // discovery.
 func (g *gobetween) discovery(s *service, t table) {
 	if kind := t.text("kind"); kind != "static" {
-		g.note(g.line(t, "kind"), "vipd asks no discovery %q; endpoints join with \"vipctl register\" or a tool that writes them to etcd", kind)
+		g.note(g.line(t, "kind"), "vipd does not support discovery %q; endpoints join with \"vipctl register\" or a tool that writes them to etcd", kind)
 		return
 	}
 	list, _ := t.fields["static_list"].([]any)
@@ -248,7 +248,7 @@ func (g *gobetween) discovery(s *service, t table) {
 		}
 		if priority(each) > first {
 			fields["backup"] = true
-			g.note(line, "backup = true: endpoints have two ranks, and backups serve while no other is up")
+			g.note(line, "backup = true: vipd has only two priorities, and backups serve while no other endpoint is up")
 		}
 	}
 }
@@ -281,7 +281,7 @@ func (g *gobetween) health(s *service, t table) {
 		g.probe(s, t)
 	default:
 		s.check(line, "type", "tcp")
-		g.note(line, "vipd has no such check; this one is of type tcp")
+		g.note(line, "vipd does not have this check; the converted check is of type tcp")
 	}
 	var times timing
 	for name, to := range map[string]*span{"interval": &times.interval, "timeout": &times.timeout} {
@@ -321,7 +321,7 @@ func (g *gobetween) probe(s *service, t table) {
 	if t.text("probe_protocol") == "udp" {
 		kind = "udp"
 	} else if t.text("probe_protocol") == "tls" {
-		g.note(g.line(t, "probe_protocol"), "checks of type tcp do not speak TLS; nearest is type https")
+		g.note(g.line(t, "probe_protocol"), "tcp checks do not speak TLS; the nearest type is https")
 	}
 	s.check(g.line(t, "kind"), "type", kind)
 	if text := t.text("probe_send"); text != "" {
@@ -330,7 +330,7 @@ func (g *gobetween) probe(s *service, t table) {
 	if text := t.text("probe_recv"); text != "" {
 		s.check(g.line(t, "probe_recv"), "expect", text)
 		if t.text("probe_strategy") == "regexp" {
-			g.note(g.line(t, "probe_strategy"), "expect is a text that the answer contains, not a pattern")
+			g.note(g.line(t, "probe_strategy"), "expect is text that the answer must contain, not a pattern")
 		}
 	}
 }

@@ -27,25 +27,25 @@ func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},
 		{"section", "global", "settings of HAProxy's process; vipd needs none of them"},
-		{"section", "peers", "vipd instances share nothing about clients; nearest is scheduler = \"mh\", which needs no table"},
+		{"section", "peers", "vipd instances share nothing about clients; the nearest setting is scheduler = \"mh\", which needs no table"},
 		{"section", "resolvers", ownResolver},
 		{"", "bind default_backend use_backend description id disabled enabled guid no", ""},
-		{"", "retries", "vipd tries each endpoint once, then the next one, before the client notices"},
+		{"", "retries", "vipd tries each endpoint only once; if a connection attempt fails, it tries another endpoint, and the client does not notice"},
 		{"", "maxconn fullconn rate-limit", nearBound},
-		{"", "source", ownAddress + "; source in the health table is for checks alone"},
+		{"", "source", ownAddress + "; source in the health table is only for checks"},
 		{"", "log log-format log-tag capture unique-id-format", nearLog},
 		{"", "cookie http-response compression errorfile http-reuse stats monitor-uri http-after-response", noHTTP},
 		{"option", "redispatch clitcpka srvtcpka tcpka log-health-checks splice-auto splice-request splice-response tcp-smart-accept tcp-smart-connect", ""},
 		{"option", "tcplog dontlognull dontlog-normal", nearLog},
 		{"option", "httplog forwardfor httpclose http-server-close http-keep-alive forceclose http-no-delay originalto http-buffer-request", noHTTP},
 		{"check", "tcp-check", ""},
-		{"check", "mysql-check pgsql-check ldap-check ssl-hello-chk", "nearest is a check of type tcp, which proves that the port is open, or one of type exec that asks the server"},
-		{"check", "external-check", "nearest is a check of type exec; this one is of type tcp"},
+		{"check", "mysql-check pgsql-check ldap-check ssl-hello-chk", "the nearest check is of type tcp, which proves that the port is open, or of type exec, with a program that queries the server"},
+		{"check", "external-check", "the nearest check is of type exec; the converted check is of type tcp"},
 		{"server", "crt sni alpn curves sigalgs client-sigalgs ciphers ciphersuites crl-file verifyhost ssl-max-ver ssl-min-ver", noServerTLS},
 		{"server", "cookie proto ws", noHTTP},
-		{"server", "agent-send", "vipd sends nothing to agents; an agent must answer without a question"},
-		{"server", "observe error-limit on-error", "nearest is a short fast_interval in the health table"},
-		{"server", "minconn maxqueue", "nearest is max_connections; vipd has no queue"},
+		{"server", "agent-send", "vipd sends nothing to agents; an agent must answer without a request"},
+		{"server", "observe error-limit on-error", "the nearest setting is a short fast_interval in the health table"},
+		{"server", "minconn maxqueue", "the nearest setting is max_connections; vipd has no queue"},
 		{"server", "downinter", "vipd checks endpoints that are down at the usual interval"},
 		{"server", "resolvers init-addr resolve-prefer resolve-opts", ownResolver},
 		{"server", "source usesrc interface", ownAddress},
@@ -54,8 +54,8 @@ func haproxyAnswers() []answer {
 }
 
 const (
-	noServerTLS = "vipd does not speak TLS with endpoints; connections pass as the client sends them"
-	nearAgent   = "nearest is a program that calls \"vipctl weight\" or \"vipctl drain\""
+	noServerTLS = "vipd does not speak TLS with endpoints; it forwards connections as clients send them"
+	nearAgent   = "the nearest equivalent is a program that calls \"vipctl weight\" or \"vipctl drain\""
 )
 
 func readHAProxy(d *draft) error {
@@ -84,7 +84,7 @@ func readHAProxy(d *draft) error {
 			continue
 		}
 		if h.chosen[s.name] {
-			h.note(s.line, "left out: only rules lead to it; write a service with its own VIP or port")
+			h.note(s.line, "left out: only rules select it; write a service with its own VIP or port")
 		} else {
 			h.note(s.line, "left out: no frontend has it as its default_backend")
 		}
@@ -161,7 +161,7 @@ func (h *haproxy) refuseRoute(s *service, front *section, r route, missing bool)
 	}
 	for _, rule := range r.rules {
 		if rule.word(1) != r.name {
-			h.disable(s, rule.line, "clients that match go to backend %s, and vipd does not choose by rules. Give that backend a service with its own "+
+			h.disable(s, rule.line, "clients that match are sent to backend %s, but vipd does not choose by rules. Give that backend a service with its own "+
 				"VIP or port, and source_ranges if the rule concerns client addresses", plain(rule.word(1)))
 		}
 	}

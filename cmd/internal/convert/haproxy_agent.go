@@ -22,17 +22,17 @@ func (p *proxy) agent() {
 		switch {
 		case !asks:
 		case len(p.health) == 0:
-			p.note(s.line, "agent-check: vipd asks agents of checked endpoints: add a health table, such as type = \"tcp\", with agent.port = %d", at.port)
+			p.note(s.line, "agent-check: vipd queries agents only of checked endpoints; add a health table, such as type = \"tcp\", with agent.port = %d", at.port)
 		case first == nil:
 			first, used = s, at
 			p.check(s.line, "agent", map[string]any{"port": int64(at.port), "interval": seconds(at.interval)})
 		case at != used:
-			p.note(s.line, "all endpoints have the agent's port and interval of line %d; this one differs", first.line)
+			p.note(s.line, "all endpoints use the agent's port and interval of line %d; this server's values differ", first.line)
 		}
 	}
 	for _, s := range p.usedServers() {
 		if first != nil && !s.has("agent-check") {
-			p.note(s.line, "has no agent-check in HAProxy; in vipd the agents of all endpoints of a service are asked")
+			p.note(s.line, "has no agent-check in HAProxy, but vipd queries the agents of all endpoints of a service")
 		}
 	}
 }
@@ -56,7 +56,7 @@ func (p *proxy) agentOf(s *server) (agentAt, bool) {
 	}
 	if text := s.options["agent-addr"]; text != "" {
 		if addr, err := parseAddr(text); err != nil || addr != p.endpoints[s.endpoint].address() {
-			p.note(s.line, "agent-check: the agent is at %s; vipd asks at the endpoint's address; %s", plain(text), nearAgent)
+			p.note(s.line, "agent-check: the agent is at %s, but vipd queries agents at the endpoint's address; %s", plain(text), nearAgent)
 			return agentAt{}, false
 		}
 	}
@@ -66,7 +66,7 @@ func (p *proxy) agentOf(s *server) (agentAt, bool) {
 	}
 	interval := min(max(asked, minAgentInterval), maxAgentInterval)
 	if interval != asked {
-		p.note(s.line, "the agent's interval is %s: vipd accepts %s to %s", seconds(interval), seconds(minAgentInterval), seconds(maxAgentInterval))
+		p.note(s.line, "the agent's interval is %s: vipd accepts values from %s to %s", seconds(interval), seconds(minAgentInterval), seconds(maxAgentInterval))
 	}
 	return agentAt{port, interval}, true
 }

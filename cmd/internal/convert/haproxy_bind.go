@@ -105,7 +105,7 @@ func (p *proxy) refuse(g bindGroup[haproxyTraits]) {
 		p.set(g.line, "mss", t.mss)
 	}
 	if t.device != "" {
-		p.disable(p.service, g.line, "HAProxy accepts only connections of %s here; vipd serves a VIP on every interface: nearest is source_ranges, the networks that may connect", plain(t.device))
+		p.disable(p.service, g.line, "HAProxy accepts only connections on interface %s here, but vipd serves a VIP on every interface: the nearest setting is source_ranges, the networks that may connect", plain(t.device))
 	}
 	if t.proxied {
 		p.disable(p.service, g.line, noPROXY)
@@ -124,12 +124,12 @@ func (p *proxy) refuse(g bindGroup[haproxyTraits]) {
 	}
 	switch {
 	case t.tls && (toTLS == nil || toPlain != nil):
-		p.disable(p.service, g.line, "HAProxy ends TLS here, and vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		p.disable(p.service, g.line, "HAProxy ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
 	case t.tls && t.verified:
-		p.disable(p.service, g.line, "HAProxy verifies certificates of clients, and vipd does not read TLS")
+		p.disable(p.service, g.line, "HAProxy verifies client certificates, but vipd does not read TLS")
 	case t.tls:
 		p.note(g.line, noTLSEnd)
 	case toTLS != nil:
-		p.disable(p.service, toTLS.line, "HAProxy speaks TLS with the server, and vipd does not: plain connections would reach an endpoint that expects TLS")
+		p.disable(p.service, toTLS.line, "HAProxy speaks TLS with the server, but vipd does not: plain connections would reach an endpoint that expects TLS")
 	}
 }

@@ -94,7 +94,7 @@ func (p *proxy) uncheck(names ...string) {
 // second step only results in a note.
 func (p *proxy) step(line int, name, value string) {
 	if first := find(p.health, name); first != nil && first.value != value {
-		p.note(line, "an HTTP check has one request and one expected answer (line %d); nearest is a check of type exec that does all steps", first.line)
+		p.note(line, "an HTTP check has one request and one expected answer (line %d); the nearest equivalent is a check of type exec that does all steps", first.line)
 		return
 	}
 	p.once(line, name, value)
@@ -123,7 +123,7 @@ func (p *proxy) checkRule(s *statement) {
 			p.checks.tls = p.checks.tls || word == "ssl"
 		}
 	case s.is("http-check", "disable-on-404"):
-		p.note(s.line, "nearest is \"vipctl drain\"")
+		p.note(s.line, "the nearest command is \"vipctl drain\"")
 	case s.is("tcp-check", "comment"), s.is("http-check", "comment"):
 		return // a comment has no effect
 	default:
@@ -131,7 +131,7 @@ func (p *proxy) checkRule(s *statement) {
 	}
 }
 
-const nearExpect = "nearest are status and expect, a text that the answer contains"
+const nearExpect = "the nearest settings are status, and expect, text that the answer must contain"
 
 // checkExpect converts the answer that a check expects.
 func (p *proxy) checkExpect(s *statement) {

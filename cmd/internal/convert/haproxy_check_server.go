@@ -23,7 +23,7 @@ func (p *proxy) track() {
 		case target == nil:
 			p.note(s.line, "not checked: the server that it tracks is not in this file")
 		case from != nil && section != from:
-			p.note(s.line, "not checked: all endpoints of a service have one check, and this one tracks a server of another backend")
+			p.note(s.line, "not checked: all endpoints of a service share one check, but this server tracks a server of another backend")
 		default:
 			p.copyCheck(s, target)
 			from = section
@@ -101,7 +101,7 @@ func (p *proxy) finishCheck() {
 	}
 	for _, s := range p.usedServers() {
 		if !s.checked() {
-			p.note(s.line, "has no check in HAProxy; in vipd all endpoints of a service are checked")
+			p.note(s.line, "has no check in HAProxy, but vipd checks all endpoints of a service")
 		}
 	}
 	if !p.checks.kind.is("option", "httpchk") {
@@ -115,7 +115,7 @@ func (p *proxy) finishCheck() {
 			kind.value = "https"
 		}
 	} else if c.tls && c.kind.line > 0 {
-		p.note(c.kind.line, "checks of type tcp do not speak TLS; nearest is type https")
+		p.note(c.kind.line, "tcp checks do not speak TLS; the nearest type is https")
 	}
 	if c.kind.line == 0 {
 		kind.why = "check, without an option for another kind"
@@ -152,7 +152,7 @@ func (p *proxy) serverChecks(checked []*server) {
 			different = append(different, "check-ssl")
 		}
 		if len(different) > 0 {
-			p.note(s.line, "all endpoints have the check of line %d; this one differs in %s", first.line, strings.Join(different, ", "))
+			p.note(s.line, "all endpoints use the check of line %d; this server's check differs in %s", first.line, strings.Join(different, ", "))
 		}
 	}
 	for _, time := range []struct {
@@ -206,7 +206,7 @@ func (p *proxy) checkTargets(checked []*server) {
 		}
 		if text := s.options["addr"]; text != "" {
 			if addr, err := parseAddr(text); err != nil || addr != p.endpoints[s.endpoint].address() {
-				p.disable(p.service, s.line, "the check connects to %s; checks of vipd connect to the endpoint: use a check of type exec, or remove the health table", plain(text))
+				p.disable(p.service, s.line, "the check connects to %s, but vipd's checks connect to the endpoint itself: use a check of type exec, or remove the health table", plain(text))
 			}
 		}
 	}
@@ -221,7 +221,7 @@ func (p *proxy) onFailure(checked []*server) {
 		if !cuts(s) {
 			for _, other := range checked {
 				if cuts(other) {
-					p.note(other.line, "not set: on_failure is the same for all endpoints of a service, and the server of line %d has no on-marked-down", s.line)
+					p.note(other.line, "not set: on_failure applies to all endpoints of a service, but the server of line %d has no on-marked-down", s.line)
 				}
 			}
 			return

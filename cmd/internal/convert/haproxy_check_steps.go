@@ -24,7 +24,7 @@ func (p *proxy) exchange(line int, name, value string) {
 func (p *proxy) expectStep(line int, kind, value string, negated bool) {
 	field := map[string]string{"string": "expect", "binary": "expect_hex", "rstring": "expect_regexp"}[kind]
 	if field == "" || negated {
-		p.note(line, "nearest is a step with expect, expect_hex or expect_regexp")
+		p.note(line, "the nearest equivalent is a step with expect, expect_hex or expect_regexp")
 		return
 	}
 	if field == "expect_regexp" {

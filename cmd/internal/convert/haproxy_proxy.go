@@ -60,7 +60,7 @@ func (p *proxy) statement(s *statement) {
 	case "http-request":
 		p.httpRequest(s)
 	case "block", "reqdeny", "reqideny", "reqtarpit", "redirect":
-		p.disable(p.service, s.line, "HAProxy answers some requests itself here; vipd would pass them to the endpoints")
+		p.disable(p.service, s.line, "HAProxy answers some requests itself here, but vipd would forward them to the endpoints")
 	case "stick-table":
 		p.table = *s
 	case "stick":
@@ -93,11 +93,11 @@ func (p *proxy) timeout(s *statement) {
 	case "check":
 		p.checks.times.timeout = at
 	case "queue":
-		p.note(s.line, "vipd has no queue: a connection that an endpoint refuses goes to the next one")
+		p.note(s.line, "vipd has no queue: if an endpoint refuses a connection, vipd tries the next endpoint")
 	case "client-fin", "server-fin":
-		p.note(s.line, "vipd has no separate time for connections that one side has closed; idle_timeout ends them too")
+		p.note(s.line, "vipd has no separate timeout for half-closed connections; idle_timeout also ends them")
 	default:
-		p.note(s.line, "vipd does not read HTTP; idle_timeout is the nearest")
+		p.note(s.line, "vipd does not read HTTP; the nearest setting is idle_timeout")
 	}
 }
 
@@ -106,7 +106,7 @@ func (p *proxy) stickOn(s *statement) {
 		p.stick = *s
 		return
 	}
-	p.note(s.line, "nearest is affinity = \"client_ip\": a client is known by its address alone")
+	p.note(s.line, "the nearest setting is affinity = \"client_ip\", which identifies clients only by their address")
 }
 
 func (p *proxy) option(s *statement) {
@@ -130,13 +130,13 @@ func (p *proxy) scheduler() {
 	word := p.balance.word(1)
 	as, known := map[string]scheduling{
 		"roundrobin": {"wrr", ""}, "static-rr": {"wrr", ""}, "leastconn": {"wlc", ""}, "random": {"random", ""}, "source": {"sh", ""},
-		"first": {"wrr", "nearest are backup = true in the later servers, and max_connections in the first ones"},
+		"first": {"wrr", "the nearest settings are backup = true in the later servers, and max_connections in the first servers"},
 	}[word]
 	switch {
 	case word == "source" && p.consistent, word == "hash" && p.balance.word(2) == "src":
 		as = scheduling{"mh", ""}
 	case !known:
-		as = scheduling{"sh", "vipd does not read HTTP; nearest is scheduler = \"sh\", by the client's address"}
+		as = scheduling{"sh", "vipd does not read HTTP; the nearest setting is scheduler = \"sh\", which chooses by the client's address"}
 	}
 	p.schedule(p.service, p.balance.line, as)
 }
@@ -145,7 +145,7 @@ func (p *proxy) scheduler() {
 func (p *proxy) sticky() {
 	if p.stick.line == 0 {
 		if p.table.line > 0 {
-			p.note(p.table.line, "vipd keeps no counters of clients")
+			p.note(p.table.line, "vipd does not count events per client")
 		}
 		return
 	}
@@ -155,7 +155,7 @@ func (p *proxy) sticky() {
 			p.setTime(p.service, p.table.line, "affinity_timeout", p.table.word(i+1), time.Millisecond)
 		}
 		if word == "type" && p.table.word(i+1) != "ip" && p.table.word(i+1) != "ipv6" {
-			p.note(p.table.line, "a client is known by its address alone")
+			p.note(p.table.line, "vipd identifies clients only by their address")
 		}
 	}
 }

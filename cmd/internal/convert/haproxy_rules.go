@@ -57,7 +57,7 @@ func (p *proxy) tcpRequest(s *statement) {
 	case strings.HasPrefix(action, "expect-"):
 		p.disable(p.service, s.line, noPROXY)
 	case action == "use-service", action == "switch-mode", strings.HasPrefix(action, "lua."):
-		p.disable(p.service, s.line, "HAProxy handles some connections itself here; vipd would pass them to the endpoints")
+		p.disable(p.service, s.line, "HAProxy handles some connections itself here, but vipd would forward them to the endpoints")
 	default:
 		p.note(s.line, "%s", noEquivalent)
 	}
@@ -69,10 +69,10 @@ func (p *proxy) httpRequest(s *statement) {
 	switch {
 	case slices.Contains([]string{"allow", "deny", "reject", "silent-drop", "tarpit"}, action):
 		if p.rules.add("http-request", s.line, action == "allow", s.rest(2)) {
-			p.note(s.line, "refused clients get no answer in HTTP")
+			p.note(s.line, "refused clients get no HTTP answer")
 		}
 	case slices.Contains([]string{"auth", "redirect", "return", "use-service", "del-header"}, action), strings.HasPrefix(action, "lua."):
-		p.disable(p.service, s.line, "HAProxy answers or changes some requests here; vipd would pass them to the endpoints unchanged")
+		p.disable(p.service, s.line, "HAProxy answers or changes some requests here, but vipd would forward them to the endpoints unchanged")
 	default:
 		p.note(s.line, noHTTP)
 	}

@@ -47,7 +47,7 @@ func (p *proxy) addServer(s *statement) {
 		p.note(s.line, "left out: servers that change at run time join with \"vipctl register\"")
 	default:
 		if len(s.words) < 3 {
-			p.note(s.line, "left out: a server line is server NAME ADDRESS[:PORT]")
+			p.note(s.line, "left out: a server line must have the form \"server NAME ADDRESS[:PORT]\"")
 			return
 		}
 		one := server{name: s.word(1), place: s.word(2), line: s.line, options: map[string]string{}}
@@ -87,7 +87,7 @@ func (p *proxy) endpointOf(s *server) bool {
 	if strings.HasPrefix(port, "+") || strings.HasPrefix(port, "-") {
 		offset, err := strconv.ParseInt(port, 10, 32)
 		if err != nil || len(p.ports) != 1 {
-			p.note(s.line, "left out: write a service for each port of a range that the servers shift")
+			p.note(s.line, "left out: the server maps a range of ports to other ports; write a service for each port")
 			return false
 		}
 		port = strconv.FormatInt(p.ports[0].fields()["port"].(int64)+offset, 10)
@@ -138,7 +138,7 @@ func (p *proxy) serverSettings() {
 			backup = s.line
 		default:
 			p.endpoints[s.endpoint].fields()["draining"] = true
-			p.note(s.line, "is drained: in vipd backups share connections, in HAProxy it has them all after the server of line %d fails; see \"vipctl undrain\"", backup)
+			p.note(s.line, "is drained: HAProxy uses this backup only if the server of line %d fails, but vipd's backups share connections; see \"vipctl undrain\"", backup)
 		}
 	}
 	p.slowStart(p.service, ramps)
@@ -160,7 +160,7 @@ func (p *proxy) proxyProtocol() {
 	servers := p.usedServers()
 	for _, s := range servers {
 		if version(s) != version(servers[0]) {
-			p.disable(p.service, s.line, "the server of line %d gets another PROXY header: all endpoints of a service get the same, so write a service for each kind", servers[0].line)
+			p.disable(p.service, s.line, "the server of line %d gets a different PROXY header, but all endpoints of a service get the same: write a service for each kind", servers[0].line)
 			return
 		}
 	}

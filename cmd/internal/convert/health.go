@@ -32,7 +32,7 @@ func (d *draft) checkTimes(s *service, t timing) {
 	case t.interval.time == 0:
 		bounded = usualInterval
 	case bounded != t.interval.time:
-		d.note(cmp.Or(t.interval.line, s.line), "interval is %s: vipd accepts %s to %s", seconds(bounded), seconds(minInterval), seconds(maxInterval))
+		d.note(cmp.Or(t.interval.line, s.line), "interval is set to %s: vipd accepts values from %s to %s", seconds(bounded), seconds(minInterval), seconds(maxInterval))
 		fallthrough
 	default:
 		s.checkSpan("interval", bounded, t.interval)
@@ -40,17 +40,17 @@ func (d *draft) checkTimes(s *service, t timing) {
 	longest := below(bounded)
 	switch {
 	case t.timeout.time >= bounded:
-		d.note(cmp.Or(t.timeout.line, s.line), "timeout is %s: in vipd it is below interval, which is %s", seconds(longest), seconds(bounded))
+		d.note(cmp.Or(t.timeout.line, s.line), "timeout is set to %s: it must be below interval, which is %s", seconds(longest), seconds(bounded))
 		s.checkSpan("timeout", longest, t.timeout)
 	case t.timeout.time > 0:
 		s.checkSpan("timeout", max(t.timeout.time, time.Millisecond), t.timeout)
 	case t.timeout.line > 0:
-		d.note(t.timeout.line, "timeout keeps vipd's default: a check always ends")
+		d.note(t.timeout.line, "timeout keeps vipd's default, because vipd's checks always have a timeout")
 	}
 	if t.fast.time > 0 {
 		fast := min(max(t.fast.time, minInterval), bounded)
 		if fast != t.fast.time {
-			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is %s: vipd accepts %s up to interval", seconds(fast), seconds(minInterval))
+			d.note(cmp.Or(t.fast.line, s.line), "fast_interval is set to %s: vipd accepts values from %s to the value of interval", seconds(fast), seconds(minInterval))
 		}
 		s.checkSpan("fast_interval", fast, t.fast)
 	}

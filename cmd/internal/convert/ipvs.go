@@ -13,22 +13,22 @@ import (
 func (d *draft) scheduler(s *service, line int, name string) {
 	as, known := map[string]scheduling{
 		"lblc": {"dh", lookedUp}, "lblcr": {"dh", lookedUp},
-		"twos": {"wrr", "nearest is scheduler = \"wrr\""},
+		"twos": {"wrr", "the nearest setting is scheduler = \"wrr\""},
 		"fo":   {"wrr", inOrder}, "ovf": {"wrr", inOrder},
 	}[name]
 	if slices.Contains([]string{"rr", "wrr", "lc", "wlc", "sh", "dh", "sed", "nq", "mh"}, name) {
 		as, known = scheduling{scheduler: name}, true
 	}
 	if !known {
-		as = scheduling{"wlc", fmt.Sprintf("vipd has no scheduler %q; scheduler is \"wlc\"", plain(name))}
+		as = scheduling{"wlc", fmt.Sprintf("vipd has no scheduler %q; scheduler is set to \"wlc\"", plain(name))}
 	}
 	d.schedule(s, line, as)
 }
 
 // These are notes about schedulers of IPVS.
 const (
-	lookedUp = "nearest is scheduler = \"dh\", which also spreads by the address of the VIP, and ignores load"
-	inOrder  = "nearest is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in those that overflow"
+	lookedUp = "the nearest setting is scheduler = \"dh\", which also depends on the VIP's address, and ignores load"
+	inOrder  = "the nearest setting is scheduler = \"wrr\": set backup = true in the endpoints that wait for a failure, and max_connections in the endpoints that overflow"
 )
 
 // persistent sets client affinity with a timeout.
@@ -39,7 +39,7 @@ func (s *service) persistent(line int, timeout time.Duration) {
 
 // granularity adds a note about a netmask that groups clients.
 func (d *draft) granularity(line int) {
-	d.note(line, "affinity is by the client's whole address; nearest is scheduler = \"sh\" if clients change their addresses")
+	d.note(line, "affinity uses the client's whole address; if clients change their addresses, the nearest setting is scheduler = \"sh\"")
 }
 
 // These are the default persistence timeouts of both programs.

@@ -35,7 +35,7 @@ type ipvsService struct {
 func readIPVSADM(d *draft) error {
 	r := &ipvsadm{draft: d, shell: shell{}, services: map[string]*ipvsService{}}
 	if len(d.lines) > 0 && strings.HasPrefix(d.lines[0], "IP Virtual Server version") {
-		d.empty = "it is a list of \"ipvsadm -L\": give the output of \"ipvsadm -Sn\""
+		d.empty = "it is the output of \"ipvsadm -L\": convert the output of \"ipvsadm -Sn\" instead"
 		return nil
 	}
 	for i, text := range d.lines {
@@ -44,7 +44,7 @@ func readIPVSADM(d *draft) error {
 		case shellCommand:
 			r.command(i+1, words)
 		case shellOther:
-			r.note(i+1, "left out: it is not a command of ipvsadm")
+			r.note(i+1, "left out: it is not an ipvsadm command")
 		case shellHidden:
 			r.doubt = i + 1
 			r.note(i+1, "left out: vipctl does not run shell programs; convert the output of \"ipvsadm -Sn\"")
@@ -72,7 +72,7 @@ func (r *ipvsadm) finish(s *ipvsService) {
 	}
 	for i, way := range s.ways {
 		if way != s.ways[0] {
-			r.disable(s.service, s.endpoints[i].line, "forward is the same for all endpoints of a service: write a service for each way")
+			r.disable(s.service, s.endpoints[i].line, "forward is the same for all endpoints of a service: write a service for each forwarding method")
 		}
 	}
 	if len(s.ways) > 0 {
@@ -107,11 +107,11 @@ func (r *ipvsadm) command(line int, words []string) {
 		}
 		clear(r.services)
 	case "-R", "-S":
-		r.note(line, "left out: convert the lines that it reads or writes")
+		r.note(line, "left out: convert the lines that this command reads or writes")
 	case "--set":
-		r.note(line, "nearest are tcp_timeout, tcpfin_timeout and udp_timeout in [ipvs]")
+		r.note(line, "the nearest settings are tcp_timeout, tcpfin_timeout and udp_timeout in [ipvs]")
 	case "--start-daemon", "--stop-daemon":
-		r.note(line, "vipd instances share no connections; nearest is scheduler = \"mh\", which leads them to the same endpoints")
+		r.note(line, "vipd instances share no connections; the nearest setting is scheduler = \"mh\", which selects the same endpoint for a client on each instance")
 	default:
 		r.note(line, "left out: it adds neither a service nor a server")
 	}
@@ -151,7 +151,7 @@ func (r *ipvsadm) add(line int, o *options) *ipvsService {
 	case o.kind == "-f":
 		name, failed = "vs-fwmark-"+o.place, []error{r.errorf(line, noMarks)}
 	case o.kind == "":
-		failed = []error{r.errorf(line, "the command names no service")}
+		failed = []error{r.errorf(line, "the command has no service")}
 	case err != nil:
 		failed = []error{err}
 	case port == 0:
@@ -182,13 +182,13 @@ func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
 		r.granularity(line)
 	}
 	if o.values["-b"] != "" {
-		r.note(line, "flags of schedulers (-b %s) have no equivalent", plain(o.values["-b"]))
+		r.note(line, "scheduler flags (-b %s) have no equivalent", plain(o.values["-b"]))
 	}
 	if o.values["-o"] != "" {
-		r.note(line, "nearest to -o is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint")
+		r.note(line, "the nearest setting to -o is a short udp_timeout in [ipvs]: vipd keeps UDP flows on their endpoint")
 	}
 	if o.values["--pe"] != "" {
-		r.note(line, "affinity is by the client's address; --pe %s has no equivalent", plain(o.values["--pe"]))
+		r.note(line, "affinity uses the client's address; --pe %s has no equivalent", plain(o.values["--pe"]))
 	}
 }
 
@@ -202,7 +202,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 	}
 	i, exists := s.indexes[netip.AddrPortFrom(addr, port)]
 	if exists == (o.command == "-a") {
-		r.note(line, "left out: ipvsadm refuses to add a server twice, and to edit one that it has not added")
+		r.note(line, "left out: ipvsadm refuses to add a server twice, and to edit a server that was not added")
 		return
 	}
 	if !exists {
@@ -221,7 +221,7 @@ func (r *ipvsadm) server(s *ipvsService, line int, o *options) {
 		r.note(line, "vipd uses an endpoint again as soon as it is below max_connections; -y has no equivalent")
 	}
 	if o.values["--tun-type"] != "" && o.values["--tun-type"] != "ipip" {
-		r.note(line, "tunnels are IP in IP; other types have no equivalent")
+		r.note(line, "vipd's tunnels use IP in IP; other types have no equivalent")
 	}
 	s.ways[i] = "dr" // ipvsadm's default
 	if o.values["-m"] != "" {

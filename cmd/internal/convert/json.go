@@ -58,7 +58,7 @@ func (r *jsonReader) value(path string, depth int) (any, error) {
 		r.lines[path] = r.now()
 	}
 	if depth > maxDepth {
-		return nil, fmt.Errorf("it nests more than %d deep", maxDepth)
+		return nil, fmt.Errorf("it is nested more than %d levels deep", maxDepth)
 	}
 	switch token {
 	case json.Delim('{'):

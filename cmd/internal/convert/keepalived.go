@@ -26,15 +26,15 @@ func keepalivedAnswers() []answer {
 		{"file", "static_ipaddress static_routes static_rules", "vipd sets none of it; add it to the host's network configuration"},
 		{"file", "vrrp_script vrrp_track_process track_file vrrp_track_file bfd_instance track_bfd", nearCondition},
 		{"file", "vrrp_sync_group", "VIPs of one [ownership.vrrp.NAME] move together: when all hosts run vipd, write the VIPs of these instances into one group"},
-		{"file", "SSL", "nearest are ca_file, cert_file and key_file in the health table of each service"},
+		{"file", "SSL", "the nearest settings are ca_file, cert_file and key_file in the health table of each service"},
 		// These are read elsewhere, or describe vipd's usual behavior: a failing endpoint keeps its
 		// connections, and a new endpoint serves after its first check.
 		{"", "protocol sorry_server inhibit_on_failure sorry_server_inhibit alpha warmup virtualhost ip_family", ""},
 		{"", "quorum_up quorum_down notify_up notify_down smtp_alert", nearHook},
 		{"", "failover_threshold", "vipd uses backups while no other endpoint is up"},
 		{"", "ha_suspend", "vipd checks endpoints whether or not this host has the VIP"},
-		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
-		{"check", "bind_if bind_port", "nearest is source, the address that checks come from"},
+		{"", "ops", "the nearest setting is a short udp_timeout in [ipvs]: vipd keeps UDP flows on their endpoint"},
+		{"check", "bind_if bind_port", "the nearest setting is source, the address from which checks connect"},
 		// These are read with the kind of check, or have no effect in vipd.
 		{"check", "url type name helo_name misc_path misc_timeout misc_dynamic user payload require_reply min_reply_length max_reply_length " +
 			"enable_sni alpha warmup log_all_failures fast_recovery http_protocol tls_compliant host", ""},
@@ -42,9 +42,9 @@ func keepalivedAnswers() []answer {
 }
 
 const (
-	nearHook      = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
-	nearCondition = "a host without usable endpoints can't own a service's VIP (require in [vips.\"ADDRESS\"]). For other conditions, nearest is a service with a check of type exec"
-	nearWithdraw  = "nearest is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
+	nearHook      = "the nearest equivalent is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
+	nearCondition = "a host without usable endpoints can't own a service's VIP (require in [vips.\"ADDRESS\"]). For other conditions, the nearest equivalent is a service with a check of type exec"
+	nearWithdraw  = "the nearest setting is withdraw = \"no_endpoint\" in [vips.\"ADDRESS\"], which removes the VIP while no endpoint is usable"
 )
 
 func readKeepalived(d *draft) error {
@@ -144,7 +144,7 @@ func (k *keepalived) listenersOf(e *statement, proto balancer.Protocol) ([]liste
 	}
 	addresses, err := addressRange(e.word(0))
 	if err != nil {
-		return nil, k.errorf(e.line, "%v: write an address or a range of at most %d, and a port after it", err, maxRange)
+		return nil, k.errorf(e.line, "%v: write an address or a range of at most %d addresses, followed by a port", err, maxRange)
 	}
 	if e.word(1) == "" || e.word(1) == "0" {
 		return nil, k.errorf(e.line, noPorts)

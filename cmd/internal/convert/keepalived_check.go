@@ -54,7 +54,7 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	converted := map[string][]setting{}
 	for i, c := range checkers {
 		if c == nil {
-			k.note(s.endpoints[i].line, "has no check in keepalived; in vipd the check of line %d is for all endpoints", first.root.line)
+			k.note(s.endpoints[i].line, "has no check in keepalived, but in vipd the check of line %d applies to all endpoints", first.root.line)
 			continue
 		}
 		words := c.words()
@@ -85,9 +85,9 @@ func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting)
 		}
 	}
 	if slices.Contains(different, "mark") {
-		k.disable(s, c.root.line, "the check uses another mark than the check of line %d: all endpoints have one check, so write a service for each mark", first.root.line)
+		k.disable(s, c.root.line, "the check's mark differs from the check of line %d, but all endpoints share one check: write a service for each mark", first.root.line)
 	} else if len(different) > 0 {
-		k.note(c.root.line, "all endpoints have the check of line %d; this one differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
+		k.note(c.root.line, "all endpoints use the check of line %d; this server's check differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
 	}
 }
 
@@ -100,7 +100,7 @@ func (k *keepalived) targetOf(s *service, c *checker) {
 	target, err := parseAddr(ip.word(1))
 	server, errServer := parseAddr(c.server)
 	if err != nil || errServer != nil || target != server {
-		k.disable(s, ip.line, "the check connects to %s; checks of vipd connect to the endpoint: use a check of type exec, or remove the health table", plain(ip.word(1)))
+		k.disable(s, ip.line, "the check connects to %s, but vipd's checks connect to the endpoint itself: use a check of type exec, or remove the health table", plain(ip.word(1)))
 	}
 }
 
@@ -177,7 +177,7 @@ func (k *keepalived) checkOf(c *checker) []setting {
 	kind, known := kinds[c.root.word(0)]
 	if !known {
 		kind = "tcp"
-		k.note(line, "nearest is a check of type tcp, or one of type exec that does the same")
+		k.note(line, "the nearest check is of type tcp, or of type exec with a program that does the same")
 	}
 	s.check(line, "type", kind)
 	k.connectionFields(s, c, c.root.children)
@@ -233,7 +233,7 @@ func (k *keepalived) web(s *service, c *checker) {
 	var url *statement
 	for _, n := range c.root.children {
 		if n.word(0) == "url" && url != nil {
-			k.note(n.line, "a check asks for one path; this is the second one")
+			k.note(n.line, "a check requests only one path; this is the second path")
 		} else if n.word(0) == "url" {
 			url = n
 		}
@@ -255,12 +255,12 @@ func (k *keepalived) web(s *service, c *checker) {
 			s.check(n.line, "host", n.word(1))
 		case "regex":
 			if strings.ContainsAny(n.word(1), `\^$.|?*+()[]{}`) {
-				k.note(n.line, "nearest is expect, which looks for a text, not for a pattern")
+				k.note(n.line, "the nearest setting is expect, which searches for text, not for a pattern")
 			} else {
 				s.check(n.line, "expect", n.word(1))
 			}
 		case "digest":
-			k.note(n.line, "nearest is expect: a text that the right answer contains")
+			k.note(n.line, "the nearest setting is expect, text that a correct answer contains")
 		default:
 			k.note(n.line, noEquivalent)
 		}
@@ -295,7 +295,7 @@ func (k *keepalived) misc(s *service, c *checker) {
 		case "user":
 			s.check(n.line, "user", n.word(1))
 		case "misc_dynamic":
-			k.note(n.line, "the result of a check does not change weights; nearest is \"vipctl weight\"")
+			k.note(n.line, "the result of a check does not change weights; the nearest command is \"vipctl weight\"")
 		}
 	}
 }
@@ -306,12 +306,12 @@ func (k *keepalived) udp(s *service, c *checker) {
 		case "payload":
 			text, err := hex.DecodeString(strings.Join(n.rest(1), ""))
 			if err != nil || strings.ContainsFunc(string(text), func(r rune) bool { return r == 0xfffd }) {
-				k.note(n.line, "send is text in UTF-8; nearest is a check of type exec")
+				k.note(n.line, "send accepts only UTF-8 text; the nearest check is of type exec")
 				continue
 			}
 			s.check(n.line, "send", string(text))
 		case "require_reply", "min_reply_length", "max_reply_length":
-			k.note(n.line, "nearest is expect: a text that the answer contains")
+			k.note(n.line, "the nearest setting is expect, text that the answer must contain")
 		}
 	}
 	s.health = defaulted(s.health, "send", "vipd")
@@ -337,13 +337,13 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 		*to = span{time: d, line: n.line}
 	}
 	if c.root.word(0) == "MISC_CHECK" && t.timeout.time == 0 {
-		t.timeout = span{time: below(t.interval.time), why: "the origin's default: the interval"}
+		t.timeout = span{time: below(t.interval.time), why: "keepalived's default: the interval"}
 	}
 	if t.fast.line == 0 {
 		t.fast.time = min(t.fast.time, t.interval.time) // limit a default without a note
 	}
 	k.checkTimes(s, t)
-	fall := setting{name: "fall", value: int64(retry + 1), why: "the origin's default: one check and its retries"}
+	fall := setting{name: "fall", value: int64(retry + 1), why: "keepalived's default: one check and its retries"}
 	if n := c.settings["retry"]; n != nil {
 		count, err := strconv.ParseInt(n.word(1), 10, 32)
 		if err != nil || count < 0 {
@@ -352,7 +352,7 @@ func (k *keepalived) times(s *service, c *checker, retry int) {
 			fall = setting{name: "fall", value: count + 1, line: n.line}
 		}
 	}
-	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived one check that passes is enough"})
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in keepalived, one successful check is enough"})
 }
 
 // retryDelay returns keepalived's default of delay_before_retry for the kind of check, or zero if

@@ -91,7 +91,7 @@ func (k *keepalivedLines) read(lines []sourceLine) {
 	}
 	lines[0].text = text
 	if strings.HasPrefix(text, "~SEQ") || strings.HasPrefix(text, "~LST") {
-		lines[0].doubt = "repeated lines are not converted: write each of them"
+		lines[0].doubt = "repeated lines are not converted: write out each of them"
 		k.note(lines[0].line, "%s", lines[0].doubt)
 	}
 	joined := lines[0]
@@ -129,7 +129,7 @@ func nameLength(text string) int {
 // results in several lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements || len(k.out) > maxLines {
-		l.doubt = "its variables contain each other, or are too many"
+		l.doubt = "its variables contain each other, or there are too many variables"
 		k.note(l.line, "%s", l.doubt)
 		k.add(l)
 		return

@@ -36,7 +36,7 @@ func (k *keepalived) fill(s *service, n *statement) {
 	k.health(s, checkers)
 	for _, line := range sorry {
 		if len(s.health) > 0 {
-			k.note(line, "is checked like the real servers, and gets clients while it passes; in keepalived it has no check")
+			k.note(line, "is checked like the real servers, and gets clients only while its checks pass; keepalived does not check it")
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (k *keepalived) quorum(s *service, n *statement, hasSorry bool) {
 			s.set(c.line, "min_usable", int64(quorum))
 			k.note(c.line, "min_usable counts endpoints; keepalived adds up their weights")
 		default:
-			k.note(c.line, "keepalived serves below its quorum, and so does vipd; set min_usable = %d if fewer endpoints must not serve", quorum)
+			k.note(c.line, "keepalived serves below its quorum, and so does vipd; if fewer endpoints must not serve, set min_usable = %d", quorum)
 		}
 	}
 }
@@ -87,12 +87,12 @@ func (k *keepalived) setting(s *service, n *statement) {
 	case "persistence_granularity":
 		k.granularity(n.line)
 	case "persistence_engine":
-		k.note(n.line, "affinity is by the client's address; an engine such as %s has no equivalent", plain(value))
+		k.note(n.line, "affinity uses the client's address; a persistence engine such as %s has no equivalent", plain(value))
 	case "quorum":
 		return // fill reads the quorum when the sorry servers are known
 	case "hysteresis":
 		if value != "0" {
-			k.note(n.line, "vipd serves as soon as min_usable endpoints are usable; nearest is a larger rise in the health table")
+			k.note(n.line, "vipd serves as soon as min_usable endpoints are usable; the nearest setting is a larger rise in the health table")
 		}
 	case "quorum_up", "quorum_down":
 		if announces.MatchString(strings.Join(n.rest(1), " ")) {
@@ -102,7 +102,7 @@ func (k *keepalived) setting(s *service, n *statement) {
 		k.note(n.line, "%s", nearHook)
 	default:
 		if includes(n) {
-			k.disable(s, n.line, "the included file is not read, and may have servers of this service: insert its lines here")
+			k.disable(s, n.line, "the included file is not read, and might contain servers of this service: insert its lines here")
 			return
 		}
 		k.answer(n.line, "", name)
@@ -130,11 +130,11 @@ func (k *keepalived) forward(s *service, n *statement) {
 	kind := strings.ToUpper(n.word(1))
 	way, known := map[string]string{"NAT": "nat", "FNAT": "nat", "FULLNAT": "nat", "DR": "dr", "TUN": "tunnel"}[kind]
 	if !known {
-		k.disable(s, n.line, "vipd can't forward like that; forward is \"nat\" here")
+		k.disable(s, n.line, "vipd does not have this forwarding method; forward is set to \"nat\"")
 		return
 	}
 	if first := find(s.settings, "forward"); first != nil && first.value != way {
-		k.disable(s, n.line, "forward is the same for all endpoints of a service: write a service for each way")
+		k.disable(s, n.line, "forward is the same for all endpoints of a service: write a service for each forwarding method")
 		return
 	}
 	s.set(n.line, "forward", way)
@@ -142,7 +142,7 @@ func (k *keepalived) forward(s *service, n *statement) {
 		s.set(n.line, "snat", "always")
 	}
 	if len(n.words) > 2 {
-		k.note(n.line, "tunnels are IP in IP; other types have no equivalent")
+		k.note(n.line, "vipd's tunnels use IP in IP; other types have no equivalent")
 	}
 }
 
@@ -165,7 +165,7 @@ func (k *keepalived) realServer(s *service, n *statement, fields map[string]any,
 			k.serverForward(s, c)
 		case strings.HasSuffix(name, "_CHECK") || strings.HasSuffix(name, "_GET"):
 			if first != nil {
-				k.note(c.line, "endpoints have one check; this is the second one. Nearest is a check of type exec that does both")
+				k.note(c.line, "an endpoint has only one check; this is the second check. The nearest equivalent is a check of type exec that does both")
 				continue
 			}
 			first = &checker{server: n.word(1), root: c, settings: maps.Clone(own)}
@@ -182,6 +182,6 @@ func (k *keepalived) serverForward(s *service, n *statement) {
 	k.forward(own, n)
 	way, ownWay := find(s.settings, "forward"), find(own.settings, "forward")
 	if ownWay == nil || way == nil && ownWay.value != "nat" || way != nil && way.value != ownWay.value {
-		k.disable(s, n.line, "forward is the same for all endpoints of a service: write a service for each way")
+		k.disable(s, n.line, "forward is the same for all endpoints of a service: write a service for each forwarding method")
 	}
 }

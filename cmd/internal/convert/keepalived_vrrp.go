@@ -17,7 +17,7 @@ import (
 func keepalivedInstanceAnswers() []answer {
 	const (
 		announces = "vipd owner announces its VIPs when it acquires them, every announce_every, and when another host claims one of them"
-		noRoutes  = "vipd sets no routes and rules with a VIP; nearest is [hooks] on_vip"
+		noRoutes  = "vipd sets no routes or rules with a VIP; the nearest setting is [hooks] on_vip"
 	)
 	return []answer{
 		// These are read elsewhere, or describe vipd's usual behavior.
@@ -26,15 +26,15 @@ func keepalivedInstanceAnswers() []answer {
 		{"vrrp", "state", "left out: each host starts as a backup, and the highest priority owns the group"},
 		{"vrrp", "garp_master_delay garp_master_repeat garp_master_refresh_repeat garp_lower_prio_delay garp_lower_prio_repeat garp_interval gna_interval garp_extra_if", announces},
 		{"vrrp", "track_script track_process track_file track_bfd", nearCondition},
-		{"vrrp", "track_interface", "an interface of adverts or VIPs that is down gives the VIPs away; others don't count"},
-		{"vrrp", "dont_track_primary", "an interface of adverts or VIPs that is down gives the VIPs away"},
+		{"vrrp", "track_interface", "if an interface of adverts or VIPs is down, the host gives its VIPs to other hosts; other interfaces don't count"},
+		{"vrrp", "dont_track_primary", "if an interface of adverts or VIPs is down, the host gives its VIPs to other hosts"},
 		{"vrrp", "notify notify_master notify_backup notify_fault notify_stop notify_deleted notify_master_rx_lower_pri smtp_alert",
-			"nearest is [hooks] on_vip, one program for all groups: VIPD_TEXT begins with took, gave, resigned or lost"},
-		{"vrrp", "use_vmac use_vmac_addr use_ipvlan vmac_xmit_base", "VIPs have the MAC of the host, as with keepalived without use_vmac"},
+			"the nearest setting is [hooks] on_vip, one program for all groups: VIPD_TEXT begins with took, gave, resigned or lost"},
+		{"vrrp", "use_vmac use_vmac_addr use_ipvlan vmac_xmit_base", "VIPs use the host's MAC address, as in keepalived without use_vmac"},
 		{"vrrp", "virtual_routes virtual_rules promote_secondaries", noRoutes},
-		{"vrrp", "lvs_sync_daemon_interface", "vipd does not copy connections to the other host; scheduler = \"mh\" lets both choose the same endpoint"},
+		{"vrrp", "lvs_sync_daemon_interface", "vipd does not copy connections to the other host; scheduler = \"mh\" lets both hosts choose the same endpoint"},
 		{"vrrp", "no_accept strict_mode", "vipd accepts packets to its VIPs, as keepalived does by default"},
-		{"vrrp", "unicast_ttl check_unicast_src unicast_fault_no_peer", "nearest is unicast_ttl in [ownership.vrrp.NAME], the lowest TTL that is accepted"},
+		{"vrrp", "unicast_ttl check_unicast_src unicast_fault_no_peer", "the nearest setting is unicast_ttl in [ownership.vrrp.NAME], the lowest TTL that vipd accepts"},
 	}
 }
 
@@ -125,11 +125,11 @@ func (in *instance) address(c *statement) {
 			in.excluded = append(in.excluded, a)
 		}
 		if length != "" && length != strconv.Itoa(a.BitLen()) {
-			in.note(e.line, "vipd adds %s without its network: the interface needs an own address in that network", a)
+			in.note(e.line, "vipd adds %s without its network: the interface needs its own address in that network", a)
 		}
 		for i, word := range e.words {
 			if word == "dev" && in.last("interface") != nil && e.word(i+1) != in.last("interface").word(1) {
-				in.note(e.line, "vipd adds a VIP to the interface whose network has it, which may not be %s", plain(e.word(i+1)))
+				in.note(e.line, "vipd adds a VIP to the interface whose network contains it, which might not be %s", plain(e.word(i+1)))
 			}
 		}
 	}
@@ -180,12 +180,12 @@ func (in *instance) priority(c *statement) {
 	switch n := number(c.word(1)); {
 	case n == 255:
 		in.set(c.line, "priority", int64(254))
-		in.note(c.line, "priority is 254: 255 is for the host whose own address it is")
+		in.note(c.line, "priority is set to 254: 255 is for a host that has the VIP as its own address")
 	case n == 1:
 		in.set(c.line, "priority", int64(2))
-		in.note(c.line, "priority is 2: 1 is sent by a host that can't serve the VIPs")
+		in.note(c.line, "priority is set to 2: a host that can't serve the VIPs sends 1")
 	case n < 1 || n > 255:
-		in.note(c.line, "left out: a priority is 2 to 254; keepalived's default, 100, is used")
+		in.note(c.line, "left out: a priority must be 2 to 254; keepalived's default, 100, is used")
 	default:
 		in.set(c.line, "priority", n)
 	}
@@ -220,7 +220,7 @@ func (in *instance) peers(c *statement) {
 			in.note(e.line, "left out: %v", err)
 			continue
 		case len(e.words) > 1:
-			in.note(e.line, "options of a peer are left out; unicast_ttl in [ownership.vrrp.%s] is for all peers", in.name)
+			in.note(e.line, "options of a peer are left out; unicast_ttl in [ownership.vrrp.%s] applies to all peers", in.name)
 		}
 		all = append(all, a.String())
 	}
@@ -244,13 +244,13 @@ func (in *instance) authentication(c *statement) {
 	}
 	switch {
 	case in.version == 3:
-		in.note(c.line, "left out: version 3 has no authentication, and keepalived ignores it there too; peers limits who is received")
+		in.note(c.line, "left out: VRRP version 3 has no authentication, and keepalived also ignores it; to accept adverts only from certain hosts, list them in peers")
 	case kind != "PASS" && kind != "1":
 		in.reasons = append(in.reasons, in.newNote(c.line, "vipd supports authentication by PASS, not by %s", plain(kind)))
 	case password != "":
 		const longest = 8
 		if len(password) > longest {
-			in.note(line, "password has the first 8 bytes, as keepalived uses them")
+			in.note(line, "password contains only the first 8 bytes, as in keepalived")
 		}
 		in.settings = put(in.settings, setting{name: "password", value: strings.ToValidUTF8(password[:min(len(password), longest)], ""), why: "sent in the clear"})
 	}
@@ -259,7 +259,7 @@ func (in *instance) authentication(c *statement) {
 func (in *instance) downAdverts(c *statement) {
 	n := number(c.word(1))
 	if n < 3 || n > 10 {
-		in.reasons = append(in.reasons, in.newNote(c.line, "vipd accepts 3 to 10, and all hosts of the group must have the same"))
+		in.reasons = append(in.reasons, in.newNote(c.line, "vipd accepts 3 to 10, and all hosts of the group must use the same value"))
 		return
 	}
 	in.set(c.line, "down_adverts", n)
@@ -268,7 +268,7 @@ func (in *instance) downAdverts(c *statement) {
 // noPreempt reads nopreempt, which keepalived ignores on a host whose state is MASTER.
 func (in *instance) noPreempt(c *statement) {
 	if s := in.last("state"); s != nil && s.word(1) == "MASTER" {
-		in.note(c.line, "left out: keepalived ignores it with state MASTER; preempt = \"never\" is what it means")
+		in.note(c.line, "left out: keepalived ignores nopreempt with state MASTER; its equivalent is preempt = \"never\"")
 		return
 	}
 	in.set(c.line, "preempt", "never")

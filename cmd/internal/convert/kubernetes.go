@@ -28,7 +28,7 @@ func kubernetesAnswers() []answer {
 			"ipFamilyPolicy allocateLoadBalancerNodePorts loadBalancerClass", ""},
 		{"spec", "selector", "vipd does not watch pods: it uses the EndpointSlices in this file. Endpoints that change at run time join with \"vipctl " +
 			"register\", or a program writes them to etcd"},
-		{"spec", "healthCheckNodePort", "nearest are /readyz of [api] http, and withdraw in [vips]"},
+		{"spec", "healthCheckNodePort", "the nearest equivalents are /readyz of [api] http, and withdraw in [vips]"},
 		{"port", "name protocol port targetPort nodePort appProtocol", ""},
 	}
 }
@@ -81,9 +81,9 @@ func (k *kubernetes) object(n yamlNode, depth int) {
 			k.object(item, depth+1)
 		}
 	case kind == "":
-		k.note(max(1, n.line()), "left out: not an object of Kubernetes, which has a kind")
+		k.note(max(1, n.line()), "left out: not a Kubernetes object, because it has no kind")
 	default:
-		k.note(n.line(), "left out: kind %s has no equivalent; Service, EndpointSlice and Endpoints have one", plain(kind))
+		k.note(n.line(), "left out: kind %s has no equivalent; only Service, EndpointSlice and Endpoints are converted", plain(kind))
 	}
 }
 
@@ -109,7 +109,7 @@ func (k *kubernetes) service(n yamlNode) {
 	}
 	switch {
 	case spec.get("type").text() == "ExternalName":
-		k.note(spec.get("externalName").line(), "left out: a name in DNS has no VIP; vipd serves addresses")
+		k.note(spec.get("externalName").line(), "left out: a DNS name has no VIP; vipd serves only addresses")
 		return
 	case spec.get("clusterIP").text() == "None":
 		k.note(spec.get("clusterIP").line(), "left out: a headless Service has no VIP, and its clients connect to the endpoints themselves")
@@ -143,11 +143,11 @@ func (k *kubernetes) sides(n yamlNode) []side {
 		if ip := ingress.get("ip"); ip.text() != "" {
 			outer.vips = append(outer.vips, ip)
 		} else {
-			k.note(ingress.line(), "left out: VIPs are addresses, and this is a name")
+			k.note(ingress.line(), "left out: a VIP must be an address, but this is a name")
 		}
 	}
 	if (kind == "LoadBalancer" || kind == "NodePort") && outer.policy.text() != "Local" {
-		k.note(n.line(), "snat = \"auto\" replaces the client's address if replies would miss this node, kube-proxy always; set \"always\" if endpoints reply past it")
+		k.note(n.line(), "snat = \"auto\" replaces the client's address only if replies would bypass this node; set \"always\" to always replace it, as kube-proxy does")
 	}
 	inner.vips, outer.vips = unique(inner.vips), unique(outer.vips)
 	wanted := len(outer.vips) > 0 || kind == "NodePort" || kind == "LoadBalancer"
@@ -160,7 +160,7 @@ func (k *kubernetes) sides(n yamlNode) []side {
 		return []side{outer}
 	case len(outer.vips) == 0 || isLocal(inner) == isLocal(outer) && len(outer.ranges.list()) == 0:
 		if len(outer.vips) == 0 && isLocal(inner) != isLocal(outer) {
-			k.note(outer.policy.line(), "node ports have the locality of the VIP here; write them as a service with another VIP if they need this policy")
+			k.note(outer.policy.line(), "in vipd, node ports use the locality of the VIP; if they need this policy, write them as a service with another VIP")
 		}
 		inner.vips, inner.nodePorts = unique(append(inner.vips, outer.vips...)), true
 		return []side{inner}
@@ -195,7 +195,7 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 		}
 	}
 	if len(s.vips) == 0 {
-		k.disable(s, n.line(), "the Service has no address in this file: give --vip, or print it from the cluster with \"kubectl get -o yaml\"")
+		k.disable(s, n.line(), "the Service has no address in this file: set --vip, or print the Service from the cluster with \"kubectl get -o yaml\"")
 	}
 	group.writePorts(s, half.nodePorts)
 	group.writeEndpoints(s)
@@ -221,7 +221,7 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 		} else {
 			k.disable(s, half.ranges.line(), "a source range is not a network, and without it the service would be open to all")
 		}
-		k.note(half.ranges.line(), "source_ranges also hold for external addresses and node ports; in the origin for the load balancer's addresses alone")
+		k.note(half.ranges.line(), "source_ranges also applies to external addresses and node ports; in Kubernetes, only to the load balancer's addresses")
 	}
 	k.locality(s, n, half, group)
 }
@@ -245,6 +245,6 @@ func (k *kubernetes) locality(s *service, n yamlNode, half side, group *portGrou
 		s.set(hint, "locality", "prefer_zone")
 	}
 	if elsewhere > 0 {
-		k.note(elsewhere, "locality goes by the zone of an endpoint; a hint for another zone has no equivalent")
+		k.note(elsewhere, "locality uses the endpoint's own zone; a hint for another zone has no equivalent")
 	}
 }

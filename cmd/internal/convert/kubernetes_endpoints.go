@@ -149,7 +149,7 @@ func (r *endpointReader) portsOf(n yamlNode) map[string]int64 {
 // slice reads an EndpointSlice.
 func (r *endpointReader) slice(n yamlNode) {
 	if kind := n.get("addressType"); kind.text() == "FQDN" {
-		r.note(kind.line(), "left out: endpoints have addresses, and these are names")
+		r.note(kind.line(), "left out: endpoints in a slice must be addresses, but these are names")
 		return
 	}
 	ports := r.portsOf(n)
@@ -174,10 +174,10 @@ func (r *endpointReader) slice(n yamlNode) {
 		switch {
 		case terminating && serving.text() != "false":
 			one.draining = true
-			r.note(e.line(), "draining = true: the endpoint terminates; in the origin it gets clients if no other is ready")
+			r.note(e.line(), "draining = true: the endpoint terminates; in Kubernetes, it gets clients only if no other endpoint is ready")
 		case ready.text() == "false" && !r.notReady || terminating:
 			one.draining = true
-			r.note(cmp.Or(ready.line(), e.line()), "draining = true: the endpoint was not ready; remove it once the endpoint is, or add a health table")
+			r.note(cmp.Or(ready.line(), e.line()), "draining = true: the endpoint was not ready; remove draining once the endpoint is ready, or add a health table")
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (r *endpointReader) subset(n yamlNode) {
 			one.host = e.get("nodeName").text()
 			if list == "notReadyAddresses" && !r.notReady {
 				one.draining = true
-				r.note(e.line(), "draining = true: the endpoint was not ready; remove it once the endpoint is, or add a health table")
+				r.note(e.line(), "draining = true: the endpoint was not ready; remove draining once the endpoint is ready, or add a health table")
 			}
 		}
 	}

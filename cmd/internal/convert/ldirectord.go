@@ -40,20 +40,20 @@ type virtual struct {
 
 // ldirectordAnswers returns notes about directives of ldirectord that vipd does not have.
 func ldirectordAnswers() []answer {
-	const near = "nearest is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
+	const near = "the nearest equivalent is [hooks] on_health, one program for all services, or an alert on vipd's metrics"
 	return []answer{
 		{"", "real real6 fallback fallback6 scheduler persistent netmask protocol quiescent checktype service checkport request receive " +
 			"virtualhost httpmethod checkcommand checktimeout negotiatetimeout connecttimeout checkinterval failurecount autoreload " +
 			"readdquiescent fork supervised", ""},
 		{"", "emailalert emailalertfreq emailalertstatus emailalertfrom smtp fallbackcommand", near},
-		{"", "logfile monitorfile", "nearest are vipd's log and \"vipctl events -f\""},
-		{"", "callback", "vipd does not copy its file; nearest is a fleet, which shares services through etcd"},
+		{"", "logfile monitorfile", "the nearest equivalents are vipd's log and \"vipctl events -f\""},
+		{"", "callback", "vipd does not copy its file; the nearest equivalent is a fleet, which shares services through etcd"},
 		{"", "execute", "not read: convert that configuration as well"},
-		{"", "cleanstop", "vipd forwards while it is stopped; \"vipctl cleanup\" removes its services"},
-		{"", "maintenancedir", "nearest is \"vipctl drain\""},
-		{"", "checkcount", "vipd has no check by ping; nearest is fall in the health table"},
-		{"", "login passwd secret database load", "checks do not log in; nearest is a check of type exec that does"},
-		{"", "ops", "nearest is a short udp_timeout in [ipvs]: vipd keeps flows of UDP on their endpoint"},
+		{"", "cleanstop", "the services continue to work while vipd is stopped; \"vipctl cleanup\" removes them"},
+		{"", "maintenancedir", "the nearest command is \"vipctl drain\""},
+		{"", "checkcount", "vipd has no ping check; the nearest setting is fall in the health table"},
+		{"", "login passwd secret database load", "checks do not log in; the nearest equivalent is a check of type exec that logs in"},
+		{"", "ops", "the nearest setting is a short udp_timeout in [ipvs]: vipd keeps UDP flows on their endpoint"},
 	}
 }
 
@@ -207,7 +207,7 @@ func (l *ldirectord) servers(s *service, v *virtual) {
 	host, port := l.target(fallback.line, words[0])
 	if fields := l.endpointAt(s, fallback.line, host, port); fields != nil {
 		fields["backup"] = true
-		l.note(fallback.line, "is checked like the real servers, and gets clients while it passes that; in the origin it has no check")
+		l.note(fallback.line, "is checked like the real servers, and gets clients only while its checks pass; ldirectord does not check it")
 	}
 }
 
@@ -231,7 +231,7 @@ func (l *ldirectord) real(s *service, one directive) {
 	plainPart, _, _ := strings.Cut(one.value, "\"")
 	words := strings.Fields(plainPart)
 	if len(words) < 1 {
-		l.note(one.line, "left out: a real server is ADDRESS:PORT gate, masq or ipip")
+		l.note(one.line, "left out: a real server must have the form \"ADDRESS:PORT METHOD\", with the method gate, masq or ipip")
 		return
 	}
 	first, last, isRange := strings.Cut(words[0], "->")
@@ -265,14 +265,14 @@ func (l *ldirectord) method(s *service, line int, words []string) {
 	if len(words) > 1 {
 		known := false
 		if way, known = map[string]string{"gate": "dr", "masq": "nat", "ipip": "tunnel"}[words[1]]; !known {
-			l.disable(s, line, "the way to this server is unknown: gate, masq and ipip are possible")
+			l.disable(s, line, "the forwarding method of this server is unknown: use gate, masq or ipip")
 			return
 		}
 	}
 	if first := find(s.settings, "forward"); first == nil {
 		s.set(line, "forward", way)
 	} else if first.value != way {
-		l.disable(s, line, "forward is the same for all endpoints of a service, here it is %q in line %d; write a service for each", first.value, first.line)
+		l.disable(s, line, "forward is the same for all endpoints of a service, but it is %q in line %d; write a service for each forwarding method", first.value, first.line)
 	}
 }
 
@@ -317,7 +317,7 @@ func (l *ldirectord) requests(s *service, v *virtual) (request, receive directiv
 		case !seen:
 			pair, seen = own, true
 		case pair != own:
-			l.disable(s, one.line, "this server has another check, and all endpoints of a service have one; write a service for each kind of check")
+			l.disable(s, one.line, "this server has a different check, but all endpoints of a service share one check; write a service for each kind of check")
 			return request, receive
 		}
 		if parts := strings.SplitN(own, ",", 2); len(parts) == 2 {

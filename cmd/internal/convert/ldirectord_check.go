@@ -24,10 +24,10 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 		l.disable(s, line, "checktype = off activates no server")
 		return
 	case name == "ping":
-		l.note(line, "not checked: vipd has no check by ping; nearest are type tcp, and type exec with a program that pings")
+		l.note(line, "not checked: vipd has no ping check; the nearest types are tcp, and exec with a program that pings")
 		return
 	case name == "connect" && v.proto == balancer.UDP:
-		l.note(line, "not checked: for UDP the origin pings; nearest are types dns and udp, which ask the server")
+		l.note(line, "not checked: for UDP, ldirectord pings; the nearest types are dns and udp, which query the server")
 		return
 	case name == "connect":
 		s.check(line, "type", "tcp")
@@ -35,7 +35,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 		l.external(s, v, line)
 	case name == "negotiate" || isNumber(name):
 		if name != "negotiate" {
-			l.note(line, "all checks negotiate: an endpoint has one kind of check")
+			l.note(line, "all checks negotiate, because an endpoint has only one kind of check")
 		}
 		l.negotiate(s, v)
 	default:
@@ -77,7 +77,7 @@ func (l *ldirectord) negotiate(s *service, v *virtual) {
 	case name == "dns":
 		l.dns(s, service, request, receive)
 	case udp:
-		l.note(service.line, "not checked: nearest is type udp with send and expect, or type exec")
+		l.note(service.line, "not checked: the nearest types are udp with send and expect, and exec")
 	case name == "simpletcp":
 		s.check(service.line, "type", "tcp")
 		if request.value != "" {
@@ -89,7 +89,7 @@ func (l *ldirectord) negotiate(s *service, v *virtual) {
 		s.check(service.line, "expect", greetings()[name])
 	case slices.Contains(connectOnly(), name):
 		s.check(service.line, "type", "tcp")
-		l.note(service.line, "the check connects and asks nothing; nearest is type exec with a client of this protocol")
+		l.note(service.line, "the check only connects; the nearest type is exec with a client for this protocol")
 	default:
 		l.disable(s, service.line, "vipd does not know this service")
 	}
@@ -125,7 +125,7 @@ func (l *ldirectord) expect(s *service, receive directive) {
 	switch {
 	case receive.value == "":
 	case isPattern(receive.value):
-		l.note(receive.line, "nearest is expect, which looks for a text, not for a pattern")
+		l.note(receive.line, "the nearest setting is expect, which searches for text, not for a pattern")
 	default:
 		s.check(receive.line, "expect", receive.value)
 	}
@@ -177,14 +177,14 @@ func (l *ldirectord) common(s *service, v *virtual, negotiates bool) {
 		}
 	}
 	if longest := below(t.interval.time); t.timeout.line == 0 && t.timeout.time > longest {
-		t.timeout = span{time: longest, why: "must be below interval; the origin's default is " + seconds(t.timeout.time)}
+		t.timeout = span{time: longest, why: "must be below interval; ldirectord's default is " + seconds(t.timeout.time)}
 	}
 	l.checkTimes(s, t)
 	fall := setting{name: "fall", value: int64(1), why: originDefault}
 	if one, given := l.find(v, "failurecount"); given && number(one.value) > 0 {
 		fall = setting{name: "fall", value: number(one.value), line: one.line}
 	}
-	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in the origin one check that passes is enough"})
+	s.health = put(put(s.health, fall), setting{name: "rise", value: int64(1), why: "in ldirectord, one successful check is enough"})
 	if one, given := l.find(v, "quiescent"); given && one.value == "no" {
 		s.check(one.line, "on_failure", "cut")
 	}

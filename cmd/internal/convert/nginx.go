@@ -18,22 +18,22 @@ type nginx struct {
 
 // nginxAnswers returns notes about statements that have no equivalent in vipd.
 func nginxAnswers() []answer {
-	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; connections pass as the client sends them"
+	const notRead, noTLS = "not read: convert the included files as well", "vipd does not speak TLS; it forwards connections as clients send them"
 	return []answer{
 		{"file", "http", "vipd balances connections and does not read HTTP; keep nginx behind a VIP of vipd if you need this block"},
 		{"file", "include", notRead},
-		{"file", "mail", "vipd does not speak mail protocols; nearest is a stream server"},
-		{"file", "*", "a setting of nginx's process; vipd needs none of it"},
+		{"file", "mail", "vipd does not speak mail protocols; the nearest equivalent is a stream server"},
+		{"file", "*", "a setting of nginx's process; vipd does not need it"},
 		{"stream", "include", notRead},
 		{"stream", "map geo split_clients limit_conn_zone limit_req_zone", noRules},
 		{"", "listen proxy_pass server_name allow deny proxy_ssl ssl_verify_client js_access js_preread js_filter", ""},
 		{"", "tcp_nodelay proxy_buffer_size preread_buffer_size preread_timeout proxy_socket_keepalive proxy_half_close resolver resolver_timeout status_zone " +
 			"variables_hash_max_size variables_hash_bucket_size server_names_hash_max_size server_names_hash_bucket_size proxy_next_upstream_tries", ""},
 		{"", "proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
-		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's"},
+		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's address"},
 		{"", "ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
 		{"", "access_log log_format", nearLog},
-		{"", "error_log", "nearest are \"vipctl events -f\" and vipd's log"},
+		{"", "error_log", "the nearest equivalents are \"vipctl events -f\" and vipd's log"},
 		{"", "limit_conn limit_conn_log_level proxy_download_rate proxy_upload_rate", nearBound},
 		{"", "proxy_responses proxy_requests", noDatagrams},
 	}
@@ -199,21 +199,21 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	toTLS := on("proxy_ssl")
 	switch {
 	case g.traits.tls && toTLS == nil:
-		n.disable(s, g.line, "nginx ends TLS here, and vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		n.disable(s, g.line, "nginx ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
 	case g.traits.tls && on("ssl_verify_client") != nil:
-		n.disable(s, g.line, "nginx verifies certificates of clients, and vipd does not read TLS")
+		n.disable(s, g.line, "nginx verifies client certificates, but vipd does not read TLS")
 	case !g.traits.tls && toTLS != nil:
-		n.disable(s, toTLS.line, "nginx speaks TLS with the endpoints, and vipd does not: plain connections would reach endpoints that expect TLS")
+		n.disable(s, toTLS.line, "nginx speaks TLS with the endpoints, but vipd does not: plain connections would reach endpoints that expect TLS")
 	}
 	if g.traits.proxied {
 		n.disable(s, g.line, noPROXY)
 	}
 	if server.shared > 0 {
-		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, vipd does not read TLS. Give each name its own VIP", server.shared)
+		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, but vipd does not read TLS. Give each name its own VIP", server.shared)
 	}
 	for _, one := range settings {
 		if word := one.word(0); strings.Contains(word, "_by_lua") || word == "js_access" || word == "js_preread" || word == "js_filter" {
-			n.disable(s, one.line, "a program decides about connections here, and vipd would not run it")
+			n.disable(s, one.line, "a program decides about connections here, but vipd would not run it")
 		}
 	}
 	if pass := server.pass; pass == nil {
@@ -293,20 +293,20 @@ func (n *nginx) upstream(s *service, block *statement) {
 			}
 			s.set(one.line, "scheduler", scheduler)
 			if one.word(1) != "$remote_addr" && one.word(1) != "$binary_remote_addr" {
-				n.note(one.line, "nearest is scheduler = %q, by the client's address alone", scheduler)
+				n.note(one.line, "the nearest setting is scheduler = %q, which uses only the client's address", scheduler)
 			}
 		case "random":
 			s.set(one.line, "scheduler", "random")
 			if len(one.words) > 1 {
-				n.schedule(s, one.line, scheduling{"wlc", "nearest is scheduler = \"wlc\", which compares all endpoints instead of two"})
+				n.schedule(s, one.line, scheduling{"wlc", "the nearest setting is scheduler = \"wlc\", which compares all endpoints instead of two"})
 			}
 		case "least_time":
-			n.schedule(s, one.line, scheduling{"wlc", "vipd does not measure answers; nearest is scheduler = \"wlc\""})
+			n.schedule(s, one.line, scheduling{"wlc", "vipd does not measure answers; the nearest setting is scheduler = \"wlc\""})
 		case "zone", "resolver", "state":
 			continue // these concern shared memory and names inside nginx
 		default:
 			if strings.Contains(one.word(0), "_by_lua") {
-				n.disable(s, one.line, "a program chooses the server here, and vipd would not run it")
+				n.disable(s, one.line, "a program chooses the server here, but vipd would not run it")
 				continue
 			}
 			n.note(one.line, noEquivalent)
