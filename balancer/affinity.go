@@ -197,9 +197,9 @@ func (r *tableReader) checkAffinityPrefix(prefix []int) {
 	switch {
 	case len(prefix) == 0, r.isBroken("affinity_prefix"):
 	case len(prefix) != 2:
-		r.errorf("affinity_prefix", "needs two prefix lengths, for IPv4 and IPv6: [32, 128] are whole addresses")
+		r.errorf("affinity_prefix", "needs two prefix lengths, for IPv4 and IPv6, such as [32, 128] for whole addresses")
 	case prefix[0] > 32:
-		r.errorf(element("affinity_prefix", 0, ""), "%d is out of range; 1 to 32 are possible for IPv4", prefix[0])
+		r.errorf(element("affinity_prefix", 0, ""), "%d is out of range; use 1 to 32 for IPv4", prefix[0])
 	}
 }
 
@@ -222,12 +222,12 @@ func (u *compiledService) reportAffinity(c *Capabilities) {
 	}
 	if s.AffinityScope.beyondPort() && c.nearestScope(s.AffinityScope) != s.AffinityScope {
 		instead := map[AffinityScope]string{
-			ServiceScope: "a client may have another endpoint at each service", "": "a client may have another endpoint at each port",
+			ServiceScope: "a client might get a different endpoint for each service", "": "a client might get a different endpoint for each port",
 		}[c.nearestScope(s.AffinityScope)]
 		u.problem(SeverityNearest, "affinity_scope", "%s mode can't keep a client on one endpoint across %s; %s", c.Mode, s.AffinityScope.words(), instead)
 	}
 	if whole := []int{32, 128}; len(s.AffinityPrefix) > 0 && !slices.Equal(s.AffinityPrefix, whole) && !c.AffinityPrefix {
-		u.problem(SeverityNearest, "affinity_prefix", "%s mode can't group clients by their networks; each address is a client", c.Mode)
+		u.problem(SeverityNearest, "affinity_prefix", "%s mode can't group clients by their networks; it treats each address as a client", c.Mode)
 	}
 }
 

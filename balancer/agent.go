@@ -152,7 +152,7 @@ func scaleByAgents(candidates []candidate) {
 // checkAgent checks the agent settings of a service.
 func (r *healthReader) checkAgent(a *Agent) {
 	if a != nil && a.Port == 0 {
-		r.errorf("agent.port", "needs the port of the agent, such as 9707")
+		r.errorf("agent.port", "needs the agent's port, such as 9707")
 	}
 }
 

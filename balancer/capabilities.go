@@ -77,26 +77,26 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		nearest("scheduler", "schedule by "+string(s.Scheduler), "it uses "+string(n)+" instead")
 	}
 	if !slices.Contains(c.Forwards, s.Forward) {
-		nearest("forward", "forward by "+string(s.Forward), "it forwards by nat")
+		nearest("forward", "forward by "+string(s.Forward), "it uses nat instead")
 	}
 	if slices.Contains(c.Untranslated, s.Forward) {
 		u.reportUntranslated(c, endpoints, nearest)
 	}
 	fromClient := s.Source == ClientSource && c.ClientSource
 	if s.SNAT == NeverSNAT && !c.KeepsSource && !fromClient {
-		nearest("snat", "keep the client's address", `endpoints see this node's (source = "client" keeps it, and proxy_protocol sends it)`)
+		nearest("snat", "keep the client's address", `endpoints see this node's address (source = "client" keeps the client's address, and proxy_protocol sends it)`)
 	}
 	if s.Source == ClientSource && !c.KeepsSource && !fromClient {
-		nearest("source", "use the client's address here", "endpoints see this node's. That needs Linux and CAP_NET_ADMIN: run vipd as root, or with its unit")
+		nearest("source", "use the client's address here", "endpoints see this node's address. The client's address needs Linux and CAP_NET_ADMIN: run vipd as root, or with its unit")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
-		nearest("proxy_protocol", "send PROXY headers", "endpoints get none")
+		nearest("proxy_protocol", "send PROXY headers", "endpoints receive no header")
 	}
 	has := func(proto Protocol) bool {
 		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
 	}
 	if s.ConnectTimeout > 0 && s.ConnectTimeout != defaultConnectTimeout && has(TCP) && !c.Timeouts {
-		nearest("connect_timeout", "try another endpoint for a connection", "clients wait until their own timeout")
+		nearest("connect_timeout", "retry a connection on another endpoint", "clients wait until their own timeout")
 	}
 	if s.IdleTimeout != nil && (*s.IdleTimeout > 0 || has(UDP)) && !c.Timeouts { // TCP connections never expire by default
 		nearest("idle_timeout", "end idle connections", "the kernel's own timeouts apply")
@@ -124,11 +124,11 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 	if !c.LoopbackVIPs {
 		for i, vip := range s.Addresses() {
 			if vip.IsLoopback() {
-				nearest(s.vipField(i), "serve loopback VIPs to clients of other hosts", "programs of this host reach it")
+				nearest(s.vipField(i), "serve loopback VIPs to clients on other hosts", "only programs on this host can reach it")
 			}
 		}
 		u.reportEach(endpoints, "address", func(e *Endpoint) bool { return e.Address.IsLoopback() }, func(field, whose string) {
-			nearest(field, "forward clients of other hosts to loopback addresses"+whose, "programs of this host reach them")
+			nearest(field, "forward clients on other hosts to loopback addresses"+whose, "only programs on this host can reach them")
 		})
 	}
 }
@@ -142,7 +142,7 @@ func (u *compiledService) serves(c *Capabilities, i int) bool {
 		u.problem(SeverityError, element("ports", i, "protocol"), "%s mode does not support %s: port %s is not served. It supports %s",
 			c.Mode, p.Protocol, p.Port, joinWords(c.Protocols))
 	case u.service.AcceptProxyProtocol && p.Protocol == TCP && !c.AcceptsProxy:
-		u.problem(SeverityError, "accept_proxy_protocol", "%s mode can't read PROXY headers: port %s is not served. Userspace mode can", c.Mode, p.Port)
+		u.problem(SeverityError, "accept_proxy_protocol", "%s mode can't read PROXY headers: port %s is not served. Use userspace mode", c.Mode, p.Port)
 	case p.Port.IsRange() && c.MaxPorts == 0:
 		u.problem(SeverityError, element("ports", i, "port"), "%s mode does not support ranges of ports: port %s is not served", c.Mode, p.Port)
 	case p.Port.IsRange() && p.Port.Len() > c.MaxPorts:
@@ -243,7 +243,7 @@ func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpo
 		p := &s.Ports[i]
 		at := fmt.Sprintf("ports[%d]", i)
 		if p.NodePort != 0 {
-			nearest(at+".node_port", "forward node ports by "+string(s.Forward)+", because endpoints lack the node's address", "it forwards them by nat")
+			nearest(at+".node_port", "forward node ports by "+string(s.Forward)+", because endpoints lack the node's address", "it uses nat for them")
 		}
 		mismatch := slices.IndexFunc(endpoints, func(e *Endpoint) bool { return e.TargetPort(p) != p.Port.First() })
 		if mismatch < 0 {
@@ -253,20 +253,20 @@ func (u *compiledService) reportUntranslated(c *Capabilities, endpoints []*Endpo
 			at += ".target_port"
 		}
 		e := endpoints[mismatch]
-		nearest(at, fmt.Sprintf("forward by %s to another port than the VIP's: endpoint %s has port %d, and packets keep port %s", s.Forward, e.Address, e.TargetPort(p), p.Port),
-			"it forwards by nat")
+		nearest(at, fmt.Sprintf("forward by %s to a port other than the VIP's: endpoint %s has port %d, but packets keep port %s", s.Forward, e.Address, e.TargetPort(p), p.Port),
+			"it uses nat instead")
 	}
 	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 {
-		nearest(element("ports", i, "port"), "forward ranges of ports by "+string(s.Forward), "it forwards them by nat")
+		nearest(element("ports", i, "port"), "forward ranges of ports by "+string(s.Forward), "it uses nat for them")
 	}
 	if c.Stateless && s.Limits != nil {
-		nearest("limits", "limit clients when it forwards by "+string(s.Forward), "it forwards by nat")
+		nearest("limits", "limit clients when it forwards by "+string(s.Forward), "it uses nat instead")
 	}
 	if c.Stateless && s.AffinityPrefix != nil {
-		nearest("affinity_prefix", "group clients by a prefix when it forwards by "+string(s.Forward), "a client is its whole address")
+		nearest("affinity_prefix", "group clients by a prefix when it forwards by "+string(s.Forward), "it treats each address as a client")
 	}
 	if s.SNAT == AlwaysSNAT {
-		nearest("snat", "replace the client's address when it forwards by "+string(s.Forward), "endpoints see the client's")
+		nearest("snat", "replace the client's address when it forwards by "+string(s.Forward), "endpoints see the client's address")
 	}
 }
 

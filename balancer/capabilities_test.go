@@ -84,7 +84,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 		},
 		Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, NoEndpoints: balancer.RejectClients, ProxyProtocol: balancer.NoProxyProtocol},
 	}
-	const bounds, loopback = "can't bound connections%s; they are not limited", "can't forward clients of other hosts to loopback addresses%s; programs of this host reach them"
+	const bounds, loopback = "can't bound connections%s; they are not limited", "can't forward clients on other hosts to loopback addresses%s; only programs on this host can reach them"
 	own := []string{"endpoints[1].max_connections: " + bounds, "endpoints[2].max_connections: " + bounds, "endpoints[1].address: " + loopback}
 	for name, c := range map[string]struct {
 		able  bool

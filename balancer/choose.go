@@ -33,7 +33,7 @@ func (c *candidate) eligible() bool { return c.State == Active }
 // endpoints that may serve here. Of these, healthy counts the endpoints whose checks do not fail,
 // usable counts the healthy endpoints that are not backups, and stopped counts the endpoints that
 // their agents report as down. The other fields count endpoints that may not serve here, by reason:
-// drained by an override, by an agent or by definition, of weight 0, or on another node.
+// drained by an override, by an agent or by definition, with weight 0, or on another node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int
@@ -65,7 +65,7 @@ func (n endpointCounts) idleReason() string {
 	for _, group := range []struct {
 		n    int
 		what string
-	}{{n.overridden, "drained by an override"}, {n.byAgent, "drained by agents"}, {n.drained, "drained by definition"}, {n.weightless, "of weight 0"}} {
+	}{{n.overridden, "drained by an override"}, {n.byAgent, "drained by agents"}, {n.drained, "drained by definition"}, {n.weightless, "with weight 0"}} {
 		if group.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", group.n, group.what))
 		}

@@ -100,7 +100,7 @@ func (u *compiledService) reportFamiliesWithoutEndpoints(used []*Endpoint) {
 			continue
 		}
 		reported[is4] = true
-		u.problem(SeverityWarning, "endpoints", "the VIP %s has no endpoint of its family: %s", f.Key.Addr, u.service.NoEndpoints.clientOutcome())
+		u.problem(SeverityWarning, "endpoints", "the VIP %s has no endpoint of its address family: %s", f.Key.Addr, u.service.NoEndpoints.clientOutcome())
 	}
 }
 
@@ -154,8 +154,8 @@ func (u *compiledService) reportLoop(p *Port, key Key) {
 			field = fmt.Sprintf("endpoints[%d].address", i)
 		}
 	}
-	u.problem(SeverityError, field, "%s is the service's own frontend: the endpoint gets no connections from it, because they would loop. "+
-		"Give it another address or port", key)
+	u.problem(SeverityError, field, "%s is the service's own frontend, so the endpoint gets no connections from it, because they would loop. "+
+		"Give the endpoint another address or port", key)
 }
 
 // firstNodePort is the lowest node port that a service from etcd may open without permission. Lower
@@ -193,7 +193,7 @@ func (u *compiledService) nodePortAddresses(env *Env, i int) (open []netip.Addr)
 		u.refuse(PortReserved, field, "node port %d/%s is not opened: %s, and %s", p.NodePort, p.Protocol, reservedFor, portAdvice)
 	}
 	if refused {
-		u.refuse(Refused, field, "node port %d/%s is not opened: below %d, services from etcd need addresses.allowed of the node. Choose a higher port",
+		u.refuse(Refused, field, "node port %d/%s is not opened: services from etcd can use ports below %d only if addresses.allowed contains the node's address. Choose a higher port",
 			p.NodePort, p.Protocol, firstNodePort)
 	}
 	return open
@@ -221,7 +221,7 @@ func (u *compiledService) unreservedVIPs(env *Env, in *Inputs, i int, vips []net
 		case reservedFor == "":
 			open = append(open, vip)
 		case p.Port.IsRange():
-			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and programs of this node need %s. Choose a smaller range or another VIP", key, reservedFor)
+			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, and programs on this node need %s. Choose a smaller range or another VIP", key, reservedFor)
 		default:
 			u.refuse(PortReserved, element("ports", i, "port"), "%s is not served: it is this node's own address, %s, and %s", key, reservedFor, portAdvice)
 		}
@@ -309,7 +309,7 @@ func (u *compiledService) reportUntrusted(env *Env) {
 		u.refuse(Refused, "access_log", `services from etcd can't name a file of a node: set "journal" or "". Until then, access_log in [userspace] applies`)
 	}
 	if field, path := env.RefusedFile(u.service); field != "" {
-		u.refuse(Refused, field, "%q is not in %s, so checks from etcd may not use it, and this check does not run. Move it, or set health.tls_dir", path, env.tlsDir())
+		u.refuse(Refused, field, "%q is not in %s, so checks from etcd may not use it, and this check does not run. Move the file, or set health.tls_dir", path, env.tlsDir())
 	}
 	checks := u.service.Checks()
 	wanted, program := indexWantedUser(u.service), u.service.indexProgram()
@@ -328,7 +328,7 @@ func (u *compiledService) reportUntrusted(env *Env) {
 func (u *compiledService) reportIneffective() {
 	s := u.service
 	if s.Health != nil && s.Health.From == HealthFromFleet && !fromEtcd(s) {
-		u.problem(SeverityNearest, "health.from", "a fleet shares only checks of services in etcd (vipctl apply): this node checks these endpoints itself")
+		u.problem(SeverityNearest, "health.from", "a fleet shares only the checks of services in etcd (vipctl apply), so this node checks these endpoints itself")
 	}
 	if i := slices.IndexFunc(s.Ports, func(p Port) bool { return p.Port.IsRange() }); i >= 0 && s.MSS > 0 {
 		u.problem(SeverityNearest, "mss", "does not apply to ports[%d], because it is a range", i)

@@ -52,7 +52,7 @@ func CheckDefaults(defaults map[string]any, where Locator) []Problem {
 	for _, field := range ownFields() {
 		if _, set := defaults[field]; set {
 			if field == "access_log" {
-				r.errorf(field, "set the default of services with access_log in [userspace]")
+				r.errorf(field, "write the services' default as access_log in [userspace]")
 			} else {
 				r.errorf(field, "each service has its own %s, so [defaults] can't set it", field)
 			}
@@ -143,7 +143,7 @@ func (v *vipEntry) UnmarshalText(text []byte) error {
 	kind, pool, named := strings.Cut(string(text), ":")
 	if kind == "auto" {
 		if named && !isLabel(pool) {
-			return fmt.Errorf(`%q names no pool: write "auto:POOL" with a pool of a-z, 0-9 and -, or "auto" for the default one`, text)
+			return fmt.Errorf(`%q is not a valid request for an address: write "auto" for the default pool, or "auto:POOL" with a pool name of a-z, 0-9 and -`, text)
 		}
 		*v = vipEntry{pool: pool}
 		return nil

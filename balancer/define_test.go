@@ -165,9 +165,9 @@ func TestCheckDefaults(t *testing.T) {
 		`vipd.toml:5: ports: each service has its own ports, so [defaults] can't set it`,
 		`vipd.toml:8: sheduler: unknown field; did you mean "scheduler"?`,
 		`vipd.toml:9: endpoints: each service has its own endpoints, so [defaults] can't set it`,
-		`vipd.toml:10: access_log: set the default of services with access_log in [userspace]`,
+		`vipd.toml:10: access_log: write the services' default as access_log in [userspace]`,
 		`vipd.toml:12: health.query: needs a name to resolve, such as example.com`,
-		`vipd.toml:16: affinity_timeout: 1ms is out of range; 1s to 576h are possible`,
+		`vipd.toml:16: affinity_timeout: 1ms is out of range; use 1s to 576h`,
 	}
 	if got := lines(problems); !slices.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
@@ -204,7 +204,7 @@ func TestDecodeEndpoint(t *testing.T) {
 	lost := []string{
 		`warning: /vipd/endpoints/web/a: service web: adress: unknown field; did you mean "address"?`,
 		`/vipd/endpoints/web/a: service web: address: needs an address, such as 192.168.1.11`,
-		`/vipd/endpoints/web/a: service web: weight: 70000 is out of range; 0 (no new connections) to 65535 are possible`,
+		`/vipd/endpoints/web/a: service web: weight: 70000 is out of range; use 0 (no new connections) to 65535`,
 	}
 	if got := lines(problems); e != nil || !slices.Equal(got, lost) {
 		t.Errorf("endpoint = %+v, want nil; problems (-want +got):\n%s", e, cmp.Diff(lost, got))

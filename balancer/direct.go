@@ -17,7 +17,7 @@ func (u *compiledService) isRealServer(env *Env) bool {
 func (u *compiledService) holdDirect(env *Env, in *Inputs, vips []netip.Addr) (others []netip.Addr) {
 	for _, vip := range vips {
 		if env.MayOwn && in.PolicyOf(vip).Hold == HoldOne {
-			u.problem(SeverityWarning, "vips", "%s is not held for direct routing, because this host may own it (hold = \"one\") and is then its gateway: "+
+			u.problem(SeverityWarning, "vips", "%s is not held for direct routing, because this host can own it (hold = \"one\") and would then be its gateway: "+
 				"disable ownership on this host, or remove its endpoint", vip)
 			others = append(others, vip)
 			continue

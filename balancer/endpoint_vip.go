@@ -26,7 +26,7 @@ func (u *compiledService) endpointsAtVIPs(env *Env, frontends snap.Map[Key, *Fro
 		}
 		loops := func(p Problem) bool { return p.Field == field && p.Severity == SeverityError }
 		if !slices.ContainsFunc(u.problems, loops) {
-			all.problem(SeverityWarning, field, "%s is also a VIP of %s: a host that holds the VIP reaches itself there instead of the endpoint. Choose another VIP",
+			all.problem(SeverityWarning, field, "%s is also a VIP of %s: a host that holds the VIP connects to itself instead of the endpoint. Choose another VIP",
 				e.Address, owner)
 		}
 	}

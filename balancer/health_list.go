@@ -128,7 +128,7 @@ func (r *tableReader) shareHealth(checks healthTables) {
 			case first < 0:
 				first = i
 			case f.of(&checks[i]) != f.of(&checks[first]):
-				reader.errorf(f.name, "%v differs from %v in health[%d], but it applies to the whole service: write it in one of them", f.of(&checks[i]), f.of(&checks[first]), first)
+				reader.errorf(f.name, "%v differs from %v in health[%d], but the setting applies to the whole service: write it in only one check", f.of(&checks[i]), f.of(&checks[first]), first)
 			}
 		}
 		for i := range checks {

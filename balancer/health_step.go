@@ -59,7 +59,7 @@ func (s *HealthStep) Pattern() (*regexp.Regexp, error) {
 	}
 	pattern, err := regexp.Compile(s.ExpectRegexp)
 	if err == nil && pattern.MatchString("") {
-		return nil, errors.New("matches an empty answer, so it proves nothing")
+		return nil, errors.New("matches an empty answer, so the check would prove nothing")
 	}
 	return pattern, err
 }

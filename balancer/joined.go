@@ -100,13 +100,13 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	remedy := fmt.Sprintf("To use them, add allowed_endpoints = [%s] to [addresses] of the host's configuration", strings.Join(networks, ", "))
 	switch r {
 	case metadataAddress:
-		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: it may serve this host's credentials. %s; a larger network is not enough", whose, remedy)
+		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: it might serve this host's credentials. %s; a larger network is not enough", whose, remedy)
 	case ownAddress:
-		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass its firewall. %s", whose, remedy)
+		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass the host's firewall. %s", whose, remedy)
 	case etcdCheck:
-		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is a port of etcd there%s. Remove it, or define the service in the host's own file", whose)
+		return fmt.Sprintf("endpoints from etcd are not used if health.port or health_port is a port of etcd at their address%s. Remove that setting, or define the service in the host's own file", whose)
 	case nodePort:
-		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s, because the node may trust only this host there. %s", firstNodePort, whose, remedy)
+		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s, because the node might trust only this host there. %s", firstNodePort, whose, remedy)
 	}
 	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would have this host's access. %s; a larger network is not enough", whose, remedy)
 }
@@ -116,10 +116,10 @@ func (r *tableReader) checkSize(d *serviceTable) bool {
 	ports, vips := len(d.Ports), max(1, len(d.VIPs))
 	switch backends := ports * vips * len(d.Endpoints); {
 	case ports*vips > maxFrontends:
-		r.errorf("ports", "%d ports at %d VIPs are %d frontends; the limit is %d: split the service",
+		r.errorf("ports", "%d ports at %d VIPs make %d frontends; the limit is %d: split the service",
 			ports, vips, ports*vips, maxFrontends)
 	case backends > MaxBackends:
-		r.errorf("endpoints", "%d endpoints behind %d frontends are %d backends; the limit is %d: split the service",
+		r.errorf("endpoints", "%d endpoints behind %d frontends make %d backends; the limit is %d: split the service",
 			len(d.Endpoints), ports*vips, backends, MaxBackends)
 	default:
 		return true

@@ -32,11 +32,11 @@ func TestTooLarge(t *testing.T) {
 		want                   string
 	}{
 		{4, 1024, 61, ""},
-		{4, 1025, 0, "ports: 1025 ports at 4 VIPs are 4100 frontends; the limit is 4096: split the service"},
-		{4097, 1, 1, "ports: 1 ports at 4097 VIPs are 4097 frontends; the limit is 4096: split the service"},
-		{1, 40000, 1, "ports: 40000 ports at 1 VIPs are 40000 frontends; the limit is 4096: split the service"},
+		{4, 1025, 0, "ports: 1025 ports at 4 VIPs make 4100 frontends; the limit is 4096: split the service"},
+		{4097, 1, 1, "ports: 1 ports at 4097 VIPs make 4097 frontends; the limit is 4096: split the service"},
+		{1, 40000, 1, "ports: 40000 ports at 1 VIPs make 40000 frontends; the limit is 4096: split the service"},
 		{2, 12, 10000, ""},
-		{1, 1000, 1000, "endpoints: 1000 endpoints behind 1000 frontends are 1000000 backends; the limit is 250000: split the service"},
+		{1, 1000, 1000, "endpoints: 1000 endpoints behind 1000 frontends make 1000000 backends; the limit is 250000: split the service"},
 	} {
 		s, problems := balancer.DecodeService("web", text(c.vips, c.ports, c.endpoints), nil, nil, balancer.SeverityError)
 		got := ""

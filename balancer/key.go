@@ -116,7 +116,7 @@ func ParseKey(text string) (Key, error) {
 	case TCP, UDP, SCTP:
 		return Key{at.Addr().Unmap(), port, Protocol(proto)}, nil
 	}
-	return Key{}, fmt.Errorf("%q has the protocol %q; tcp, udp and sctp are possible", text, proto)
+	return Key{}, fmt.Errorf("%q has the protocol %q; use tcp, udp or sctp", text, proto)
 }
 
 // Target identifies endpoints of a service. If Port is 0, it matches all endpoints at Addr. It is

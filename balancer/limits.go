@@ -90,7 +90,7 @@ func (r *Rate) UnmarshalText(text []byte) error {
 			continue
 		}
 		if n < 1 || n > maxRate {
-			return fmt.Errorf("%q is out of range; 1 to %d connections are possible", text, maxRate)
+			return fmt.Errorf("%q is out of range; use 1 to %d connections", text, maxRate)
 		}
 		*r = Rate{n, p.per}
 		return nil
@@ -176,9 +176,9 @@ func (r *tableReader) checkLimits(l *Limits) {
 	switch {
 	case r.isBroken("limits.source_prefix"):
 	case len(l.SourcePrefix) != 2:
-		r.errorf("limits.source_prefix", "needs two prefix lengths, for IPv4 and IPv6: [32, 64] is the default")
+		r.errorf("limits.source_prefix", "needs two prefix lengths, for IPv4 and IPv6, such as [32, 64], the default")
 	case l.SourcePrefix[0] > 32:
-		r.errorf(element("limits.source_prefix", 0, ""), "%d is out of range; 1 to 32 are possible for IPv4", l.SourcePrefix[0])
+		r.errorf(element("limits.source_prefix", 0, ""), "%d is out of range; use 1 to 32 for IPv4", l.SourcePrefix[0])
 	}
 	set := ClientLimits{Connections: l.Connections, SourceConnections: l.SourceConnections, SourceRate: l.SourceRate}
 	switch byDefault := (&Limits{}); {

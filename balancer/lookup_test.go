@@ -109,7 +109,7 @@ func TestResolvedEndpoints(t *testing.T) {
 		},
 		"a program in etcd": {
 			fields: `, "discover": {"exec": ["/etc/members"]}`, key: "/vipd/services/db",
-			want: "192.0.2.1:5432/1", reason: "discover.exec: only services in a node's own files can run a program",
+			want: "192.0.2.1:5432/1", reason: "discover.exec: only a service in a node's own files can run a program",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -30,7 +30,7 @@ func ParseQuestion(query string) (Question, error) {
 	}
 	q := Question{Name: strings.TrimSuffix(words[0], ".") + ".", Type: strings.ToUpper(words[1])}
 	if !slices.Contains(questionTypes(), q.Type) {
-		return Question{}, fmt.Errorf("%q is not a supported record type; %s are possible", words[1], strings.Join(questionTypes(), ", "))
+		return Question{}, fmt.Errorf("%q is not a supported record type; the types are %s", words[1], strings.Join(questionTypes(), ", "))
 	}
 	if !isQuestionName(q.Name) {
 		return Question{}, fmt.Errorf(`%q is not a valid DNS name, such as "example.com"`, words[0])

@@ -110,7 +110,7 @@ func (env *Env) reservedPort(key Key) string {
 }
 
 // portAdvice is the end of messages about reserved ports.
-const portAdvice = "services from etcd can't have it. Choose another port, or define the service in the node's own file"
+const portAdvice = "services from etcd can't use it. Choose another port, or define the service in the node's own file"
 
 // notServed is the part of a message between a VIP and the reason why a node does not serve the
 // VIP.

@@ -96,7 +96,7 @@ func TestTrustNodePorts(t *testing.T) {
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
 			t.Errorf("%+v: open on %v, want %v; problems = %v, want %d; frontends = %d", c, open, c.want, problems, c.problems, d.Frontends.Len())
 		}
-		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: below 1024, services from etcd need addresses.allowed")) {
+		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd can use ports below 1024 only if addresses.allowed")) {
 			t.Errorf("%+v: %v", c, problems)
 		}
 	}
@@ -539,7 +539,7 @@ func TestCheckedByFleet(t *testing.T) {
 		others bool
 		want   string
 	}{
-		{file, balancer.TCPHealth, false, true, "a fleet shares only checks of services in etcd (vipctl apply): this node checks these endpoints itself"},
+		{file, balancer.TCPHealth, false, true, "a fleet shares only the checks of services in etcd (vipctl apply), so this node checks these endpoints itself"},
 		{key, balancer.TCPHealth, false, false, ""},
 		{key, balancer.ExecHealth, true, true, ""},
 		{file, balancer.ExecHealth, true, true, "this node checks these endpoints itself"},

@@ -151,7 +151,7 @@ func element(list string, i int, field string) string {
 }
 
 // labelRule describes isLabel, for messages.
-const labelRule = `1 to 63 of a-z, 0-9 and "-", the first and last not "-"`
+const labelRule = `1 to 63 characters of a-z, 0-9 and "-", without "-" at either end`
 
 // isLabel reports whether s is a lower-case DNS label.
 func isLabel(s string) bool {

@@ -11,9 +11,9 @@ func (r *tableReader) checkDiscover(d *Discover) {
 	}
 	switch {
 	case d.DNS == "" && len(d.Exec) == 0:
-		r.errorf("discover", `needs dns, the name of SRV records such as "_pg._tcp.example.org", or exec, a program with its arguments`)
+		r.errorf("discover", `needs either dns, the name of SRV records such as "_pg._tcp.example.org", or exec, a program with its arguments`)
 	case d.DNS != "" && len(d.Exec) > 0:
-		r.errorf("discover.exec", "dns is also set, and only one of the two is possible")
+		r.errorf("discover.exec", "dns is also set: remove one of the two")
 	case d.DNS != "" && !IsHostName(d.DNS):
 		r.errorf("discover.dns", `%q is not a DNS name, such as "_pg._tcp.example.org"`, d.DNS)
 	case len(d.Exec) > 0 && (d.Exec[0] == "" || strings.Contains(strings.Join(d.Exec, ""), argSeparator)):
@@ -67,7 +67,7 @@ func (u *compiledService) reportDiscovery(in *Inputs, report func(field string, 
 		field = "discover.exec"
 	}
 	if runsForeignProgram(u.service) {
-		u.refuse(Refused, field, "only services in a node's own files can run a program that finds endpoints, so this program does not run. Use dns, or define the service in the node's own file")
+		u.refuse(Refused, field, "only a service in a node's own files can run a program that finds endpoints, so this program does not run. Use dns, or define the service in the node's own file")
 		return
 	}
 	report(field, d.lookup(u.service.families()))

@@ -45,20 +45,20 @@ func (r *tableReader) checkEndpoint(e *Endpoint, at func(field string) string) {
 	} else if why := NotUnicast(e.Address); why != "" {
 		r.errorf(at("address"), "%s is %s: an endpoint needs the address of a single host", e.Address, why)
 	} else if e.Address.Is6() && e.Address.IsLinkLocalUnicast() {
-		r.warnf(at("address"), "%s is link-local, and its interface can't be named here: connections fail. Use a global address, or one in fd00::/8", e.Address)
+		r.warnf(at("address"), "%s is link-local, and its interface can't be set here, so connections fail. Use a global address, or one in fd00::/8", e.Address)
 	}
 	if e.Weight < 0 || e.Weight > MaxWeight {
-		r.errorf(at("weight"), "%d is out of range; 0 (no new connections) to %d are possible", e.Weight, MaxWeight)
+		r.errorf(at("weight"), "%d is out of range; use 0 (no new connections) to %d", e.Weight, MaxWeight)
 	}
 	if e.MaxConnections < 0 || e.MaxConnections > maxMaxConnections {
-		r.errorf(at("max_connections"), "%d is out of range; 0 (no limit) to %d are possible", e.MaxConnections, maxMaxConnections)
+		r.errorf(at("max_connections"), "%d is out of range; use 0 (no limit) to %d", e.MaxConnections, maxMaxConnections)
 	}
 	if len(e.Ports) == 0 {
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(e.Ports)) {
 		if e.Ports[name] == 0 {
-			r.errorf(decode.Join(at("ports"), name), "0 is not a port; 1 to 65535 are possible")
+			r.errorf(decode.Join(at("ports"), name), "0 is not a port; use 1 to 65535")
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (r *tableReader) checkPortNames(e *Endpoint, names []string, i int) {
 		case near != "":
 			r.errorf(path, "the service has no port named %q; did you mean %q?", name, near)
 		default:
-			r.errorf(path, "the service has no port named %q; there is %s", name, strings.Join(names, ", "))
+			r.errorf(path, "the service has no port named %q; its ports are %s", name, strings.Join(names, ", "))
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
-		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint uses another of its ports: connections to it may loop", e.Address)
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint uses another of its ports: connections might loop", e.Address)
 	}
 	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
 		return

@@ -30,7 +30,7 @@ func (r *healthReader) checkHealth(h *Health) {
 		r.errorf("fall", "%d is too small; 1 or more checks in a row must fail", h.Fall)
 	}
 	if h.PanicThreshold < 0 || h.PanicThreshold > 100 {
-		r.errorf("panic_threshold", "%d is out of range; 0 to 100 (percent) are possible", h.PanicThreshold)
+		r.errorf("panic_threshold", "%d is out of range; use 0 to 100 (percent)", h.PanicThreshold)
 	}
 	if (h.CertFile == "") != (h.KeyFile == "") {
 		set, missing := "cert_file", "key_file"
@@ -41,7 +41,7 @@ func (r *healthReader) checkHealth(h *Health) {
 	}
 	if h.Source.IsValid() {
 		if why := NotUnicast(h.Source); why != "" {
-			r.errorf("source", "%s is %s: checks come from an address of this host", h.Source, why)
+			r.errorf("source", "%s is %s: set the address of this host from which checks connect", h.Source, why)
 		}
 	}
 }
@@ -52,15 +52,15 @@ func (r *healthReader) checkTimes(h *Health) {
 		return
 	}
 	if h.FastInterval < minFastInterval && !r.isBroken("fast_interval") {
-		r.errorf("fast_interval", "%s is too short; %s or more is possible", formatted(h.FastInterval), formatted(minFastInterval))
+		r.errorf("fast_interval", "%s is too short; use %s or more", formatted(h.FastInterval), formatted(minFastInterval))
 	}
 	if h.FastInterval > h.Interval {
-		r.errorf("fast_interval", "%s is above interval, which is %s: lower it", formatted(h.FastInterval), formatted(h.Interval))
+		r.errorf("fast_interval", "%s is above interval, which is %s: set a shorter time", formatted(h.FastInterval), formatted(h.Interval))
 	}
 	switch {
 	case r.isBroken("timeout"):
 	case h.Timeout < minTimeout:
-		r.errorf("timeout", "%s is too short; %s or more is possible", formatted(h.Timeout), formatted(minTimeout))
+		r.errorf("timeout", "%s is too short; use %s or more", formatted(h.Timeout), formatted(minTimeout))
 	case h.Timeout >= h.Interval:
 		r.errorf("timeout", "%s must be below interval, which is %s", formatted(h.Timeout), formatted(h.Interval))
 	}
@@ -154,7 +154,7 @@ func (r *healthReader) checkRequest(h *Health) {
 		case strings.EqualFold(name, "Host"):
 			r.errorf(path, "set health.host instead")
 		case strings.ContainsFunc(h.Headers[name], isControl):
-			r.errorf(path, "holds a line break or another control character")
+			r.errorf(path, "contains a line break or another control character")
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (r *tableReader) checkProbed(s *Service) {
 			proto = UDP
 		}
 		if !slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto }) {
-			r.healthReader(i).warnf("type", "%s checks by %s, but the service has no such port to check: set health.port",
+			r.healthReader(i).warnf("type", "%s checks need a %s port, but the service has none: set health.port",
 				h.Type, strings.ToUpper(string(proto)))
 		}
 	}

@@ -67,7 +67,7 @@ func (r *tableReader) checkTrusted(s *Service) {
 	switch {
 	case r.isBroken("trusted"), r.isBroken("accept_proxy_protocol"):
 	case s.AcceptProxyProtocol && len(s.Trusted) == 0:
-		r.errorf("accept_proxy_protocol", `needs trusted, the networks whose headers are believed, such as trusted = ["10.0.0.0/24"]`)
+		r.errorf("accept_proxy_protocol", `needs trusted, the networks whose headers vipd accepts, such as trusted = ["10.0.0.0/24"]`)
 	case !r.sets("trusted"):
 	case s.AcceptProxyProtocol:
 		r.checkNetworks(s, "trusted", s.Trusted)
@@ -186,7 +186,7 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 	case name == "":
 		r.errorf(path, "needs a name, because the service has several ports")
 	case !isLabel(name):
-		r.errorf(path, "%q is not possible: names of ports are %s", name, labelRule)
+		r.errorf(path, "%q is not a valid port name: port names are %s", name, labelRule)
 	case again:
 		r.errorf(path, "the name %q is already used by ports[%d]", name, j)
 	default:
@@ -198,20 +198,20 @@ func (r *tableReader) checkPortName(ports []Port, i int, names map[string]int) {
 // these settings.
 func (r *tableReader) checkSettings(s *Service) {
 	if minimum := minMSS(s); s.MSS != 0 && s.MSS < minimum {
-		r.errorf("mss", "%d is out of range; 0 (no clamp) and 536 to 65495 (from 1220 with IPv6 VIPs) are possible", s.MSS)
+		r.errorf("mss", "%d is out of range; use 0 (no clamp) or 536 to 65495 (from 1220 with IPv6 VIPs)", s.MSS)
 	}
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
 		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
 	}
 	if s.AcceptProxyProtocol && s.Forward != NATForward {
-		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.Forward)
+		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which forwards packets unchanged: remove one of the two", s.Forward)
 	}
 	if s.Source == ClientSource && s.SNAT == AlwaysSNAT {
-		r.errorf("source", `"client" is not possible with snat = "always", which replaces the client's address: choose one`)
+		r.errorf("source", `"client" is not possible with snat = "always", which replaces the client's address: remove one of the two`)
 	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
-			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which forwards packets unchanged: choose one of the two", s.ProxyProtocol, s.Forward)
+			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which forwards packets unchanged: remove one of the two", s.ProxyProtocol, s.Forward)
 		}
 		if s.MSS > 0 {
 			r.warnf("mss", "has no effect with forward = %q: endpoints answer clients themselves", s.Forward)
@@ -314,6 +314,6 @@ func (r *tableReader) checkLocality(s *Service) {
 	case s.Locality == PreferZone && !zone:
 		r.warnf("locality", "prefer_zone has no effect: no endpoint sets zone")
 	case s.Locality == NodeOnly && !node:
-		r.warnf("locality", "node_only leaves no endpoint to use: none sets node")
+		r.warnf("locality", "node_only leaves no endpoint to use: no endpoint sets node")
 	}
 }

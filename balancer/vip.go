@@ -109,7 +109,7 @@ func (p *Preempt) UnmarshalText(text []byte) error {
 		return fmt.Errorf(`%q is neither "never" nor a duration, such as "30s" or "5m"`, text)
 	}
 	if d < minPreempt || d > maxPreempt {
-		return fmt.Errorf(`%s is out of range; %s to %s and "never" are possible`, text, decode.FormatDuration(minPreempt), decode.FormatDuration(maxPreempt))
+		return fmt.Errorf(`%s is out of range; use %s to %s, or "never"`, text, decode.FormatDuration(minPreempt), decode.FormatDuration(maxPreempt))
 	}
 	*p = Preempt(d)
 	return nil
@@ -138,7 +138,7 @@ func DecodeVIP(name string, fields map[string]any, where Locator, unknown Severi
 	case err != nil:
 		r.errorf("", "%s", err)
 	case v.Addr.String() != name:
-		r.errorf("", "write the address as %q, so it has only one table", v.Addr)
+		r.errorf("", "write the address as %q, the only spelling that vipd accepts", v.Addr)
 	case NotUnicast(v.Addr) != "":
 		r.errorf("", "is %s, which no host can hold", NotUnicast(v.Addr))
 	}
@@ -196,11 +196,11 @@ func (r *tableReader) checkVIPPolicy(p *VIPPolicy, addr netip.Addr) {
 		}
 	}
 	if p.Group != "" && !isLabel(p.Group) {
-		r.errorf("group", "%q is not possible: names of groups are %s", p.Group, labelRule)
+		r.errorf("group", "%q is not a valid group name: group names are %s", p.Group, labelRule)
 	}
 	if p.Hold == HoldOne {
 		if addr.IsLoopback() || addr.IsLinkLocalUnicast() {
-			r.errorf("hold", "%s is an address that each host has for itself: only \"each\" is possible", addr)
+			r.errorf("hold", "each host has %s for itself: use hold = \"each\"", addr)
 		}
 		if p.Withdraw != WithdrawNever {
 			r.errorf("withdraw", "is for hold = \"each\"; with \"one\", use require")

@@ -13,16 +13,16 @@ func ParseAddr(text string) (netip.Addr, error) {
 	if err != nil {
 		if host, _, found := strings.Cut(text, "/"); found {
 			if h, err := netip.ParseAddr(strings.TrimSpace(host)); err == nil {
-				return netip.Addr{}, fmt.Errorf("%q is a network; one address is needed, such as %s", shorten(text), h)
+				return netip.Addr{}, fmt.Errorf("%q is a network; write a single address, such as %s", shorten(text), h)
 			}
 		}
 		if ap, err := netip.ParseAddrPort(strings.TrimSpace(text)); err == nil {
-			return netip.Addr{}, fmt.Errorf("%q has a port; only the address belongs here: %s", shorten(text), ap.Addr())
+			return netip.Addr{}, fmt.Errorf("%q has a port; write only the address: %s", shorten(text), ap.Addr())
 		}
 		return netip.Addr{}, fmt.Errorf("%q is not an IP address, such as 192.168.1.11 or fd00::11", shorten(text))
 	}
 	if a.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("%q has a zone; write %s, zones are not possible here", shorten(text), a.WithZone(""))
+		return netip.Addr{}, fmt.Errorf("%q has a zone, which is not supported here; write %s", shorten(text), a.WithZone(""))
 	}
 	return a.Unmap(), nil
 }
@@ -34,7 +34,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {
 		if a, err := ParseAddr(text); err == nil {
-			return netip.Prefix{}, fmt.Errorf("%q lacks a length: write %s for this single address", text, netip.PrefixFrom(a, a.BitLen()))
+			return netip.Prefix{}, fmt.Errorf("%q lacks a prefix length: write %s for this single address", text, netip.PrefixFrom(a, a.BitLen()))
 		}
 		return netip.Prefix{}, fmt.Errorf("%q is not a network, such as 10.0.0.0/8 or fd00::/64", shorten(text))
 	}

@@ -29,7 +29,7 @@ func (d *decoder) str(v reflect.Value, raw any) {
 	}
 	if limited && !slices.Contains(choice.Values(), s) {
 		if len(choice.Values()) == 1 {
-			d.problem("%q is not possible; the only value is %q", shorten(s), choice.Values()[0])
+			d.problem("%q is not possible; the only valid value is %q", shorten(s), choice.Values()[0])
 			return
 		}
 		d.problem("%q is not one of %s%s", shorten(s), strings.Join(choice.Values(), ", "), meantValue(choice, s))
@@ -161,11 +161,11 @@ func (d *decoder) integer(raw any, minimum, maximum int64, allowed string) (int6
 	case err == nil && n >= minimum && n <= maximum:
 		return n, true
 	case maximum == math.MaxInt64 && n < minimum:
-		d.problem("%v is too small; %d or more is possible", raw, minimum)
+		d.problem("%v is too small; use %d or more", raw, minimum)
 	case maximum == math.MaxInt64:
 		d.problem("%v is out of range", raw)
 	default:
-		d.problem("%v is out of range; %d to %d are possible", raw, minimum, maximum)
+		d.problem("%v is out of range; use %d to %d", raw, minimum, maximum)
 	}
 	return 0, false
 }
@@ -216,13 +216,13 @@ func (d *decoder) duration(target *time.Duration, raw any, allowed string) {
 	low = cmp.Or(low, "0s")
 	switch {
 	case v < mustDuration(low) && v < 0 && high == "":
-		d.problem("%s is negative; %s or more is possible", s, low)
+		d.problem("%s is negative; use %s or more", s, low)
 	case v < mustDuration(low), high != "" && v > mustDuration(high):
 		if high == "" {
-			d.problem("%s is too short; %s or more is possible", s, low)
+			d.problem("%s is too short; use %s or more", s, low)
 			return
 		}
-		d.problem("%s is out of range; %s to %s are possible", s, low, high)
+		d.problem("%s is out of range; use %s to %s", s, low, high)
 	default:
 		*target = v
 	}

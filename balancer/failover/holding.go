@@ -86,7 +86,7 @@ func (h *holding) ownerChanged(name string, moved bool) {
 	if !h.session.owns(v) {
 		h.unbind(v)
 	} else if moved && v.flapping(h.now) {
-		h.do(local.Note{Kind: local.NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so failing checks and preempt don't move it for %s",
+		h.do(local.Note{Kind: local.NoteFlapping, VIPs: 1, Text: fmt.Sprintf("flapping: %s has moved %d times within a minute, so failing checks and preempt will not move it for %s",
 			v.name, maxMoves, formatSeconds(movesTime-h.now.Since(v.changed[0])))})
 	}
 }
@@ -140,7 +140,7 @@ func (h *holding) lapse(why local.Lapse, lasts time.Duration) {
 func restText(names []string) string {
 	switch len(names) {
 	case 0:
-		return "no VIP was here"
+		return "this host had no VIPs"
 	case 1:
 		return "1 VIP is silent: " + names[0]
 	}

@@ -162,7 +162,7 @@ func TestNotes(t *testing.T) {
 	for _, want := range []string{
 		` \(move by ann: "kernel"\)`,
 		// The VIP first moved at the start, about 27 s before.
-		`flapping: 10\.1\.0\.1 has moved 3 times within a minute, so failing checks and preempt don't move it for 3\d(\.\d+)?s`,
+		`flapping: 10\.1\.0\.1 has moved 3 times within a minute, so failing checks and preempt will not move it for 3\d(\.\d+)?s`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log) {
 			t.Errorf("no line matches %s:\n%s", want, log)

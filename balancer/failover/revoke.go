@@ -22,7 +22,7 @@ func (t *takeover) revoke() {
 		}
 		if fence := t.etcd.fences[node]; fence != nil {
 			w := Write{If: []Condition{{Key{Fences, node}, fence.revision}}}
-			t.claimFrom(w, node, fmt.Sprintf("%s is off, reported by %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
+			t.claimFrom(w, node, fmt.Sprintf("%s is off, as reported by %s", node, cmp.Or(fence.value.By, "an operator")), "fence")
 			return
 		}
 		if t.revokeSilent(node, s) {
@@ -50,7 +50,7 @@ func (t *takeover) revokeSilent(node string, s *record[Session]) bool {
 	}
 	how := "confirmed by " + strings.Join(slices.DeleteFunc(voters, func(v string) bool { return v == t.o.Name }), ", ")
 	if len(voters) < 2 {
-		how = "no other node confirms"
+		how = "no other node confirms it"
 	}
 	t.claimFrom(w, node, fmt.Sprintf("%s (silent for %s; %s)", node, formatSeconds(t.now.Since(t.jurors.lastSign(node))), how), "silent")
 	return true

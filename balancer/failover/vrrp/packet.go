@@ -105,7 +105,7 @@ func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 		size += maxPassword
 	}
 	if len(message) < size {
-		return nil, "", dropf(Short, "has %d bytes, and needs %d for its %d addresses", len(message), size, n)
+		return nil, "", dropf(Short, "has %d bytes, but needs %d for its %d addresses", len(message), size, n)
 	}
 	message = message[:size]
 	sum, ok := verify(a.Version, message, from, to)

@@ -144,7 +144,7 @@ func (p *peers) claimed(now local.Time, g *Group) cause {
 	case p.resigned(now, g):
 		return cause{"resigned", o.addr.String() + " resigned"}
 	case len(p.owners(now, g)) > 0:
-		return cause{"preempted", fmt.Sprintf("the priority of %s is %d", o.addr, o.advert.Priority)}
+		return cause{"preempted", fmt.Sprintf("preempted %s, whose priority is %d", o.addr, o.advert.Priority)}
 	default:
 		return cause{"silence", fmt.Sprintf("%s was silent for %s", o.addr, formatSeconds(now.Since(o.at)))}
 	}

@@ -57,7 +57,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"mode = \"ipvss\"", `vipd.toml:1: mode: "ipvss" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "ipvs"?`},
 		{"\nmodee = \"ipvs\"", `vipd.toml:2: modee: unknown field; did you mean "mode"?`},
-		{"[sync]\nprobe_interval = \"1us\"", "vipd.toml:2: sync.probe_interval: 1us is too short; 10ms or more is possible"},
+		{"[sync]\nprobe_interval = \"1us\"", "vipd.toml:2: sync.probe_interval: 1us is too short; use 10ms or more"},
 		{"[api]\nhttp = \"9890\"", `vipd.toml:2: api.http: "9890" is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`},
 		{"[addresses]\ninterface = \"a/b\"", `vipd.toml:2: addresses.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`},
 		{"run_dir = \"\"", "vipd.toml:1: run_dir: is empty; write a path, or leave the field out for the default"},
@@ -70,10 +70,10 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"addresses.allowed = [\"10.96.0.0/16\"]\nnode = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:2: node: the name "a/b" of a node is not possible: it must consist of printable characters without / and spaces`},
 		{"node = \"a/b\"", ""},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://etcd1:23790000\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
-		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; 0 to 31 are possible"},
-		{"[ipvs]\ntcp_timeout = \"-1s\"", "vipd.toml:2: ipvs.tcp_timeout: -1s is negative; 0s or more is possible"},
-		{"[ipvs]\n\ntcpfin_timeout = \"1500ms\"", "vipd.toml:3: ipvs.tcpfin_timeout: 1.5s is not a whole number of seconds, the kernel's unit; whole seconds from 1s to 596h31m23s are possible, and 0s keeps the kernel's value"},
-		{"[ipvs]\nudp_timeout = \"596h31m24s\"", "vipd.toml:2: ipvs.udp_timeout: 596h31m24s is longer than the kernel supports; whole seconds from 1s to 596h31m23s are possible, and 0s keeps the kernel's value"},
+		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; use 0 to 31"},
+		{"[ipvs]\ntcp_timeout = \"-1s\"", "vipd.toml:2: ipvs.tcp_timeout: -1s is negative; use 0s or more"},
+		{"[ipvs]\n\ntcpfin_timeout = \"1500ms\"", "vipd.toml:3: ipvs.tcpfin_timeout: 1.5s is not a whole number of seconds, the kernel's unit; use whole seconds from 1s to 596h31m23s, or 0s to keep the kernel's value"},
+		{"[ipvs]\nudp_timeout = \"596h31m24s\"", "vipd.toml:2: ipvs.udp_timeout: 596h31m24s is longer than the kernel supports; use whole seconds from 1s to 596h31m23s, or 0s to keep the kernel's value"},
 		{"[ipvs]\ntcp_timeout = \"1s\"\ntcpfin_timeout = \"596h31m23s\"\nudp_timeout = \"0s\"", ""},
 		{"[tracing]\notlp_endpoint = \"x:4318\"", `vipd.toml:2: tracing.otlp_endpoint: "x:4318" is not a URL such as "http://127.0.0.1:4318"; "" turns it off`},
 	} {

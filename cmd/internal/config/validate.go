@@ -62,7 +62,7 @@ func (c *Config) validate() []balancer.Problem {
 	}
 	for field, d := range timeouts {
 		if why := notKernelTimeout(d); why != "" {
-			f.wrong(field, "%s %s; whole seconds from 1s to %s are possible, and 0s keeps the kernel's value", d, why, longestTimeout)
+			f.wrong(field, "%s %s; use whole seconds from 1s to %s, or 0s to keep the kernel's value", d, why, longestTimeout)
 		}
 	}
 	slices.SortStableFunc(f, func(a, b balancer.Problem) int { return cmp.Compare(a.Field, b.Field) })

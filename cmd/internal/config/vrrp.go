@@ -109,7 +109,7 @@ func (p *VRRPPreempt) UnmarshalText(text []byte) error {
 		return fmt.Errorf(`%q is neither "never" nor a duration, such as "0s" or "30s"`, text)
 	}
 	if d < 0 || d > maxVRRPPreempt {
-		return fmt.Errorf(`%s is out of range; 0s to %s and "never" are possible`, text, decode.FormatDuration(maxVRRPPreempt))
+		return fmt.Errorf(`%s is out of range; use 0s to %s, or "never"`, text, decode.FormatDuration(maxVRRPPreempt))
 	}
 	*p = VRRPPreempt(d)
 	return nil
@@ -210,7 +210,7 @@ func (g *VRRP) check(f *findings, at string) {
 	case g.RouterID == 0:
 		f.wrong(at+".router_id", "is missing or 0; write the ID of this group, 1 to 255, the same on each of its hosts")
 	case g.RouterID < 0 || g.RouterID > 255:
-		f.wrong(at+".router_id", "%d is out of range; 1 to 255 are possible", g.RouterID)
+		f.wrong(at+".router_id", "%d is out of range; use 1 to 255", g.RouterID)
 	}
 	switch {
 	case g.Priority == ownerPriority:
@@ -218,13 +218,13 @@ func (g *VRRP) check(f *findings, at string) {
 	case g.Priority == unwellPriority:
 		f.wrong(at+".priority", "1 is sent by a host that can't serve the VIPs; write 2 or more")
 	case g.Priority < 1 || g.Priority > ownerPriority:
-		f.wrong(at+".priority", "%d is out of range; 2 to 254 are possible", g.Priority)
+		f.wrong(at+".priority", "%d is out of range; use 2 to 254", g.Priority)
 	}
 	switch d := g.AdvertInterval; {
 	case g.Version == 2 && (d%time.Second != 0 || d < time.Second || d > maxIntervalV2):
 		f.wrong(at+".advert_interval", "%s is not possible in version 2; write whole seconds from 1s to 255s", decode.FormatDuration(d))
 	case g.Version == 3 && (d < minInterval || d > maxIntervalV3):
-		f.wrong(at+".advert_interval", "%s is out of range; 100ms to %s are possible", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
+		f.wrong(at+".advert_interval", "%s is out of range; use 100ms to %s", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
 	case d%intervalStep != 0:
 		f.wrong(at+".advert_interval", "%s is not possible; write a multiple of 10ms", decode.FormatDuration(d))
 	}
@@ -244,7 +244,7 @@ func (g *VRRP) checkPassword(f *findings, at string) {
 	case g.Version == 3:
 		f.wrong(at+".password", "is for version 2; version 3 has no authentication. List peers to accept adverts only of these hosts")
 	case len(g.Password) > maxPassword:
-		f.wrong(at+".password", "has %d bytes; at most %d are possible", len(g.Password), maxPassword)
+		f.wrong(at+".password", "has %d bytes; use at most %d", len(g.Password), maxPassword)
 	default:
 		f.add(balancer.SeverityWarning, at+".password", "is sent in the clear: anyone on the LAN can read it")
 	}
