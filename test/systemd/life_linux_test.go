@@ -400,7 +400,7 @@ func (g *gateway) socket() {
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
 		g.t.Errorf("vipctl as a member of group vipd: %v\n%s", err, out)
 	}
-	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "you may not use vipd's socket") {
+	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "you have no permission to use vipd's socket") {
 		g.t.Errorf("vipctl as nobody: error = %v and\n%s\nwant permission denied", err, out)
 	}
 }

@@ -270,16 +270,16 @@ func (c *Client) explain(ctx context.Context, err error) error {
 				return fmt.Errorf("no vipd answers at %s: %s", c.socket, known)
 			}
 		}
-		return fmt.Errorf("no vipd answers at %s: there is no such socket; start vipd, or name its socket with --socket", c.socket)
+		return fmt.Errorf("no vipd answers at %s: the socket does not exist; start vipd, or set --socket to its socket", c.socket)
 	case sockerr.Is(err, syscall.ECONNREFUSED):
 		if info, err := os.Stat(c.socket); err == nil && info.Mode().Type() != fs.ModeSocket {
-			return fmt.Errorf("no vipd answers at %s: that is not a socket; name vipd's with --socket", c.socket)
+			return fmt.Errorf("no vipd answers at %s: it is not a socket; set --socket to vipd's socket", c.socket)
 		}
 		return fmt.Errorf("no vipd answers at %s: the socket exists, but nothing listens on it; start vipd", c.socket)
 	case sockerr.Is(err, syscall.EINVAL):
-		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; name vipd's with --socket", c.socket)
+		return fmt.Errorf("no vipd answers at %s: the path is too long for a socket; set --socket to vipd's socket", c.socket)
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("you may not use vipd's socket %s: %s", c.socket, permit(c.socket))
+		return fmt.Errorf("you have no permission to use vipd's socket %s: %s", c.socket, permit(c.socket))
 	}
 	if request, ok := errors.AsType[*url.Error](err); ok {
 		err = request.Err // omit the URL, which means nothing to users
@@ -287,13 +287,13 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		err = op.Err
 	}
-	return fmt.Errorf("asking vipd at %s: %v; it may be restarting: try again, or name its socket with --socket", c.socket, err)
+	return fmt.Errorf("querying vipd at %s: %v; vipd might be restarting: try again, or set --socket to its socket", c.socket, err)
 }
 
 // permit returns the remedy for a user without permission. Users should not join the group root.
 func permit(socket string) string {
 	if group := groupOf(socket); group != "" {
-		return "use sudo, or join its group " + group + " and log in again"
+		return "use sudo, or join the socket's group " + group + " and log in again"
 	}
 	return "use sudo, or create the group vipd, join it, and restart vipd"
 }
@@ -315,7 +315,7 @@ type silence struct {
 func (c *Client) bound(ctx context.Context, patience time.Duration) (context.Context, *silence) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(patience, func() {
-		cancel(fmt.Errorf("%w: vipd at %s has not answered for %s; it hangs, or this host is overloaded", errSilent, c.socket, patience))
+		cancel(fmt.Errorf("%w: vipd at %s has not answered for %s; vipd hangs, or this host is overloaded", errSilent, c.socket, patience))
 	})
 	return ctx, &silence{patience: patience, timer: timer, cancel: cancel}
 }

@@ -125,7 +125,7 @@ func TestAbsentSocket(t *testing.T) {
 		c.Absent = func() string { return known }
 		want := known
 		if want == "" {
-			want = "there is no such socket; start vipd"
+			want = "the socket does not exist; start vipd"
 		}
 		if _, err := c.Status(t.Context()); err == nil || !strings.Contains(err.Error(), "d.sock: "+want) {
 			t.Errorf("error = %v, want %q", err, want)

@@ -27,7 +27,7 @@ func TestPermissionAdvice(t *testing.T) {
 		t.Skip("needs a group with the number 1")
 	}
 	for gid, want := range map[int]string{
-		0: "use sudo, or create the group vipd, join it, and restart vipd", 1: "use sudo, or join its group " + daemon.Name + " and log in again",
+		0: "use sudo, or create the group vipd, join it, and restart vipd", 1: "use sudo, or join the socket's group " + daemon.Name + " and log in again",
 	} {
 		if err := os.Chown(socket, 0, gid); err != nil {
 			t.Fatal(err)

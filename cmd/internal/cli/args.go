@@ -174,7 +174,7 @@ func noVerb(verbs []*Verb, args []string, used []usedFlag) error {
 		}
 	}
 	if len(args) == 0 {
-		return WrongUse("no command is given" + seeHelp)
+		return WrongUse("no command given" + seeHelp)
 	}
 	return WrongUse("there is no command %q%s", args[0], cmp.Or(lookup.Meant(args[0], verbNames(verbs)), seeHelp))
 }
@@ -234,7 +234,7 @@ func (v *Verb) set(set *flag.FlagSet, u usedFlag, flags map[string]urfave.Flag) 
 		return nil
 	}
 	if _, ok := f.(*urfave.DurationFlag); ok {
-		return WrongUse("%s %q is not a time, such as 90s or 10m", u.text, value)
+		return WrongUse("%s %q is not a duration, such as 90s or 10m", u.text, value)
 	}
 	return WrongUse("%s %q is not a whole number", u.text, value)
 }

@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 		{"drain --node", "flag --node needs a value"},
 		{"drain --nod gw1", `"vipctl drain" has no flag --nod; did you mean --node?`},
 		{"drain --wait=1 web a", "flag --wait does not accept a value"},
-		{"drain --timeout soon web a", `--timeout "soon" is not a time, such as 90s or 10m`},
+		{"drain --timeout soon web a", `--timeout "soon" is not a duration, such as 90s or 10m`},
 		{"events -f --kind health", "vipctl events --follow=true --kind=health --"},
 		{"-f events", "vipctl events --follow=true --"},
 		{"events -n 3 -f", "vipctl events --follow=true --lines=3 --"},
@@ -74,7 +74,7 @@ func TestParse(t *testing.T) {
 		{"register web 10.0.0.1", "vipctl register -- web 10.0.0.1"},
 		{"-- register web 10.0.0.1 -- sh", "vipctl register -- web 10.0.0.1 -- sh"},
 		{"drian", `there is no command "drian"; did you mean drain?`},
-		{"", `no command is given; "vipctl --help" lists them`},
+		{"", `no command given; "vipctl --help" lists them`},
 	} {
 		t.Run(test.typed, func(t *testing.T) {
 			line, err := parse(t.Context(), testVerbs(), strings.Fields(test.typed))

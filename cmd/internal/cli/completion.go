@@ -4,7 +4,7 @@ package cli
 func CompletionVerb() *Verb {
 	shells := []string{"bash", "zsh", "fish"}
 	return &Verb{
-		Name: "completion", Args: "bash|zsh|fish", Brief: "a script that completes vipctl's command lines in a shell",
+		Name: "completion", Args: "bash|zsh|fish", Brief: "print a script that completes vipctl's command lines in a shell",
 		About: "Prints a script for the shell. Once it is loaded, Tab completes commands, flags, and the names of services " +
 			"and endpoints, for which the daemon is asked; without a daemon those are left out.\n\n" +
 			"bash: source <(vipctl completion bash), in ~/.bashrc. zsh: source <(vipctl completion zsh), in ~/.zshrc " +

@@ -24,12 +24,12 @@ func (c *Call) Client() (*api.Client, error) {
 	file := c.Flags.String("config")
 	socket, err := c.Socket()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("there is no configuration at %s, which would name the daemon's socket: name one with --config, or the socket with --socket", file)
+		return nil, fmt.Errorf("%s does not exist, so the daemon's socket is unknown: set --config to the configuration file, or --socket to the socket", file)
 	}
 	if err != nil {
 		socket = config.Default().API.Socket
 		if path, ok := errors.AsType[*fs.PathError](err); ok && !errors.Is(err, fs.ErrPermission) {
-			c.Note("%s can't be read (%v); asking the daemon at %s", file, path.Err, socket)
+			c.Note("%s can't be read (%v); querying the daemon at %s", file, path.Err, socket)
 		}
 	}
 	c.Daemon = api.NewClient(socket)
@@ -41,7 +41,7 @@ func (c *Call) Client() (*api.Client, error) {
 // which may name another socket, could not be read.
 func (c *Call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
-		return fmt.Sprintf("there is no such socket, and you may not read the config %s, which may name another: use sudo, or name the socket with --socket",
+		return fmt.Sprintf("the socket does not exist, and you may not read the config %s, which might set another socket: use sudo, or set --socket",
 			c.Flags.String("config"))
 	}
 	conf, _, err := config.Load(c.Flags.String("config"))
@@ -57,7 +57,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 		case SamePlace(h.RunDir, conf.RunDir):
 			pid = h.PID // the daemon's run_dir was removed, including its lock file
 		case conf.RunDir == config.Default().RunDir: // for example because its configuration is empty now
-			return fmt.Sprintf("there is no such socket, and vipd (pid %d) runs with run_dir %s: name its config with --config, or its socket with --socket",
+			return fmt.Sprintf("the socket does not exist, but vipd (pid %d) runs with run_dir %s: set --config to its config, or --socket to its socket",
 				h.PID, h.RunDir)
 		}
 	}
@@ -65,7 +65,7 @@ func (c *Call) whyAbsent(socket string, unread error) string {
 	case pid != 0 && note != "":
 		return fmt.Sprintf("vipd (pid %d) %s", pid, note)
 	case pid != 0:
-		return fmt.Sprintf("its socket was removed, and vipd runs (pid %d): restart it", pid)
+		return fmt.Sprintf("the socket was removed, but vipd runs (pid %d): restart vipd", pid)
 	}
 	return ""
 }
@@ -97,7 +97,7 @@ func (c *Call) Socket() (string, error) {
 	file := c.Flags.String("config")
 	text, err := tomlfile.ReadFile(file)
 	if err != nil && (!errors.Is(err, fs.ErrNotExist) || file != config.DefaultFile) {
-		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (--socket names it)", err)
+		return "", fmt.Errorf("looking for the daemon's socket in its config: %w (or set --socket)", err)
 	}
 	var conf socketConfig
 	tomlfile.DecodeLines(text, "socket", &conf)

@@ -20,13 +20,13 @@ import (
 // command lines.
 func fleetFlags() []urfave.Flag {
 	return []urfave.Flag{
-		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "the `URL,...` of etcd's members; default: from the config"},
-		&urfave.StringFlag{Name: "prefix", Usage: "the `PATH` that all keys start with, such as /vipd"},
-		&urfave.StringFlag{Name: "user", Usage: "etcd's user `NAME`"},
-		&urfave.StringFlag{Name: "password-file", Usage: "the `FILE` with the user's password"},
-		&urfave.StringFlag{Name: "ca-file", Usage: "the `FILE` with the CA certificates for etcd"},
-		&urfave.StringFlag{Name: "cert-file", Usage: "the `FILE` with the client's certificate"},
-		&urfave.StringFlag{Name: "key-file", Usage: "the `FILE` with the key of that certificate"},
+		&urfave.StringFlag{Name: "etcd", EnvVars: []string{"VIPCTL_ETCD"}, Usage: "connect to etcd's members at `URL,...`; default: from the config"},
+		&urfave.StringFlag{Name: "prefix", Usage: "use `PATH`, such as /vipd, as the prefix of all keys"},
+		&urfave.StringFlag{Name: "user", Usage: "log in to etcd as the user `NAME`"},
+		&urfave.StringFlag{Name: "password-file", Usage: "read the user's password from `FILE`"},
+		&urfave.StringFlag{Name: "ca-file", Usage: "trust the CA certificates in `FILE` for etcd"},
+		&urfave.StringFlag{Name: "cert-file", Usage: "read the client's certificate from `FILE`"},
+		&urfave.StringFlag{Name: "key-file", Usage: "read the key of the client's certificate from `FILE`"},
 	}
 }
 
@@ -123,16 +123,16 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	absent, named := errors.Is(err, fs.ErrNotExist) && file == config.DefaultFile, c.Flags.String("etcd") != ""
 	switch {
 	case absent && !named:
-		return client.Config{}, fmt.Errorf("%q needs etcd, and there is no config at %s that names its address: name it with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, but there is no config at %s with etcd's address: set --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	case err != nil && !absent && !named:
-		return client.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (--etcd names it)", err)
+		return client.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (or set --etcd)", err)
 	case err != nil && !absent:
-		c.Note("%v; etcd settings without a flag count as not set", err)
+		c.Note("%v; etcd settings without a flag are treated as not set", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore && said.byVRRP():
 		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP. \"vipctl get vips\" names the owner; \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)
 	case !named && said.Store.Kind != config.EtcdStore:
-		return client.Config{}, fmt.Errorf("%q is for the etcd store, and %s says that services come from files (store.kind): name etcd with --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, but %s reads services from files (store.kind): set --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}
 	conf, flagged := client.Config(said.Etcd), false
 	if named {

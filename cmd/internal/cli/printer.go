@@ -179,7 +179,7 @@ func (p *Printer) choose(v *Verb, form string) error {
 	case slices.Contains(v.Formats, form):
 		p.Format = form
 	default:
-		return WrongUse("-o %q is not possible here; it can be %s", form, wording.List(v.forms(), "or"))
+		return WrongUse("-o %q is not possible here; use %s", form, wording.List(v.forms(), "or"))
 	}
 	return nil
 }

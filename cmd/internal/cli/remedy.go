@@ -15,15 +15,15 @@ import (
 func remedy(err error) string {
 	switch {
 	case client.Untrusted(err):
-		return "; check the certificates of both ends, and ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
+		return "; check the certificates of both ends, and the settings ca_file and cert_file: openssl x509 -noout -issuer -dates -ext subjectAltName -in FILE"
 	case client.Unreachable(err):
-		return "; start etcd there, or name its address: --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
+		return "; start etcd there, or set its address with --etcd URL,..., VIPCTL_ETCD, or endpoints of [etcd] in the config"
 	case client.Full(err):
 		return "; hosts continue to serve; " + client.FullRemedy
 	case errors.Is(err, exec.ErrNotFound):
-		return "; install it, or name it with its path"
+		return "; install it, or write its full path"
 	case errors.Is(err, fs.ErrPermission):
-		return "; use sudo, or name a place that you may access"
+		return "; use sudo, or choose a path that you can access"
 	case sockerr.Is(err, syscall.ENOSPC, syscall.EDQUOT):
 		return "; free space there, or write elsewhere"
 	case sockerr.Is(err, syscall.EROFS):

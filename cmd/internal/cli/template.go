@@ -30,7 +30,7 @@ type part struct {
 // parseTemplate parses a template or a single path.
 func parseTemplate(text string) (template, error) {
 	if text == "" {
-		return nil, errors.New(`: give a template, such as {.mode.in_use}`)
+		return nil, errors.New(`: write a template, such as {.mode.in_use}`)
 	}
 	if !strings.Contains(text, "{") {
 		text = "{" + text + "}"
@@ -104,7 +104,7 @@ func parsePart(inner string) (p part, err error) {
 	if strings.HasPrefix(inner, `"`) {
 		p.verbatim, err = strconv.Unquote(inner)
 		if err != nil {
-			err = fmt.Errorf("%s is not a text in quotation marks, such as {\"\\n\"}", inner)
+			err = fmt.Errorf("%s is not text in quotation marks, such as {\"\\n\"}", inner)
 		}
 		return p, err
 	}
@@ -140,7 +140,7 @@ func parsePart(inner string) (p part, err error) {
 func (t template) text(doc *yaml.Node) (string, error) {
 	if doc.Kind == yaml.SequenceNode && !t.isForList() {
 		if len(doc.Content) != 1 {
-			return "", fmt.Errorf("there are %d objects, and the template is for one: start its paths with [*], or name one object", len(doc.Content))
+			return "", fmt.Errorf("there are %d objects, but the template is for one: start its paths with [*], or name one object", len(doc.Content))
 		}
 		doc = doc.Content[0]
 	}

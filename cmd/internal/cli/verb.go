@@ -71,15 +71,15 @@ func (v *Verb) allFlags() []Flag {
 	if len(v.Formats) > 0 {
 		flags = append(flags, &urfave.StringFlag{
 			Name: "output", Aliases: []string{"o"}, Value: v.Formats[0],
-			Usage: "the `FORM` of the output: " + wording.List(v.forms(), "or"),
+			Usage: "print the output as `FORM`: " + wording.List(v.forms(), "or"),
 		})
 	}
 	if v.Fleet {
 		flags = append(flags, fleetFlags()...)
 	}
 	return append(flags,
-		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "the `PATH` of the daemon's socket; default: from the config"},
-		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "the `FILE` with the daemon's config"},
+		&urfave.StringFlag{Name: "socket", EnvVars: []string{"VIPCTL_SOCKET"}, Usage: "connect to the daemon's socket at `PATH`; default: from the config"},
+		&urfave.StringFlag{Name: "config", EnvVars: []string{"VIPCTL_CONFIG"}, Value: config.DefaultFile, Usage: "read the daemon's config from `FILE`"},
 	)
 }
 
@@ -130,5 +130,5 @@ func Choice(what, value string, possible []string) (string, error) {
 	if slices.Contains(possible, value) {
 		return value, nil
 	}
-	return "", WrongUse("%s %q is not possible here; it can be %s", what, value, wording.List(possible, "or"))
+	return "", WrongUse("%s %q is not possible here; use %s", what, value, wording.List(possible, "or"))
 }

@@ -388,7 +388,7 @@ func Load(file string) (Config, []balancer.Problem, error) {
 	text, err := tomlfile.ReadFile(file)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return Default(), nil, fmt.Errorf("there is no configuration at %s: write one, or name another with --config: %w", file, err)
+		return Default(), nil, fmt.Errorf("there is no configuration at %s: create the file, or set --config to another file: %w", file, err)
 	case err != nil:
 		return Default(), nil, fmt.Errorf("reading the configuration: %w", err)
 	}

@@ -62,8 +62,8 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[addresses]\ninterface = \"a/b\"", `vipd.toml:2: addresses.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`},
 		{"run_dir = \"\"", "vipd.toml:1: run_dir: is empty; write a path, or leave the field out for the default"},
 		{"[store]\nkind = \"etcd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", ""},
-		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "vipd" is a different prefix from "/vipd", the usual spelling: hosts with different spellings don't share services`},
-		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"//vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "//vipd" is a different prefix from "/vipd", the usual spelling: hosts with different spellings don't share services`},
+		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "vipd" is not the same prefix as "/vipd", the usual spelling: hosts with different spellings don't share services`},
+		{"[store]\nkind = \"etcd\"\n[etcd]\nprefix = \"//vipd\"\n[addresses]\nallowed = [\"10.96.0.0/16\"]", `vipd.toml:4: etcd.prefix: "//vipd" is not the same prefix as "/vipd", the usual spelling: hosts with different spellings don't share services`},
 		{"[etcd]\nprefix = \"/x\"", `vipd.toml:1: etcd: is only for vipctl: vipd follows etcd if store.kind is "etcd"`},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nusername = \"me\"", "vipd.toml:4: etcd: username and password_file belong together"},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"127.0.0.1:2379\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
@@ -112,7 +112,7 @@ func TestUnboundedFleet(t *testing.T) {
 
 func TestNoFileSaysWhatToDo(t *testing.T) {
 	_, _, err := config.Load(filepath.Join(t.TempDir(), "none.toml"))
-	if err == nil || !strings.Contains(err.Error(), "write one, or name another with --config") {
+	if err == nil || !strings.Contains(err.Error(), "create the file, or set --config to another file") {
 		t.Error(err)
 	}
 }

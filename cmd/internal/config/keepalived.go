@@ -17,8 +17,8 @@ func (*VRRP) OtherNames() map[string]string {
 		"state": "leave it out: each host starts as a backup, and the highest priority owns the group", "down_timer_adverts": "write down_adverts",
 		"virtual_ipaddress": `write [vips."ADDRESS"] with hold = "one" for each address`, "virtual_ipaddress_excluded": "write advertise with the addresses that are not excluded",
 		"garp_master_delay": delay, "garp_master_refresh": delay, "garp_master_repeat": delay, "garp_master_refresh_repeat": delay, "garp_lower_prio_delay": delay,
-		"track_interface": "leave it out: if an interface is down, the host gives its VIPs away", "track_script": script, "track_process": script, "track_file": script,
+		"track_interface": "leave it out: if an interface is down, the host gives its VIPs to other hosts", "track_script": script, "track_process": script, "track_file": script,
 		"notify": notify, "notify_master": notify, "notify_backup": notify, "notify_fault": notify, "notify_stop": notify,
-		"use_vmac": none + ": VIPs have the MAC of the host", "virtual_routes": none, "virtual_rules": none, "lvs_sync_daemon_interface": none,
+		"use_vmac": none + ": VIPs use the host's MAC address", "virtual_routes": none, "virtual_rules": none, "lvs_sync_daemon_interface": none,
 	}
 }

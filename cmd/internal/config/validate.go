@@ -44,7 +44,7 @@ func (c *Config) validate() []balancer.Problem {
 	c.checkInterfaces(&f)
 	c.checkFleet(&f)
 	if c.Direct.RealServer && !c.Addresses.Bind {
-		f.wrong("direct.real_server", "has no effect with addresses.bind = false, because vipd then adds no VIPs: remove one of the two")
+		f.wrong("direct.real_server", "has no effect with addresses.bind = false, because vipd then adds no VIPs: remove one of the two settings")
 	}
 	for i, server := range c.Resolver.Servers {
 		if !isServer(server) {
@@ -85,7 +85,7 @@ func (c *Config) checkPlaces(f *findings) {
 	}
 	// The kernel limits the path of a Unix socket to 107 bytes (sockaddr_un).
 	if n := len(c.API.Socket); n > 107 {
-		f.wrong("api.socket", "is %d bytes long; a Unix socket's path has at most 107", n)
+		f.wrong("api.socket", "is %d bytes long; a Unix socket's path can have at most 107 bytes", n)
 	}
 	if c.API.HTTP != "" && !isListen(c.API.HTTP) {
 		f.wrong("api.http", `%q is not ADDRESS:PORT, such as "127.0.0.1:9890"; "" turns it off`, c.API.HTTP)
@@ -108,7 +108,7 @@ func (c *Config) checkInterfaces(f *findings) {
 		case !isInterface(name):
 			f.wrong(field, notInterface, name)
 		case name == "lo":
-			f.wrong(field, "is lo, which carries no packets to other hosts: name the devices of clients and endpoints")
+			f.wrong(field, "is lo, which carries no packets to other hosts: list the devices of clients and endpoints")
 		case name == "auto" && len(c.FastPath) > 1:
 			f.wrong(field, `"auto" stands for all devices, so it must be the only name`)
 		}
@@ -136,7 +136,7 @@ func (c *Config) checkFleet(f *findings) {
 		f.add(balancer.SeverityWarning, "etcd", "is only for vipctl: vipd follows etcd if store.kind is \"etcd\"")
 	}
 	if usual := "/" + strings.Trim(path.Clean(c.Etcd.Prefix), "/"); c.Etcd.Prefix != "" && c.Etcd.Prefix != usual {
-		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is a different prefix from %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
+		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is not the same prefix as %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
 	}
 	for _, err := range c.etcdErrors() {
 		field, text, _ := strings.Cut(err.Error(), ": ")
@@ -184,7 +184,7 @@ func (c *Config) Unowned() string {
 	case !c.Ownership.Enabled && c.Store.Kind != EtcdStore:
 		return `this host owns no VIPs: set ownership.enabled = true and write [ownership.vrrp.NAME], or leave the address to another program with addresses.bind = false`
 	case !c.Ownership.Enabled:
-		return "this host owns no VIPs: set ownership.enabled = true on the hosts that may own them"
+		return "this host owns no VIPs: set ownership.enabled = true on the hosts that can own them"
 	}
 	return ""
 }

@@ -163,7 +163,7 @@ func (c *Config) checkVRRP(f *findings) {
 		return
 	}
 	if o.Enabled && !c.Addresses.Bind {
-		f.add(balancer.SeverityWarning, "addresses.bind", `false has no effect on VIPs with hold = "one": vipd owner adds and removes them; set ownership.enabled = false if another program holds them`)
+		f.add(balancer.SeverityWarning, "addresses.bind", `false has no effect on VIPs with hold = "one", because vipd owner adds and removes them; set ownership.enabled = false if another program holds them`)
 	}
 	if o.Enabled && len(o.VRRP) == 0 {
 		f.wrong("ownership.enabled", `needs a table [ownership.vrrp.NAME], or store.kind = "etcd"`)
@@ -214,9 +214,9 @@ func (g *VRRP) check(f *findings, at string) {
 	}
 	switch {
 	case g.Priority == ownerPriority:
-		f.wrong(at+".priority", "255 is for the host whose own address it is; write 254")
+		f.wrong(at+".priority", "255 is for a host that has the VIP as its own address; write 254")
 	case g.Priority == unwellPriority:
-		f.wrong(at+".priority", "1 is sent by a host that can't serve the VIPs; write 2 or more")
+		f.wrong(at+".priority", "a host that can't serve the VIPs sends 1; write 2 or more")
 	case g.Priority < 1 || g.Priority > ownerPriority:
 		f.wrong(at+".priority", "%d is out of range; use 2 to 254", g.Priority)
 	}
@@ -233,7 +233,7 @@ func (g *VRRP) check(f *findings, at string) {
 	}
 	g.checkPassword(f, at)
 	if g.Checksum != AutoChecksum && g.Version == 2 {
-		f.add(balancer.SeverityWarning, at+".checksum", "has no effect in version 2, which has one checksum")
+		f.add(balancer.SeverityWarning, at+".checksum", "has no effect in version 2, which has only one kind of checksum")
 	}
 	g.checkPeers(f, at)
 }
@@ -242,7 +242,7 @@ func (g *VRRP) checkPassword(f *findings, at string) {
 	switch {
 	case g.Password == "":
 	case g.Version == 3:
-		f.wrong(at+".password", "is for version 2; version 3 has no authentication. List peers to accept adverts only of these hosts")
+		f.wrong(at+".password", "is for version 2; version 3 has no authentication. To accept adverts only from certain hosts, list them in peers")
 	case len(g.Password) > maxPassword:
 		f.wrong(at+".password", "has %d bytes; use at most %d", len(g.Password), maxPassword)
 	default:
@@ -255,9 +255,9 @@ func (g *VRRP) checkPeers(f *findings, at string) {
 		path := fmt.Sprintf("%s.peers[%d]", at, i)
 		switch {
 		case peer == g.Source:
-			f.wrong(path, "%s is this host's own address, see source; list the other hosts", peer)
+			f.wrong(path, "%s is this host's own address (see source); list only the other hosts", peer)
 		case peer.Is4() != g.Peers[0].Is4():
-			f.wrong(path, "%s has another family than %s; write a group for each family", peer, g.Peers[0])
+			f.wrong(path, "%s and %s have different address families; write a group for each family", peer, g.Peers[0])
 		case peer.IsMulticast():
 			f.wrong(path, "%s is a multicast address; leave peers out for multicast", peer)
 		case slices.Contains(g.Peers[:i], peer):
@@ -325,7 +325,7 @@ func (c *Config) vrrpGroups(vips snap.Map[netip.Addr, *balancer.VIP], change fun
 		}
 		if g.Checksum != AutoChecksum && g.Version == 3 && !g.Advertise[0].Is4() {
 			problems.addAt(g.Origin, balancer.SeverityWarning, decode.Join("ownership.vrrp", name)+".checksum",
-				"has no effect with IPv6, which has one checksum")
+				"has no effect with IPv6, which has only one kind of checksum")
 		}
 		all = append(all, g)
 	}
@@ -385,7 +385,7 @@ func (g *VRRPGroup) complete() (field, text string) {
 		case !slices.Contains(g.VIPs, a):
 			return at, fmt.Sprintf("%s is not a VIP of the group; its VIPs are %s", a, wording.Some(addrTexts(g.VIPs), 5))
 		case a.Is4() != is4:
-			return at, fmt.Sprintf("%s has another family than %s; VIPs of the other family move along without being listed", a, g.Advertise[0])
+			return at, fmt.Sprintf("%s and %s have different address families; VIPs of the other family move with the group without being listed", a, g.Advertise[0])
 		}
 	}
 	if i := slices.IndexFunc(g.Peers, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {
@@ -395,13 +395,13 @@ func (g *VRRPGroup) complete() (field, text string) {
 	case slices.Contains(g.VIPs, g.Source):
 		return ".source", fmt.Sprintf("%s is a VIP of the group; write an address that this host itself has", g.Source)
 	case len(g.Advertise) > maxAdvertised:
-		return ".advertise", fmt.Sprintf("has %d VIPs, and an advert has room for %d; list some of them, and the others move along", len(g.Advertise), maxAdvertised)
+		return ".advertise", fmt.Sprintf("has %d VIPs, but an advert has room for %d; list only some, and the others also move with the group", len(g.Advertise), maxAdvertised)
 	case g.Version == 2 && !is4:
 		return ".version", "2 is for IPv4; write version = 3 for IPv6 VIPs"
 	case len(g.Peers) > 0 && g.Peers[0].Is4() != is4:
-		return ".peers[0]", fmt.Sprintf("%s has another family than the VIP %s", g.Peers[0], g.Advertise[0])
+		return ".peers[0]", fmt.Sprintf("%s and the VIP %s have different address families", g.Peers[0], g.Advertise[0])
 	case g.Source.IsValid() && g.Source.Is4() != is4:
-		return ".source", fmt.Sprintf("%s has another family than the VIP %s", g.Source, g.Advertise[0])
+		return ".source", fmt.Sprintf("%s and the VIP %s have different address families", g.Source, g.Advertise[0])
 	}
 	return "", ""
 }

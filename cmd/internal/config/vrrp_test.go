@@ -30,9 +30,9 @@ func TestVRRPGroupInvalid(t *testing.T) {
 		"[ownership]\nby = \"vrrp\"\nweight = 2":                                                            "vipd.toml:3: ownership.weight: applies only if etcd decides the owners; with VRRP, set priority in [ownership.vrrp.NAME]",
 		"[ownership]\nby = \"vrrp\"\ndetect = \"1s\"":                                                       "vipd.toml:3: ownership.detect: applies only if etcd decides the owners; with VRRP, set advert_interval in [ownership.vrrp.NAME]",
 		"[ownership]\nby = \"vrrp\"\nlisten = [\"10.0.0.1\"]":                                               "vipd.toml:3: ownership.listen: applies only if etcd decides the owners; with VRRP, set source in [ownership.vrrp.NAME]",
-		vrrpTable("priority = 255"):                                                                         "vipd.toml:5: ownership.vrrp.main.priority: 255 is for the host whose own address it is; write 254",
+		vrrpTable("priority = 255"):                                                                         "vipd.toml:5: ownership.vrrp.main.priority: 255 is for a host that has the VIP as its own address; write 254",
 		vrrpTable("priority = 0"):                                                                           "vipd.toml:5: ownership.vrrp.main.priority: 0 is out of range; use 2 to 254",
-		vrrpTable("priority = 1"):                                                                           "vipd.toml:5: ownership.vrrp.main.priority: 1 is sent by a host that can't serve the VIPs; write 2 or more",
+		vrrpTable("priority = 1"):                                                                           "vipd.toml:5: ownership.vrrp.main.priority: a host that can't serve the VIPs sends 1; write 2 or more",
 		vrrpTable("advert_interval = \"50ms\""):                                                             "vipd.toml:5: ownership.vrrp.main.advert_interval: 50ms is out of range; use 100ms to 40.95s",
 		vrrpTable("advert_interval = \"41s\""):                                                              "vipd.toml:5: ownership.vrrp.main.advert_interval: 41s is out of range; use 100ms to 40.95s",
 		vrrpTable("advert_interval = \"105ms\""):                                                            "vipd.toml:5: ownership.vrrp.main.advert_interval: 105ms is not possible; write a multiple of 10ms",
@@ -40,18 +40,18 @@ func TestVRRPGroupInvalid(t *testing.T) {
 		vrrpTable("preempt = \"-1s\""):                                                                      `vipd.toml:5: ownership.vrrp.main.preempt: -1s is out of range; use 0s to 24h, or "never"`,
 		vrrpTable("preempt = \"always\""):                                                                   `vipd.toml:5: ownership.vrrp.main.preempt: "always" is neither "never" nor a duration, such as "0s" or "30s"`,
 		vrrpTable("interface = \"a/b\""):                                                                    `vipd.toml:5: ownership.vrrp.main.interface: "a/b" is not an interface's name: it has 1 to 15 characters, none of them a space, / or :`,
-		vrrpTable("password = \"x\""):                                                                       "vipd.toml:5: ownership.vrrp.main.password: is for version 2; version 3 has no authentication. List peers to accept adverts only of these hosts",
+		vrrpTable("password = \"x\""):                                                                       "vipd.toml:5: ownership.vrrp.main.password: is for version 2; version 3 has no authentication. To accept adverts only from certain hosts, list them in peers",
 		vrrpTable("version = 2\nadvert_interval = \"1s\"\npassword = \"ninebytes\""):                        "vipd.toml:7: ownership.vrrp.main.password: has 9 bytes; use at most 8",
 		vrrpTable("version = 2\nadvert_interval = \"1s\"\npassword = \"secret\""):                           "vipd.toml:7: ownership.vrrp.main.password: is sent in the clear: anyone on the LAN can read it",
 		vrrpTable("checksum = \"both\""):                                                                    `vipd.toml:5: ownership.vrrp.main.checksum: "both" is not one of auto, plain, pseudo`,
 		vrrpTable("down_adverts = 2"):                                                                       "vipd.toml:5: ownership.vrrp.main.down_adverts: 2 is out of range; use 3 to 10",
-		vrrpTable("source = \"10.0.0.1\"\npeers = [\"10.0.0.1\"]"):                                          "vipd.toml:6: ownership.vrrp.main.peers[0]: 10.0.0.1 is this host's own address, see source; list the other hosts",
-		vrrpTable("peers = [\"10.0.0.1\", \"fe80::1\"]"):                                                    "vipd.toml:5: ownership.vrrp.main.peers[1]: fe80::1 has another family than 10.0.0.1; write a group for each family",
+		vrrpTable("source = \"10.0.0.1\"\npeers = [\"10.0.0.1\"]"):                                          "vipd.toml:6: ownership.vrrp.main.peers[0]: 10.0.0.1 is this host's own address (see source); list only the other hosts",
+		vrrpTable("peers = [\"10.0.0.1\", \"fe80::1\"]"):                                                    "vipd.toml:5: ownership.vrrp.main.peers[1]: fe80::1 and 10.0.0.1 have different address families; write a group for each family",
 		vrrpTable("peers = [\"224.0.0.18\"]"):                                                               "vipd.toml:5: ownership.vrrp.main.peers[0]: 224.0.0.18 is a multicast address; leave peers out for multicast",
 		vrrpTable("peers = [\"10.0.0.2\", \"10.0.0.2\"]"):                                                   "vipd.toml:5: ownership.vrrp.main.peers[1]: 10.0.0.2 is a duplicate",
 		vrrpTable("unicast_ttl = 1"):                                                                        "vipd.toml:5: ownership.vrrp.main.unicast_ttl: has no effect without peers: multicast adverts always need a TTL of 255",
 		vrrpTable("version = 2\nadvert_interval = \"0s\""):                                                  "vipd.toml:6: ownership.vrrp.main.advert_interval: 0s is not possible in version 2; write whole seconds from 1s to 255s",
-		vrrpTable("[addresses]\nbind = false"):                                                              `vipd.toml:6: addresses.bind: false has no effect on VIPs with hold = "one": vipd owner adds and removes them; set ownership.enabled = false if another program holds them`,
+		vrrpTable("[addresses]\nbind = false"):                                                              `vipd.toml:6: addresses.bind: false has no effect on VIPs with hold = "one", because vipd owner adds and removes them; set ownership.enabled = false if another program holds them`,
 		vrrpTable("advert_int = 1"):                                                                         `vipd.toml:5: ownership.vrrp.main.advert_int: unknown field; write advert_interval, such as "1s"`,
 		vrrpTable("nopreempt = true"):                                                                       `vipd.toml:5: ownership.vrrp.main.nopreempt: unknown field; write preempt = "never", the default`,
 		vrrpTable("prioritty = 1"):                                                                          `vipd.toml:5: ownership.vrrp.main.prioritty: unknown field; did you mean "priority"?`,
@@ -92,13 +92,13 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		{vrrpTable("") + one("10.0.0.8", "group = \"mian\""), "", `vipd.toml:7: vips."10.0.0.8".group: there is no table [ownership.vrrp.mian]; did you mean "main"?`},
 		{vrrpTable("") + one("10.0.0.8", "prefer = [\"a\"]\npreempt = \"1m\""), "main 10.0.0.8 10.0.0.8", `vipd.toml:7: vips."10.0.0.8".prefer: has no effect with VRRP; set priority in [ownership.vrrp.main]`},
 		{vrrpTable("advertise = [\"10.0.0.7\"]\n") + one("10.0.0.8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[0]: 10.0.0.7 is not a VIP of the group; its VIPs are 10.0.0.8"},
-		{vrrpTable("advertise = [\"10.0.0.8\", \"fd00::8\"]\n") + one("10.0.0.8", "") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[1]: fd00::8 has another family than 10.0.0.8; VIPs of the other family move along without being listed"},
+		{vrrpTable("advertise = [\"10.0.0.8\", \"fd00::8\"]\n") + one("10.0.0.8", "") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.advertise[1]: fd00::8 and 10.0.0.8 have different address families; VIPs of the other family move with the group without being listed"},
 		{vrrpTable("version = 2\nadvert_interval = \"1s\"\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.version: 2 is for IPv4; write version = 3 for IPv6 VIPs"},
-		{vrrpTable("peers = [\"10.0.0.2\"]\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.peers[0]: 10.0.0.2 has another family than the VIP fd00::8"},
+		{vrrpTable("peers = [\"10.0.0.2\"]\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.peers[0]: 10.0.0.2 and the VIP fd00::8 have different address families"},
 		{vrrpTable("peers = [\"10.0.0.2\", \"10.0.0.8\"]\n") + one("10.0.0.8", ""), "", "vipd.toml:3: ownership.vrrp.main.peers[1]: 10.0.0.8 is a VIP of the group; list the other hosts' own addresses"},
 		{vrrpTable("source = \"10.0.0.8\"\n") + one("10.0.0.8", ""), "", "vipd.toml:3: ownership.vrrp.main.source: 10.0.0.8 is a VIP of the group; write an address that this host itself has"},
-		{vrrpTable("checksum = \"plain\"\n") + one("fd00::8", ""), "main fd00::8 fd00::8", "vipd.toml:3: ownership.vrrp.main.checksum: has no effect with IPv6, which has one checksum"},
-		{vrrpTable("source = \"10.0.0.2\"\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.source: 10.0.0.2 has another family than the VIP fd00::8"},
+		{vrrpTable("checksum = \"plain\"\n") + one("fd00::8", ""), "main fd00::8 fd00::8", "vipd.toml:3: ownership.vrrp.main.checksum: has no effect with IPv6, which has only one kind of checksum"},
+		{vrrpTable("source = \"10.0.0.2\"\n") + one("fd00::8", ""), "", "vipd.toml:3: ownership.vrrp.main.source: 10.0.0.2 and the VIP fd00::8 have different address families"},
 	} {
 		groups, problems := vrrpGroups(t, c.text)
 		if groups != c.groups || !strings.HasPrefix(problems, c.problems) || c.problems == "" && problems != "" {
@@ -109,7 +109,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 	for i := range 256 {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
-	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, and an advert has room for 255") {
+	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, but an advert has room for 255") {
 		t.Errorf("problems with 256 VIPs = %s, want the limit of 255", problems)
 	}
 }
