@@ -33,7 +33,7 @@ func (c *candidate) eligible() bool { return c.State == Active }
 // endpoints that may serve here. Of these, healthy counts the endpoints whose checks do not fail,
 // usable counts the healthy endpoints that are not backups, and stopped counts the endpoints that
 // their agents report as down. The other fields count endpoints that may not serve here, by reason:
-// drained by an override, by an agent or by definition, with weight 0, or on another node.
+// drained by an override, by an agent or by definition, of weight 0, or on another node.
 type endpointCounts struct {
 	healthy, usable, all, stopped                       int
 	overridden, byAgent, drained, weightless, elsewhere int

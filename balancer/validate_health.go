@@ -141,7 +141,7 @@ func (r *healthReader) checkRequest(h *Health) {
 		r.errorf("path", "%q is not a path: a path starts with / and has no spaces", h.Path)
 	}
 	if _, valid := StatusIn(h.Status, 0); !valid {
-		r.errorf("status", `%q is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`, h.Status)
+		r.errorf("status", `%q is not valid; write codes from 100 to 599, and ranges of them, such as "200-399" or "200,204"`, h.Status)
 	}
 	if strings.Trim(h.Method, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
 		r.errorf("method", "%q is not a method, such as GET or HEAD", h.Method)
@@ -201,7 +201,7 @@ func (r *tableReader) checkSource(s *Service) {
 	for i, h := range s.Checks() {
 		v4 := h.Source.Is4()
 		if h.Source.IsValid() && !slices.ContainsFunc(s.Endpoints, func(e Endpoint) bool { return e.Name != "" || e.Address.Is4() == v4 }) {
-			r.healthReader(i).warnf("source", "%s is not used: no endpoint has an address of its family", h.Source)
+			r.healthReader(i).warnf("source", "%s is not used: no endpoint has an address of the same family", h.Source)
 		}
 	}
 }

@@ -69,12 +69,12 @@ func TestWrongHealth(t *testing.T) {
 		{fields: check + `{"type": "grpc", "key_file": "/k"}`, want: []string{`health.key_file: also needs cert_file: a certificate is used together with its key`}},
 		{fields: check + `{"type": "http", "path": "healthz", "host": "a/b", "method": "get", "status": "200-"}`, want: []string{
 			`health.path: "healthz" is not a path: a path starts with / and has no spaces`,
-			`health.status: "200-" is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`,
+			`health.status: "200-" is not valid; write codes from 100 to 599, and ranges of them, such as "200-399" or "200,204"`,
 			`health.method: "get" is not a method, such as GET or HEAD`,
 			`health.host: "a/b" is not a host name, such as example.com`,
 		}},
 		{fields: check + `{"type": "http", "status": "399-200"}`, want: []string{
-			`health.status: "399-200" is not possible; write codes from 100 to 599 and ranges, such as "200-399" or "200,204"`,
+			`health.status: "399-200" is not valid; write codes from 100 to 599, and ranges of them, such as "200-399" or "200,204"`,
 		}},
 		{fields: check + `{"type": "http", "status": "200, 204,300-301"}`},
 		{fields: check + `{"type": "http", "headers": {"X A": "1", "Host": "b", "X-B": "a\nb", "X-C": 1, "X-D": "ok"}}`, want: []string{
@@ -92,7 +92,7 @@ func TestWrongHealth(t *testing.T) {
 			`warning: health.type: tcp checks need a TCP port, but the service has none: set health.port`,
 		}},
 		{fields: check + `{"type": "tcp", "source": "fd00::1"}, "endpoints": [{"address": "10.0.0.1"}]`, want: []string{
-			`warning: health.source: fd00::1 is not used: no endpoint has an address of its family`,
+			`warning: health.source: fd00::1 is not used: no endpoint has an address of the same family`,
 		}},
 		{fields: check + `{"type": "tcp", "source": "192.0.2.1"}, "endpoints": [{"address": "10.0.0.1"}]`},
 		{fields: check + `{"type": "tcp", "source": "fd00::1"}`},

@@ -10,7 +10,7 @@ import (
 // checkService reports all problems of a service.
 func (r *tableReader) checkService(d *serviceTable) {
 	if !isLabel(string(r.service)) {
-		r.errorf("", "the name %q is not possible: names are DNS labels, %s", r.service, labelRule)
+		r.errorf("", "%q is not a valid service name: names are DNS labels, %s", r.service, labelRule)
 	}
 	if !r.checkSize(d) {
 		return
@@ -201,17 +201,17 @@ func (r *tableReader) checkSettings(s *Service) {
 		r.errorf("mss", "%d is out of range; use 0 (no clamp) or 536 to 65495 (from 1220 with IPv6 VIPs)", s.MSS)
 	}
 	if log := s.AccessLog; log != nil && *log != JournalLog && isRelative(*log) {
-		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own`, *log)
+		r.errorf("access_log", `%q must be "journal", "" or the absolute path of a file: each host writes its own file`, *log)
 	}
 	if s.AcceptProxyProtocol && s.Forward != NATForward {
-		r.errorf("accept_proxy_protocol", "not possible with forward = %q, which forwards packets unchanged: remove one of the two", s.Forward)
+		r.errorf("accept_proxy_protocol", "can't be used with forward = %q, which forwards packets unchanged: remove one of the two", s.Forward)
 	}
 	if s.Source == ClientSource && s.SNAT == AlwaysSNAT {
-		r.errorf("source", `"client" is not possible with snat = "always", which replaces the client's address: remove one of the two`)
+		r.errorf("source", `"client" can't be used with snat = "always", which replaces the client's address: remove one of the two`)
 	}
 	if s.Forward != NATForward {
 		if s.ProxyProtocol != NoProxyProtocol {
-			r.errorf("proxy_protocol", "%s is not possible with forward = %q, which forwards packets unchanged: remove one of the two", s.ProxyProtocol, s.Forward)
+			r.errorf("proxy_protocol", "%s can't be used with forward = %q, which forwards packets unchanged: remove one of the two", s.ProxyProtocol, s.Forward)
 		}
 		if s.MSS > 0 {
 			r.warnf("mss", "has no effect with forward = %q: endpoints answer clients themselves", s.Forward)
@@ -278,10 +278,10 @@ func (r *tableReader) checkProtocols(s *Service) {
 		return slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Protocol == proto })
 	}
 	if r.sets("proxy_protocol") && s.ProxyProtocol != NoProxyProtocol && !has(TCP) && !(s.ProxyProtocol == ProxyProtocolV2 && has(UDP)) {
-		r.errorf("proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave it out")
+		r.errorf("proxy_protocol", "the header needs a TCP port, or with \"v2\" a TCP or UDP port: leave the setting out")
 	}
 	if r.sets("accept_proxy_protocol") && s.AcceptProxyProtocol && !has(TCP) {
-		r.errorf("accept_proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave it out")
+		r.errorf("accept_proxy_protocol", "only TCP connections can carry the header, and the service has no TCP port: leave the setting out")
 	}
 	if r.sets("connect_timeout") && !has(TCP) {
 		r.warnf("connect_timeout", "has no effect: the service has no TCP port")

@@ -23,8 +23,8 @@ func TestWrongService(t *testing.T) {
 		}},
 		{fields: `"vips": ["10.0.0.1"], "ports": [{"port": "9-8"}]`, want: []string{`ports[0].port: "9-8" ends before it starts: write "8-9"`}},
 		{fields: `"vips": ["10.0.0.1"], "ports": [{"port": "80"}]`, want: []string{`ports[0].port: needs a number without quotes: write 80`}},
-		{name: "Web_1", fields: web, want: []string{`the name "Web_1" is not possible: names are DNS labels, ` + label}},
-		{name: "-web", fields: web, want: []string{`the name "-web" is not possible: names are DNS labels, ` + label}},
+		{name: "Web_1", fields: web, want: []string{`"Web_1" is not a valid service name: names are DNS labels, ` + label}},
+		{name: "-web", fields: web, want: []string{`"-web" is not a valid service name: names are DNS labels, ` + label}},
 		{fields: web + `, "endpoint": [], "node_port": 30080, "zzz": 1`, want: []string{
 			`endpoint: unknown field; did you mean "endpoints"?`,
 			`node_port: unknown field; it is a field of ports`,
@@ -78,7 +78,7 @@ func TestWrongService(t *testing.T) {
 			`idle_timeout: "1 minute" is not a duration, such as "500ms", "30s", "5m" or "3h"`,
 		}},
 		{fields: web + `, "access_log": "web.log"`, want: []string{
-			`access_log: "web.log" must be "journal", "" or the absolute path of a file: each host writes its own`,
+			`access_log: "web.log" must be "journal", "" or the absolute path of a file: each host writes its own file`,
 		}},
 		{fields: web + `, "mss": 65496`, want: []string{`mss: 65496 is out of range; use 0 to 65495`}},
 		{fields: web + `, "mss": 535`, want: []string{`mss: 535 is out of range; use 0 (no clamp) or 536 to 65495 (from 1220 with IPv6 VIPs)`}},
@@ -129,7 +129,7 @@ func TestWrongPorts(t *testing.T) {
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "name": "dns", "node_port": 53}, {"port": 53, "name": "dns-tcp", "protocol": "udp", "node_port": 53}]`},
 		{fields: web + `, "proxy_protocol": "v2", "forward": "dr"`, want: []string{
-			`proxy_protocol: v2 is not possible with forward = "dr", which forwards packets unchanged: remove one of the two`,
+			`proxy_protocol: v2 can't be used with forward = "dr", which forwards packets unchanged: remove one of the two`,
 		}},
 		{fields: web + `, "snat": "always", "forward": "tunnel"`, want: []string{
 			`warning: snat: "always" has no effect with forward = "tunnel", which does not change the client's address`,
@@ -142,7 +142,7 @@ func TestWrongPorts(t *testing.T) {
 			`endpoints[0].ports.https: 8443 differs from port 443: forward = "dr" forwards packets unchanged, so endpoints must listen on the VIP's port`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "proxy_protocol": "v1", "connect_timeout": "1s", "drain_timeout": "1s", "idle_timeout": "1s"`, want: []string{
-			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+			`proxy_protocol: the header needs a TCP port, or with "v2" a TCP or UDP port: leave the setting out`,
 			`warning: connect_timeout: has no effect: the service has no TCP port`,
 			`warning: drain_timeout: has no effect: UDP flows leave a removed endpoint at once`,
 		}},
@@ -150,7 +150,7 @@ func TestWrongPorts(t *testing.T) {
 			`warning: max_connection_age: has no effect: the service has no TCP port`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "proxy_protocol": "v2"`, want: []string{
-			`proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+			`proxy_protocol: the header needs a TCP port, or with "v2" a TCP or UDP port: leave the setting out`,
 		}},
 		{fields: web + `, "accept_proxy_protocol": true`, want: []string{
 			`accept_proxy_protocol: needs trusted, the networks whose headers vipd accepts, such as trusted = ["10.0.0.0/24"]`,
@@ -161,13 +161,13 @@ func TestWrongPorts(t *testing.T) {
 			`warning: trusted[0]: fd00::/8 has no effect: the service has no IPv6 VIP`,
 		}},
 		{fields: web + `, "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"], "forward": "dr"`, want: []string{
-			`accept_proxy_protocol: not possible with forward = "dr", which forwards packets unchanged: remove one of the two`,
+			`accept_proxy_protocol: can't be used with forward = "dr", which forwards packets unchanged: remove one of the two`,
 		}},
 		{fields: web + `, "source": "client", "snat": "always"`, want: []string{
-			`source: "client" is not possible with snat = "always", which replaces the client's address: remove one of the two`,
+			`source: "client" can't be used with snat = "always", which replaces the client's address: remove one of the two`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}], "accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]`, want: []string{
-			`accept_proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave it out`,
+			`accept_proxy_protocol: only TCP connections can carry the header, and the service has no TCP port: leave the setting out`,
 		}},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "udp"}]`, defaults: `{"accept_proxy_protocol": true, "trusted": ["10.0.0.0/8"]}`},
 		{fields: vip + `, "ports": [{"port": 53, "protocol": "sctp"}], "idle_timeout": "1s", "drain_timeout": "1s"`, want: []string{
@@ -187,7 +187,7 @@ func TestWrongEndpoints(t *testing.T) {
 			`endpoints[3].address: 239.1.1.1 is a multicast address: an endpoint needs the address of a single host`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1", "health_port": 9000}, {"address": "10.0.0.2", "health": "none"}, {"address": "10.0.0.3", "health": "off"}]`, want: []string{
-			`endpoints[2].health: "off" is not possible; the only valid value is "none"`,
+			`endpoints[2].health: "off" is not a valid value; use "none"`,
 			`warning: endpoints[0].health_port: has no effect: the service has no health checks`,
 			`warning: endpoints[1].health: has no effect: the service has no health checks`,
 		}},

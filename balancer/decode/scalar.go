@@ -29,7 +29,7 @@ func (d *decoder) str(v reflect.Value, raw any) {
 	}
 	if limited && !slices.Contains(choice.Values(), s) {
 		if len(choice.Values()) == 1 {
-			d.problem("%q is not possible; the only valid value is %q", shorten(s), choice.Values()[0])
+			d.problem("%q is not a valid value; use %q", shorten(s), choice.Values()[0])
 			return
 		}
 		d.problem("%q is not one of %s%s", shorten(s), strings.Join(choice.Values(), ", "), meantValue(choice, s))

@@ -142,9 +142,9 @@ func restText(names []string) string {
 	case 0:
 		return "this host had no VIPs"
 	case 1:
-		return "1 VIP is silent: " + names[0]
+		return "1 VIP no longer answers: " + names[0]
 	}
-	return fmt.Sprintf("%d VIPs are silent: %s", len(names), listFirst(names))
+	return fmt.Sprintf("%d VIPs no longer answer: %s", len(names), listFirst(names))
 }
 
 // depart closes the gate of a stopped node after the node has released all VIPs that other nodes

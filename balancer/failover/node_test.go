@@ -143,7 +143,7 @@ func TestNotes(t *testing.T) {
 	w.run(3 * time.Second)
 	log := strings.Join(w.log, "\n")
 	for _, want := range []string{
-		first.name + ` gate: gate closed: not confirmed for 0\.[45]\d*s \(gw\d, gw\d and etcd silent\); 1 VIP is silent: 10\.1\.0\.1\n`,
+		first.name + ` gate: gate closed: not confirmed for 0\.[45]\d*s \(gw\d, gw\d and etcd silent\); 1 VIP no longer answers: 10\.1\.0\.1\n`,
 		` took: took 10\.1\.0\.1 from ` + first.name + ` \(silent for (0\.[89]|1)\d*s; confirmed by gw\d\)`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log + "\n") {

@@ -222,11 +222,11 @@ func (g *VRRP) check(f *findings, at string) {
 	}
 	switch d := g.AdvertInterval; {
 	case g.Version == 2 && (d%time.Second != 0 || d < time.Second || d > maxIntervalV2):
-		f.wrong(at+".advert_interval", "%s is not possible in version 2; write whole seconds from 1s to 255s", decode.FormatDuration(d))
+		f.wrong(at+".advert_interval", "%s is not valid in version 2; write whole seconds from 1s to 255s", decode.FormatDuration(d))
 	case g.Version == 3 && (d < minInterval || d > maxIntervalV3):
 		f.wrong(at+".advert_interval", "%s is out of range; use 100ms to %s", decode.FormatDuration(d), decode.FormatDuration(maxIntervalV3))
 	case d%intervalStep != 0:
-		f.wrong(at+".advert_interval", "%s is not possible; write a multiple of 10ms", decode.FormatDuration(d))
+		f.wrong(at+".advert_interval", "%s is not valid; write a multiple of 10ms", decode.FormatDuration(d))
 	}
 	if g.Interface != "" && !isInterface(g.Interface) {
 		f.wrong(at+".interface", notInterface, g.Interface)
