@@ -351,7 +351,7 @@ func (n *nginx) endpointOf(s *service, one *statement) bool {
 		case "slow_start":
 			continue // upstream compares the value with the other servers
 		case "max_fails", "fail_timeout":
-			n.note(one.line, "%s: a connection that fails goes to the next endpoint; a health table finds out before connections fail", o)
+			n.note(one.line, "%s: if a connection attempt fails, vipd tries the next endpoint; a health table detects failures before connections fail", o)
 		default:
 			n.note(one.line, "%s: "+noEquivalent, o)
 		}
@@ -403,7 +403,7 @@ func (n *nginx) health(s *service, one *statement) {
 			s.check(one.line, "type", "udp")
 			s.health = defaulted(s.health, "send", "nginx health check")
 		default:
-			n.note(one.line, "%s: nearest are send and expect in the health table", o)
+			n.note(one.line, "%s: the nearest settings are send and expect in the health table", o)
 		}
 	}
 	n.checkTimes(s, t)

@@ -97,7 +97,7 @@ func (d *draft) addresses(line int, v4, v6 bool) ([]netip.Addr, error) {
 	} else if !v4 {
 		kind = "an IPv6 address"
 	}
-	return nil, d.errorf(line, "%q listens on every address of its host, and vipd needs the VIP: give %s with --vip ADDRESS", d.lineText(line), kind)
+	return nil, d.errorf(line, "%q listens on every address of its host, but vipd needs a VIP: give %s with --vip ADDRESS", d.lineText(line), kind)
 }
 
 // listening returns the addresses of a listener on host: host itself or, for a wildcard, the VIPs

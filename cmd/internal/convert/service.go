@@ -54,7 +54,7 @@ func put(all []setting, one setting) []setting {
 }
 
 // originDefault is the comment on a field that has the default value of the origin.
-const originDefault = "the default of the origin"
+const originDefault = "the original program's default"
 
 // defaulted adds a field with the origin's default, unless the field is already set.
 func defaulted(all []setting, name string, value any) []setting {

@@ -28,7 +28,7 @@ func (d *draft) slowStart(s *service, ramps []ramp) {
 	s.set(longest.line, "slow_start", seconds(longest.time))
 	for i, r := range ramps {
 		if spans[i].time != longest.time {
-			d.note(r.line, "slow_start is the same for all endpoints of a service: line %d has the longest", longest.line)
+			d.note(r.line, "a service has one slow_start for all its endpoints: vipd uses the longest, from line %d", longest.line)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (d *draft) disableUnowned() {
 	for _, s := range d.services {
 		for _, v := range s.vips {
 			if g := unowned[v.value]; g != nil {
-				d.disable(s, g.line, "the group of %s is commented out, so each host would add it: %s", v.value, g.reasons[0].Nearest)
+				d.disable(s, g.line, "each host would add %s, because its VRRP group is commented out: %s", v.value, g.reasons[0].Nearest)
 			}
 		}
 	}

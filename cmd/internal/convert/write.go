@@ -19,12 +19,12 @@ func (w *writer) printf(format string, args ...any) { fmt.Fprintf(w, format, arg
 // text returns the draft as a configuration of vipd.
 func (d *draft) text() string {
 	w := &writer{draft: d}
-	w.printf("# Converted from %s, a configuration of %s. Behind each setting is the line that it comes from.\n", plain(d.file), d.format)
+	w.printf("# Converted from %s, a configuration of %s. The comment after each setting gives its line number.\n", plain(d.file), d.format)
 	if len(d.notes) > 0 {
 		w.WriteString("# Lines without an exact equivalent are listed at the end. Read them before you use this file.\n")
 	}
 	if d.disabled() > 0 {
-		w.WriteString("# Services that would not do what the origin does are commented out, with the reasons above them.\n")
+		w.WriteString("# Services that would behave differently are commented out, with the reasons above them.\n")
 	}
 	if d.mode != "" {
 		w.printf("\nmode = %s # %s\n", tomltext.Quote(d.mode), d.modeWhy)
