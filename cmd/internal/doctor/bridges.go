@@ -20,8 +20,8 @@ func checkBridges(_ context.Context, o *observed) []Finding {
 		return nil
 	}
 	return []Finding{note("packets inside bridges bypass iptables: "+list(bridges),
-		fmt.Sprintf("if snat is %q, an endpoint answers a client behind its own bridge directly, and not through this host; auto "+
-			"replaces the client's address there", balancer.NeverSNAT),
+		fmt.Sprintf("if snat is %q, an endpoint answers clients on its own bridge directly and not through this host; "+
+			"snat = \"auto\" replaces their addresses", balancer.NeverSNAT),
 		"modprobe br_netfilter; sysctl -w "+bridgeFilter+"=1")}
 }
 
@@ -54,8 +54,8 @@ func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 			continue
 		}
 		found = append(found, note("bridge ports don't send packets back where they arrived (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
-			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if it connects to "+
-				"its own VIP and is chosen as the endpoint",
+			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if "+
+				"its connection to its own VIP leads back to it",
 			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
 	}
 	return found

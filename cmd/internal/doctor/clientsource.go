@@ -28,7 +28,7 @@ func checkClientSource(_ context.Context, o *observed) (found []Finding) {
 	endpoints = slices.Compact(endpoints)
 	if on := devicesWith(o, "ipv4", "src_valid_mark", "1"); len(on) > 0 {
 		found = append(found, problem("replies to clients' addresses are dropped, because src_valid_mark is on for "+list(on),
-			`services with source = "client" don't work: the kernel checks the sources of replies by the route of their mark, which leads to lo. wg-quick enables it`,
+			`services with source = "client" don't work, because the kernel checks replies by the route of their mark, which leads to lo. wg-quick enables src_valid_mark`,
 			"sysctl -w "+deviceSysctl(on[0], "src_valid_mark")+"=0"))
 	}
 	return append(found, o.waysBack(endpoints)...)
@@ -50,12 +50,12 @@ func (o *observed) waysBack(endpoints []netip.Addr) (found []Finding) {
 			fix = "ip route get CLIENT  # on " + e.String() + ": it must lead via " + here.String()
 		}
 	}
-	const why = `source = "client": a reply that bypasses this host is lost, and rp_filter of the endpoint may drop connections whose reply would`
+	const why = `source = "client": replies that bypass this host are lost, and the endpoint's rp_filter can drop their connections`
 	if len(near) > 0 {
 		found = append(found, note("endpoints must route replies to clients through this host: "+list(near), why, fix))
 	}
 	if len(far) > 0 {
-		found = append(found, warning("endpoints behind other routers must also get replies to clients back to this host: "+list(far),
+		found = append(found, warning("replies to clients from endpoints behind other routers must also come back to this host: "+list(far),
 			why, "ip route get "+far[0]+"  # the routers on this way need a route to the clients via this host"))
 	}
 	return found

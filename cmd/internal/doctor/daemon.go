@@ -23,8 +23,8 @@ func checkDaemon(_ context.Context, o *observed) []Finding {
 	}
 	found := []Finding{fine(fmt.Sprintf("vipd %s runs on node %s", o.Status.Version, o.Status.Node))}
 	if m := o.Status.Mode; m.Fallback {
-		found = append(found, problem(fmt.Sprintf("vipd serves by %s mode, although %s is configured: %s", m.InUse, m.Wanted, m.Reason),
-			"modes differ in abilities and cost", "vipctl reload  # when the cause is fixed"))
+		found = append(found, problem(fmt.Sprintf("vipd uses %s mode, although %s is configured: %s", m.InUse, m.Wanted, m.Reason),
+			"modes differ in features and performance", "vipctl reload  # after you fix the cause"))
 	}
 	grave := 0
 	for _, p := range o.Problems {
@@ -51,7 +51,7 @@ func checkFolders(_ context.Context, o *observed) (found []Finding) {
 func noDaemon(o *observed) Finding {
 	if held, err := o.Held(); err == nil && len(held) > 0 {
 		return problem(o.NoDaemon, fmt.Sprintf("its VIPs are still on this host (%d): in userspace mode no program answers there; in other "+
-			"modes the kernel serves without following changes or failures", len(held)), "systemctl restart vipd")
+			"modes the kernel still serves, but does not follow changes or failures", len(held)), "systemctl restart vipd")
 	}
 	return note(o.NoDaemon, "the findings below are about the host and the configuration", "")
 }

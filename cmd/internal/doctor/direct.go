@@ -29,7 +29,7 @@ func checkDirect(_ context.Context, o *observed) (found []Finding) {
 	nftables := o.mode().Name == config.NFTablesMode
 	if names := o.addressedBridges(); nftables && len(names) > 0 && o.sysctl(bridgeFilter) == "1" {
 		found = append(found, warning("nat instead of direct routing serves clients behind bridges: "+list(names),
-			"netfilter sees the frames in a bridge before direct routing does. Docker and Kubernetes may need this setting", "sysctl -w "+bridgeFilter+"=0"))
+			"netfilter handles the frames in a bridge before direct routing does. Docker and Kubernetes might need this setting", "sysctl -w "+bridgeFilter+"=0"))
 	}
 	silent, routed, unread := map[string][]string{}, []string{}, []string{}
 	fix := map[string]string{}

@@ -184,7 +184,7 @@ func TestRealForeignChains(t *testing.T) {
 		t.Errorf("command = %q, want it to accept only connections with vipd's mark", f.Fix)
 	}
 	run(t, f.Fix)
-	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, and lets connections to VIPs through before")
+	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw forward has the policy drop, but first accepts connections to VIPs")
 	run(t, "nft add rule inet fw input counter log reject")
 	wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all packets")
 	run(t, "nft insert rule inet fw input ct status dnat accept")

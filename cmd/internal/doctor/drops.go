@@ -124,7 +124,7 @@ func dropsBefore(o *observed, b *iptablesRules, chain string) []Finding {
 	if verdict.drops == nothing {
 		return nil
 	}
-	const remedy = "before vipd's rule accepts them; the command moves that rule to the front"
+	const remedy = "before vipd's rule accepts them; the command moves vipd's rule to the front"
 	fix := fmt.Sprintf("%s -D %s %s; %s -I %s %s", b.program, chain, jump, b.program, chain, jump)
 	place := fmt.Sprintf("in %s of %s, ", chain, b.program)
 	if verdict.drops == all {
@@ -185,7 +185,7 @@ func ownPolicy(o *observed, b *iptablesRules, name string) Finding {
 		return fine(drops + "; vipd accepts its own connections there while it serves")
 	}
 	return note(drops+", and vipd has no rule there now",
-		"vipd adds such a rule before all others when its mode first needs it", b.program+" -S "+name)
+		"when its mode needs it, vipd will add a rule before all others that accepts its connections", b.program+" -S "+name)
 }
 
 // otherPolicy returns the finding about a chain with the policy DROP in the iptables backend that

@@ -25,7 +25,7 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	}
 	if err := o.Fence(); err != nil {
 		what, _, _ := strings.Cut(oneLine(err), ": nf_tables refused")
-		return []Finding{problem("this host can own no VIPs (hold = \"one\"): "+what, "a frozen owner would still answer for its VIPs, next to their new owner",
+		return []Finding{problem("this host can own no VIPs (hold = \"one\"): "+what, "after a pause, an owner would still answer for VIPs that have a new owner",
 			"use Linux 5.16 or later with netdev ingress and egress, or set ownership.enabled = false")}
 	}
 	found := []Finding{fine("the kernel can fence VIPs that have one owner: netdev ingress and egress")}
@@ -59,11 +59,11 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 	}
 	if s.Late > maxRefreshDelay.Seconds() {
 		found = append(found, warning(fmt.Sprintf("vipd owner waited %s for a processor", time.Duration(s.Late*float64(time.Second)).Round(time.Millisecond)),
-			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as its unit has them", "journalctl -u vipd-owner -p warning"))
+			"it needs real-time priority: LimitRTPRIO, CAP_SYS_NICE and RestrictRealtime=no, as in its systemd unit", "journalctl -u vipd-owner -p warning"))
 	}
 	if len(s.Unplaced) > 0 {
-		found = append(found, warning(list(addresses(s.Unplaced))+": not in the network of any device on this host", "only a host with such a device can own the VIP",
-			"give a device an address of that network, or name other devices in ownership.interfaces"))
+		found = append(found, warning(list(addresses(s.Unplaced))+": not in the network of any device on this host", "only a host with a device in the VIP's network can own the VIP",
+			"give a device an address in that network, or list other devices in ownership.interfaces"))
 	}
 	return found
 }
@@ -71,7 +71,7 @@ func ownerState(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fin
 // ownerGroups returns the state and the problems of each VRRP group.
 func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	if len(s.VRRP.Groups) == 0 {
-		return []Finding{problem("no group of VRRP is on this host, so it owns no VIPs", "vipctl status has the reason", "vipctl status")}
+		return []Finding{problem("this host has no VRRP group, so it owns no VIPs", "vipctl status shows the reason", "vipctl status")}
 	}
 	for _, g := range s.VRRP.Groups {
 		for _, text := range g.Problems {
@@ -82,7 +82,7 @@ func ownerGroups(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Fi
 			found = append(found, fine(fmt.Sprintf("%s is %s (router_id %d, priority %d)", g.Name, g.State, g.RouterID, g.Priority)))
 		default:
 			found = append(found, warning(fmt.Sprintf("%s is %s, and no owner is known", g.Name, g.State),
-				"its adverts may not leave: check source, and firewall rules for IP protocol 112", "journalctl -u vipd-owner"))
+				"its adverts might not leave this host: check the setting source, and firewall rules for IP protocol 112", "journalctl -u vipd-owner"))
 		}
 	}
 	return found
@@ -94,13 +94,13 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 	for _, node := range slices.Sorted(maps.Keys(s.Waiting)) {
 		who := s.Waiting[node]
 		found = append(found, problem(fmt.Sprintf("VIPs of %s have no owner: %s %s silent", node, list(who), wording.Be(len(who))),
-			"too few hosts are left to decide whether it is off or cut off: make sure that it is off", "vipctl node fence "+node+" --is-off"))
+			"too few hosts are left to decide whether the node is off or only unreachable: make sure that it is off", "vipctl node fence "+node+" --is-off"))
 	}
 	if s.Etcd != "" {
-		found = append(found, warning("vipd owner does not reach etcd: "+s.Etcd, "owners keep their VIPs, and no VIP can move", ""))
+		found = append(found, warning("vipd owner can't reach etcd: "+s.Etcd, "owners keep their VIPs, and no VIP can move", ""))
 	}
 	if s.Gate != "open" {
-		found = append(found, warning("vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent", "its log has the reason", "journalctl -u vipd-owner"))
+		found = append(found, warning("vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent", "its log shows the reason", "journalctl -u vipd-owner"))
 	}
 	var silent []string
 	for _, node := range slices.Sorted(maps.Keys(s.Confirmed)) {
@@ -110,14 +110,14 @@ func ownerSession(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 	}
 	switch {
 	case len(s.Confirmed) == 0 && s.Gate == "open": // while the gate is closed, other hosts are unknown
-		found = append(found, note("no other host participates in owning VIPs", "only etcd confirms this host, and no host would take its VIPs over", ""))
+		found = append(found, note("no other host participates in owning VIPs", "only etcd confirms this host, and no other host would take over its VIPs", ""))
 	case len(silent) > 0:
 		found = append(found, warning(fmt.Sprintf("%s %s not confirm this host", list(silent), wording.Do(len(silent))),
 			"heartbeats use UDP port 9898, between the hosts' addresses in the VIPs' networks and the addresses that they use to reach etcd", "nft list ruleset | grep -n 9898"))
 	}
 	for _, p := range s.Peers {
 		if !p.Up && !slices.Contains(silent, p.Node) {
-			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is cut: hosts report a lost LAN to each other through another network",
+			found = append(found, warning(fmt.Sprintf("%s does not answer on %s", p.Node, p.Network), "UDP port 9898 is dropped on the way, or the network is down. Hosts report the loss of a LAN to each other through another network",
 				"nft list ruleset | grep -n 9898"))
 		}
 	}
@@ -139,7 +139,7 @@ func otherHolders(_ context.Context, o *observed, s *api.OwnerStatus) (found []F
 		words := strings.FieldsFunc(o.text(other.file), func(r rune) bool { return strings.ContainsRune(" \t\n{}\"'/", r) })
 		for _, a := range slices.Concat(s.Bound, s.Unowned) {
 			if slices.Contains(words, a.String()) {
-				found = append(found, problem(fmt.Sprintf("%s also has %s in its configuration", other.program, a), "two hosts would answer for it: remove it from one of the two", "grep -n "+a.String()+" "+other.file))
+				found = append(found, problem(fmt.Sprintf("%s also has %s in its configuration", other.program, a), "two hosts could answer for the address: remove it from one of the configurations", "grep -n "+a.String()+" "+other.file))
 			}
 		}
 	}

@@ -23,7 +23,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", Etcd: "no", Problems: []string{"this host can own no VIPs"}}
 		}, want: []string{
 			"ownership: problem: this host can own no VIPs",
-			"ownership: warning: vipd owner does not reach etcd: no",
+			"ownership: warning: vipd owner can't reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent",
 		}},
 		{name: "the backup of a pair with VRRP", change: func(m *fakeHost) {
@@ -55,9 +55,9 @@ func TestFindingsOfFailover(t *testing.T) {
 		}, want: []string{
 			"ownership: warning: 192.168.1.12 has the priority of this host in main: 150",
 			"ownership: note: router_id 51 is used by a router with other addresses; free on this LAN: 2, 4, 5",
-			"ownership: warning: main sends adverts every 100ms, but vipd owner may be late here",
-			"ownership: note: no advert of peers was ever received in more",
-			"ownership: warning: vipd owner runs with less than it needs: no priority",
+			"ownership: warning: main sends adverts every 100ms, but vipd owner might be late here",
+			"ownership: note: no advert from peers was ever received in more",
+			"ownership: warning: vipd owner lacks a privilege or a limit that it needs: no priority",
 		}},
 		{name: "an owner with much in its way", change: func(m *fakeHost) {
 			vip := netip.MustParseAddr("192.168.1.77")
@@ -76,7 +76,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: warning: vipd owner waited 300ms for a processor",
 			"ownership: warning: 10.7.7.7: not in the network of any device on this host",
 			"ownership: problem: VIPs of gw1 have no owner: gw1, gw2 are silent",
-			"ownership: warning: vipd owner does not reach etcd: no",
+			"ownership: warning: vipd owner can't reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent",
 			"ownership: warning: gw2 does not confirm this host",
 			"ownership: problem: keepalived also has 192.168.1.77 in its configuration",
@@ -103,12 +103,12 @@ func TestFindingsOfFailover(t *testing.T) {
 		}, want: []string{
 			"ownership: warning: gw2 does not answer on 10.8.0.0/24",
 			"ownership: problem: vip-manager also has 192.168.1.77 in its configuration",
-			"ownership: warning: vipd owner runs with less than it needs: no priority",
+			"ownership: warning: vipd owner lacks a privilege or a limit that it needs: no priority",
 			"ownership: warning: etcd has no majority without gw1 or without gw2",
-			"ownership: note: here, etcd elects a new leader after 3s without a leader",
+			"ownership: note: on this host, etcd elects a new leader after 3s without a leader",
 			"ownership: note: this host is a virtual machine (kvm), which answers for its VIPs for up to 250ms after a pause",
 			"ownership: warning: a restart of nftables.service also flushes the gate of owned VIPs",
-			"ownership: note: 192.168.1.77: the group has no VIP without a service, which endpoints could use as their gateway",
+			"ownership: note: 192.168.1.77: the group has no VIP without services for endpoints to use as their gateway",
 		}},
 		{name: "an owner with all as it should be around it", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}}

@@ -17,7 +17,7 @@ import (
 // ownerLimits returns a warning for each privilege or resource limit that vipd owner lacks.
 func ownerLimits(_ context.Context, _ *observed, s *api.OwnerStatus) (found []Finding) {
 	for _, text := range s.Hindered {
-		found = append(found, warning("vipd owner runs with less than it needs: "+text, "on a busy host it may be late, and lose its VIPs", "systemctl cat vipd-owner"))
+		found = append(found, warning("vipd owner lacks a privilege or a limit that it needs: "+text, "on a busy host it might be late, and lose its VIPs", "systemctl cat vipd-owner"))
 	}
 	return found
 }
@@ -30,7 +30,7 @@ func virtualMachine(ctx context.Context, o *observed, s *api.OwnerStatus) []Find
 		return nil
 	}
 	return []Finding{note(fmt.Sprintf("this host is a virtual machine (%s), which answers for its VIPs for up to %s after a pause", strings.TrimSpace(text), o.Config.Ownership.Detect*5/16),
-		"its clocks stop during a pause: put it on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
+		"its clocks stop during a pause: put the node on standby before a snapshot or a migration with a longer pause", "vipctl node standby "+s.Node+" --wait")}
 }
 
 // flushedGate returns a warning if a restart of nftables.service would remove the rules that gate
@@ -43,8 +43,8 @@ func flushedGate(ctx context.Context, o *observed, _ *api.OwnerStatus) []Finding
 		return nil
 	}
 	return []Finding{warning("a restart of nftables.service also flushes the gate of owned VIPs",
-		"vipd owner restores it within a second, and VIPs are silent until then. Linux 6.9 and later keep it",
-		"replace \"flush ruleset\" in /etc/nftables.conf by commands that delete only its own tables")}
+		"vipd owner restores the gate within a second; until then, VIPs are silent. Linux 6.9 and later keep the gate",
+		"replace \"flush ruleset\" in /etc/nftables.conf with commands that delete only its own tables")}
 }
 
 // etcdMajority returns a warning if etcd loses its majority when a single host dies. Other hosts
@@ -76,7 +76,7 @@ func etcdMajority(ctx context.Context, o *observed, s *api.OwnerStatus) []Findin
 	if len(single) == 0 {
 		return nil
 	}
-	return []Finding{warning("etcd has no majority without "+strings.Join(single, " or without "), "when that host dies, no other host can take its VIPs over: run three members of etcd on three machines",
+	return []Finding{warning("etcd has no majority without "+strings.Join(single, " or without "), "when that host dies, no other host can take over its VIPs: run three members of etcd on three machines",
 		"etcdctl member list")}
 }
 
@@ -116,8 +116,8 @@ func etcdElection(_ context.Context, o *observed, _ *api.OwnerStatus) []Finding 
 	if timeout < 1000 {
 		return nil
 	}
-	return []Finding{note(fmt.Sprintf("here, etcd elects a new leader after %s without a leader", time.Duration(timeout)*time.Millisecond),
-		"if a host with etcd's leader dies, its VIPs are also silent for that long. On a LAN 50/500 ms are advised", "etcd --heartbeat-interval=50 --election-timeout=500")}
+	return []Finding{note(fmt.Sprintf("on this host, etcd elects a new leader after %s without a leader", time.Duration(timeout)*time.Millisecond),
+		"if a host with etcd's leader dies, its VIPs are also silent for that long. On a LAN, use 50 ms for heartbeats and 500 ms for elections", "etcd --heartbeat-interval=50 --election-timeout=500")}
 }
 
 // setting returns the value of the etcd setting name if word sets it, as --NAME=VALUE,
@@ -147,6 +147,6 @@ func gateways(_ context.Context, _ *observed, s *api.OwnerStatus) []Finding {
 	if len(without) == 0 {
 		return nil
 	}
-	return []Finding{note(list(without)+": the group has no VIP without a service, which endpoints could use as their gateway",
-		"if snat keeps the clients' addresses, replies must come back through the owner: add such a VIP to the group, or set snat = \"always\"", "")}
+	return []Finding{note(list(without)+": the group has no VIP without services for endpoints to use as their gateway",
+		"if snat keeps the clients' addresses, replies must come back through the owner: add a VIP without services to the group, or set snat = \"always\"", "")}
 }

@@ -18,14 +18,14 @@ func checkFleet(_ context.Context, o *observed) (found []Finding) {
 		found = append(found, warning("addresses.allowed of "+o.ConfigFile+" "+config.Unbounded, "", ""))
 	}
 	if exposed(o.Config.Etcd.Endpoints) {
-		found = append(found, warning("etcd is reached without TLS",
-			"anyone on the path can read and change what this host does. Give etcd certificates, and name them in [etcd]", ""))
+		found = append(found, warning("the connection to etcd does not use TLS",
+			"anyone on the path can read and change this host's services. Set up TLS in etcd, and set its certificates in [etcd]", ""))
 	}
 	switch s := o.Status; {
 	case s == nil:
 	case !s.Store.Connected:
 		found = append(found, problem("etcd can't be read: "+s.Store.Error,
-			"changes of services do not reach this host", "etcdctl --endpoints="+strings.Join(o.Config.Etcd.Endpoints, ",")+" endpoint health"))
+			"changes to services do not reach this host", "etcdctl --endpoints="+strings.Join(o.Config.Etcd.Endpoints, ",")+" endpoint health"))
 	default:
 		found = append(found, fine("services come from "+s.Store.Place))
 	}

@@ -15,7 +15,7 @@ func TestFindingsOfEtcd(t *testing.T) {
 			m.Status.Store = api.Store{Error: "connection refused"}
 		}, want: []string{
 			"fleet: warning: addresses.allowed of vipd.toml " + config.Unbounded,
-			"fleet: warning: etcd is reached without TLS",
+			"fleet: warning: the connection to etcd does not use TLS",
 			"fleet: problem: etcd can't be read: connection refused",
 		}},
 		{name: "a fleet with bounds", change: func(m *fakeHost) {

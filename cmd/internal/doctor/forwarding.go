@@ -16,14 +16,14 @@ func checkForwarding(_ context.Context, o *observed) []Finding {
 	off := slices.DeleteFunc(devicesWith(o, "ipv4", "forwarding", "0"), func(d string) bool { return d == "all" || d == "lo" })
 	switch {
 	case o.sysctl(name) != "0" && len(off) > 0:
-		return []Finding{warning("IPv4 packets that arrive by "+list(off)+" are not forwarded", "clients there reach no endpoint through this host",
+		return []Finding{warning("IPv4 packets that arrive on "+list(off)+" are not forwarded", "clients there can't reach endpoints through this host",
 			"sysctl -w "+deviceSysctl(off[0], "forwarding")+"=1")}
 	case o.sysctl(name) != "0":
 		return []Finding{fine("IPv4 packets are forwarded")}
 	case o.Config.Host.ManageSysctls && o.Status == nil:
-		return []Finding{fine("IPv4 packets are not forwarded yet; vipd enables it when it starts")}
+		return []Finding{fine("IPv4 packets are not forwarded yet; vipd will enable forwarding when it starts")}
 	}
-	return []Finding{problem("IPv4 packets are not forwarded", "clients on other hosts reach no endpoint through this host", "sysctl -w "+name+"=1")}
+	return []Finding{problem("IPv4 packets are not forwarded", "clients on other hosts can't reach endpoints through this host", "sysctl -w "+name+"=1")}
 }
 
 // checkForwarding6 checks whether this host forwards IPv6 packets.
@@ -35,10 +35,10 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 	forced := slices.DeleteFunc(devicesWith(o, "ipv6", "force_forwarding", "1"), func(d string) bool { return d == "lo" })
 	switch value := o.sysctl(name); {
 	case value == "0" && len(forced) > 0:
-		return []Finding{fine("IPv6 packets that arrive by " + list(forced) + " are forwarded")}
+		return []Finding{fine("IPv6 packets that arrive on " + list(forced) + " are forwarded")}
 	case value == "0" && o.hasFamily(false):
 		return []Finding{warning("IPv6 packets are not forwarded",
-			"clients on other hosts reach no endpoint through IPv6 VIPs. vipd does not enable it, because the host would then "+
+			"clients on other hosts can't reach endpoints through IPv6 VIPs. vipd does not enable it, because the host would then "+
 				"ignore routes of router advertisements, unless accept_ra is 2",
 			"sysctl -w "+name+"=1")}
 	case value == "1":

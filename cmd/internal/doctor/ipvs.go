@@ -39,7 +39,7 @@ func checkSchedulers(_ context.Context, o *observed) (found []Finding) {
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		if o.module(name) == unseen {
 			found = append(found, warning(fmt.Sprintf("the kernel lacks the scheduler %s, which services use", name),
-				"ipvs mode uses the kernel's nearest scheduler for them", o.packaged(name)))
+				"for these services, ipvs mode uses the most similar scheduler of the kernel", o.packaged(name)))
 		} else {
 			present = append(present, name)
 		}
@@ -97,7 +97,7 @@ func checkVirtualServers(_ context.Context, o *observed) (found []Finding) {
 		}
 		f := warning(fmt.Sprintf("%s is %s", name, value), s.loss, "sysctl -w "+name+"="+s.value)
 		if others && o.Config.Host.ManageSysctls {
-			f.What += "; vipd leaves it, because it also applies to virtual servers of other programs"
+			f.What += "; vipd does not change it, because it also applies to virtual servers of other programs"
 		}
 		found = append(found, f)
 	}
@@ -118,23 +118,23 @@ func checkServerTimeout(ctx context.Context, o *observed) []Finding {
 		return nil
 	}
 	configured := o.Config.IPVS.TCPTimeout
-	what := "IPVS remembers TCP connections without packets for " + decode.FormatDuration(now)
+	what := "IPVS keeps TCP connections without packets for " + decode.FormatDuration(now)
 	if now >= time.Duration(seconds)*time.Second || configured != nil && *configured == now {
 		return []Finding{fine(what)}
 	}
 	foreign, err := foreignServers(o)
-	reason, fix := "vipd raises that at its next full comparison", fmt.Sprintf("ipvsadm --set %d 0 0", seconds)
+	reason, fix := "vipd will raise the timeout at its next full comparison", fmt.Sprintf("ipvsadm --set %d 0 0", seconds)
 	switch {
 	case configured != nil:
-		reason = "ipvs.tcp_timeout is set, so vipd does not raise that to the timeout of conntrack"
+		reason = "ipvs.tcp_timeout is set, so vipd does not raise the timeout to conntrack's timeout"
 	case !o.Config.Host.ManageSysctls:
-		reason = "manage_sysctls is false, so vipd does not raise that"
+		reason = "manage_sysctls is false, so vipd does not raise the timeout"
 	case err != nil || len(foreign) > 0:
-		reason = "vipd leaves that, because it also applies to virtual servers of other programs"
+		reason = "vipd does not change the timeout, because it also applies to virtual servers of other programs"
 	case o.Status == nil:
 		return nil
 	default:
 		fix = ""
 	}
-	return []Finding{note(what, reason+". The next packet of such a connection is answered by a reset", fix)}
+	return []Finding{note(what, reason+". After that time, the connection's next packet is answered with a reset", fix)}
 }

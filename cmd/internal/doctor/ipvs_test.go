@@ -84,7 +84,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.Interfaces = func() ([]Interface, error) { return []Interface{{Name: "kube-ipvs0"}}, nil }
 		}, want: []string{
 			"ipvs: note: keepalived is running", "ipvs: note: ldirectord is running",
-			"ipvs: warning: kube-proxy is or was here in ipvs mode (kube-ipvs0)",
+			"ipvs: warning: kube-proxy runs or ran here in ipvs mode (kube-ipvs0)",
 		}},
 		{name: "a bridge whose packets come to virtual servers", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/bridge/bridge-nf-call-iptables"] = "1"
@@ -123,7 +123,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
 			"ipvs: note: there are virtual servers of other programs: mark 10",
-			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd leaves it, because it also applies to virtual servers of other programs",
+			"sysctls: warning: net.ipv4.vs.conntrack is 0; vipd does not change it, because it also applies to virtual servers of other programs",
 		}},
 		{name: "sysctls in another mode", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/vs/conntrack"] = "0\n"
@@ -135,13 +135,13 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		}},
 		{name: "the kernel's timeout", change: func(m *fakeHost) {
 			m.timeout, m.Config.IPVS.TCPTimeout = 15*time.Minute, new(time.Duration)
-		}, want: []string{"sysctls: note: IPVS remembers TCP connections without packets for 15m"}},
+		}, want: []string{"sysctls: note: IPVS keeps TCP connections without packets for 15m"}},
 		{name: "a timeout that others need", change: func(m *fakeHost) {
 			m.timeout = 15 * time.Minute
 			m.add("FWM  0000000A wrr ")
 		}, want: []string{
 			"ipvs: note: there are virtual servers of other programs: mark 10",
-			"sysctls: note: IPVS remembers TCP connections without packets for 15m",
+			"sysctls: note: IPVS keeps TCP connections without packets for 15m",
 		}},
 		{name: "a timeout that is set at the start", change: func(m *fakeHost) {
 			m.timeout, m.Status, m.NoDaemon = 15*time.Minute, nil, "no vipd answers"
@@ -153,7 +153,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 				m.frontend("192.168.1.5:"+key, true)
 				m.frontend("192.168.1.100:"+key, true)
 			}
-		}, want: []string{"sockets: warning: this host's own connections may use node ports as their source ports: 32768, 60999 (net.ipv4.ip_local_port_range is 32768 to 60999)"}},
+		}, want: []string{"sockets: warning: this host's own connections can use node ports as their source ports: 32768, 60999 (net.ipv4.ip_local_port_range is 32768 to 60999)"}},
 		{name: "node ports between local ports in another mode", change: func(m *fakeHost) {
 			m.Config.Mode, m.Status.Mode = config.IPTablesMode, api.Mode{InUse: "iptables", Wanted: "iptables"}
 			m.files["/proc/sys/net/ipv4/ip_local_port_range"] = "32768\t60999\n"
@@ -209,7 +209,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 		{name: "the mark does", change: func(m *fakeHost) {
 			m.prints["nft -j list chains"] = `{"nftables": [{"chain": {"family": "inet", "table": "fw", "name": "f", "type": "filter", "hook": "forward", "policy": "drop"}}]}`
 			m.prints["nft -j list chain inet fw f"] = `{"nftables": [{"rule": {"expr": [{"match": {"left": {"&": [{"ct": {"key": "mark"}}, 32768]}, "right": 32768}}, {"accept": null}]}}]}`
-		}, want: []string{"firewall: note: the nft chain inet fw f has the policy drop, and lets connections to VIPs through before"}},
+		}, want: []string{"firewall: note: the nft chain inet fw f has the policy drop, but first accepts connections to VIPs"}},
 	})
 }
 

@@ -25,12 +25,12 @@ func needs() []need {
 		return func(m modes.Mode) bool { return m.Name == name }
 	}
 	return []need{
-		{"connmark", every, "without it a policy DROP of iptables also stops connections to services"},
-		{"conntrack", only(config.IPTablesMode), "without it iptables mode can't keep connections with their endpoints"},
-		{"set", only(config.IPTablesMode), "without sets of addresses iptables mode does not work"},
-		{"statistic", only(config.IPTablesMode), "without it connections can't be spread over endpoints"},
-		{"bpf", only(config.IPTablesMode), "without it the schedulers sh and mh choose at random"},
-		{"addrtype", only(config.IPVSMode), "without it a policy DROP in OUTPUT also stops what virtual servers forward"},
+		{"connmark", every, "without it, an iptables policy of DROP also stops connections to services"},
+		{"conntrack", only(config.IPTablesMode), "without it, iptables mode can't keep connections with their endpoints"},
+		{"set", only(config.IPTablesMode), "without sets of addresses, iptables mode does not work"},
+		{"statistic", only(config.IPTablesMode), "without it, connections can't be spread over endpoints"},
+		{"bpf", only(config.IPTablesMode), "without it, the schedulers sh and mh choose at random"},
+		{"addrtype", only(config.IPVSMode), "without it, a policy of DROP in OUTPUT also stops what virtual servers forward"},
 	}
 }
 

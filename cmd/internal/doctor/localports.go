@@ -37,8 +37,8 @@ func checkLocalPorts(_ context.Context, o *observed) []Finding {
 	for _, port := range slices.Compact(ports) {
 		names, all = append(names, strconv.Itoa(port)), append(all, strconv.Itoa(port))
 	}
-	return []Finding{warning(fmt.Sprintf("this host's own connections may use node ports as their source ports: %s (%s is %d to %d)", list(names), between, low, high),
-		"in ipvs mode, answers to such a connection go to endpoints, so it fails. Use node ports outside of the range, or reserve them",
+	return []Finding{warning(fmt.Sprintf("this host's own connections can use node ports as their source ports: %s (%s is %d to %d)", list(names), between, low, high),
+		"in ipvs mode, answers to such a connection go to endpoints, so it fails. Use node ports outside the range, or reserve them",
 		"sysctl -w "+reserved+"="+strings.Join(all, ","))}
 }
 

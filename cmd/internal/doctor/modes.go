@@ -155,7 +155,7 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	}
 	why := ""
 	if len(not) > 0 {
-		why = "better would be " + strings.Join(not, ", then ") + "; the reasons against are above"
+		why = "auto would prefer " + strings.Join(not, ", then ") + "; the findings above show why it does not work"
 	}
 	switch {
 	case o.Status != nil && o.Status.Mode.InUse != string(best):

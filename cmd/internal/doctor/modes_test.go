@@ -24,7 +24,7 @@ func TestFindingsOfModes(t *testing.T) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "iptables", Fallback: true, Reason: "not iptables: no"}
 			m.Config.Mode, m.Modes[0] = config.IPTablesMode, trialOf(config.IPTablesMode, true, errors.New("no\nnot at all"))
 		}, want: []string{
-			"vipd: problem: vipd serves by userspace mode, although iptables is configured: not iptables: no",
+			"vipd: problem: vipd uses userspace mode, although iptables is configured: not iptables: no",
 			"modes: problem: iptables mode does not work here: no; not at all",
 		}},
 		{name: "its problems", change: func(m *fakeHost) {

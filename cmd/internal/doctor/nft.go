@@ -112,7 +112,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 				break
 			}
 			found = append(found, warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, list(to)),
-				"the rule may have more conditions; health checks come from this host and may pass another hook",
+				"the rule might have other conditions; health checks come from this host, and can pass another hook",
 				fmt.Sprintf("nft delete rule %s handle %d", c.place(), object.Rule.Handle)))
 		}
 		if how == "" && object.Rule.dropsAll() {
@@ -122,11 +122,11 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 	switch bit := o.connectionMark(); {
 	case how == "":
 	case lets:
-		found = append(found, note(fmt.Sprintf("the nft chain %s %s, and lets connections to VIPs through before", c.place(), how), "", ""))
+		found = append(found, note(fmt.Sprintf("the nft chain %s %s, but first accepts connections to VIPs", c.place(), how), "", ""))
 	default:
 		found = append(found, warning(fmt.Sprintf("the nft chain %s (hook %s) %s", c.place(), c.Hook, how),
-			"vipd accepts its connections in chains of iptables, which does not overrule a drop in another table. Connections to "+
-				"VIPs carry a mark, which a rule there can match to accept them",
+			"vipd accepts its connections in iptables chains, but an accept there does not overrule a drop here. "+
+				"Connections to VIPs carry a mark: add a rule that accepts it",
 			fmt.Sprintf("nft insert rule %s ct mark and %#x == %#x accept", c.place(), bit, bit)))
 	}
 	return found

@@ -18,11 +18,11 @@ func checkPrograms(ctx context.Context, o *observed) (found []Finding) {
 	}
 	if chains["KUBE-SERVICES"] {
 		found = append(found, note("kube-proxy has rules here (KUBE-SERVICES)",
-			"it serves Kubernetes as vipd serves its services; both work as long as they share no address and no node port", ""))
+			"kube-proxy and vipd can run on the same host if they share no address and no node port", ""))
 	}
 	if chains["DOCKER"] {
 		found = append(found, Finding{
-			Level: OK, What: "Docker has rules here", Why: "it may set the policy of FORWARD to DROP, where vipd accepts its own connections",
+			Level: OK, What: "Docker has rules here", Why: "Docker can set the policy of FORWARD to DROP; vipd accepts its own connections there",
 		})
 	}
 	found = append(found, firewalls(ctx, o, chains)...)

@@ -97,7 +97,7 @@ func foreignServers(o *observed) ([]server, error) {
 func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	foreign, err := foreignServers(o)
 	if err != nil {
-		return []Finding{warning("vipd's ledger of virtual servers can't be read: "+oneLine(err), "it is not known which virtual servers belong to vipd", "sudo vipctl doctor")}
+		return []Finding{warning("vipd's ledger of virtual servers can't be read: "+oneLine(err), "so it is unknown which virtual servers belong to vipd", "sudo vipctl doctor")}
 	}
 	if len(foreign) == 0 {
 		return nil
@@ -123,16 +123,16 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 	}
 	if len(inTheWay) > 0 {
 		found = append(found, problem("virtual servers of other programs have addresses and ports of services: "+list(inTheWay),
-			"an address and port has one virtual server in the kernel, and vipd changes only its own. "+
+			"the kernel can have only one virtual server for an address and port. "+
 				"Remove it with the program that created it, or give the service another VIP or port",
 			show))
 	}
 	if len(otherPort) > 0 {
 		found = append(found, note("virtual servers of other programs are on VIPs of services, on other ports: "+list(otherPort),
-			"vipd leaves them alone", show))
+			"vipd does not change them", show))
 	}
 	if len(other) > 0 {
-		found = append(found, note("there are virtual servers of other programs: "+list(other), "vipd leaves them alone", show))
+		found = append(found, note("there are virtual servers of other programs: "+list(other), "vipd does not change them", show))
 	}
 	return found
 }
@@ -140,16 +140,16 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 // checkServerPrograms looks for other programs that manage virtual servers.
 func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	for _, p := range []struct{ name, why string }{
-		{"keepalived", "it may have virtual servers, which vipd leaves alone. With lvs_flush, it removes vipd's when it starts or stops, and " +
+		{"keepalived", "vipd does not change virtual servers of keepalived. With lvs_flush, keepalived removes vipd's when it starts or stops; " +
 			"vipd restores them within about a second"},
-		{"ldirectord", "it has virtual servers, which vipd leaves alone; no address and port may be in both configurations"},
+		{"ldirectord", "vipd does not change virtual servers of ldirectord; no address and port may be in both configurations"},
 	} {
 		if o.runs(p.name) {
 			found = append(found, note(p.name+" is running", p.why, ""))
 		}
 	}
 	if slices.ContainsFunc(o.interfaces, func(i Interface) bool { return i.Name == "kube-ipvs0" }) {
-		f := note("kube-proxy is or was here in ipvs mode (kube-ipvs0)",
+		f := note("kube-proxy runs or ran here in ipvs mode (kube-ipvs0)",
 			"it deletes unknown virtual servers, except in the networks of ipvs-exclude-cidrs: add the networks of the VIPs",
 			"kube-proxy --ipvs-exclude-cidrs="+vipNetwork(o)+"  # with its other flags, or ipvs.excludeCIDRs in its configuration")
 		if o.mode().Name == config.IPVSMode {

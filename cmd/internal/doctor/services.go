@@ -22,8 +22,8 @@ func Idle(states []balancer.BackendState) string {
 		state balancer.BackendState
 		text  string
 	}{
-		{balancer.Down, "down"}, {balancer.Draining, "drained"}, {balancer.ZeroWeight, "of weight 0"},
-		{balancer.Untested, "not checked yet"}, {balancer.Ejected, "ejected"}, {balancer.Insufficient, "fewer than min_usable"}, {balancer.Remote, "on other nodes than locality allows"},
+		{balancer.Down, "down"}, {balancer.Draining, "drained"}, {balancer.ZeroWeight, "at weight 0"},
+		{balancer.Untested, "not checked yet"}, {balancer.Ejected, "ejected"}, {balancer.Insufficient, "unused, because fewer than min_usable can be used"}, {balancer.Remote, "on nodes that locality excludes"},
 	}
 	text, kinds := "", 0
 	for _, w := range words {

@@ -59,8 +59,8 @@ func TestIdle(t *testing.T) {
 		{states{balancer.Down, balancer.Active}, ""},
 		{states{balancer.Down, balancer.Down, balancer.Removed}, "all endpoints are down"},
 		{states{balancer.Draining}, "all endpoints are drained"},
-		{states{balancer.ZeroWeight, balancer.Draining, balancer.Down}, "all endpoints are down or drained or of weight 0"},
-		{states{balancer.Remote}, "all endpoints are on other nodes than locality allows"},
+		{states{balancer.ZeroWeight, balancer.Draining, balancer.Down}, "all endpoints are down or drained or at weight 0"},
+		{states{balancer.Remote}, "all endpoints are on nodes that locality excludes"},
 	} {
 		if got := Idle(test.states); got != test.want {
 			t.Errorf("Idle(%v) = %q, want %q", test.states, got, test.want)

@@ -92,7 +92,7 @@ func listener(o *observed, f Frontend, at balancer.Key, owner string, shared boo
 	show := fmt.Sprintf("ss -lntup 'sport = :%s'", at.Port)
 	switch {
 	case o.binds():
-		return []Finding{problem(what, "vipd has to listen there itself in userspace mode without redirects", show)}
+		return []Finding{problem(what, "in userspace mode without redirects, vipd itself must listen there", show)}
 	case at.Addr == f.Addr || f.NodePort || shared:
 		return []Finding{warning(what, "while vipd runs, the service gets all connections to this address", show)}
 	}

@@ -16,7 +16,7 @@ func checkLoopbackRouting(_ context.Context, o *observed) []Finding {
 		return []Finding{fine("127.0.0.0/8 is closed to other hosts (route_localnet)")}
 	}
 	return []Finding{warning("127.0.0.0/8 is open to other hosts: route_localnet is on for "+list(on),
-		"every host on the link reaches programs that listen only on 127.0.0.1. vipd never enables it; kube-proxy and Docker may have",
+		"every host on the link reaches programs that listen only on 127.0.0.1. vipd never enables route_localnet; kube-proxy or Docker might have enabled it",
 		"sysctl -w "+deviceSysctl(on[0], "route_localnet")+"=0")}
 }
 
@@ -30,10 +30,10 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 	}
 	strict = slices.DeleteFunc(strict, func(d string) bool { return d == "lo" })
 	if len(strict) == 0 {
-		return []Finding{fine("no device filters by the return path (rp_filter)")}
+		return []Finding{fine("no device filters packets by their return path (rp_filter)")}
 	}
 	return []Finding{note("rp_filter is strict on "+list(strict),
-		"with asymmetric routes, it drops packets that arrive by another device than the route back to their client uses",
+		"with asymmetric routes, it drops packets that arrive on a device other than the one that leads back to the client",
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
@@ -85,7 +85,7 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		return nil
 	}
 	return []Finding{note("connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
-		"an invalid packet is not translated; if packets are often late or lost, such an answer of an endpoint can reset its connection",
+		"packets that tracking considers invalid are not translated; if packets are often late or lost, an endpoint's untranslated answer can reset its connection",
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 

@@ -23,7 +23,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 		}},
 		{name: "forwarding is off for a device", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/conf/eth0/forwarding"], m.files["/proc/sys/net/ipv4/conf/lo/forwarding"] = "0", "0"
-		}, want: []string{"sysctls: warning: IPv4 packets that arrive by eth0 are not forwarded"}},
+		}, want: []string{"sysctls: warning: IPv4 packets that arrive on eth0 are not forwarded"}},
 		{name: "forwarding is to come", change: func(m *fakeHost) {
 			m.files["/proc/sys/net/ipv4/ip_forward"], m.Status, m.NoDaemon = "0", nil, "no vipd answers"
 		}, want: []string{"vipd: note: no vipd answers"}},
@@ -71,7 +71,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 		}, want: []string{
 			"sysctls: problem: replies to clients' addresses are dropped, because src_valid_mark is on for all",
 			"sysctls: note: endpoints must route replies to clients through this host: 172.17.0.2",
-			"sysctls: warning: endpoints behind other routers must also get replies to clients back to this host: 172.19.0.2",
+			"sysctls: warning: replies to clients from endpoints behind other routers must also come back to this host: 172.19.0.2",
 		}},
 	})
 }

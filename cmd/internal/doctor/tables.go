@@ -201,7 +201,7 @@ func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
 		_, foreign := b.counts()
 		if use := ours(ctx, o, b.family); b.kind != use && foreign > 0 {
 			found = append(found, warning(fmt.Sprintf("other programs also have rules in the %s tables (%s, rules: %d), and vipd uses %s", b.kind, b.family, foreign, use),
-				"every packet passes both: an accept in one does not overrule a drop in the other, and the order of their NAT is undefined", b.program+"-save"))
+				"every packet passes the tables of both backends: an accept in one does not overrule a drop in the other, and the order of their NAT is undefined", b.program+"-save"))
 		}
 	}
 	return found
@@ -209,7 +209,7 @@ func checkMixedBackends(ctx context.Context, o *observed) (found []Finding) {
 
 func noTables(o *observed, program string) Finding {
 	f := warning(program+" is not installed",
-		"without it services do not work if a policy of iptables is DROP", "apt-get install iptables")
+		"without it, services do not work if an iptables policy is DROP", "apt-get install iptables")
 	if o.Config.Mode == config.IPTablesMode {
 		f.Level, f.Why = Problem, "the configuration sets iptables mode"
 	}

@@ -122,7 +122,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case a.Silent:
 		return fine("held silently on lo: this host is a real server, to which a gateway forwards clients' packets")
 	case err == nil && addr.IsLoopback():
-		return fine("on this host's loopback: for programs of this host only")
+		return fine("on this host's loopback: only programs on this host reach it")
 	case a.Owned && device == "host":
 		return fine("owned by this host" + in(t.devices[addr]) + ", which answers ARP or NDP for it")
 	case a.Owned:
@@ -138,15 +138,15 @@ func (t *traffic) arrival(a api.Address) Finding {
 			"ip address show to VIP  # on the host with that MAC")
 	case t.elsewhere[addr] != nil:
 		return problem(fmt.Sprintf("also on another host (%s): both answer ARP or NDP on %s", t.elsewhere[addr], t.link(a)),
-			"clients reach either host: only one of them may have it, unless VIPs have owners (docs/ownership.md)",
+			"a client reaches one host or the other: only one of them may have the address, unless VIPs have owners (docs/ownership.md)",
 			"ip address show to VIP  # on the host with that MAC")
 	case device == toCome:
 		return t.arrivalToCome(route)
 	case device == "none" && !t.Config.Addresses.Bind:
-		return note("not here: bind is false, and another program must add it",
-			"vipd serves an address while it is here; its owner, such as keepalived, moves it", "ip address show to VIP")
+		return note("not here: bind is false, so another program must add it",
+			"vipd serves the address while this host has it; another program, such as keepalived, moves it", "ip address show to VIP")
 	case device == "none" || device == "":
-		return problem("not on this host"+in(a.Note), "services get no traffic there", "vipctl status")
+		return problem("not on this host"+in(a.Note), "services get no traffic at this address", "vipctl status")
 	case t.networkDevice(addr) != "" && (device == "lo" || strings.HasPrefix(device, "vipd")):
 		return warning(fmt.Sprintf("held on %s%s, and in the network of %s: clients there don't reach it, because no host answers their ARP or NDP requests for it",
 			device, t.leftText(), t.networkDevice(addr)), "a VIP from another network needs a route to this host. A VIP from the clients' network must be on their device, or have an owner (docs/ownership.md)",
@@ -184,7 +184,7 @@ func (t *traffic) probeLinks(ctx context.Context, addresses []api.Address) (foun
 		}
 		others, err := t.Elsewhere(ctx, link, vips)
 		if err != nil {
-			found = append(found, note("could not ask on "+link+" which other hosts have these VIPs: "+err.Error(), "", ""))
+			found = append(found, note("can't find out on "+link+" which other hosts have these VIPs: "+err.Error(), "", ""))
 		}
 		maps.Copy(t.elsewhere, others)
 	}
@@ -241,7 +241,7 @@ func (t *traffic) arrivalToCome(route string) Finding {
 // finding about an address on a real device.
 func routed(what, route string) Finding {
 	return Finding{
-		Level: OK, What: what, Why: "no host answers ARP for such an address: hosts that run vipd need nothing, other hosts need a route to this host",
+		Level: OK, What: what, Why: "no host answers ARP for this address: hosts that run vipd reach it anyway, and other hosts need a route to this host",
 		Fix: route + "  # on those other hosts, or on their router",
 	}
 }

@@ -18,7 +18,7 @@ func TestFindingsOfAddresses(t *testing.T) {
 		}, want: []string{"traffic: problem: 10.96.0.10 is not on this host (no such device)"}},
 		{name: "an address of somebody else", change: func(m *fakeHost) {
 			m.Status.Addresses, m.Config.Addresses.Bind = []api.Address{{Address: "10.96.0.10", Held: "none"}, {Address: "10.96.0.11", Held: "none"}}, false
-		}, want: []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, and another program must add it"}},
+		}, want: []string{"traffic: note: 10.96.0.10, 10.96.0.11 are not here: bind is false, so another program must add it"}},
 		{name: "no services", change: func(m *fakeHost) { m.Status.Addresses, m.Frontends = nil, nil }, want: []string{"traffic: note: there are no services yet, so their traffic is unknown"}},
 	})
 }
@@ -32,7 +32,7 @@ func TestArrival(t *testing.T) {
 		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
 		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host"},
 		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
-		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: for programs of this host only"},
+		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: only programs on this host reach it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m := newFakeHost()
@@ -114,7 +114,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
 		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
-		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: for programs of this host only"},
+		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: only programs on this host reach it"},
 		{"without root", "192.168.1.100", "vipd0", func(m *fakeHost) { m.lost = fs.ErrPermission }, Note,
 			"192.168.1.100 is on eth0; it is not known whether vipd holds addresses there"},
 	} {

@@ -22,18 +22,18 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 			lists = lists || r.Dropped == vrrp.WrongList
 			if r.Age >= 0 && int(r.Priority) == settings.Priority {
 				found = append(found, warning(fmt.Sprintf("%s has the priority of this host in %s: %d", r.Addr, g.Name, r.Priority),
-					"after both start, the higher address owns the VIPs: give each host another priority", ""))
+					"when both start, the host with the higher address owns the VIPs: give each host a different priority", ""))
 			}
 		}
 		if lists {
 			found = append(found, note(fmt.Sprintf("router_id %d is used by a router with other addresses; free on this LAN: %s", g.RouterID, freeRouterIDs(s, &o.Config)), "", ""))
 		}
 		if len(settings.Peers) > 0 && g.State == vrrp.Active && len(g.Routers) == 0 {
-			found = append(found, note(fmt.Sprintf("no advert of peers was ever received in %s", g.Name),
+			found = append(found, note(fmt.Sprintf("no advert from peers was ever received in %s", g.Name),
 				"a backup is silent, so this is normal if this host has always been the owner; otherwise IP protocol 112 is dropped on the way", "nft list ruleset | grep -n -e vrrp -e 112"))
 		}
 		if len(s.Hindered) > 0 && settings.AdvertInterval < 200*time.Millisecond {
-			found = append(found, warning(fmt.Sprintf("%s sends adverts every %s, but vipd owner may be late here", g.Name, settings.AdvertInterval),
+			found = append(found, warning(fmt.Sprintf("%s sends adverts every %s, but vipd owner might be late here", g.Name, settings.AdvertInterval),
 				"a late advert moves the VIPs: set advert_interval to 200ms or more on all hosts", ""))
 		}
 	}
