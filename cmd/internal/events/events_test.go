@@ -249,7 +249,7 @@ func TestCloggedLog(t *testing.T) {
 		synctest.Wait()
 		want = append(want, record(3, 3)...)
 		synctest.Wait() // the third line blocks
-		want = append(want, "level=WARN msg=\"15 events are not in the log, because it was too slow\"\n")
+		want = append(want, "level=WARN msg=\"15 events are missing from the log, because the log was too slow\"\n")
 		want = append(want, record(4, 28)[15:]...)
 		if events, _ := j.Read(0, 0); len(events) != 10 || len(log.lines) != 2 {
 			t.Errorf("kept events = %d, want 10; log = %q, want 2 lines", len(events), log.lines)

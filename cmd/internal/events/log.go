@@ -39,7 +39,7 @@ func (h *History) write(ctx context.Context, enough <-chan struct{}) {
 		more := h.Changed()
 		events, missed := h.Read(since, atOnce)
 		if missed > 0 {
-			h.o.Log.Warn(fmt.Sprintf("%d events are not in the log, because it was too slow", missed))
+			h.o.Log.Warn(fmt.Sprintf("%d events are missing from the log, because the log was too slow", missed))
 		}
 		for i := range events {
 			select {

@@ -54,7 +54,7 @@ func CheckFiles(path string) error {
 			continue
 		}
 		name := filepath.Join(path, e.Name())
-		return fmt.Errorf("%s belongs to user %d, who could have put it there for vipd to read: remove it, or name another folder", name, ownerOf(info))
+		return fmt.Errorf("%s belongs to user %d, who could have put it there for vipd to read: remove it, or choose another folder", name, ownerOf(info))
 	}
 	return nil
 }
@@ -90,7 +90,7 @@ func check(path string, above func(user uint32) bool, links int) error {
 		case err != nil:
 			return fmt.Errorf("checking who can write to %s: %w", at, err)
 		case i == len(parts) && !trusted(ownerOf(info)) && at != string(filepath.Separator), !above(ownerOf(info)):
-			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: name another folder, or remove its files and chown root %s", at, ownerOf(info), at)
+			return fmt.Errorf("%s belongs to user %d, who could change vipd's files there: choose another folder, or remove its files and chown root %s", at, ownerOf(info), at)
 		case info.Mode()&fs.ModeSymlink != 0:
 			target, err := os.Readlink(at)
 			if err != nil || links == 0 {
@@ -101,7 +101,7 @@ func check(path string, above func(user uint32) bool, links int) error {
 			}
 			return check(filepath.Join(append([]string{target}, parts[i:]...)...), above, links-1)
 		case othersWrite(info) && (i == len(parts) || info.Mode()&fs.ModeSticky == 0):
-			return fmt.Errorf("other users can write to %s, and could change vipd's files there: chmod go-w %s, or name another folder", at, at)
+			return fmt.Errorf("other users can write to %s, and could change vipd's files there: chmod go-w %s, or choose another folder", at, at)
 		}
 	}
 	return nil

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrHeld means that another process holds the lock.
-var ErrHeld = errors.New("another vipd runs already, or a cleanup is under way")
+var ErrHeld = errors.New("another vipd is already running, or a cleanup is in progress")
 
 // Acquire opens or creates the lock file at path, and locks it until the file is closed. If another
 // process holds the lock, the error is ErrHeld. If that process is dying, Acquire waits for its
@@ -27,11 +27,11 @@ func Acquire(path string) (*os.File, error) {
 	}, func() int { return Holder(path) })
 	switch err := lockErr; {
 	case held:
-		return nil, errors.Join(fmt.Errorf("%w (it has %s)", ErrHeld, path), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w (it holds %s)", ErrHeld, path), f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	case Lost(f): // a cleanup removed the file before it was locked, so another process could lock a new file
-		return nil, errors.Join(fmt.Errorf("%w (it has removed %s just now); try again", ErrHeld, path), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w (it has just removed %s); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
 }

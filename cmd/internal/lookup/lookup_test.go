@@ -33,8 +33,8 @@ func TestOther(t *testing.T) {
 // backup that is down. The agent of m drains it, the agent of f reports it as down, and the agent
 // of 0 sets its weight to 0. M and O are m and 0 with an override.
 func TestSpares(t *testing.T) {
-	const none = "no usable endpoint would be left of service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
-	const few = "fewer usable endpoints than min_usable would be left of service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
+	const none = "no usable endpoint would remain for service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
+	const few = "fewer usable endpoints than min_usable would remain for service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
 	one, yes, no := 1, true, false
 	agents := map[rune]balancer.AgentAnswer{
 		'm': {State: balancer.AgentDrained, Percent: 100}, 'f': {State: balancer.AgentDown, Percent: 100}, '0': {},

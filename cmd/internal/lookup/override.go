@@ -93,7 +93,7 @@ func (p Place) onNode(node string) ([]balancer.Target, error) {
 		}
 	}
 	if targets == nil {
-		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: endpoints name their node in the field node%s", p.Name, node, Meant(node, nodes))}
+		return nil, &NoEndpointsError{fmt.Sprintf("no endpoint%s is on node %q: the field node of an endpoint sets its node%s", p.Name, node, Meant(node, nodes))}
 	}
 	slices.SortFunc(targets, balancer.Target.Compare)
 	return slices.Compact(targets), nil
@@ -113,7 +113,7 @@ func targetsAt(service *balancer.Service, e *balancer.Endpoint) []balancer.Targe
 func Asked(q *api.OverrideRequest, now time.Time) (balancer.Override, error) {
 	o := balancer.Override{Weight: q.Weight, Draining: q.Draining, By: q.By, Reason: q.Reason}
 	if q.Weight == nil && q.Draining == nil {
-		return o, errors.New("name the change: a weight or a drain")
+		return o, errors.New("the request sets neither a weight nor a drain: set at least one")
 	}
 	if q.Weight != nil && *q.Weight != balancer.ResetWeight && (*q.Weight < 0 || *q.Weight > balancer.MaxWeight) {
 		return o, fmt.Errorf("weight %d is out of range: 0 (no new connections) to %d", *q.Weight, balancer.MaxWeight)
@@ -157,10 +157,10 @@ func Spares(in *balancer.Inputs, q *api.OverrideRequest, targets []balancer.Targ
 	}
 	var why []string
 	if none != nil {
-		why = append(why, "no usable endpoint would be left of "+wording.Some(none, 8))
+		why = append(why, "no usable endpoint would remain for "+wording.Some(none, 8))
 	}
 	if few != nil {
-		why = append(why, "fewer usable endpoints than min_usable would be left of "+wording.Some(few, 8))
+		why = append(why, "fewer usable endpoints than min_usable would remain for "+wording.Some(few, 8))
 	}
 	if why == nil {
 		return nil

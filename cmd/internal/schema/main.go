@@ -12,7 +12,7 @@ import (
 )
 
 func main() {
-	out := flag.String("o", "packaging/vipd.schema.json", "the `FILE` to write")
+	out := flag.String("o", "packaging/vipd.schema.json", "write the schema to `FILE`")
 	flag.Parse()
 	text, err := generate(".")
 	if err == nil {

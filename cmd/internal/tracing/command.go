@@ -84,7 +84,7 @@ func (t *Tracer) commands(ctx context.Context, c *Compile, services []string) (p
 		defer cancel()
 		traces, err := t.o.Commands.Traces(asking, services, after, c.Snapshot.Revision)
 		if err != nil {
-			t.o.Log.Debug("a change is traced without its command", "services", services, "err", err)
+			t.o.Log.Debug("a change is traced without the command that caused it", "services", services, "err", err)
 		}
 		for _, text := range traces {
 			from := Within(context.Background(), text)

@@ -293,10 +293,10 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		{api.OverrideRequest{Service: "wep", Address: "127.40.1.1", Draining: &yes}, `there is no service "wep"; did you mean web?`},
 		{
 			api.OverrideRequest{Service: "web", Address: "127.40.1.1", Draining: &yes},
-			"no usable endpoint would be left of service web (port 8080/tcp), so new connections would fail: nothing was changed; --force changes it anyway",
+			"no usable endpoint would remain for service web (port 8080/tcp), so new connections would fail: nothing was changed; --force changes it anyway",
 		},
-		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "name the change: a weight or a drain"},
-		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": endpoints name their node in the field node`},
+		{api.OverrideRequest{Service: "web", Address: "127.40.1.1"}, "the request sets neither a weight nor a drain: set at least one"},
+		{api.OverrideRequest{Node: "zz", Draining: &yes}, `no endpoint is on node "zz": the field node of an endpoint sets its node`},
 	} {
 		if err := drain(c.q); err == nil || err.Error() != c.want {
 			t.Errorf("error = %v, want %s", err, c.want)
