@@ -28,12 +28,12 @@ func applyVerb() *cli.Verb {
 		Example: "vipctl apply -f services.toml --dry-run",
 		Flags: []cli.Flag{
 			recursiveFlag(),
-			fileFlag("the `FILE` or folder to apply, or - for standard input; may be repeated"),
+			fileFlag("apply this `FILE` or folder; - reads standard input; may be repeated"),
 			dryRunFlag(),
 			&cli.BoolFlag{Name: "prune", Usage: "remove the services and settings of addresses in etcd that no FILE defines"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert the changes after this `TIME`, such as 10m, unless they are confirmed"},
-			&cli.StringFlag{Name: "on", Usage: "with --confirm: only on these `NODES`, separated by commas: names, zone=ZONE, or a share such as 10%"},
-			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know without changing them"},
+			&cli.StringFlag{Name: "on", Usage: "with --confirm: apply the change only on these `NODES`, separated by commas: names, zone=ZONE, or a share such as 10%"},
+			&cli.BoolFlag{Name: "allow-unknown", Usage: "write fields that this version does not know as they are in FILE"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true,
 		Run: cli.Traced(runApply),
@@ -86,7 +86,7 @@ func (g *given) sufficient(places []string, prune bool) error {
 	case len(g.problems) > 0 && slices.ContainsFunc(g.problems, isError):
 		return nil // the printed problems have the details
 	case len(g.services)+len(g.vips) == 0:
-		return fmt.Errorf("%s: no service is defined there; \"vipctl delete\" removes services", strings.Join(places, ", "))
+		return fmt.Errorf("%s: no service is defined; \"vipctl delete\" removes services", strings.Join(places, ", "))
 	case prune && len(g.bare) > 0:
 		return fmt.Errorf("%s: no service is defined there, and --prune requires a service in each file: leave the file out", g.bare[0])
 	}

@@ -64,7 +64,7 @@ func printOutcome(c *cli.Call, err error, targets []api.OverrideTarget, left uin
 		return t.Override == nil || t.Override.Until.IsZero() || c.Now().Before(t.Override.Until)
 	}
 	if left > 0 && slices.ContainsFunc(targets, func(t api.OverrideTarget) bool { return !inTime(t) }) {
-		how = fmt.Sprintf(": up to %s that had not ended in time were cut", wording.Count(left, "connection"))
+		how = fmt.Sprintf(": up to %s were cut, because they did not end in time", wording.Count(left, "connection"))
 	}
 	return c.Print(fmt.Sprintf("drained: %s, no connections left%s%s\n", wording.Count(len(targets), "endpoint"), doneOn, how))
 }

@@ -34,7 +34,7 @@ func debugVerb() *cli.Verb {
 			"Files that hold passwords or keys are not read. Clients' addresses are left out. Look through it before you send it: names and addresses of your network are in it.",
 		Example: "sudo vipctl debug bundle --file /tmp/bundle.tar.gz",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; \"-\": to stdout; default: vipd-HOST-TIME.tar.gz in this folder"},
+			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "write to `FILE`; - writes to standard output; default: vipd-HOST-TIME.tar.gz in this folder"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Complete: cli.InTurn(cli.OneOf("bundle")),
@@ -60,9 +60,9 @@ func runDebug(c *cli.Call) error {
 	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("there is no folder %s for the bundle: name another place with --file", filepath.Dir(file))
+		return fmt.Errorf("the folder %s does not exist: set --file to a file in an existing folder", filepath.Dir(file))
 	case err != nil:
-		return fmt.Errorf("writing the bundle to %s: %v; name another place with --file", file, reason(err))
+		return fmt.Errorf("writing the bundle to %s: %v; set --file to another file", file, reason(err))
 	}
 	if err := writeBundle(c, out); err != nil {
 		_ = out.Close()
@@ -231,7 +231,7 @@ const hidden = "(hidden)"
 func shareable(file string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("%w; name the configuration of this vipd with --config", err)
+		return nil, fmt.Errorf("%w; set --config to the configuration file of this vipd", err)
 	}
 	doc, problems := tomlfile.Parse(file, text)
 	if doc == nil {

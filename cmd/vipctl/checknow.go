@@ -111,7 +111,7 @@ func checkText(p *cli.Printer, r *api.CheckResult) string {
 	case string(health.Passed):
 		verdict, style = "passed", table.Good
 	case string(health.NotRun):
-		verdict, style = "could not run on this host, which says nothing about the endpoint", table.Notice
+		verdict, style = "could not run on this host, so the state of the endpoint is unknown", table.Notice
 		why = strings.TrimPrefix(why, "not run: ") // the verdict already says this
 	}
 	fmt.Fprintf(&b, "%s: %s\n", p.Paint("the check "+verdict, style), table.Line(cli.OneLine(why)))

@@ -40,9 +40,9 @@ func cleanupVerb() *cli.Verb {
 		Example: "sudo vipctl cleanup --dry-run",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("remove only what this `MODE` created"),
-			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, and remove nothing"},
-			&cli.BoolFlag{Name: "force", Usage: "remove it even while vipd runs, which ends its services"},
+			modeFlag("remove only the objects that this `MODE` created"),
+			&cli.BoolFlag{Name: "dry-run", Usage: "show what would be removed, without removing it"},
+			&cli.BoolFlag{Name: "force", Usage: "clean up even while vipd runs, which ends its services"},
 		},
 		Run: runCleanup,
 	}
@@ -202,7 +202,7 @@ func holdRunDir(dir string, force bool) (*os.File, error) {
 	case errors.Is(err, lockfile.ErrHeld) && force:
 		return nil, nil
 	case errors.Is(err, lockfile.ErrHeld):
-		return nil, fmt.Errorf("vipd is running, or another cleanup is: %s is held; %s", lockfile.Path(dir), wayOut)
+		return nil, fmt.Errorf("%s is locked, so vipd or another cleanup is running; %s", lockfile.Path(dir), wayOut)
 	}
 	return lock, err
 }

@@ -46,13 +46,13 @@ func connsVerb() *cli.Verb {
 // connectionFlags are flags that filter connections.
 func connectionFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "service", Usage: "only connections to the service `NAME`"},
-		&cli.StringFlag{Name: "client", Usage: "only connections from a client's `ADDRESS[:PORT]`"},
-		&cli.StringFlag{Name: "endpoint", Usage: "only connections to an endpoint's `ADDRESS[:PORT]`"},
-		&cli.StringFlag{Name: "state", Usage: "only connections in the `STATE`, a word of the column"},
+		&cli.StringFlag{Name: "service", Usage: "show only connections to the service `NAME`"},
+		&cli.StringFlag{Name: "client", Usage: "show only connections from a client's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "endpoint", Usage: "show only connections to an endpoint's `ADDRESS[:PORT]`"},
+		&cli.StringFlag{Name: "state", Usage: "show only connections in this `STATE`, as in the column STATE"},
 		&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "show connections as they start and end, until Ctrl-C"},
 		&cli.BoolFlag{Name: "kill", Usage: "end the listed connections, after confirmation"},
-		&cli.BoolFlag{Name: "yes", Usage: "with --kill: don't ask"},
+		&cli.BoolFlag{Name: "yes", Usage: "with --kill: don't ask for confirmation"},
 	}
 }
 
@@ -121,7 +121,7 @@ func printConnections(c *cli.Call, q dataplane.ConnectionQuery) error {
 	}
 	empty := "there are no connections"
 	if q != (dataplane.ConnectionQuery{}) {
-		empty = "there are no such connections"
+		empty = "there are no matching connections"
 	}
 	if q == (dataplane.ConnectionQuery{Service: q.Service}) && q.Service != "" {
 		empty = fmt.Sprintf("%s has no connections", q.Service)
@@ -226,7 +226,7 @@ func omittedText(omitted map[string]int) string {
 	}
 	states := slices.Sorted(maps.Keys(omitted))
 	counts := lists.Mapped(states, func(state string) string { return fmt.Sprintf("%d %s", omitted[state], state) })
-	return fmt.Sprintf("not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
+	return fmt.Sprintf("not listed, because not live: %s; --state %s lists them\n", wording.List(counts, "and"), states[len(states)-1])
 }
 
 // followConnections prints a line for each connection that starts or ends, until Ctrl-C. If vipd
@@ -311,13 +311,13 @@ func sureToKill(c *cli.Call, q dataplane.ConnectionQuery) (bool, error) {
 		return false, err
 	}
 	if conns == 0 {
-		c.Say("there are no such connections")
+		c.Say("there are no matching connections")
 		return false, nil
 	}
 	fmt.Fprintf(c.Stderr, "end %s? [y/N] ", wording.Count(conns, "connection"))
 	answer, _ := bufio.NewReader(c.Stdin).ReadString('\n') // an unreadable answer means no
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-		c.Say("nothing was ended")
+		c.Say("no connection was ended")
 		return false, nil
 	}
 	return true, nil

@@ -14,17 +14,17 @@ func convertVerb() *cli.Verb {
 		Name: "convert", Args: "FILE", Brief: "convert the file of another load balancer",
 		About: "Reads FILE (\"-\": standard input), a configuration of keepalived, HAProxy, gobetween, ldirectord or nginx (its stream block), " +
 			"the output of \"ipvsadm -Sn\", or Services and EndpointSlices of Kubernetes in YAML or JSON, and prints it as a configuration of vipd. " +
-			"The format is detected, or given with --from. Behind each setting is the line that it comes from. " +
+			"The format is detected, or given with --from. The comment after each setting gives its line number. " +
 			"Lines without an exact equivalent are listed at the end, each with the nearest setting: read them before you use " +
-			"the output. A service that would not do what the origin does is commented out, with the reasons above it, and the exit " +
+			"the output. A service that would behave differently is commented out, with the reasons above it, and the exit " +
 			"code is 3. The output passes \"vipctl check\".\n\n" +
-			"A listener on every address (\"*:80\") says no VIP: give it with --vip, one of each family that you need. Included " +
+			"A listener on every address (\"*:80\") does not name a VIP: use --vip for each address family that you need. Included " +
 			"files are not read; convert them one by one. No daemon is needed.",
 		Example: "vipctl convert --from haproxy haproxy.cfg --vip 10.96.0.10 > vipd.toml",
 		Values:  map[string]cli.Completer{"from": cli.OneOf(convert.Formats()...)},
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "from", Usage: "the `FORMAT` of the file, if it is not detected: " + wording.List(convert.Formats(), "or")},
-			&cli.StringSliceFlag{Name: "vip", Usage: "the VIP of listeners on every address, an `ADDRESS`; may be repeated"},
+			&cli.StringFlag{Name: "from", Usage: "read FILE in this `FORMAT` instead of detecting it: " + wording.List(convert.Formats(), "or")},
+			&cli.StringSliceFlag{Name: "vip", Usage: "use `ADDRESS` as the VIP of listeners on every address (\"*:80\"); may be repeated"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Run: runConvert,
@@ -52,7 +52,7 @@ func runConvert(c *cli.Call) error {
 	}
 	if format == "" {
 		if format = convert.Detect(text); format == "" {
-			return fmt.Errorf("%s has no line of a known format; give it with --from: %s", file, wording.List(convert.Formats(), "or"))
+			return fmt.Errorf("the format of %s is not recognised: set --from to %s", file, wording.List(convert.Formats(), "or"))
 		}
 	}
 	result, err := convert.Convert(format, file, text, o)
@@ -66,7 +66,7 @@ func runConvert(c *cli.Call) error {
 		return noServices(file, format, result)
 	}
 	if result.Groups > 0 {
-		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md has the order of hosts", wording.Count(result.Groups, "group"))
+		c.Hint("%s of VRRP: vipd owner (systemctl enable --now vipd vipd-owner) replaces keepalived; docs/migration.md gives the order of the hosts", wording.Count(result.Groups, "group"))
 	}
 	if len(result.Notes) > 0 {
 		c.Hint("%s; %s without an exact equivalent, listed at the end", wording.Count(result.Services, "service"), wording.Count(len(result.Notes), "line"))
@@ -75,7 +75,7 @@ func runConvert(c *cli.Call) error {
 		c.Hint("%s of VRRP commented out, with the reasons above each", wording.Count(result.DisabledGroups, "group"))
 	}
 	if result.Disabled > 0 {
-		c.Hint("%s commented out, with the reasons above each: they would not do what the origin does", wording.Count(result.Disabled, "service"))
+		c.Hint("%s commented out, with the reasons above each: they would behave differently", wording.Count(result.Disabled, "service"))
 	}
 	if result.Disabled+result.DisabledGroups > 0 {
 		return &cli.ExitError{Code: cli.ExitDifferences}

@@ -33,7 +33,7 @@ func deleteVerb() *cli.Verb {
 
 func runDelete(c *cli.Call) error {
 	if strings.TrimSuffix(c.Args[0], "s") != "service" {
-		return cli.WrongUse("delete removes services, not %q; for example: %s", c.Args[0], c.Verb.Example)
+		return cli.WrongUse("\"vipctl delete\" removes services, not %q; for example: %s", c.Args[0], c.Verb.Example)
 	}
 	if _, err := c.Etcd(); err != nil {
 		return err

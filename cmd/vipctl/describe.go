@@ -26,7 +26,7 @@ import (
 
 func describeVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "describe", Args: "[service|node|vip] NAME", Brief: "everything about one service, node or VIP",
+		Name: "describe", Args: "[service|node|vip] NAME", Brief: "show everything about one service, node or VIP",
 		About: "Without a kind, an address is a VIP, and another name is a service, a node, or the DNS name of endpoints, whose " +
 			"present addresses are shown.\n\n" +
 			"Shows one service: where it was read, how its VIPs are reached, fields that are not at their default, ports with their counters since the " +
@@ -60,7 +60,7 @@ func runDescribe(c *cli.Call) error {
 		return describeVIP(c, name)
 	case "service":
 	default:
-		return cli.WrongUse("describe describes a service, a node or a VIP, not %q; for example: %s", kind, c.Verb.Example)
+		return cli.WrongUse("\"vipctl describe\" shows a service, a node or a VIP, not %q; for example: %s", kind, c.Verb.Example)
 	}
 	if c.FleetWide {
 		return describeFleet(c, name)
@@ -201,7 +201,7 @@ func pathText(a api.Address) string {
 		text += ": this host is a real server, so a gateway forwards clients' packets to it, and its programs answer the clients"
 	case a.Held == "host", a.Held == "none", a.Held == "":
 	case a.Held == "lo", strings.HasPrefix(a.Held, "vipd"):
-		text += ": reached by this host, and by others if they have a route to it"
+		text += ": this host reaches it, and other hosts if they have a route to it"
 	default:
 		text += ": this host answers ARP or NDP for it"
 	}
@@ -337,7 +337,7 @@ func describedFrontends(s *api.Service) *table.Table {
 
 func describeNode(c *cli.Call, name string) error {
 	if c.Format == cli.FormTOML {
-		return cli.WrongUse("-o toml prints definitions, and nodes have none")
+		return cli.WrongUse("-o toml prints definitions, which nodes don't have")
 	}
 	all, err := cli.AskEtcd(c, nodeViews)
 	if err != nil {
@@ -359,7 +359,7 @@ func nodeText(p *cli.Printer, n *nodeView) string {
 	}
 	switch {
 	case !n.Here:
-		out.text("state", "gone: no vipd of that name runs, or it does not reach etcd")
+		out.text("state", "gone: no vipd with this name runs, or it can't reach etcd")
 		return out.b.String()
 	case n.Status == nil:
 		out.text("state", "starting: it has no status yet")
@@ -390,7 +390,7 @@ func (out *sheet) nodeSync(n *nodeView) {
 		text += fmt.Sprintf(", %d is the newest", s.Revision+*n.Behind)
 	}
 	if !s.Ready {
-		text += "; the first state is not complete yet"
+		text += "; the initial state is not complete yet"
 	}
 	out.text("sync", text)
 	if s.Pending > 0 || s.Failing > 0 {
@@ -418,7 +418,7 @@ func (out *sheet) nodeProblems(s *schema.NodeStatus) {
 
 func describeVIP(c *cli.Call, name string) error {
 	if c.Format == cli.FormTOML {
-		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" has those of VIPs")
+		return cli.WrongUse("-o toml prints definitions; \"vipctl export\" prints the settings of VIPs")
 	}
 	all, err := someVIPs(c)
 	if err != nil {
@@ -500,7 +500,7 @@ func (v *ownedVIP) jury() string {
 	}
 	text := cmp.Or(strings.Join(all, ", "), "etcd only")
 	if v.Confirmed == nil && len(all) > 0 {
-		text += "; how long ago is known on " + v.Owner
+		text += "; to see how long ago, run this command on " + v.Owner
 	}
 	return text
 }

@@ -74,14 +74,14 @@ func runDiff(c *cli.Call) error {
 		}
 		t.Row(key, string(d.Service), d.What, cli.OneLine(d.Why))
 	}
-	err = c.PrintRows(lists.NonNil(differences), t, "no differences: everything runs as wanted")
+	err = c.PrintRows(lists.NonNil(differences), t, "no differences: all services run as defined")
 	switch {
 	case err == nil && len(differences) > 0:
 		return cli.ErrDifferences
 	case len(differences) == 0 && c.Format != cli.FormJSON:
 		// A definition that can't be served here does not appear as a difference.
 		if s, _ := cli.AskDaemon(c, (*api.Client).Status); grave(s.Problems) {
-			c.Say("not everything can be served as it is defined: see the problems in \"vipctl status\"")
+			c.Say("some services can't be served as they are defined: see the problems in \"vipctl status\"")
 		}
 	}
 	return err
@@ -133,7 +133,7 @@ func diffFile(c *cli.Call, file string) error {
 	if err != nil {
 		return err
 	}
-	return showDifferences(c, slices.Concat(settings, differences), len(bad) > 0, "what runs and "+file)
+	return showDifferences(c, slices.Concat(settings, differences), len(bad) > 0, "the running services and "+file)
 }
 
 // compareSettings lists the settings in which the files differ from the running vipd. These are the

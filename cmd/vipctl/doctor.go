@@ -28,7 +28,7 @@ import (
 
 func doctorVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "doctor", Brief: "show what works on this host, and obstacles with their fixes",
+		Name: "doctor", Brief: "show what works on this host, what does not, and how to fix it",
 		About: "Examines this host: which modes work, with the reason for each that does not, and which one auto takes; virtual " +
 			"servers of the kernel; tools, kernel and sysctls; programs that interfere; services without a usable endpoint; " +
 			"and how traffic for each VIP gets here. Each finding is ok, a note, a warning or a problem, with the reason and " +

@@ -19,19 +19,19 @@ import (
 )
 
 // overridePlace is a paragraph of the help about where an override is stored.
-const overridePlace = "If the service is in etcd, which --etcd or the config names, all nodes follow. Otherwise, and with --socket, only the daemon of " +
-	"this host follows."
+const overridePlace = "If the service is in etcd (set with --etcd or in the configuration), the change applies to all nodes. Otherwise, and with --socket, it " +
+	"applies only to the daemon of this host."
 
 func nodeFlag() cli.Flag {
-	return &cli.StringFlag{Name: "node", Usage: "every endpoint on this `NODE`, of all services"}
+	return &cli.StringFlag{Name: "node", Usage: "change all endpoints on this `NODE`, in all services"}
 }
 
 func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "the reason, a `TEXT` that is kept with the change and shown in events"}
+	return &cli.StringFlag{Name: "reason", Usage: "keep `TEXT` as the reason for the change, and show it in events"}
 }
 
 func forceFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "force", Usage: "continue even if a service keeps no usable endpoint, or fewer than min_usable"}
+	return &cli.BoolFlag{Name: "force", Usage: "continue even if a service then has no usable endpoint, or fewer than min_usable"}
 }
 
 func expiresFlag() cli.Flag {
@@ -105,7 +105,7 @@ func request(c *cli.Call, more int) (q api.OverrideRequest, err error) {
 	case q.Expires < 0:
 		return q, cli.WrongUse("--expires %s is below zero", q.Expires)
 	case q.Node != "" && args > 0:
-		return q, cli.WrongUse("\"vipctl %s\" takes either SERVICE ADDRESS or --node NODE, not both; usage: %s", c.Verb.Name, c.Verb.Usage())
+		return q, cli.WrongUse("\"vipctl %s\" needs either SERVICE ADDRESS or --node NODE, not both; usage: %s", c.Verb.Name, c.Verb.Usage())
 	case q.Node != "" && args == 0:
 		return q, nil
 	case q.Node != "" || args != 2:
@@ -157,7 +157,7 @@ func runWeight(c *cli.Call) error {
 	case text == "-":
 		n, done = balancer.ResetWeight, "the configured weight applies again"
 	case err != nil || n < 0 || n > balancer.MaxWeight:
-		return cli.WrongUse("%q is not a weight: a whole number, 0 to %d, or - to remove the weight that was set", text, balancer.MaxWeight)
+		return cli.WrongUse("%q is not a weight: use a whole number from 0 to %d, or - for the configured weight", text, balancer.MaxWeight)
 	}
 	q.Weight = &n
 	done += until(q)
@@ -170,7 +170,7 @@ func runWeight(c *cli.Call) error {
 		by := o.schedulers()
 		for _, name := range slices.Sorted(maps.Keys(by)) {
 			if !by[name].SharesByWeight() {
-				c.Hint("service %s is scheduled by %s, which ignores weights; only weight 0 keeps new connections away", name, by[name])
+				c.Hint("service %s uses the scheduler %s, which ignores weights; only weight 0 has an effect: it stops new connections", name, by[name])
 			}
 		}
 	}
@@ -394,7 +394,7 @@ func undrainedText(t api.OverrideTarget, hasAgent, drained bool, overrides []*ba
 		text = "it was not draining"
 	}
 	if o := t.Override; hasAgent && o != nil && o.Draining != nil && !*o.Draining {
-		text += "; a drain by its agent does not count until the end of your next drain"
+		text += "; a drain that its agent reports is ignored until your next drain ends"
 	}
 	if i := slices.IndexFunc(overrides, func(o *balancer.Override) bool { return o != nil && o.Weight != nil }); i >= 0 {
 		text += fmt.Sprintf("; the weight %d set manually stays: \"vipctl weight %s %s -\" removes it", *overrides[i].Weight, t.Service, t.Address)

@@ -128,7 +128,7 @@ func (e *edit) finish(dry bool) error {
 func (e *edit) write() error {
 	if err := e.plan.Write(e); err != nil {
 		e.vips = nil
-		return fmt.Errorf("%w; the changes listed above are done; run it again when the cause is fixed: it does not repeat them", err)
+		return fmt.Errorf("%w; the changes listed above are done. Fix the cause and run the command again: it skips these changes", err)
 	}
 	err := e.writeVIPs()
 	missed := 0

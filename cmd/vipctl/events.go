@@ -39,10 +39,10 @@ func eventsVerb() *cli.Verb {
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "follow new events until Ctrl-C"},
 			&cli.IntFlag{Name: "lines", Aliases: []string{"n"}, Value: -1, DefaultText: "100; 10 with -f, all with --since",
-				Usage: "the latest `N`; 0: all kept events, or with -f only new events"},
-			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m (ago), 23:15 or 2026-11-21T23:15"},
-			&cli.StringFlag{Name: "service", Usage: "only events of the service `NAME`"},
-			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`, or of several kinds, such as health,panic: " + wording.List(events.Kind("").Values(), "or")},
+				Usage: "show the latest `N` events; 0: all kept events, or with -f only new events"},
+			&cli.StringFlag{Name: "since", Usage: "show only events since `TIME`: 10m (ago), 23:15 or 2026-11-21T23:15"},
+			&cli.StringFlag{Name: "service", Usage: "show only events of the service `NAME`"},
+			&cli.StringFlag{Name: "kind", Usage: "show only events of this `KIND`, or of several kinds, such as health,panic: " + wording.List(events.Kind("").Values(), "or")},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Run:     runEvents,
@@ -84,7 +84,7 @@ func runEvents(c *cli.Call) error {
 		return c.PrintJSON(lists.NonNil(before))
 	}
 	if len(before) == 0 && !follow {
-		c.Say("there are no such events %s", l.span)
+		c.Say("there are no matching events %s", l.span)
 		return nil
 	}
 	if err := l.showEvents(before, true); err != nil || !follow {
@@ -101,7 +101,7 @@ func (l *eventList) checkKinds() error {
 	kinds := events.Kind("").Values()
 	for _, k := range strings.Split(l.query.Kind, ",") {
 		if !slices.Contains(kinds, k) {
-			return cli.WrongUse("there are no events of kind %q%s; there are %s", k, lookup.Meant(k, kinds), wording.List(kinds, "or"))
+			return cli.WrongUse("there are no events of kind %q%s; the kinds are %s", k, lookup.Meant(k, kinds), wording.List(kinds, "or"))
 		}
 	}
 	return nil
@@ -183,7 +183,7 @@ func (l *eventList) missed(n uint64) string {
 	if l.query.Service == "" && l.query.Kind == "" {
 		return wording.Count(n, "event") + " were lost before they could be shown"
 	}
-	return wording.Count(n, "event") + ", of any kind and service, were lost before they could be read"
+	return wording.Count(n, "event") + ", of any kind and service, were lost before they were read"
 }
 
 // showEvents prints events. If first is true, it prints the titles before them.

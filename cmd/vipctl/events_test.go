@@ -80,7 +80,7 @@ func TestEventsFollow(t *testing.T) {
 				t.Errorf("stdout =\n%swant\n%s", got, want)
 			}
 			want = "vipctl: 7 events were lost before they could be shown\nvipctl: following events: vipd at " + socket +
-				" cut the answer short; waiting for vipd\nvipctl: vipd is back\n"
+				" cut the answer short; waiting for vipd\nvipctl: vipd answers again\n"
 			if got := s.err.String(); got != want {
 				t.Errorf("stderr =\n%swant\n%s", got, want)
 			}
@@ -93,8 +93,8 @@ func TestEventsFollow(t *testing.T) {
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
 		{}:               "7 events were lost before they could be shown",
-		{Service: "web"}: "7 events, of any kind and service, were lost before they could be read",
-		{Kind: "health"}: "7 events, of any kind and service, were lost before they could be read",
+		{Service: "web"}: "7 events, of any kind and service, were lost before they were read",
+		{Kind: "health"}: "7 events, of any kind and service, were lost before they were read",
 	} {
 		if got := (&eventList{query: query}).missed(7); got != want {
 			t.Errorf("message for %+v = %q, want %q", query, got, want)

@@ -17,7 +17,7 @@ import (
 
 func explainVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "explain", Args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", Brief: "what would happen to a connection, and why",
+		Name: "explain", Args: "CLIENT[:PORT] VIP:PORT[/PROTOCOL]", Brief: "show what would happen to a connection, and why",
 		About: "Says what a client that connects to a VIP gets, and each step on the way: who holds the address, which service has " +
 			"the port, the source check, affinity with the time that is left, each endpoint with its share of new connections and " +
 			"the reason of its state, whose address it sees, whether its reply comes back through this node, and the objects in " +
@@ -28,7 +28,7 @@ func explainVerb() *cli.Verb {
 			"the client is served.",
 		Example:  "vipctl explain 10.1.0.2 10.96.0.10:80",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
-		Flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "open a connection from this node as well"}},
+		Flags:    []cli.Flag{&cli.BoolFlag{Name: "live", Usage: "also open a connection from this node"}},
 		MinArgs:  2,
 		MaxArgs:  2,
 		Complete: cli.InTurn(cli.OneOf(), frontendKeys),
@@ -97,11 +97,11 @@ func liveText(e *api.Explanation) string {
 	}
 	switch {
 	case !l.Client.IsValid():
-		return fmt.Sprintf("connecting from this node failed after %s: %s", connected, l.Error)
+		return fmt.Sprintf("the connection from this node failed after %s: %s", connected, l.Error)
 	case l.Error != "":
-		return fmt.Sprintf("this node itself connected, from %s in %s%s; its endpoint is not known: %s", l.Client, connected, way, l.Error)
+		return fmt.Sprintf("this node connected from %s in %s%s; the connection's endpoint is unknown: %s", l.Client, connected, way, l.Error)
 	}
-	return fmt.Sprintf("this node itself connected, from %s in %s%s; %s accepted it, known after %s (%s)", l.Client, connected, way, l.Endpoint,
+	return fmt.Sprintf("this node connected from %s in %s%s; %s accepted the connection, which was known after %s (%s)", l.Client, connected, way, l.Endpoint,
 		l.Taken.Round(10*time.Microsecond), l.State)
 }
 

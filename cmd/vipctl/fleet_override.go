@@ -81,7 +81,7 @@ func (f *fleetOverride) noteUnresolved() {
 	}
 	if unresolved != nil {
 		slices.Sort(unresolved)
-		f.Hint("the endpoints at %s are left out, because no vipd of this host knows their addresses: run \"vipctl %s\" on a host whose vipd serves them",
+		f.Hint("the endpoints at %s are not changed, because no vipd of this host knows their addresses: run \"vipctl %s\" on a host whose vipd serves them",
 			wording.Some(unresolved, 8), f.Verb.Name)
 	}
 }
@@ -186,7 +186,7 @@ func waitText(revision int64) string {
 	if revision == 0 {
 		return ""
 	}
-	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
+	return fmt.Sprintf("revision %d; \"vipctl wait --revision %[1]d\" returns when the change is in effect on all hosts\n", revision)
 }
 
 // set changes the override of one target. It returns the new override and the revision of the last

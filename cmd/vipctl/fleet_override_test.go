@@ -120,7 +120,7 @@ func TestOverridesLaw(t *testing.T) {
 		last := model.last(what == "drain" || what == "weight" && weight == 0 && !back, meant)
 		if force := r.IntN(3) > 0; last && !force {
 			_, stderr := f.do(cli.ExitFailed, words...)
-			if !strings.Contains(stderr, "no usable endpoint would be left of service ") {
+			if !strings.Contains(stderr, "no usable endpoint would remain for service ") {
 				t.Errorf("stderr of %q = %q, want a refusal", words, stderr)
 			}
 			continue
@@ -171,7 +171,7 @@ func TestFleetDrainWait(t *testing.T) {
 	l := f.begin("drain", "web", "10.0.0.1", "--wait", "--reason", "disk", "--timeout", "10m")
 	l.waitForStderr("vipctl: waiting: gw1 is at revision 1, gw2 is at revision 1\n")
 	revision := f.revisionOf("/vipd/overrides/web/10.0.0.1")
-	want := fmt.Sprintf("web/10.0.0.1: draining; remaining connections are cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when it is in effect on all hosts\n", revision)
+	want := fmt.Sprintf("web/10.0.0.1: draining; remaining connections are cut in 10m0s\nrevision %d; \"vipctl wait --revision %[1]d\" returns when the change is in effect on all hosts\n", revision)
 	if got := l.out.String(); got != want {
 		t.Errorf("stdout = %q, want %q", got, want)
 	}
@@ -456,7 +456,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 	f.service("web", map[string]any{"endpoints": []any{endpoint("10.0.0.1", "rack1"), endpoint("10.0.0.2", "rack2"), endpoint("a.web.invalid", "rack1"), endpoint("b.web.invalid", "rack2")}})
 	f.service("pg", map[string]any{"vips": []any{"10.96.0.11"}, "endpoints": []any{endpoint("pg.invalid", "rack1")}, "discover": map[string]any{"dns": "_pg._tcp.invalid"}})
 	note := func(names string) string {
-		return "note: the endpoints at " + names + ` are left out, because no vipd of this host knows their addresses: run "vipctl drain" on a host whose vipd serves them` + "\n"
+		return "note: the endpoints at " + names + ` are not changed, because no vipd of this host knows their addresses: run "vipctl drain" on a host whose vipd serves them` + "\n"
 	}
 	for _, test := range []struct {
 		words []string
@@ -470,7 +470,7 @@ func TestFleetDrainOfNames(t *testing.T) {
 		{[]string{"drain", "pg", "10.0.0.9"}, cli.ExitFailed, note("pg/_pg._tcp.invalid, pg/pg.invalid")},
 	} {
 		_, stderr := f.do(test.exit, test.words...)
-		if test.want == "" && strings.Contains(stderr, "left out") || !strings.Contains(stderr, test.want) {
+		if test.want == "" && strings.Contains(stderr, "are not changed") || !strings.Contains(stderr, test.want) {
 			t.Errorf("stderr of %q = %q, want %q", test.words, stderr, test.want)
 		}
 	}

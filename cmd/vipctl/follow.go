@@ -14,7 +14,7 @@ import (
 )
 
 func watchFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again with each change, until Ctrl-C"}
+	return &cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "show it again after each change, until Ctrl-C"}
 }
 
 // reconnectInterval is the pause between attempts to reach a daemon that has stopped.
@@ -36,7 +36,7 @@ func follow(c *cli.Call, answered bool, stream func(received func()) error) erro
 	received := func() {
 		if answered = true; away {
 			away = false
-			c.Note("vipd is back")
+			c.Note("vipd answers again")
 		}
 	}
 	for {

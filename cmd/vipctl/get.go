@@ -35,7 +35,7 @@ func getVerb() *cli.Verb {
 		Example: "vipctl get endpoints web -o wide",
 		Flags: []cli.Flag{
 			watchFlag(),
-			&cli.BoolFlag{Name: "down", Usage: "endpoints: only endpoints without new connections, except idle backups"},
+			&cli.BoolFlag{Name: "down", Usage: "with endpoints: list only endpoints without new connections, except idle backups"},
 		},
 		Formats: []string{cli.FormTable, cli.FormWide, cli.FormJSON, cli.FormTOML, cli.FormName}, Fleet: true,
 		MinArgs: 1, MaxArgs: 2,
@@ -143,11 +143,11 @@ func kindName(c *cli.Call) (string, error) {
 	name := strings.TrimSuffix(c.Args[0], "s") + "s"
 	switch {
 	case !slices.Contains(kinds, name):
-		return "", cli.WrongUse("get lists %s, not %q%s", wording.List(kinds, "or"), c.Args[0], lookup.Meant(c.Args[0], kinds))
+		return "", cli.WrongUse("\"vipctl get\" lists %s, not %q%s", wording.List(kinds, "or"), c.Args[0], lookup.Meant(c.Args[0], kinds))
 	case c.Format == cli.FormTOML && name != "services":
-		return "", cli.WrongUse("-o toml prints definitions, and %s have none; \"vipctl get services -o toml\" has them", name)
+		return "", cli.WrongUse("-o toml prints definitions, which %s don't have; use \"vipctl get services -o toml\"", name)
 	case c.Flags.Bool("down") && (name != "endpoints" || c.FleetWide):
-		return "", cli.WrongUse("--down is for the endpoints that this host's vipd knows: vipctl get endpoints --down")
+		return "", cli.WrongUse("--down works only for the endpoints of this host's vipd: vipctl get endpoints --down")
 	case (name == "pools" || name == "vips") && c.Flags.Bool("watch"):
 		return "", cli.WrongUse("%s can't be followed: leave -w out", name)
 	}
@@ -190,7 +190,7 @@ func get[T any](c *cli.Call, k *kind[T]) error {
 			none = fmt.Sprintf("%s has no %ss", name, k.name)
 		}
 		if c.Flags.Bool("down") {
-			none += " that are down or taken out"
+			none += " that are down or out of use"
 		}
 		return c.PrintTable(k.table(c.Printer, selected), none)
 	})

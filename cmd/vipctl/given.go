@@ -33,11 +33,11 @@ func fileFlag(usage string) cli.Flag {
 }
 
 func recursiveFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "also read the folders in a folder"}
+	return &cli.BoolFlag{Name: "recursive", Aliases: []string{"R"}, Usage: "also read the subfolders of a folder"}
 }
 
 func dryRunFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything, and show what would be done"}
+	return &cli.BoolFlag{Name: "dry-run", Usage: "check everything and show what would be done, without doing it"}
 }
 
 // written is a definition of a service, or of the settings of a VIP, in a file.
@@ -62,7 +62,7 @@ func readGiven(c *cli.Call, places []string, recursive bool) (*given, error) {
 	g := &given{services: map[balancer.Name]*written{}, vips: map[netip.Addr]*written{}}
 	for i, place := range places {
 		if place == stdinName && slices.Contains(places[:i], stdinName) {
-			return nil, cli.WrongUse("standard input can be read once: -f - is given twice")
+			return nil, cli.WrongUse("standard input can be read only once, but -f - is given twice")
 		}
 		files, err := filesAt(place, recursive)
 		if err != nil {
@@ -86,7 +86,7 @@ func filesAt(place string, recursive bool) ([]string, error) {
 		return []string{place}, nil
 	}
 	if ext := filepath.Ext(place); ext == ".yaml" || ext == ".yml" {
-		return nil, fmt.Errorf("%s: YAML is not read; write TOML or JSON, as \"vipctl export -o json\" does", place)
+		return nil, fmt.Errorf("%s: YAML is not supported; use TOML, or JSON as in \"vipctl export -o json\"", place)
 	}
 	info, err := os.Stat(place)
 	if err != nil {
@@ -177,7 +177,7 @@ func readStream(ctx context.Context, open func() (io.ReadCloser, error)) ([]byte
 		return nil, ctx.Err()
 	case err := <-done:
 		if err == nil && len(text) > maxInput {
-			err = fmt.Errorf("there are more than %d bytes", maxInput)
+			err = fmt.Errorf("the input has more than %d bytes", maxInput)
 		}
 		return text, err
 	}
@@ -258,7 +258,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 	}
 	for _, name := range slices.Sorted(maps.Keys(top)) {
 		if name != "services" && name != "vips" {
-			g.problem(origin, "", name, `is next to "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
+			g.problem(origin, "", name, `is not allowed next to "services"; only {"services": {NAME: {...}}, "vips": {ADDRESS: {...}}} belongs in this file`)
 		}
 	}
 	services, ok := inner.(map[string]any)

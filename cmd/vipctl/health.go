@@ -65,7 +65,7 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 	case e.State == balancer.Removed:
 		notes = append(notes, "removed from its service")
 	case e.State == balancer.Draining && (o == nil || o.Draining == nil) && (e.Agent == nil || e.Agent.State != balancer.AgentDrained):
-		notes = append(notes, "draining in its definition")
+		notes = append(notes, "drained by its definition")
 	}
 	if e.Override != nil {
 		notes = append(notes, override(p, e.Override))
@@ -74,7 +74,7 @@ func useNotes(p *cli.Printer, e *api.Endpoint) (notes []string) {
 		notes = append(notes, "its agent: "+cli.OneLine(e.Agent.Text))
 	}
 	if x := e.Ejection; x != nil {
-		notes = append(notes, fmt.Sprintf("connects fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
+		notes = append(notes, fmt.Sprintf("connections fail: %s; ejected until %s at the latest", x.Cause, x.Until.Local().Format(time.TimeOnly)))
 	}
 	if e.Health == balancer.HealthDown && e.State == balancer.Active {
 		notes = append(notes, "used: panic")

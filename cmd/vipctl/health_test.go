@@ -20,7 +20,7 @@ func TestEjectedEndpointReason(t *testing.T) {
 		{Service: "web", Address: "192.168.1.12:8080", State: balancer.Ejected, Ejection: &balancer.Ejection{Until: until, Cause: "connection refused"}},
 	}
 	p := &cli.Printer{World: cli.World{Now: time.Now}}
-	want := "connects fail: connection refused; ejected until 12:00:30 at the latest"
+	want := "connections fail: connection refused; ejected until 12:00:30 at the latest"
 	for _, got := range []string{
 		endpointsTable(p, rows).Text(table.Form{Wide: true}), describedChecks(p, &api.Service{Endpoints: rows}).Text(table.Form{}),
 	} {
@@ -49,7 +49,7 @@ func TestWhy(t *testing.T) {
 		"up by 2 of 3 nodes; this node: no answer within 1s":            {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", LastText: "up by 2 of 3 nodes", Fleet: &api.FleetCheck{Here: "this node: no answer within 1s"}}},
 		"draining, by ana: kernel update":                               {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
 		"draining":                                                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
-		"draining in its definition":                                    {State: balancer.Draining},
+		"drained by its definition":                                     {State: balancer.Draining},
 		"weight 0, by ana: disk":                                        {State: balancer.ZeroWeight, Override: &balancer.Override{Weight: &none, By: "ana", Reason: "disk"}},
 		"ramping up: 20% of its weight":                                 {State: balancer.Active, Ramp: 20},
 		"removed from its service":                                      {State: balancer.Removed},

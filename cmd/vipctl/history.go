@@ -113,7 +113,7 @@ func history(c *cli.Call) ([]definitions.HistoryEntry, error) {
 	c.Args[0] = plainService(c.Args[0])
 	name := balancer.Name(c.Args[0])
 	if !name.Valid() {
-		return nil, cli.WrongUse("%q names no service: names are DNS labels of a-z, 0-9 and -", name)
+		return nil, cli.WrongUse("%q is not a service name: names are DNS labels of a-z, 0-9 and -", name)
 	}
 	entries, err := w.History(c, name)
 	if err != nil || len(entries) > 0 {

@@ -35,8 +35,8 @@ func nodeVerb() *cli.Verb {
 			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the setting of its file"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is switched off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when other hosts own its VIPs"},
-			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: even if no other host takes over its VIPs"},
-			reasonFlag(), zoneFlag("the `ZONE` of the node, a name that you choose; \"\" restores the setting of its file"),
+			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: stop even if no other host takes over its VIPs"},
+			reasonFlag(), zoneFlag("set the node's zone to `ZONE`, a name that you choose; \"\" restores the setting of its file"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, MinArgs: 1, MaxArgs: 2,
@@ -95,7 +95,7 @@ func standBy(c *cli.Call, name string) error {
 func setModeAndZone(c *cli.Call, name string) error {
 	setsMode, setsZone := c.Flags.IsSet("mode"), c.Flags.IsSet("zone")
 	if !setsMode && !setsZone {
-		return cli.WrongUse("name the setting: --mode or --zone; for example: %s", c.Verb.Example)
+		return cli.WrongUse("set --mode or --zone; for example: %s", c.Verb.Example)
 	}
 	mode, err := mode(c)
 	if err != nil {
@@ -153,7 +153,7 @@ const maxZone = 253
 func zone(c *cli.Call) (string, error) {
 	zone := c.Flags.String("zone")
 	if strings.ContainsFunc(zone, unicode.IsControl) || len(zone) > maxZone {
-		return "", cli.WrongUse("--zone %q is not possible: it is a line of at most %d bytes", zone, maxZone)
+		return "", cli.WrongUse("--zone %q is not a zone: use one line of at most %d bytes", zone, maxZone)
 	}
 	return zone, nil
 }

@@ -17,7 +17,7 @@ func ownershipVerb() *cli.Verb {
 			"All hosts must follow etcd during these 6 s. If one does not, the command refuses to start unless --force is given; that host is " +
 			"not heard afterwards.",
 		Example: "vipctl ownership rekey",
-		Flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "even if a host does not follow etcd"}},
+		Flags:   []cli.Flag{&cli.BoolFlag{Name: "force", Usage: "replace the key even if a host does not follow etcd"}},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 1,
 		Complete: cli.InTurn(cli.OneOf("rekey")), Run: runOwnership,
 	}
@@ -38,7 +38,7 @@ func runOwnership(c *cli.Call) error {
 	if away, err := w.Unregistered(c); err != nil {
 		return err
 	} else if len(away) > 0 && !c.Flags.Bool("force") {
-		return fmt.Errorf("%s may own VIPs and does not follow etcd now, so it would not learn the key: start its vipd owner, or --force", strings.Join(away, ", "))
+		return fmt.Errorf("hosts that can own VIPs do not follow etcd now, and would not receive the new key: %s. Start vipd owner on them, or use --force", strings.Join(away, ", "))
 	}
 	if err := w.RekeyOwnership(c, rekeyPause); err != nil {
 		return err

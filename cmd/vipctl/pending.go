@@ -51,7 +51,7 @@ func try(c *cli.Call) error {
 	case c.Flags.Bool("prune") || c.Flags.Bool("allow-empty"):
 		return cli.WrongUse("--confirm accepts only a file without errors, so it needs neither --prune nor --allow-empty")
 	case place == "":
-		return errors.New("nothing can be confirmed, because vipd already serves saved changes of its files. Write the new text to another file, and name it: vipctl reload --confirm 2m -f NEW")
+		return errors.New("there is nothing to confirm, because vipd already serves its saved files. Write the change to another file, and run: vipctl reload --confirm 2m -f NEW")
 	}
 	name, text, err := readInput(c, place)
 	if err != nil {
@@ -145,7 +145,7 @@ func abortFile(c *cli.Call, client *api.Client) error {
 func pendingText(c *cli.Call, all []api.Pending) string {
 	var b strings.Builder
 	for _, p := range all {
-		fmt.Fprintf(&b, "; the change of %s reverts %s unless \"vipctl confirm\" keeps it", p.Place, ahead(c.Printer, p.Until))
+		fmt.Fprintf(&b, "; the change to %s reverts %s unless \"vipctl confirm\" keeps it", p.Place, ahead(c.Printer, p.Until))
 	}
 	return b.String()
 }

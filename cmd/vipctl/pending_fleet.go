@@ -69,7 +69,7 @@ func (e *edit) try(g *given) error {
 	}
 	names := slices.Sorted(maps.Keys(p.Services))
 	if len(names) == 0 {
-		return errors.New("nothing can be confirmed: the services in etcd are the same already")
+		return errors.New("there is nothing to confirm: the services in etcd are already the same")
 	}
 	revision, err := e.Writer.Try(e, p)
 	if err != nil {
@@ -112,9 +112,9 @@ func (e *edit) coversNode(p *schema.Pending) error {
 		running = append(running, name)
 	}
 	if running == nil {
-		return errors.New("--on covers no node, because no vipd uses this etcd now")
+		return errors.New("--on selects no node, because no vipd uses this etcd now")
 	}
-	return fmt.Errorf("--on %s covers no node; the nodes are %s", strings.Join(p.On, ","), wording.Some(running, 8))
+	return fmt.Errorf("--on %s selects no node; the nodes are %s", strings.Join(p.On, ","), wording.Some(running, 8))
 }
 
 func confirmFleet(c *cli.Call) error {

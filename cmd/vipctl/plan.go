@@ -29,8 +29,8 @@ func planVerb() *cli.Verb {
 		Example: "vipctl plan /etc/vipd/vipd.toml --node gw2",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("plan for this `MODE`; default: FILE's mode; auto is the running vipd's mode, or the mode that vipd most likely uses on this host"),
-			&cli.StringFlag{Name: "node", Usage: "the `NODE` to plan for (locality); default: the node in FILE, or this host"},
+			modeFlag("plan for this `MODE`; default: FILE's mode; auto means the mode of the running vipd, or the mode that it would probably use here"),
+			&cli.StringFlag{Name: "node", Usage: "plan for this `NODE`, because of locality; default: the node in FILE, or this host"},
 		},
 		MinArgs: 1, MaxArgs: 1,
 		Run: runPlan,

@@ -15,7 +15,7 @@ import (
 
 func poolVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "pool", Args: "set NAME CIDR... | get [NAME] | delete NAME", Brief: "address pools in etcd, for vips = [\"auto\"]",
+		Name: "pool", Args: "set NAME CIDR... | get [NAME] | delete NAME", Brief: "manage address pools in etcd, for vips = [\"auto\"]",
 		About: "A pool is networks whose addresses services are given where their vips say \"auto:NAME\"; \"auto\" is the pool " +
 			"named default. \"pool set\" makes a pool or gives it other networks, \"pool get\" lists pools, \"pool delete\" removes " +
 			"one. Addresses that services hold can't be taken away from them: the error names them.\n\n" +

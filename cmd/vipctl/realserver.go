@@ -19,7 +19,7 @@ import (
 
 func realServerVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "real-server", Args: "VIP...", Brief: "hold VIPs for direct routing, on an endpoint's host without vipd",
+		Name: "real-server", Args: "VIP...", Brief: "hold VIPs for direct routing on an endpoint's host, without vipd",
 		About: "Prepares this host as an endpoint of services with forward = \"dr\": it receives packets to the VIPs from a gateway " +
 			"and answers the clients itself. Adds the VIPs to lo, after it has set the sysctls that keep the host from " +
 			"answering its neighbors' ARP requests for them. Prints each change, and changes nothing the second time. The " +
@@ -80,7 +80,7 @@ func directVIPs(c *cli.Call, undo bool) (vips []netip.Addr, err error) {
 			return nil, cli.WrongUse("%v", err)
 		}
 		if a.IsLoopback() || a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() {
-			return nil, cli.WrongUse("%s can't be a VIP of direct routing: name a VIP of a service with forward = \"dr\"", a)
+			return nil, cli.WrongUse("%s can't be a VIP of direct routing: give a VIP of a service with forward = \"dr\"", a)
 		}
 		vips = append(vips, a)
 	}

@@ -41,15 +41,15 @@ func registerVerb() *cli.Verb {
 			"the other says so.",
 		Example: "vipctl register web 192.168.1.11:8080 -- /usr/sbin/nginx -g \"daemon off;\"",
 		Flags: []cli.Flag{
-			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("the endpoint's weight, a `NUMBER` from 0 to %d", balancer.MaxWeight)},
-			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "the `TIME` for which the endpoint stays without renewal"},
-			&cli.StringFlag{Name: "id", Usage: "its `ID` among the endpoints of the service; default: address and port"},
-			nodeNameFlag("the `NODE` on which the endpoint runs"),
-			zoneFlag("the `ZONE` of the endpoint"),
+			&cli.IntFlag{Name: "weight", Value: 1, Usage: fmt.Sprintf("set the endpoint's weight to `NUMBER`, from 0 to %d", balancer.MaxWeight)},
+			&cli.DurationFlag{Name: "ttl", Value: defaultTTL, Usage: "remove the endpoint if it is not renewed for this `TIME`"},
+			&cli.StringFlag{Name: "id", Usage: "use `ID` as its name among the endpoints of the service; default: address and port"},
+			nodeNameFlag("set the endpoint's node to `NODE`"),
+			zoneFlag("set the endpoint's zone to `ZONE`"),
 			&cli.BoolFlag{Name: "backup", Usage: "use the endpoint only while no other endpoint is up"},
 			&cli.IntFlag{Name: "max-connections", Usage: "limit each vipd's connections to the endpoint to this `NUMBER`; 0: no limit"},
 			&cli.DurationFlag{Name: "timeout", Usage: "limit the drain to this `TIME`; default: drain_timeout of the service"},
-			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "the `TIME` that COMMAND may need to end after SIGTERM"},
+			&cli.DurationFlag{Name: "kill-after", Value: defaultKillAfter, Usage: "kill COMMAND if it has not ended this `TIME` after SIGTERM"},
 		},
 		Fleet: true, MaxArgs: cli.WithCommand,
 		Complete: cli.InTurn(fleetNames),
@@ -129,7 +129,7 @@ func newRegistration(c *cli.Call, service, address string) (*registration, error
 	}
 	switch {
 	case e.Weight < 0 || e.Weight > balancer.MaxWeight:
-		return nil, cli.WrongUse("%d is not a weight: a whole number, 0 to %d", e.Weight, balancer.MaxWeight)
+		return nil, cli.WrongUse("%d is not a weight: use a whole number from 0 to %d", e.Weight, balancer.MaxWeight)
 	case e.MaxConnections < 0:
 		return nil, cli.WrongUse("--max-connections %d is below zero", e.MaxConnections)
 	}

@@ -29,7 +29,7 @@ func reloadVerb() *cli.Verb {
 		Example: "vipctl reload",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "allow-empty", Usage: "accept an empty main file, and serve nothing from it"},
-			&cli.BoolFlag{Name: "prune", Usage: "remove and list services that are no longer defined, despite errors"},
+			&cli.BoolFlag{Name: "prune", Usage: "remove and list services that are no longer defined, even if files have errors"},
 			&cli.DurationFlag{Name: "confirm", Usage: "revert to the configuration file after this `TIME`, such as 2m, unless the change is confirmed"},
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "with --confirm: serve the file `NEW` instead of the configuration file; - reads standard input"},
 		},

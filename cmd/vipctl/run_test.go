@@ -148,7 +148,7 @@ func TestWatchContinuesAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd is back\n") })
+	wait.For(t, 10*time.Second, "the daemon to be back", func() bool { return strings.HasSuffix(s.err.String(), "vipctl: vipd answers again\n") })
 	d.change(func() { d.services[1].Origin.Line++ }) // a change that is not shown
 	d.change(func() { d.services[0].Endpoints[0].State = balancer.Down })
 	if code := <-ended; code != cli.ExitDone {
@@ -158,7 +158,7 @@ func TestWatchContinuesAfterRestart(t *testing.T) {
 	if d := cmp.Diff(fmt.Sprintf(state+"\n"+state, "1/1", "0/1"), s.out.String()); d != "" {
 		t.Errorf("output (-want +got):\n%s", d)
 	}
-	want := "vipctl: following services: vipd at " + socket + " cut the answer short; waiting for vipd\nvipctl: vipd is back\n"
+	want := "vipctl: following services: vipd at " + socket + " cut the answer short; waiting for vipd\nvipctl: vipd answers again\n"
 	if got := s.err.String(); got != want {
 		t.Errorf("stderr = %q, want %q", got, want)
 	}
@@ -271,7 +271,7 @@ func TestDrainReportsCutConnections(t *testing.T) {
 		want string
 	}{
 		{"before its time", 0, "drained: 2 endpoints, no connections left\n"},
-		{"by its time", 91 * time.Second, "drained: 2 endpoints, no connections left: up to 7 connections that had not ended in time were cut\n"},
+		{"by its time", 91 * time.Second, "drained: 2 endpoints, no connections left: up to 7 connections were cut, because they did not end in time\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newSession(t)

@@ -174,7 +174,7 @@ func (out *sheet) sync(s *api.Status) {
 		text = fmt.Sprintf("revision %d is applied, %d is wanted", y.Applied, y.Wanted)
 	}
 	if !s.Ready {
-		text += "; the first state is not complete yet"
+		text += "; the initial state is not complete yet"
 	}
 	out.text("sync", text)
 	if !y.Last.IsZero() {

@@ -21,7 +21,7 @@ import (
 
 func topVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "top", Args: "[SERVICE]", Brief: "live rates of services and endpoints",
+		Name: "top", Args: "[SERVICE]", Brief: "show live rates of services and endpoints",
 		About: "Shows services with new connections and bytes in a second, open connections, how many of their endpoints are in use, and new " +
 			"connections of the last minutes as a line of bars. With SERVICE, its endpoints.\n\n" +
 			"The last line has the totals. Keys: up, down or j, k choose; Enter shows the endpoints of a service, then one endpoint; " +
@@ -31,7 +31,7 @@ func topVerb() *cli.Verb {
 		Example: "vipctl top --once",
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "once", Usage: "print the rates of one interval, and exit"},
-			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "the `TIME` over which rates are measured, 100ms or more"},
+			&cli.DurationFlag{Name: "interval", Value: 2 * time.Second, Usage: "measure rates over this `TIME`, 100ms or more"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, MaxArgs: 1, Complete: cli.InTurn(serviceNames), Run: runTop,
 	}
@@ -42,7 +42,7 @@ const minInterval = 100 * time.Millisecond
 
 func runTop(c *cli.Call) error {
 	if c.Flags.Duration("interval") < minInterval {
-		return cli.WrongUse("--interval %s is too short; %s or more is possible", c.Flags.Duration("interval"), minInterval)
+		return cli.WrongUse("--interval %s is too short: use %s or more", c.Flags.Duration("interval"), minInterval)
 	}
 	service := balancer.Name(plainService(c.Argument(0)))
 	if service != "" {

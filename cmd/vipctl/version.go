@@ -7,7 +7,7 @@ import (
 
 func versionVerb() *cli.Verb {
 	return &cli.Verb{
-		Name: "version", Brief: "version, commit, Go and platform of this program",
+		Name: "version", Brief: "show the version, commit, Go version and platform of this program",
 		About:   "Prints the build of this program. The daemon's own version is in \"vipctl status\".",
 		Example: "vipctl version",
 		Formats: []string{cli.FormTable, cli.FormJSON},

@@ -149,7 +149,7 @@ func drainVIPs(c *cli.Call, node string, on bool) error {
 	if err != nil {
 		return err
 	}
-	now := "its VIPs are elsewhere"
+	now := "other hosts own its VIPs"
 	if len(left) > 0 {
 		c.Hint("%s", stillOwns(c, node, left))
 		now = "it owns no VIPs"

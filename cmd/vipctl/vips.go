@@ -31,9 +31,9 @@ func vipVerb() *cli.Verb {
 		Example: "vipctl vip move 192.168.1.100 --to gw2 --reason \"new kernel on gw1\"",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "to", Usage: "move it to `NODE`; with VRRP, to its address"},
-			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait for the owner for this `TIME`"},
-			&cli.BoolFlag{Name: "force", Usage: "move it to a host that can't serve it, and leave it there"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "balance: only list the moves"},
+			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Second, Usage: "wait at most this `TIME` for the owner"},
+			&cli.BoolFlag{Name: "force", Usage: "move it even to a host that can't serve it, and leave it there"},
+			&cli.BoolFlag{Name: "dry-run", Usage: "balance: list the moves without making them"},
 			reasonFlag(),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON}, Fleet: true, MinArgs: 1, MaxArgs: 2,
@@ -258,7 +258,7 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 
 func fenceNode(c *cli.Call, name string) error {
 	if !c.Flags.Bool("is-off") {
-		return cli.WrongUse("make sure that %s is off, or two hosts may answer for its VIPs; then confirm it: vipctl node fence %s --is-off", name, name)
+		return cli.WrongUse("make sure that %s is off; otherwise two hosts might answer for its VIPs. Then confirm it: vipctl node fence %s --is-off", name, name)
 	}
 	w, err := c.Etcd()
 	if err != nil {
@@ -304,7 +304,7 @@ func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 		}
 	}
 	if len(without) > 0 {
-		why := "vipctl get vips -o json has the reason of each node"
+		why := "vipctl get vips -o json shows the reason of each node"
 		if len(weights) == 0 {
 			why = noHost
 		}
