@@ -61,12 +61,12 @@ func TestOverrideText(t *testing.T) {
 	c := &cli.Printer{World: cli.World{Now: func() time.Time { return now }}}
 	yes, no, five := true, false, 5
 	for want, o := range map[string]*balancer.Override{
-		"":                               nil,
-		"weight 5":                       {Weight: &five},
-		"weight 5, not draining, by ana": {Weight: &five, Draining: &no, By: "ana"},
-		"draining, cut in 1m30s: disk":   {Draining: &yes, Until: now.Add(90 * time.Second), Reason: "disk"},
-		"draining, cut 1s ago":           {Draining: &yes, Until: now.Add(-time.Second)},
-		"weight 5, lapses in 2h":         {Weight: &five, Expires: now.Add(2 * time.Hour)},
+		"":                                  nil,
+		"weight 5":                          {Weight: &five},
+		"weight 5, not draining, by ana":    {Weight: &five, Draining: &no, By: "ana"},
+		"draining, deadline in 1m30s: disk": {Draining: &yes, Until: now.Add(90 * time.Second), Reason: "disk"},
+		"draining, deadline 1s ago":         {Draining: &yes, Until: now.Add(-time.Second)},
+		"weight 5, lapses in 2h":            {Weight: &five, Expires: now.Add(2 * time.Hour)},
 
 		"weight 5 (lapses in 2h), draining":               {Weight: &five, WeightExpires: now.Add(2 * time.Hour), Draining: &yes},
 		"weight 5, draining (lapses in 2h), lapses in 2d": {Weight: &five, DrainingExpires: now.Add(2 * time.Hour), Draining: &yes, Expires: now.Add(48 * time.Hour)},

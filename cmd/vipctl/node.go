@@ -141,7 +141,7 @@ func editNode(c *cli.Call, name string, edit func(*schema.NodeConfig)) error {
 	return c.Show(out, func() string {
 		text := "node " + name + ": " + cmp.Or(configText(&out.Config), "nothing is set in etcd now")
 		if !out.Changed {
-			text += ", as before"
+			text += " (no change)"
 		}
 		return text + "\n"
 	})

@@ -41,5 +41,5 @@ func TestTerminated(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.waitForExit(cli.ExitTerminated)
-	p.waitForStderr("vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40")
+	p.waitForStderr("vipctl: interrupted; revision 41 is not applied on all nodes: gw1 is at revision 40")
 }

@@ -213,7 +213,7 @@ func runVIP(c *cli.Call) error {
 		return err
 	}
 	elapsed := time.Since(began).Round(time.Millisecond)
-	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: its owner is %s, after %s\n", a, to, elapsed) })
+	return c.Show(map[string]any{"vip": a, "owner": to, "took": elapsed.Seconds()}, func() string { return fmt.Sprintf("%s: owned by %s after %s\n", a, to, elapsed) })
 }
 
 // moveVIP moves a VIP and returns its new owner, or an error if it has no new owner within
@@ -237,7 +237,7 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	group, ok := strings.CutPrefix(name, "@")
 	if !ok || group == "" {
 		if a, err = netip.ParseAddr(name); err != nil {
-			err = cli.WrongUse("%q is neither an address nor @GROUP", name)
+			err = cli.WrongUse("%q is neither an address nor @GROUP: \"vipctl get vips\" lists VIPs and groups", name)
 		}
 		return a, err
 	}
@@ -253,12 +253,12 @@ func vipNamed(c *cli.Call, name string) (a netip.Addr, err error) {
 	if c.OwnsByVRRP() {
 		return a, fmt.Errorf("no VIP of this host is in group %q; \"vipctl get vips\" lists groups", group)
 	}
-	return a, fmt.Errorf("no VIP in etcd has group = %q; \"vipctl get vips\" lists groups, except groups in files of nodes: name an address", group)
+	return a, fmt.Errorf("no VIP in etcd has group = %q. \"vipctl get vips\" lists the groups in etcd. To move a group from a node's file, name one of its VIPs", group)
 }
 
 func fenceNode(c *cli.Call, name string) error {
 	if !c.Flags.Bool("is-off") {
-		return cli.WrongUse("make sure that %s is off; otherwise two hosts might answer for its VIPs. Then confirm it: vipctl node fence %s --is-off", name, name)
+		return cli.WrongUse("make sure that %s is off, because otherwise two hosts can answer for its VIPs; then run: vipctl node fence %s --is-off", name, name)
 	}
 	w, err := c.Etcd()
 	if err != nil {
@@ -304,7 +304,7 @@ func readVIPs(c *cli.Call, show func([]ownedVIP) error) error {
 		}
 	}
 	if len(without) > 0 {
-		why := "vipctl get vips -o json shows the reason of each node"
+		why := "\"vipctl get vips -o json\" shows the reason for each node"
 		if len(weights) == 0 {
 			why = noHost
 		}
@@ -327,7 +327,7 @@ func vipsTable(p *cli.Printer, vips []ownedVIP) *table.Table {
 			since = v.Since.Local().Format(time.DateTime)
 		}
 		if v.VRRP != nil {
-			ready = strings.TrimPrefix(ready+"; others: not known", "; ")
+			ready = strings.TrimPrefix(ready+"; others: unknown", "; ")
 		}
 		t.Row(v.name(), v.Hold, owner, since, v.Group, v.Why, ready, few(p, v.Services, 3))
 	}

@@ -60,7 +60,7 @@ func vrrpVIP(o *api.Ownership, v *api.GroupVIP) ownedVIP {
 	case g.Owner.IsValid():
 		out.Owner = g.Owner.String()
 		if r := routerOf(g, g.Owner); r != nil {
-			out.Why = fmt.Sprintf("priority %d over %d", r.Priority, g.Priority)
+			out.Why = fmt.Sprintf("priority %d; this host has %d", r.Priority, g.Priority)
 		}
 	}
 	return out
@@ -135,7 +135,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 	case to.IsValid() && to == g.Owner:
 		return owned(to, 0, "this host is already its owner")
 	case to.IsValid() && len(g.Peers) > 0 && !slices.Contains(g.Peers, to):
-		return cli.WrongUse("--to %s is not in peers of %s", to, g.Name)
+		return cli.WrongUse("--to %s is not among the peers of %s: name one of those peers", to, g.Name)
 	}
 	began := c.Now()
 	owner, err := handOver(c, a, g.Name, c.Flags.Duration("timeout"))
@@ -146,7 +146,7 @@ func moveByVRRP(c *cli.Call, a netip.Addr) error {
 		return fmt.Errorf("%s took over %s instead of %s: with VRRP, the other host with the highest priority takes over", owner, g.Name, to)
 	}
 	elapsed := c.Now().Sub(began).Round(time.Millisecond)
-	return owned(owner, elapsed, fmt.Sprintf("its owner is %s, after %s", owner, elapsed))
+	return owned(owner, elapsed, fmt.Sprintf("owned by %s after %s", owner, elapsed))
 }
 
 // groupHere returns the group of a VIP, or an error if this host does not own the VIP.
@@ -164,13 +164,13 @@ func groupHere(o *api.Ownership, a netip.Addr) (*api.OwnerGroup, error) {
 	case o.Unknown != "":
 		return nil, errors.New(o.Unknown)
 	case g == nil:
-		return nil, fmt.Errorf("the group of %s is not on this host: \"vipctl status\" has the reason", a)
+		return nil, fmt.Errorf("the group of %s is not on this host: \"vipctl status\" shows the reason", a)
 	case g.State == vrrp.Active:
 		return g, nil
 	case g.Owner.IsValid():
-		return nil, cli.WrongUse("%s owns %s: run this command on it", g.Owner, a)
+		return nil, cli.WrongUse("%s owns %s: run this command there", g.Owner, a)
 	}
-	return nil, fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", a, g.State, g.Name)
+	return nil, fmt.Errorf("this host does not own %s, and the owner is unknown: this host is %s in %s", a, g.State, g.Name)
 }
 
 // handOver passes the group of a VIP to another host, and returns the host's address. If no other
@@ -185,9 +185,9 @@ func handOver(c *cli.Call, a netip.Addr, group string, limit time.Duration) (own
 		case g == nil:
 			return owner, errors.New(cmp.Or(o.Unknown, group+" is no longer on this host"))
 		case g.State == vrrp.Active && unableOwner(g, elapsed).IsValid():
-			return owner, fmt.Errorf("%s took %s, but can't serve it, so this host took it back after %s: \"vipctl status\" there has the reason", unableOwner(g, elapsed), group, elapsed.Round(time.Millisecond))
+			return owner, fmt.Errorf("%s took %s, but can't serve it, so this host took it back after %s: \"vipctl status\" there shows the reason", unableOwner(g, elapsed), group, elapsed.Round(time.Millisecond))
 		case g.State == vrrp.Active:
-			return owner, fmt.Errorf("no other host took %s, so this host took it back after %s: vipd owner or keepalived must run there, with the same router_id", group, elapsed.Round(time.Millisecond))
+			return owner, fmt.Errorf("no other host took %s, so this host took it back after %s: vipd owner or keepalived must run on another host with the same router_id", group, elapsed.Round(time.Millisecond))
 		case takenOver(g, elapsed):
 			return g.Owner, nil
 		case elapsed >= limit:
@@ -237,7 +237,7 @@ func standbyByVRRP(c *cli.Call, on bool, name string) error {
 	case err != nil:
 		return err
 	case name != "" && name != o.Node:
-		return cli.WrongUse("this host is %s, and with VRRP a host can only put itself on standby: run it on %s", o.Node, name)
+		return cli.WrongUse("this host is %s, and with VRRP a host can only put itself on standby: run this command on %s", o.Node, name)
 	}
 	r, err := setStandby(c, &o, on)
 	if err != nil {
@@ -264,7 +264,7 @@ func setStandby(c *cli.Call, o *api.Ownership, on bool) (r standbyChange, err er
 	}
 	for _, group := range slices.Sorted(maps.Keys(vips)) {
 		if r.Owners[group], err = handOver(c, vips[group], group, vrrpStandbyTimeout); err != nil {
-			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and %s may then have no owner)", o.Node, err, vips[group])
+			return r, fmt.Errorf("%s is not on standby: %w (--force puts it on standby, and %s might then have no owner)", o.Node, err, vips[group])
 		}
 	}
 	q := api.StandbyRequest{On: on, By: operator(c), Reason: c.Flags.String("reason")}
@@ -280,7 +280,7 @@ func drainByVRRP(c *cli.Call, node string, on bool) (left bool, err error) {
 	case err != nil && c.OverridesInEtcd() && node != c.Node():
 		return true, nil // the drain of another host needs no vipd here
 	case err != nil && node == c.Node():
-		return false, fmt.Errorf("only a running vipd can give the VIPs of this host away: %w", err)
+		return false, fmt.Errorf("only a running vipd can give away this host's VIPs: %w", err)
 	case err != nil || o.Node != node:
 		return true, err
 	}
@@ -300,7 +300,7 @@ func standbyText(node string, on, changed bool, owners map[string]netip.Addr) st
 		text = "node " + node + ": on standby until \"vipctl node resume\""
 	}
 	if !changed {
-		text += ", as before"
+		text += " (no change)"
 	}
 	for _, group := range slices.Sorted(maps.Keys(owners)) {
 		text += fmt.Sprintf("; %s owns %s", owners[group], group)
@@ -316,20 +316,20 @@ func vrrpText(p *cli.Printer, v *ownedVIP) string {
 	out.text("services", cmp.Or(strings.Join(v.Services, ", "), "none"))
 	switch {
 	case v.Owner == "":
-		out.painted("owner", "none is known", table.Bad)
+		out.painted("owner", "unknown", table.Bad)
 	case v.Since != nil:
 		out.text("owner", fmt.Sprintf("%s, since %s (%s)", v.Owner, ago(p, *v.Since), v.Why))
 	default:
 		out.text("owner", fmt.Sprintf("%s (%s)", v.Owner, v.Why))
 	}
 	for _, node := range v.Ready {
-		out.text("ready", node+"; whether others could own it is not known: a backup of VRRP is silent")
+		out.text("ready", node+"; unknown for other hosts, because VRRP backups send nothing")
 	}
 	for node, why := range v.Not {
 		out.text("ready", "not "+node+": "+why)
 	}
 	if g == nil {
-		out.painted("group", cmp.Or(v.Group, "none")+" is not on this host: \"vipctl status\" has the reason", table.Bad)
+		out.painted("group", cmp.Or(v.Group, "none")+" is not on this host: \"vipctl status\" shows the reason", table.Bad)
 		return out.b.String()
 	}
 	out.text("group", fmt.Sprintf("%s is %s here: router_id %d, version %d, priority %d; %s", g.Name, g.State, g.RouterID, g.Version, g.Priority, nextStep(g)))
@@ -352,7 +352,7 @@ func nextStep(g *api.OwnerGroup) string {
 	case vrrp.Active:
 		return fmt.Sprintf("last advert sent %.2fs ago", g.Advertised.Seconds())
 	case vrrp.Backup:
-		return fmt.Sprintf("takes over in %.2fs without an advert", g.Left.Seconds())
+		return fmt.Sprintf("takes over in %.2fs unless an advert arrives", g.Left.Seconds())
 	}
 	return "it sends no adverts"
 }

@@ -28,8 +28,8 @@ func waitVerb() *cli.Verb {
 		Example: "vipctl wait --revision 1042 --timeout 30s",
 		Values:  map[string]cli.Completer{"nodes": nodeNames},
 		Flags: []cli.Flag{
-			&cli.Int64Flag{Name: "revision", Usage: "the `NUMBER` of the revision"},
-			&cli.DurationFlag{Name: "timeout", Usage: "give up after this `TIME`; 0: never"},
+			&cli.Int64Flag{Name: "revision", Usage: "wait for revision `NUMBER`"},
+			&cli.DurationFlag{Name: "timeout", Usage: "give up after `TIME`; 0 means never"},
 			&cli.StringFlag{Name: "nodes", Usage: "wait only for these nodes: `NODE,...`"},
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
@@ -77,11 +77,11 @@ func runWait(c *cli.Call) error {
 	case err == nil:
 		return applied(c, v)
 	case late && len(lag) > 0:
-		return fmt.Errorf("revision %d is not everywhere after %s: %s", v.revision, timeout, names(lag))
+		return fmt.Errorf("revision %d is not applied on all nodes after %s: %s", v.revision, timeout, names(lag))
 	case late:
-		return fmt.Errorf("no answer of etcd within %s", timeout)
+		return fmt.Errorf("etcd did not answer within %s", timeout)
 	case len(lag) > 0 && c.Err() != nil:
-		return cli.Interrupted("; revision %d is not everywhere: %s", v.revision, names(lag))
+		return cli.Interrupted("; revision %d is not applied on all nodes: %s", v.revision, names(lag))
 	}
 	return err
 }
@@ -112,7 +112,7 @@ func applied(c *cli.Call, v *revisionWait) error {
 	const maxNodes = 5
 	for i, name := range slices.Sorted(maps.Keys(v.problems)) {
 		if i == maxNodes {
-			c.Note("%s more, which \"vipctl get nodes\" lists", wording.Count(len(v.problems)-maxNodes, "node"))
+			c.Note("and %s more; \"vipctl get nodes\" lists all nodes", wording.Count(len(v.problems)-maxNodes, "node"))
 			break
 		}
 		c.Note("%s has %s: %s", name, wording.Count(len(v.problems[name]), "problem"), v.problems[name][0])
@@ -122,7 +122,7 @@ func applied(c *cli.Call, v *revisionWait) error {
 	}
 	how := ""
 	if n := len(v.problems); n > 0 {
-		how = fmt.Sprintf(", but %s may not serve all of it", wording.Count(n, "node"))
+		how = fmt.Sprintf(", but %s might not serve all of it", wording.Count(n, "node"))
 	}
 	return c.Print(fmt.Sprintf("revision %d is applied on %s%s\n", v.revision, wording.Count(len(v.done), "node"), how))
 }
@@ -302,7 +302,7 @@ const (
 )
 
 // errNoNode ends a wait without nodes.
-var errNoNode = errors.New("no vipd runs here: none has a status in this etcd under this prefix")
+var errNoNode = errors.New("no node runs vipd: etcd has no node status under this prefix")
 
 // poll polls the nodes until none is awaited, and calls show with the awaited nodes. If it ends for
 // another reason, it returns the awaited nodes. It continues over short outages of etcd.

@@ -179,7 +179,7 @@ func TestWait(t *testing.T) {
 
 	// A timeout must name the nodes that lag behind.
 	_, stderr, timeout := f.failsAfterTimeout("wait", "--revision", "42")
-	want := "vipctl: revision 42 is not everywhere after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
+	want := "vipctl: revision 42 is not applied on all nodes after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
 		t.Errorf("stderr = %q, want %q", stderr, want)
 	}
@@ -211,7 +211,7 @@ func (f *stage) failsAfterTimeout(args ...string) (stdout, stderr, timeout strin
 	f.t.Helper()
 	for _, timeout = range []string{shortest, "10s", "1m0s"} {
 		stdout, stderr = f.do(cli.ExitFailed, append(args, "--timeout", timeout)...)
-		if !strings.Contains(stderr, "no answer of etcd within") {
+		if !strings.Contains(stderr, "etcd did not answer within") {
 			break
 		}
 	}
@@ -252,7 +252,7 @@ func TestWaitForDeadNode(t *testing.T) {
 func TestWaitWithoutNodes(t *testing.T) {
 	f := newStage(t)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41")
-	if want := "vipctl: no vipd runs here: none has a status in this etcd under this prefix\n"; stderr != want {
+	if want := "vipctl: no node runs vipd: etcd has no node status under this prefix\n"; stderr != want {
 		t.Errorf("stderr = %q, want %q", stderr, want)
 	}
 }
@@ -282,8 +282,8 @@ func TestWaitThroughAnOutage(t *testing.T) {
 	l.ahead.Store(int64(firstPatience + time.Second))
 	l.waitForExit(cli.ExitFailed)
 	_, stderr := f.do(cli.ExitFailed, "wait", "--revision", "41", "--timeout", "1s")
-	if !strings.HasSuffix(stderr, "vipctl: no answer of etcd within 1s\n") {
-		t.Errorf("stderr = %q, want no answer of etcd", stderr)
+	if !strings.HasSuffix(stderr, "vipctl: etcd did not answer within 1s\n") {
+		t.Errorf("stderr = %q, want a timeout of etcd", stderr)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestWaitInterrupted(t *testing.T) {
 	l.waitForStderr("waiting: gw1")
 	l.stop()
 	l.waitForExit(cli.ExitInterrupted)
-	if want := "vipctl: interrupted; revision 41 is not everywhere: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
+	if want := "vipctl: interrupted; revision 41 is not applied on all nodes: gw1 is at revision 40\n"; !strings.HasSuffix(l.err.String(), want) {
 		t.Errorf("stderr = %q, want %q at the end", l.err, want)
 	}
 }

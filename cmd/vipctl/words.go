@@ -132,7 +132,7 @@ func override(p *cli.Printer, o *balancer.Override) string {
 		lapses(" (", o.DrainingExpires, ")")
 	}
 	if !o.Until.IsZero() {
-		text += ", cut " + when(p, o.Until)
+		text += ", deadline " + when(p, o.Until)
 	}
 	lapses(", ", o.Expires, "")
 	if o.Draining == nil {

@@ -76,17 +76,17 @@ endpoints = [{ address = "10.9.0.50" }]
 	})
 
 	began := time.Now()
-	p.a.wantOutput("10.9.0.100: its owner is 10.9.0.12, after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
+	p.a.wantOutput("10.9.0.100: owned by 10.9.0.12 after ", "vip", "move", "10.9.0.100", "--reason", "new kernel")
 	p.owns(t, p.b)
 	silent := p.probe.gap(p.a.mac, p.b.mac, began)
 	t.Logf("silent for %s", silent.Round(time.Millisecond))
 	if bound := p.b.down(interval) - 3*interval + plannedLate(); silent > wait.Bound(bound) {
 		t.Errorf("silence of the VIP = %s, want at most %s", silent, bound)
 	}
-	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command on it", "vip", "move", "10.9.0.100")
+	p.a.refuses(2, "10.9.0.12 owns 10.9.0.100: run this command there", "vip", "move", "10.9.0.100")
 	p.a.wantOutput("10.9.0.12", "get", "vips")
-	p.a.wantOutput("priority 100 over 150", "get", "vips")
-	p.b.wantOutput("gw2; others: not known", "get", "vips")
+	p.a.wantOutput("priority 100; this host has 150", "get", "vips")
+	p.b.wantOutput("gw2; others: unknown", "get", "vips")
 	p.a.wantOutput("resigned", "events")
 	p.a.wantOutput("this host gives 10.9.0.100 to another host: by root: \"new kernel\"", "events")
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
@@ -96,7 +96,7 @@ endpoints = [{ address = "10.9.0.50" }]
 		}
 	}
 
-	p.b.refuses(2, "this host is gw2, and with VRRP a host can only put itself on standby: run it on gw1", "node", "standby", "gw1")
+	p.b.refuses(2, "this host is gw2, and with VRRP a host can only put itself on standby: run this command on gw1", "node", "standby", "gw1")
 	p.b.wantOutput("node gw2: on standby until \"vipctl node resume\"; 10.9.0.11 owns main", "node", "standby", "--reason", "disk")
 	p.owns(t, p.a)
 	if n := p.probe.twice(began); n > 0 {
@@ -141,7 +141,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	p.owns(t, p.a)
 	p.b.serve()
 	wait.For(t, wait.Patience, "gw2 to follow gw1", p.b.follows)
-	p.a.refuses(2, "--to 10.9.0.13 is not in peers of main", "vip", "move", "10.9.0.100", "--to", "10.9.0.13")
+	p.a.refuses(2, "--to 10.9.0.13 is not among the peers of main", "vip", "move", "10.9.0.100", "--to", "10.9.0.13")
 	p.owns(t, p.a)
 	p.a.vipctl("drain", "--node", "gw1")
 	p.owns(t, p.b)
