@@ -374,7 +374,7 @@ func (d *fakeDaemon) fill() {
 	d.status = api.Status{
 		Version: "v1.0.0", Node: "gw1", Zone: "a", Started: ago(2*time.Hour + 20*time.Second),
 		Mode: api.Mode{
-			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have it",
+			InUse: "userspace", Wanted: "auto", Reason: "not ipvs: the kernel has no ip_vs; not iptables: this version does not have this mode",
 			Detail: "redirect",
 		},
 		Store: api.Store{Kind: "file", Place: "/etc/vipd/vipd.toml", Connected: true, EverRead: true, Revision: 12},

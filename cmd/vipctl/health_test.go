@@ -46,7 +46,7 @@ func TestWhy(t *testing.T) {
 		"not checked: health.allow_exec is false here":                  {State: balancer.Active, Unchecked: "health.allow_exec is false here"},
 		"no answer within 1s (failed 1 of 3); used: panic":              {State: balancer.Active, Health: balancer.HealthDown, Check: failed},
 		"no answer within 1s (failed 1 of 3); its connections were cut": {State: balancer.Down, Health: balancer.HealthDown, Check: failed, Cut: true},
-		"up by 2 of 3 nodes; this node: no answer within 1s":            {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", LastText: "up by 2 of 3 nodes", Fleet: &api.FleetCheck{Here: "this node: no answer within 1s"}}},
+		"up according to 2 of 3 nodes; this node: no answer within 1s":  {State: balancer.Active, Health: balancer.HealthUp, Check: &api.Check{LastOutcome: "passed", LastText: "up according to 2 of 3 nodes", Fleet: &api.FleetCheck{Here: "this node: no answer within 1s"}}},
 		"draining, by ana: kernel update":                               {State: balancer.Draining, Override: &balancer.Override{Draining: &yes, By: "ana", Reason: "kernel update"}},
 		"draining":                                                      {State: balancer.Draining, Override: &balancer.Override{Draining: &yes}},
 		"drained by its definition":                                     {State: balancer.Draining},

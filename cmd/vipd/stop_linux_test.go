@@ -44,12 +44,12 @@ func TestStop(t *testing.T) {
 	said := ""
 	wait.For(t, wait.Patience, "vipctl to say that vipd is stopping", func() bool {
 		said = status()
-		return strings.Contains(said, "is stopping: its connections may continue until ")
+		return strings.Contains(said, "is stopping: its connections can continue until ")
 	})
 	if strings.Contains(said, "restart") {
 		t.Errorf("output of vipctl = %s, want no advice to restart", said)
 	}
-	if out := vipd.Output(); !strings.Contains(out, "stopping: open connections may end by themselves") {
+	if out := vipd.Output(); !strings.Contains(out, "stopping: waiting for open connections to end") {
 		t.Errorf("log =\n%s\nwant the wait for connections", out)
 	}
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {

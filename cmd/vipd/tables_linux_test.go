@@ -149,7 +149,7 @@ func TestStrictModeWithoutTables(t *testing.T) {
 			cancel()
 			t.Fatalf("vipd starts in %s mode, want an error", mode)
 		}
-		if want := "mode " + mode + " is not usable here, and strict_mode forbids another: nf_tables can't hold vipd's rules of ipv4 here"; !strings.Contains(err.Error(), want) {
+		if want := "mode " + mode + " is not usable here, and strict_mode forbids another mode: nf_tables can't hold vipd's rules of ipv4 here"; !strings.Contains(err.Error(), want) {
 			t.Errorf("error = %v, want %q", err, want)
 		}
 	}

@@ -28,7 +28,7 @@ func TestIPVSReal(t *testing.T) {
 	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
 	h.Frontends[0].Scheduler = balancer.Maglev
 	wantIPVSFinding(t, h, OK, "ipvs mode works here")
-	wantIPVSFinding(t, h, OK, "auto uses ipvs mode, the best that works here")
+	wantIPVSFinding(t, h, OK, "auto uses ipvs mode, the best mode that works here")
 	if left := string(must(t, h.ReadFile, ipvsTable)); strings.Count(left, "\n") != 3 {
 		t.Errorf("virtual servers after the trial =\n%s\nwant the same as before", left)
 	}

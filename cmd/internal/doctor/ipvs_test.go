@@ -267,7 +267,7 @@ func TestMissingIPVS(t *testing.T) {
 					}
 				}
 				want := []string{"note: ipvs mode does not work here: no", "ok: iptables mode works here (bind)", "ok: userspace mode works here (bind)",
-					"ok: auto uses iptables mode, the best that works here"}
+					"ok: auto uses iptables mode, the best mode that works here"}
 				if wanted == config.IPVSMode {
 					want = append([]string{strings.Replace(want[0], "note", "problem", 1)}, want[1:3]...)
 				}

@@ -164,7 +164,7 @@ func checkChoice(_ context.Context, o *observed) []Finding {
 	case len(unknown) > 0:
 		return []Finding{note(fmt.Sprintf("auto uses %s mode unless a better mode works; not tried: %s", best, strings.Join(unknown, ", ")), why, "")}
 	}
-	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best that works here", best), Why: why}}
+	return []Finding{{Level: OK, What: fmt.Sprintf("auto uses %s mode, the best mode that works here", best), Why: why}}
 }
 
 // Likely returns the mode that auto probably selects on a host, and the reason why it skips better

@@ -90,7 +90,7 @@ func (d *Daemon) build() (err error) {
 		return err
 	}
 	if err := d.newFailover(published); err != nil {
-		d.component("host").Warn("leftovers of vipd owner are not removed", "err", err)
+		d.component("host").Warn("leftovers of vipd owner can't be removed", "err", err)
 	}
 	d.watch = hostwatch.New(d.WatchInterval)
 	d.duplicates = duplicates.New(duplicates.Options{

@@ -153,7 +153,7 @@ func New(o Options) (*Daemon, error) {
 	c.Mode = cmp.Or(o.Mode, c.Mode)
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
-			return nil, fmt.Errorf("finding the host's name (or set node in %s): %w", o.ConfigFile, err)
+			return nil, fmt.Errorf("finding the host's name (setting node in %s avoids this): %w", o.ConfigFile, err)
 		}
 	}
 	d := &Daemon{Options: o, config: c, mistake: mistake, started: time.Now(), events: events.New(events.Options{Log: o.Log})}
@@ -191,7 +191,7 @@ func (d *Daemon) openFiles() (err error) {
 	}
 	d.lock, err = lockfile.Acquire(lockfile.Path(d.config.RunDir))
 	if errors.Is(err, lockfile.ErrHeld) {
-		return fmt.Errorf("%w: stop it, or replace it with --replace; or give this one another run_dir", err)
+		return fmt.Errorf("%w: stop it, replace it with --replace, or give this vipd another run_dir", err)
 	}
 	if err != nil {
 		return err
@@ -211,14 +211,14 @@ func (d *Daemon) openFiles() (err error) {
 	if err == nil {
 		d.opened = append(d.opened, d.socket)
 	} else if lacksUnixSockets(err) {
-		d.Log.Warn("vipctl can't reach this vipd: Windows has Unix sockets from Windows 10 1803 and Server 2019 on", "err", err)
+		d.Log.Warn("vipctl can't reach this vipd: Unix sockets need at least Windows 10 1803 or Windows Server 2019", "err", err)
 		return nil
 	}
 	return err
 }
 
 func folderError(err error) error {
-	return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders that this user may write): %w", err)
+	return fmt.Errorf("making vipd's folder (set run_dir and state_dir to folders in which this user may write): %w", err)
 }
 
 func (d *Daemon) closeFiles() {
@@ -284,7 +284,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	d.notify.stopping()
 	running.Wait()
 	if err := d.stateDir.Close(); err != nil { // the dataplane continues to serve
-		d.Log.Error("stopping all the same", "err", err)
+		d.Log.Error("state_dir was not closed properly; stopping anyway", "err", err)
 	}
 	err := d.handOver()
 	if d.engine.Status().Ready { // a daemon that was never ready has no counts

@@ -340,7 +340,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if err := os.Rename(state, state+".away"); err != nil {
 		t.Fatal(err)
 	}
-	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, because it could not be saved: ") {
+	if err := drain(api.OverrideRequest{Node: "a", Draining: &yes}); err == nil || !strings.HasPrefix(err.Error(), "nothing was changed, because the change could not be saved: ") {
 		t.Errorf("error of a drain without state_dir = %v, want a refusal", err)
 	}
 	if got := n.endpoints(); got != before {
@@ -552,7 +552,7 @@ func TestStoreAppearsLate(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, 5*time.Second, "the reason why it is not ready", func() bool {
 		code, body := n.get("/readyz")
-		return code == http.StatusServiceUnavailable && strings.Contains(body, "nothing of it is served yet: ")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "no services from it are served yet: ")
 	})
 	if s := n.status().Store; s.Error == "" || s.EverRead {
 		t.Errorf("status of the store = %+v, want the reason why it can't be read", s)

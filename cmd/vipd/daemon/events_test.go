@@ -152,7 +152,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		"web 127.47.1.1:9002 is down: connection refused: nothing listens there",
 		"web is in panic: port 8080/tcp: 1 of 2 endpoints are up, fewer than 60 percent: all of them are used, healthy or not",
 		"web 127.47.1.1:9002 is up again: connected",
-		"web is out of panic",
+		"web is no longer in panic",
 		"web 127.47.1.1:9002 drained by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 drains: said by " + asCaller(t, "ana") + ": kernel update",
 		"web 127.47.1.1:9002 undrained by " + asCaller(t, "ana") + ": kernel update",
@@ -271,8 +271,8 @@ health = { type = "tcp" }
 		{"web", "127.47.1.1", "127.47.1.1 is checked at several ports: name one of 127.47.1.1:9001, 127.47.1.1:9002"},
 		{"web", "127.47.1.9", "service web has no endpoint 127.47.1.9; it has 127.47.1.1:9001, 127.47.1.1:9002"},
 		{"wep", "127.47.1.1", `there is no service "wep"; did you mean web?`},
-		{"plain", "127.47.1.1", `service plain has no health check; add one to it, such as health = { type = "tcp" }`},
-		{"log", "127.47.1.1", "a tcp check can't be made at the ports of service log; health.port names one that can be checked"},
+		{"plain", "127.47.1.1", `service plain has no health check; add a check, for example health = { type = "tcp" }`},
+		{"log", "127.47.1.1", "a tcp check can't test the ports of service log: set health.port to a port that it can test"},
 		{"web", "here", `"here" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`},
 	} {
 		if got := n.checkNow(c.service, c.address); got != c.want {
@@ -296,16 +296,16 @@ func TestRefusedCalls(t *testing.T) {
 	_, all := n.client.Kill(ctx, dataplane.ConnectionQuery{}, "")
 	_, absent := n.client.Kill(ctx, dataplane.ConnectionQuery{Service: "wep"}, "")
 	for want, err := range map[string]error{
-		"127.47.0.1:1/tcp is not a TCP port of a service: --live connects only to such ports":               live,
-		"vipd does not end all connections of this node at once: name a service, client, endpoint or state": all,
-		`there is no service "wep"; did you mean web?`:                                                      absent,
-		"vipd does not know GET /v1/nothing: vipctl and vipd may be of different versions":                  n.client.Watch(ctx, "nothing", nil),
-		`there are no events of kind "nothing"`:                                                             n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
-		"the request sets neither a weight nor a drain: set at least one":                                   override(func(*api.OverrideRequest) {}),
-		"weight 70000 is out of range: 0 (no new connections) to 65535":                                     override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
-		"a time can't be negative; leave it out, or give a time above zero":                                 override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
-		"name either a node, or a service and an address, not both":                                         override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
-		"name a service and the address of one of its endpoints, or a node":                                 override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
+		"127.47.0.1:1/tcp is not a TCP port of a service, and --live connects only to TCP ports of services": live,
+		"vipd does not end all connections of this node at once: name a service, client, endpoint or state":  all,
+		`there is no service "wep"; did you mean web?`:                                                       absent,
+		"vipd does not know GET /v1/nothing: vipctl and vipd might have different versions":                  n.client.Watch(ctx, "nothing", nil),
+		`there are no events of kind "nothing"`:                                                              n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
+		"name the change: a weight or a drain":                                                               override(func(*api.OverrideRequest) {}),
+		"weight 70000 is out of range: 0 (no new connections) to 65535":                                      override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
+		"a time can't be negative; leave it out, or give a time above zero":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
+		"name either a node, or a service and an address, not both":                                          override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
+		"name a service and the address of one of its endpoints, or a node":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Address = &yes, "" }),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("error = %v, want %s", err, want)

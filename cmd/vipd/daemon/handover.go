@@ -87,8 +87,8 @@ func (d *Daemon) leaving(ctx context.Context, mode *modeswitch.Chosen) context.C
 		}
 	}
 	if until, bounded := ctx.Deadline(); bounded && open > 0 {
-		d.Log.Info("stopping: open connections may end by themselves; another signal ends them", "connections", open, "at_most", time.Until(until).Round(time.Second))
-		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections may continue until %s; another SIGTERM ends them", until.Format(time.TimeOnly)))
+		d.Log.Info("stopping: waiting for open connections to end; another signal ends them now", "connections", open, "at_most", time.Until(until).Round(time.Second))
+		err := lockfile.Note(d.lock, fmt.Sprintf("is stopping: its connections can continue until %s; another SIGTERM ends them now", until.Format(time.TimeOnly)))
 		if err != nil {
 			d.Log.Warn("vipctl can't show that vipd is stopping", "err", err)
 		}

@@ -46,7 +46,7 @@ func askFor(socket string) (*handover.Queue, error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("asking the vipd that runs to hand over: %w", err)
+		return nil, fmt.Errorf("asking the running vipd to hand over: %w", err)
 	}
 	return handover.Over(c), nil
 }
@@ -101,7 +101,7 @@ func (d *Daemon) storeQueue(ctx context.Context) (*handover.Queue, error) {
 		err = errors.New("systemd did not keep the descriptor: set FileDescriptorStoreMax=1 in the unit")
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("leaving connections with systemd: %w", err), out.Close())
+		return nil, errors.Join(fmt.Errorf("passing connections to systemd: %w", err), out.Close())
 	}
 	return out, nil
 }

@@ -114,7 +114,7 @@ func TestReportsLostFiles(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(n.dir, "run")); err != nil {
 		t.Fatal(err)
 	}
-	const what = "vipctl does not reach it; restart vipd (systemctl restart vipd)"
+	const what = "so vipctl can't reach it: restart vipd (systemctl restart vipd)"
 	wait.For(t, 30*time.Second, "the problem", func() bool {
 		_, problems := n.get("/readyz")
 		_, metrics := n.get("/metrics")

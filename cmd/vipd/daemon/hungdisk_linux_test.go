@@ -63,7 +63,7 @@ func TestStateDirHangs(t *testing.T) {
 	wait.For(t, wait.Patience, "the end of the problems", func() bool { return n.problems() == "" })
 	n.stop()
 	n.log = logFunc(func(text string) {
-		if text == "stopping all the same" {
+		if text == "state_dir was not closed properly; stopping anyway" {
 			c, err := net.Dial("tcp", "127.40.0.1:8080")
 			if err == nil {
 				err = c.Close()
@@ -127,6 +127,6 @@ func TestBothDisksHangAtTheStart(t *testing.T) {
 	t.Cleanup(func() { n.stop() })
 	wait.For(t, wait.Patience, "the report that nothing of the store is served yet", func() bool {
 		_, text := n.get("/readyz")
-		return strings.Contains(text, "nothing of it is served yet: ")
+		return strings.Contains(text, "no services from it are served yet: ")
 	})
 }

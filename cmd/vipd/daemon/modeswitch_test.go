@@ -170,13 +170,13 @@ func TestChoosesBetterModeAtReload(t *testing.T) {
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
-	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best that works here" {
+	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best mode that works here" {
 		t.Errorf("mode = %+v, want iptables as the best", m)
 	}
 	wait.For(t, 10*time.Second, "the previous mode to end", func() bool { return ask("127.40.0.1:8080") != "one" })
 	wait.For(t, 0, "the counts of the previous mode", func() bool { return n.connections() > 0 })
 	want := `userspace mode serves: vipd has started; not iptables: no iptables
-iptables mode serves now instead of userspace: the best that works here
+iptables mode serves now instead of userspace: the best mode that works here
 userspace mode, which served before, has ended`
 	wait.For(t, 10*time.Second, "the journal to have all events", func() bool { return n.eventsOf(events.Mode) == want })
 }

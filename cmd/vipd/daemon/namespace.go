@@ -32,7 +32,7 @@ func (d *Daemon) claimNamespace() (err error) {
 	case held.Holder.RunDir == self.RunDir:
 		return configError{fmt.Errorf("%w: stop it, or replace it with --replace", err)}
 	default:
-		return configError{fmt.Errorf("%w: stop it, or start vipd with its configuration and --replace", err)}
+		return configError{fmt.Errorf("%w: stop that vipd, or start vipd with the same configuration and --replace", err)}
 	}
 }
 

@@ -155,7 +155,7 @@ endpoints = [{ address = "127.42.1.1" }]
 health = { type = "tcp" }
 `)
 	all, err := n.client.Endpoints(t.Context())
-	if err != nil || len(all) != 1 || all[0].Check != nil || !strings.HasPrefix(all[0].Unchecked, "a tcp check can't be made at the ports of this service") {
+	if err != nil || len(all) != 1 || all[0].Check != nil || !strings.HasPrefix(all[0].Unchecked, "a tcp check can't test the ports of this service") {
 		t.Errorf("endpoints = %+v, error = %v, want the reason why they are not checked", all, err)
 	}
 }

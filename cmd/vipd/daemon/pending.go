@@ -18,7 +18,7 @@ import (
 // is the requester.
 func (d *Daemon) Try(ctx context.Context, by string, q api.PendingRequest) (api.Reload, error) {
 	if q.Within <= 0 {
-		return api.Reload{}, errors.New("a pending change needs a time above 0 to confirm it")
+		return api.Reload{}, errors.New("a pending change needs a time limit above 0 for its confirmation")
 	}
 	if problems := d.mistakes(&q); len(problems) > 0 {
 		return api.Reload{Problems: problems, Refused: true}, nil
@@ -59,23 +59,23 @@ func (d *Daemon) pended(p *store.Pending, how store.Outcome, by string) {
 	e := events.Event{Kind: events.Pending, Level: slog.LevelWarn}
 	until := p.Until.Format(time.DateTime)
 	command := "vipctl reload --confirm"
-	kept := "the file has its text"
+	kept := "the file contains it now"
 	if p.Text == "" {
-		command, kept = "vipctl apply --confirm", "its services are written"
+		command, kept = "vipctl apply --confirm", "its services are now in etcd"
 	}
 	switch how {
 	case store.Started:
-		e.Text = fmt.Sprintf("a change of %s is pending: it reverts at %s unless it is confirmed", p.Place, until)
+		e.Text = fmt.Sprintf("a change to %s is pending: it will be reverted at %s unless it is confirmed", p.Place, until)
 		e.Cause = signed(command, by)
 	case store.Confirmed:
-		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change of %s is confirmed: %s", p.Place, kept)
+		e.Level, e.Text = slog.LevelInfo, fmt.Sprintf("the pending change to %s is confirmed: %s", p.Place, kept)
 		e.Cause = signed("vipctl confirm", by)
 	case store.Aborted:
 		e.Level = slog.LevelInfo
-		e.Text = fmt.Sprintf("the pending change of %s is reverted", p.Place)
+		e.Text = fmt.Sprintf("the pending change to %s is reverted", p.Place)
 		e.Cause = signed("vipctl abort", by)
 	case store.Expired:
-		e.Text, e.Cause = fmt.Sprintf("the pending change of %s is reverted", p.Place), "it was not confirmed by "+until
+		e.Text, e.Cause = fmt.Sprintf("the pending change to %s is reverted", p.Place), "it was not confirmed by "+until
 	}
 	if how != store.Started {
 		e.Was, e.Lasted = "pending", time.Since(p.Since)

@@ -68,7 +68,7 @@ func TestPendingFleet(t *testing.T) {
 	a.start()
 	serves("after the deadline without etcd", "127.41.1.9", 0)
 	text := eventTexts(t, a.node, "pending")
-	for _, want := range []string{"a change of /vipd/pending is pending: ", "the pending change of /vipd/pending is reverted: it was not confirmed by "} {
+	for _, want := range []string{"a change to /vipd/pending is pending: ", "the pending change to /vipd/pending is reverted: it was not confirmed by "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("events have no %q, want it:\n%s", want, text)
 		}

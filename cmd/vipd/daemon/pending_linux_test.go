@@ -67,7 +67,7 @@ func TestPendingChange(t *testing.T) {
 	time.Sleep(short)
 	n.spawn(bin)
 	serves("after a deadline while vipd was down", "old", 0)
-	if text := eventTexts(t, n, "pending"); !strings.Contains(text, "the pending change of "+n.file()+" is reverted: it was not confirmed by ") {
+	if text := eventTexts(t, n, "pending"); !strings.Contains(text, "the pending change to "+n.file()+" is reverted: it was not confirmed by ") {
 		t.Errorf("events of a vipd that starts after the deadline =\n%s\nwant the reverted change", text)
 	}
 
@@ -82,7 +82,7 @@ func TestPendingChange(t *testing.T) {
 	restart(true)
 	serves("confirmed, after a kill", "new", 0)
 	text := eventTexts(t, n, "pending")
-	for _, want := range []string{" is confirmed: the file has its text", "a change of " + n.file() + " is pending: it reverts at "} {
+	for _, want := range []string{" is confirmed: the file contains it now", "a change to " + n.file() + " is pending: it will be reverted at "} {
 		if !strings.Contains(text, want) {
 			t.Errorf("events have no %q, want it:\n%s", want, text)
 		}

@@ -52,7 +52,7 @@ func (d *Daemon) lostFiles() []balancer.Problem {
 		return nil
 	}
 	return []balancer.Problem{{Severity: balancer.SeverityError, Field: "run_dir", Text: fmt.Sprintf(
-		"files of the running vipd were removed from %s or %s: vipctl does not reach it; restart vipd (systemctl restart vipd)",
+		"files of the running vipd were removed from %s or %s, so vipctl can't reach it: restart vipd (systemctl restart vipd)",
 		d.config.RunDir, filepath.Dir(d.config.API.Socket))}}
 }
 
@@ -89,7 +89,7 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	}
 	if c, err := net.Dial("unix", path); err == nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("another vipd answers at api.socket %s: stop it, or give this one another socket", path)
+		return nil, fmt.Errorf("another vipd answers at api.socket %s: stop it, or give this vipd another socket", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("removing the socket of an earlier vipd: %w", err)
@@ -101,7 +101,7 @@ func listenSocket(path string, log *slog.Logger) (net.Listener, error) {
 	if g, err := user.LookupGroup(socketGroup); err == nil {
 		if gid, err := strconv.Atoi(g.Gid); err == nil {
 			if err := os.Chown(path, -1, gid); err != nil {
-				log.Warn("giving the API's socket to its group", "group", socketGroup, "err", err)
+				log.Warn("the API's socket can't be given to its group", "group", socketGroup, "err", err)
 			}
 		}
 	}

@@ -92,7 +92,7 @@ func (d *Daemon) startProblems() []balancer.Problem {
 	}
 	return []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: d.ConfigFile},
-		Text: "vipd started with the last good configuration because this file can't be used; fix it, and restart vipd if status asks for it",
+		Text: "vipd started with the last good configuration because this file can't be used; fix it, and restart vipd if \"vipctl status\" asks for a restart",
 	}}
 }
 
@@ -107,8 +107,8 @@ func (d *Daemon) checkEmptied() error {
 	if d.AllowEmpty || d.mistake != nil || !d.host.Inherited() || !isEmpty(d.ConfigFile) {
 		return nil
 	}
-	return configError{fmt.Errorf("%s is empty, and services of an earlier vipd stay unchanged here. Restore the file. If it is meant to be "+
-		"empty: vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
+	return configError{fmt.Errorf("%s is empty, but this host still has services of an earlier vipd. Restore the file. If it is meant to be "+
+		"empty, run vipd --allow-empty once, or vipctl cleanup", d.ConfigFile)}
 }
 
 type configError struct{ error }

@@ -176,7 +176,7 @@ func (l *Log) follow(ctx context.Context) {
 	}
 	for ctx.Err() == nil {
 		if err := l.o.Follow(ctx, l.record, func(ends uint64) { l.lost.Add(ends) }); err != nil {
-			l.o.Log.Warn("connections can't be followed, so the access log lacks them; trying again", "err", err)
+			l.o.Log.Warn("connections can't be followed, so they are missing from the access log; vipd keeps trying", "err", err)
 		}
 		wake.Sleep(ctx, again)
 	}
@@ -243,7 +243,7 @@ func (l *Log) write(path string, queue chan line) {
 			out.Reset(f)
 			f.torn = f.half
 			if known := f.failed.Swap(&err); known == nil {
-				l.o.Log.Warn("the access log can't be written; its lines are counted in vipd_access_log_lost_total", "err", err)
+				l.o.Log.Warn("the access log can't be written; lost lines are counted in vipd_access_log_lost_total", "err", err)
 			}
 		}
 		pending = 0

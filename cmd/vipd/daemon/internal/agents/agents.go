@@ -129,7 +129,7 @@ func (a *Agents) process(h probe.TargetResult) {
 		}
 	case known && outdated(a.at[h.Target], h.Began, h.Rules.Interval):
 		next = balancer.FirstAnswer()
-		next.Text = fmt.Sprintf("no answer of the agent since %s: %s", a.at[h.Target].Local().Format(time.TimeOnly), h.Text)
+		next.Text = fmt.Sprintf("no answer from the agent since %s: %s", a.at[h.Target].Local().Format(time.TimeOnly), h.Text)
 		a.forgetLocked(h.Target)
 	default:
 		next = before
@@ -149,7 +149,7 @@ func stateText(s balancer.AgentState) string {
 	case balancer.AgentDrained:
 		return "is drained by its agent"
 	case balancer.AgentDown:
-		return "is down by its agent"
+		return "is down according to its agent"
 	}
-	return "is up by its agent"
+	return "is up according to its agent"
 }

@@ -90,7 +90,7 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.Handle("GET /debug/vars", expvar.Handler())
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		httpserve.Refuse(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd may be of different versions"))
+		httpserve.Refuse(w, http.StatusNotFound, errors.New("vipd does not know "+r.Method+" "+r.URL.Path+": vipctl and vipd might have different versions"))
 	})
 	return mux
 }
@@ -199,7 +199,7 @@ const compareTime = 30 * time.Second
 // getDiff compares the compiled state with the kernel. The comparison repairs differences. The
 // answer contains the remaining differences.
 func (srv server) getDiff(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("it takes longer than %s", compareTime))
+	ctx, cancel := context.WithTimeoutCause(r.Context(), compareTime, fmt.Errorf("the comparison takes longer than %s", compareTime))
 	defer cancel()
 	if _, err := srv.Views.Engine.Compare(ctx); err != nil {
 		if ctx.Err() != nil {

@@ -81,7 +81,7 @@ func checkedAt(q *api.CheckRequest, s *model.State) (t balancer.Target, found he
 	case err != nil:
 		return t, found, err
 	case service.Health == nil:
-		return t, found, fmt.Errorf(`service %s has no health check; add one to it, such as health = { type = "tcp" }`, q.Service)
+		return t, found, fmt.Errorf(`service %s has no health check; add a check, for example health = { type = "tcp" }`, q.Service)
 	}
 	var several []string
 	for target, subject := range s.Checked.While(balancer.Target{Service: q.Service}, func(t balancer.Target) bool { return t.Service == q.Service }) {
@@ -115,14 +115,14 @@ func unchecked(service *balancer.Service, named balancer.Target, s *model.State)
 	case !slices.ContainsFunc(place.Endpoints(named), func(e *balancer.Endpoint) bool { return !e.IsUnchecked() }):
 		return fmt.Errorf("endpoint %s of service %s has health = \"none\", so it has no check", named.Address(), service.Name)
 	case balancer.WantsUser(service):
-		return fmt.Errorf("service %s is in etcd, and services from etcd may run programs only as %s; a check names another user", service.Name, balancer.ExecUser)
+		return fmt.Errorf("service %s is in etcd, and services from etcd may run programs only as %s, but a check names another user", service.Name, balancer.ExecUser)
 	}
 	if field, path := s.Env.RefusedFile(service); field != "" {
 		return fmt.Errorf("service %s is in etcd, and %s = %q is not in the folder that health.tls_dir allows", service.Name, field, path)
 	}
 	switch {
 	case service.RunsProgram():
-		return fmt.Errorf("service %s is in etcd, and services from etcd may run no programs on this host: health.allow_exec of its config allows that", service.Name)
+		return fmt.Errorf("service %s is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in its configuration", service.Name)
 	}
-	return fmt.Errorf("a %s check can't be made at the ports of service %s; health.port names one that can be checked", service.Health.Type, service.Name)
+	return fmt.Errorf("a %s check can't test the ports of service %s: set health.port to a port that it can test", service.Health.Type, service.Name)
 }

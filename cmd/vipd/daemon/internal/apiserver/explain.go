@@ -62,7 +62,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	out := api.Explanation{Answer: a}
 	if q.Get("live") != "" {
 		if a.Service == "" || key.Proto != balancer.TCP {
-			httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%s is not a TCP port of a service: --live connects only to such ports", key))
+			httpserve.Refuse(w, http.StatusBadRequest, fmt.Errorf("%s is not a TCP port of a service, and --live connects only to TCP ports of services", key))
 			return
 		}
 		out.Live = srv.tryLive(ctx, key)
@@ -122,24 +122,24 @@ func why(e *api.Endpoint) string {
 	case e.State == balancer.Draining && e.Agent != nil && e.Agent.State == balancer.AgentDrained:
 		return "drained by its agent: " + e.Agent.Text
 	case e.State == balancer.Draining:
-		return "drained by definition"
+		return "drained in its definition"
 	case e.State == balancer.Down && e.Agent != nil && e.Agent.State == balancer.AgentDown:
-		return "down by its agent: " + e.Agent.Text
+		return "reported down by its agent: " + e.Agent.Text
 	case e.State == balancer.ZeroWeight && e.Agent != nil && e.Agent.Percent == 0:
-		return "of weight 0 by its agent: " + e.Agent.Text
+		return "has weight 0, set by its agent: " + e.Agent.Text
 	case e.State == balancer.ZeroWeight && e.Override != nil:
 		by, _ := e.Override.Signatures()
-		return "set to 0 by an override" + byWhom(by)
+		return "has weight 0, set by an override" + byWhom(by)
 	case e.State == balancer.Standby:
-		return "a backup, and others are up"
+		return "a backup that is not used while other endpoints are up"
 	case e.State == balancer.Remote:
 		return "skipped by locality"
 	case e.State == balancer.Insufficient:
-		return "fewer endpoints can serve than min_usable"
+		return "fewer endpoints are usable than min_usable requires"
 	case e.State == balancer.Removed:
 		return "no longer an endpoint of the service"
 	case e.Ejection != nil:
-		return "connects to it fail"
+		return "connections to it fail"
 	case e.Check != nil && e.Check.LastText != "":
 		return "its check: " + e.Check.LastText
 	}

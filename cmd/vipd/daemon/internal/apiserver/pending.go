@@ -16,7 +16,7 @@ import (
 func root(h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := httpserve.MayChange(r, ""); !ok {
-			httpserve.Refuse(w, http.StatusForbidden, errors.New("only root may make or confirm a change of vipd's configuration file: use sudo"))
+			httpserve.Refuse(w, http.StatusForbidden, errors.New("only root may make or confirm a change to vipd's configuration file: use sudo"))
 			return
 		}
 		h(w, r)

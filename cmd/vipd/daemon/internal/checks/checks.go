@@ -74,7 +74,7 @@ type keptChecks struct {
 func New(o Options) (*Checks, error) {
 	c := &Checks{
 		o: o, found: o.StateDir.File(checksFile, "results of health checks are lost at a restart", statedir.Large),
-		lease: o.StateDir.File(leaseFile, "after a crash, this node's votes on health count for "+o.Lease.String(), statedir.Small),
+		lease: o.StateDir.File(leaseFile, "after a crash, this node's votes on health remain valid for "+o.Lease.String(), statedir.Small),
 	}
 	var kept keptChecks
 	held := c.found.Held()

@@ -44,7 +44,7 @@ func (l *late) problems() (all []balancer.Problem) {
 		enough := (x.By + x.Interval + time.Second - 1).Truncate(time.Second)
 		all = append(all, balancer.Problem{
 			Severity: balancer.SeverityWarning, Field: "health.interval",
-			Text: fmt.Sprintf("checks are late: %s start %s after they are due, because at most %d run at once, so endpoints that fail are noticed later. Set health.interval to %s instead of %s, or use %s",
+			Text: fmt.Sprintf("checks are late: %s start %s after they are due, because at most %d run at once, so failed endpoints are noticed later. Set health.interval to %s instead of %s, or use %s",
 				what, decode.FormatDuration(x.By.Round(100*time.Millisecond)), x.Limit, decode.FormatDuration(enough), decode.FormatDuration(x.Interval), remedy),
 		})
 	}

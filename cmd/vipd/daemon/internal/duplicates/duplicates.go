@@ -182,7 +182,7 @@ func (w *Watch) publish(s *model.State) {
 	problems := []balancer.Problem{}
 	for p, mac := range w.found {
 		problem := balancer.Problem{Severity: balancer.SeverityWarning, Field: "vips", Text: fmt.Sprintf(
-			"another host (%s) has the address %s on %s: this host can't reach that host while it holds the address, and clients on %s may reach either. Use another VIP, or remove the address there",
+			"another host (%s) has the address %s on %s. This host can't reach it, and clients on %s might reach either host. Use another VIP, or remove the address from the other host",
 			mac, p.vip, p.device, p.device)}
 		for _, f := range balancer.FrontendsOn(s.Desired.Frontends, p.vip) {
 			problem.Service = f.Service

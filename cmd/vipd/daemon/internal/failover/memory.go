@@ -58,7 +58,7 @@ func (m *memory) problem() string {
 	if s == nil || s.By != unread {
 		return ""
 	}
-	return fmt.Sprintf("this host is on standby, because it may have been on standby before: %s; \"vipctl node resume\" ends that", s.Reason)
+	return fmt.Sprintf("this host is on standby, because it might have been on standby before: %s; \"vipctl node resume\" ends the standby", s.Reason)
 }
 
 // standby returns the standby of this host, or nil if it is not on standby.

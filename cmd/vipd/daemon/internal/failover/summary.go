@@ -50,7 +50,7 @@ func summary(s *api.OwnerStatus) string {
 	case s.Etcd != "":
 		here += "; etcd unreachable for " + about(s.EtcdAway) + ": owners stay, no VIP can move"
 	case len(by) == 0 && len(silent) > 0:
-		here += "; by etcd only: " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer, so a failure of etcd would end the confirmation"
+		here += "; confirmed by etcd only, because " + wording.List(silent, "and") + " " + wording.Do(len(silent)) + " not answer, so a failure of etcd would end the confirmation"
 	case len(by) == 0:
 		here += "; confirmed by etcd only, because no other host participates"
 	default:

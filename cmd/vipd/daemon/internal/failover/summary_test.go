@@ -19,7 +19,7 @@ func TestSummary(t *testing.T) {
 		{api.OwnerStatus{Gate: "open", Bound: vip, Confirmed: map[string]float64{"gw3": 0.02, "gw2": 0.03}}, "1 VIP here; confirmed by gw2, gw3 (0.03s ago); gate open"},
 		{
 			api.OwnerStatus{Gate: "open", Confirmed: map[string]float64{"gw2": -1, "gw3": 9}},
-			"0 VIPs here; by etcd only: gw2 and gw3 do not answer, so a failure of etcd would end the confirmation",
+			"0 VIPs here; confirmed by etcd only, because gw2 and gw3 do not answer, so a failure of etcd would end the confirmation",
 		},
 		{
 			api.OwnerStatus{Gate: "open", Bound: vip, Etcd: "etcd is silent", EtcdAway: 185, Confirmed: map[string]float64{"gw2": 0}},
@@ -27,7 +27,7 @@ func TestSummary(t *testing.T) {
 		},
 		{
 			api.OwnerStatus{Gate: "open", Bound: vip, Confirmed: map[string]float64{"gw1": 9, "gw3": 9}, Waiting: map[string][]string{"gw1": {"gw1", "gw3"}}},
-			"1 VIP here; by etcd only: gw1 and gw3 do not answer, so a failure of etcd would end the confirmation; " +
+			"1 VIP here; confirmed by etcd only, because gw1 and gw3 do not answer, so a failure of etcd would end the confirmation; " +
 				"VIPs of gw1 have no owner: gw1 and gw3 are silent; if gw1 is off: vipctl node fence gw1 --is-off",
 		},
 	} {

@@ -136,7 +136,7 @@ func (f *Member) Problems(connected bool) []balancer.Problem {
 		return warn("/nodes/"+f.o.Name+"/live", "the fleet does not see this node: ", f.trouble)
 	}
 	if err := f.presence.Unpublished(); err != nil {
-		return warn("/hosts/"+f.o.Name, "services may claim this node's addresses on other nodes, which then can't reach it: ", err)
+		return warn("/hosts/"+f.o.Name, "other nodes might accept services with this node's addresses, and then can't reach this node: ", err)
 	}
 	return nil
 }

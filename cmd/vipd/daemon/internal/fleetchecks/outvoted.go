@@ -49,7 +49,7 @@ func (d *dissent) look(votes snap.Map[balancer.Target, *quorum.Vote], fleet snap
 		d.recorded = since[t]
 		return events.Event{
 			At: now, Kind: events.Health, Level: slog.LevelWarn, Cause: votes.At(t).Cause,
-			Text: fmt.Sprintf("this node's own checks are outvoted: it finds %s %s %s, and most of the others %s", t.Service, t.Address(), votes.At(t).Verdict, fleet.At(t)),
+			Text: fmt.Sprintf("this node's own checks are outvoted: it finds %s %s %s, but most other nodes find it %s", t.Service, t.Address(), votes.At(t).Verdict, fleet.At(t)),
 		}, true
 	case len(since) == 0 && !d.recorded.IsZero():
 		e := events.Event{At: now, Kind: events.Health, Text: "this node's checks agree with the majority again", Was: "outvoted", Lasted: now.Sub(d.recorded)}
@@ -88,7 +88,7 @@ func Otherwise(self balancer.NodeName, s *quorum.Tally) string {
 	if own.Verdict == balancer.HealthUnknown {
 		subject = "this node can't check"
 	}
-	return fmt.Sprintf("%s by %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), subject, own.Cause)
+	return fmt.Sprintf("%s according to %d of %d nodes; %s: %s", s.Verdict, agree, len(s.Checkers), subject, own.Cause)
 }
 
 // MayRun reports whether any node may run the programs of exec checks, as far as this node knows.

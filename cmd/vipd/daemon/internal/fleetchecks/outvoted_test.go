@@ -34,7 +34,7 @@ func TestDissentIsToldOnce(t *testing.T) {
 			recorded[s] = e.Text + ": " + e.Cause + " " + e.Lasted.String()
 		}
 	}
-	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, and most of the others up: no answer 0s"
+	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, but most other nodes find it up: no answer 0s"
 	const ends = "this node's checks agree with the majority again:  40s"
 	if len(recorded) != 2 || recorded[23] != begins || recorded[40] != ends {
 		t.Errorf("events by second = %v, want one at 23 and one at 40", recorded)
@@ -49,7 +49,7 @@ func TestOtherwise(t *testing.T) {
 		"a": up, "b": {Verdict: balancer.HealthDown, Cause: "no answer within 1s"}, "c": {Cause: "no such file"}, "d": {Verdict: balancer.HealthDown},
 	}}
 	for node, want := range map[balancer.NodeName]string{
-		"a": "", "b": "up by 1 of 3 nodes; this node: no answer within 1s", "c": "up by 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
+		"a": "", "b": "up according to 1 of 3 nodes; this node: no answer within 1s", "c": "up according to 1 of 3 nodes; this node can't check: no such file", "d": "", "e": "",
 	} {
 		if got := Otherwise(node, &s); got != want {
 			t.Errorf("Otherwise(%s) = %q, want %q", node, got, want)

@@ -109,7 +109,7 @@ func TestFleetNeedsRights(t *testing.T) {
 		begins, again string
 	}{
 		{1, "this node checks the fleet's endpoints itself", "are shared again"},
-		{2, "does not receive this node's health checks", "receives this node's health checks again"},
+		{2, "does not receive the results of this node's health checks", "receives the results of this node's health checks again"},
 	} {
 		h := w.hosts[c.host]
 		wait.For(t, 30*time.Second, h.name+" to record that checks "+c.again, func() bool { return len(h.eventsWith(c.again)) > 0 })

@@ -141,7 +141,7 @@ func LimitFollowers(h http.Handler, b Bounds) http.Handler {
 			case following <- struct{}{}:
 				defer func() { <-following }()
 			default:
-				Refuse(w, http.StatusServiceUnavailable, fmt.Errorf("%d callers follow this vipd already (get -w, status -w, events -f): end one of them", cap(following)))
+				Refuse(w, http.StatusServiceUnavailable, fmt.Errorf("%d commands already follow this vipd (get -w, status -w, events -f): end one of them", cap(following)))
 				return
 			}
 		}

@@ -55,19 +55,19 @@ func New(o Options) *Metrics {
 	// load of ten thousand).
 	buckets := prometheus.ExponentialBuckets(0.0005, 2, 17)
 	m.syncDuration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "vipd_sync_duration_seconds", Help: "Time of syncs that had work; full ones compare everything.", Buckets: buckets,
+		Name: "vipd_sync_duration_seconds", Help: "Duration of syncs that had work to do; full syncs compare everything.", Buckets: buckets,
 	}, []string{"kind"})
 	m.programming = prometheus.NewHistogram(prometheus.HistogramOpts{
 		Name: "vipd_programming_duration_seconds", Help: "Time from reading a change in the store to applying it.", Buckets: buckets,
 	})
 	m.checks = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name: "vipd_health_check_duration_seconds", Help: "Time of health checks, by type.", Buckets: buckets,
+		Name: "vipd_health_check_duration_seconds", Help: "Duration of health checks, by type.", Buckets: buckets,
 	}, []string{"type"})
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	m.lastSuccess = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "vipd_sync_last_success_timestamp_seconds", Help: "When a sync last ended without a failure, in Unix time.",
+		Name: "vipd_sync_last_success_timestamp_seconds", Help: "Unix time at which a sync last ended without a failure.",
 	})
 	m.failures = counter("vipd_sync_failures_total", "Syncs in which something failed.")
 	m.changes = counter("vipd_sync_changes_total", "Frontends changed in the dataplane.")
@@ -186,7 +186,7 @@ func (m *Metrics) collect(tell teller) {
 	tell.gauge("sync_pending_changes", "Frontends that are not applied yet, including those in backoff.", float64(v.Pending()+len(v.Sync.Failing)))
 	tell.gauge("store_connected", "1 while the store can be read.", oneIf(v.State.Snapshot.Connected))
 	tell.gauge("services", "Services.", float64(v.State.Snapshot.Services.Len()))
-	tell.gauge("frontends", "Frontends: one for each address, port and protocol.", float64(v.State.Desired.Frontends.Len()))
+	tell.gauge("frontends", "Number of frontends; each is an address, port and protocol.", float64(v.State.Desired.Frontends.Len()))
 	type place struct{ service, field string }
 	problems := map[place]float64{}
 	for _, p := range v.Problems() {
@@ -232,12 +232,12 @@ func tellOwned(tell teller, s *api.OwnerStatus) {
 		tell.gauge("ownership_peer_up", "1 if this host receives heartbeats from the other host on the network.", oneIf(p.Up), "peer", p.Node, "network", p.Network)
 	}
 	tell.histogram("ownership_confirmed_seconds", "Time for which the session of this host is confirmed, read every 10 ms; below the gate's time, VIPs are silent.", &s.ConfirmedFor)
-	tell.histogram("ownership_takeover_seconds", "Time from the last sign of a VIP's owner until this host owned it.", &s.TakenAfter)
+	tell.histogram("ownership_takeover_seconds", "Time from the last sign of life of a VIP's owner until this host owned the VIP.", &s.TakenAfter)
 	for _, r := range s.Rivals {
 		tell.counter("ownership_rivals_total", "Claims of other hosts to VIPs of this host, counted at most once a second.", uint64(r.Count), "vip", r.VIP.String())
 	}
 	tell.counter("ownership_announcements_total", "Announcements of VIPs to neighbours, since vipd owner started.", s.Announced)
-	tell.gauge("ownership_gate_open", "1 if frames of owned VIPs may pass.", oneIf(s.Gate == "open"))
+	tell.gauge("ownership_gate_open", "1 if the gate lets frames of owned VIPs pass.", oneIf(s.Gate == "open"))
 	tell.gauge("ownership_late_seconds_max", "Longest wait of vipd owner for a processor.", s.Late)
 	tell.counter("ownership_foreign_heartbeats_total", "Heartbeats signed with another key.", uint64(s.Foreign))
 	for _, c := range []struct {

@@ -191,7 +191,7 @@ func (m *Metrics) writeServices(out *bufio.Writer, all []*serviceSeries) {
 		*serviceCount
 	}{
 		{metric{"vipd_drains_total", "Started drains of endpoints.", "counter"}, &m.drained},
-		{metric{"vipd_ejections_total", "Endpoints that were ejected because connects to them failed.", "counter"}, &m.ejections},
+		{metric{"vipd_ejections_total", "Endpoints that were ejected because connections to them failed.", "counter"}, &m.ejections},
 		{metric{"vipd_panics_total", "Started panics: so few endpoints were healthy that all were used.", "counter"}, &m.panicked},
 	} {
 		c.begin(out)
@@ -223,7 +223,7 @@ func (m *Metrics) writePorts(out *bufio.Writer, all []*serviceSeries) {
 			func(f *dataplane.FrontendCount) uint64 { return f.In }},
 		{metric{name: "vipd_service_bytes_total"}, `direction="out",`, true,
 			func(f *dataplane.FrontendCount) uint64 { return f.Out }},
-		{metric{"vipd_service_connect_failures_total", "Connects to endpoints that failed, in userspace mode.", "counter"}, "", dials,
+		{metric{"vipd_service_connect_failures_total", "Failed connections to endpoints, in userspace mode.", "counter"}, "", dials,
 			func(f *dataplane.FrontendCount) uint64 { return f.Failures }},
 		{metric{"vipd_service_connections_total", "Connections and UDP flows of clients.", "counter"}, "", true,
 			func(f *dataplane.FrontendCount) uint64 { return f.Connections }},
@@ -252,13 +252,13 @@ func (m *Metrics) writeEndpoints(out *bufio.Writer, all []*serviceSeries) {
 	}{
 		{metric{"vipd_endpoint_active_connections", "Live connections and UDP flows of an endpoint.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return x.Active, x.counted }},
-		{metric{"vipd_endpoint_connect_failures_total", "Connects to an endpoint that failed, in userspace mode.", "counter"},
+		{metric{"vipd_endpoint_connect_failures_total", "Failed connections to an endpoint, in userspace mode.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Failures, x.counted && dials }},
 		{metric{"vipd_endpoint_connections_total", "Connections and UDP flows given to an endpoint.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.Connections, x.counted }},
-		{metric{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, connects to it that failed.", "counter"},
+		{metric{"vipd_endpoint_unanswered_total", "New connections (TCP and SCTP) that an endpoint did not answer; in userspace mode, failed connections to it.", "counter"},
 			func(x *endpointSeries) (uint64, bool) { return x.unanswered, x.counted }},
-		{metric{"vipd_endpoint_up", "0 if health checks find the endpoint down; otherwise 1, also without a result yet, without checks, or if it can't be checked.", "gauge"},
+		{metric{"vipd_endpoint_up", "0 if health checks find the endpoint down; otherwise 1, even if it has no checks, has no result yet, or can't be checked.", "gauge"},
 			func(x *endpointSeries) (uint64, bool) { return uint64(oneIf(x.up)), x.known }},
 	} {
 		f.begin(out)

@@ -190,7 +190,7 @@ func (m *Model) decide(err error) request {
 	m.proposed = nil
 	if err != nil {
 		m.files.overrides.Keep(textOf(m.local)) // overwrite the rejected change, which may still reach the disk
-		p.err = fmt.Errorf("nothing was changed, because it could not be saved: %w", err)
+		p.err = fmt.Errorf("nothing was changed, because the change could not be saved: %w", err)
 		return p.request
 	}
 	for _, e := range p.recorded {
@@ -339,7 +339,7 @@ func (m *Model) env(c config.Config, latest *store.Snapshot) balancer.Env {
 		local, networked, err := m.o.LocalAddresses()
 		if err != nil {
 			m.o.Events.Record(events.Event{
-				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports stay where they are", Cause: err.Error(),
+				Kind: events.Problem, Level: slog.LevelWarn, Text: "this host's addresses can't be listed; node ports keep their addresses", Cause: err.Error(),
 			})
 		} else {
 			m.addresses, m.networked = local, networked

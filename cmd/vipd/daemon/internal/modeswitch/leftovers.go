@@ -65,7 +65,7 @@ func (c *Switch) removeOther(ctx context.Context, m modes.Mode) (ok bool) {
 	}
 	removed, err := m.Cleanup(ctx, c.o.Config, false)
 	if err != nil {
-		c.o.Log.Error("removing objects of another mode; vipd retries, and vipctl cleanup removes them while vipd is stopped", "dataplane", m.Name, "err", err)
+		c.o.Log.Error("objects of another mode can't be removed; vipd retries. While vipd is stopped, vipctl cleanup removes them", "dataplane", m.Name, "err", err)
 		return false
 	}
 	c.o.Engine.Resync() // the mode in use examines the connections that conntrack keeps

@@ -59,7 +59,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 		if err != nil {
 			no.add(name, err)
 			if wanted != config.AutoMode && conf.StrictMode {
-				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another: %w", name, err)
+				return nil, fmt.Errorf("mode %s is not usable here, and strict_mode forbids another mode: %w", name, err)
 			}
 			continue
 		}
@@ -71,7 +71,7 @@ func (c Choice) Make(ctx context.Context) (*Chosen, error) {
 		case len(no) > 0:
 			out.Reason = "not " + no.join("; not ")
 		case wanted == config.AutoMode:
-			out.Reason = "the best that works here"
+			out.Reason = "the best mode that works here"
 		default:
 			out.Reason = c.Configuration.ModeBy()
 		}
@@ -134,7 +134,7 @@ func (c Choice) try(ctx context.Context, name config.ModeName, conf config.Confi
 			return m, dp, err
 		}
 	}
-	return modes.Mode{}, nil, errors.New("this version does not have it")
+	return modes.Mode{}, nil, errors.New("this version does not have this mode")
 }
 
 // order lists the modes to try: the wanted mode, and then the others, starting with the best.

@@ -129,7 +129,7 @@ func (c *Switch) again(ctx context.Context) {
 			return
 		case err != nil: // strict_mode prevents a start in another mode, but does not end a mode that serves
 			c.o.Events.Record(events.Event{
-				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays, because the wanted mode is not usable here", use.Name), Cause: err.Error(),
+				Kind: events.Mode, Level: slog.LevelError, Text: fmt.Sprintf("%s mode stays in use, because the wanted mode is not usable here", use.Name), Cause: err.Error(),
 			})
 			stays := *use
 			stays.Fallback, stays.Reason = true, err.Error()
@@ -244,7 +244,7 @@ func (c *Switch) drop(next *Chosen) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
 	defer cancel()
 	if err := next.Dataplane.Close(ctx, false); err != nil {
-		c.o.Log.Error("closing a mode that does not serve; its remains are removed later", "dataplane", next.Name, "err", err)
+		c.o.Log.Error("closing a mode that is not in use; its leftovers are removed later", "dataplane", next.Name, "err", err)
 		c.left.Send()
 	}
 }

@@ -56,7 +56,7 @@ func (c *Switch) retire(old *Chosen) {
 		end()
 		c.o.Counters.End(old.Dataplane, r.kept)
 		if failed != nil {
-			c.o.Log.Error("closing the former mode; its remains are removed later", "dataplane", old.Name, "err", failed)
+			c.o.Log.Error("closing the former mode; its leftovers are removed later", "dataplane", old.Name, "err", failed)
 		}
 		c.o.Events.Record(events.Event{
 			Kind: events.Mode, Text: fmt.Sprintf("%s mode, which served before, has ended", old.Name), Was: "draining", Lasted: time.Since(began),

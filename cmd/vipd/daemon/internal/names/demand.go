@@ -60,7 +60,7 @@ func (n *Names) join(id balancer.LookupID, u use, in *balancer.Inputs) {
 		n.refused[id] = u
 		n.publish(id, &balancer.Resolution{
 			Records: known.Records, Former: known.Former,
-			Failure: fmt.Sprintf("not looked up, because services from etcd may use %d names (resolver.max_names)", limit),
+			Failure: fmt.Sprintf("not looked up, because services from etcd may use at most %d names (resolver.max_names)", limit),
 		})
 		return
 	}

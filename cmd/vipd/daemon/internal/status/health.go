@@ -100,13 +100,13 @@ func (v *View) unchecked(s *balancer.Service, t balancer.Target) string {
 		return "health.allow_exec is false here"
 	case !wanted && v.usedAt(s, t.Addr) == nil:
 		if t.Addr.IsLoopback() || t.Addr.IsLinkLocalUnicast() {
-			return "an endpoint from etcd with such an address is not used here"
+			return "endpoints from etcd with a loopback or link-local address are not used here"
 		}
 		return "the service has more endpoints than a service may have, and this endpoint is not used"
 	case !wanted && v.usedAt(s, t.Addr).IsUnchecked():
 		return `its definition has health = "none"`
 	case !wanted:
-		return fmt.Sprintf("a %s check can't be made at the ports of this service; health.port names one that can be checked", s.Health.Type)
+		return fmt.Sprintf("a %s check can't test the ports of this service: set health.port to a port that it can test", s.Health.Type)
 	}
 	return ""
 }

@@ -177,7 +177,7 @@ func (f *file) keep(now reading) {
 		err = f.replace(now)
 	}
 	if err != nil && !f.failed {
-		f.log.Warn("counters can't be saved for the next vipd (run_dir must be writable); it will start at the kernel's values", "err", err)
+		f.log.Warn("counters can't be saved (run_dir must be writable); the next vipd will start at the kernel's values", "err", err)
 	}
 	f.last, f.failed = now, err != nil
 }

@@ -91,7 +91,7 @@ func drainBegins(t balancer.Target, b balancer.Backend, s *model.State, now time
 	o := balancer.OverrideOf(&s.Inputs, t)
 	switch {
 	case b.State == balancer.Removed:
-		return text, "its service no longer has it"
+		return text, "its service no longer lists it"
 	case (o == nil || o.Draining == nil) && s.Inputs.Agents.At(t).Drained:
 		return text, "requested by its agent"
 	case o == nil || o.Draining == nil:

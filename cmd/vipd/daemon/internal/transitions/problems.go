@@ -78,13 +78,13 @@ func (t openProblem) over(now time.Time, served func(balancer.Name, string) bool
 	e.Level, e.Lasted = slog.LevelInfo, now.Sub(t.since)
 	switch {
 	case e.Kind == events.Panic:
-		e.Text, e.Cause = "is out of panic", ""
+		e.Text, e.Cause = "is no longer in panic", ""
 	case t.Kind == balancer.Outage:
 		e.Text = "has an endpoint again at port " + t.Port
 		e.Cause = ""
 		e.Was = "none"
 		if !served(t.Service, t.Port) {
-			e.Text = "has no endpoint at port " + t.Port + ": those that failed their checks were removed or drained"
+			e.Text = "has no endpoint at port " + t.Port + ": the endpoints that failed their checks were removed or drained"
 		}
 	default:
 		e.Text = "problem resolved"

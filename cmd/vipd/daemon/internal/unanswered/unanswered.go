@@ -174,11 +174,11 @@ func (w *Watch) cause(service *balancer.Service, t balancer.Target, s *suspect) 
 	listening := fmt.Sprintf("on the endpoint, check `ss -ltn sport = :%d` and its firewall", t.Port)
 	switch {
 	case s.err != nil:
-		return fmt.Sprintf("connects of this host fail (%v): %s", s.err, listening)
+		return fmt.Sprintf("connections from this host fail (%v): %s", s.err, listening)
 	case w.o.Health(t) == balancer.HealthDown:
 		return fmt.Sprintf("its health check also fails: `vipctl check-now %s %s`", t.Service, netip.AddrPortFrom(t.Addr, t.Port))
 	case service.SNAT == balancer.AlwaysSNAT:
-		return "it, or a firewall on the way, drops this host's packets: " + listening
+		return "it, or a firewall on the path, drops this host's packets: " + listening
 	}
 	via := "THIS-HOST"
 	if from := w.o.Source(t.Addr); from.IsValid() {

@@ -82,7 +82,7 @@ func TestProblemThresholds(t *testing.T) {
 		{name: "ten", port: "http", connections: 10, failures: 1, want: "1 of 10 "},
 		{name: "few connections", port: "http", connections: 9, failures: 9},
 		{name: "UDP", port: "log", connections: 100, failures: 100},
-		{name: "dials", port: "http", connections: 6, failures: 4, dial: errors.New("no answer in time"), want: "4 of 10 new connections in the last minute: connects of this host fail (no answer in time)"},
+		{name: "dials", port: "http", connections: 6, failures: 4, dial: errors.New("no answer in time"), want: "4 of 10 new connections in the last minute: connections from this host fail (no answer in time)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

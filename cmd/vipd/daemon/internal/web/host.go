@@ -54,5 +54,5 @@ func exposure(at net.Addr) string {
 		return ""
 	}
 	return fmt.Sprintf("%s shows services, endpoints, nodes and events without a password to every host that reaches it: "+
-		"listen on 127.0.0.1, or limit it with a firewall", listener)
+		"listen on 127.0.0.1, or restrict access with a firewall", listener)
 }
