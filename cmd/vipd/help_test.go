@@ -14,7 +14,7 @@ func TestHelp(t *testing.T) {
 		t.Fatalf("exit code = %d, want 0; stderr = %s", code, &errs)
 	}
 	for _, line := range []string{
-		"\n  --config FILE        FILE to read (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    least LEVEL to log: ", "\n  --version            print the version and exit\n",
+		"\n  --config FILE        read the configuration from FILE (default /etc/vipd/vipd.toml)\n", "\n  --log-level LEVEL    log messages of LEVEL and above: ", "\n  --version            print the version and exit\n",
 	} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("help =\n%swant %q in it", &out, line)

@@ -24,7 +24,7 @@ func newLog(to io.Writer, journal bool, level, format string) (*slog.Logger, err
 func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler, error) {
 	var least slog.Level
 	if err := least.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("--log-level %q is unknown; possible are debug, info, warn, error", level)
+		return nil, fmt.Errorf("--log-level %q is unknown; use debug, info, warn or error", level)
 	}
 	o := slog.HandlerOptions{Level: least}
 	l := &line{to: to}
@@ -41,7 +41,7 @@ func newHandler(to io.Writer, journal bool, level, format string) (slog.Handler,
 	case "json":
 		h = slog.NewJSONHandler(to, &o)
 	default:
-		return nil, fmt.Errorf("--log-format %q is unknown; possible are text, json", format)
+		return nil, fmt.Errorf("--log-format %q is unknown; use text or json", format)
 	}
 	if journal {
 		h = forJournal{h, l}

@@ -90,7 +90,7 @@ func (q *logQueue) run() {
 		}
 		if log := q.own.Load(); log != nil {
 			if lost := q.lost.Swap(0); lost > 0 {
-				log.Error("the log accepted no lines for some time, so some are missing here", "lines", lost)
+				log.Error("the log accepted no lines for some time, so lines are missing here", "lines", lost)
 			}
 		}
 		select {

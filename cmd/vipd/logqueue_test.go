@@ -51,7 +51,7 @@ func TestLogTakesNoLines(t *testing.T) {
 			fmt.Fprintln(q, "last", i)
 		}
 		q.end()
-		want.WriteString(`<3>{"level":"ERROR","msg":"the log accepted no lines for some time, so some are missing here","lines":2}` + "\n")
+		want.WriteString(`<3>{"level":"ERROR","msg":"the log accepted no lines for some time, so lines are missing here","lines":2}` + "\n")
 		for i := range 3 * queuedLines {
 			fmt.Fprintln(&want, "last", i)
 		}

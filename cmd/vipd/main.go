@@ -116,12 +116,12 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 	var a arguments
 	f := flag.NewFlagSet("vipd", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // run prints the error once
-	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
+	f.StringVar(&a.config, "config", config.DefaultFile, "read the configuration from `FILE`")
 	f.StringVar(&a.mode, "mode", "", "use this `MODE` instead of the configuration's: "+strings.Join(config.ModeName("").Values(), ", "))
 	f.BoolVar(&a.allowEmpty, "allow-empty", false, "accept an empty configuration even if services were running")
-	f.BoolVar(&a.replace, "replace", false, "replace the vipd that runs with this run_dir, and continue its connections of userspace mode")
-	f.StringVar(&a.level, "log-level", "info", "lowest `LEVEL` to log: debug, info, warn, error")
-	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
+	f.BoolVar(&a.replace, "replace", false, "replace the vipd that runs with this run_dir, and continue its userspace mode connections")
+	f.StringVar(&a.level, "log-level", "info", "log messages of `LEVEL` and above: debug, info, warn, error")
+	f.StringVar(&a.format, "log-format", "text", "write the log in `FORMAT`: text or json")
 	f.BoolVar(&a.version, "version", false, "print the version and exit")
 	err := f.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -143,7 +143,7 @@ func parse(args []string, stdout io.Writer) (arguments, error) {
 		return a, fmt.Errorf("unexpected argument %q: vipd accepts only flags; see vipd --help", f.Arg(0))
 	}
 	if a.mode != "" && !slices.Contains(config.ModeName("").Values(), a.mode) {
-		return a, fmt.Errorf("--mode %q is unknown; possible are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))
+		return a, fmt.Errorf("--mode %q is unknown; the modes are %s", a.mode, strings.Join(config.ModeName("").Values(), ", "))
 	}
 	return a, nil
 }

@@ -26,16 +26,16 @@ func TestMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"--nonsense":              "2 vipd: there is no flag --nonsense; see vipd --help",
 		"start":                   `2 vipd: unexpected argument "start": vipd accepts only flags; see vipd --help`,
-		"--mode nft":              `2 vipd: --mode "nft" is unknown; possible are auto, ipvs, nftables, iptables, userspace`,
-		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; possible are debug, info, warn, error`,
-		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; possible are text, json`,
-		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: create the file, or set --config to another file: stat nowhere.toml: no such file or directory",
+		"--mode nft":              `2 vipd: --mode "nft" is unknown; the modes are auto, ipvs, nftables, iptables, userspace`,
+		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; use debug, info, warn or error`,
+		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; use text or json`,
+		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
 		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
 		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // otherwise it would remove the services of an earlier vipd
-		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders that this user may write): mkdir file: not a directory",
+		"--config run.toml":       "1 vipd: making vipd's folder (set run_dir and state_dir to folders in which this user may write): mkdir file: not a directory",
 		"--config socket.toml":    "1 vipd: api.socket file is in the way: it is not a socket; remove it or choose another path",
-		"owner now":               "2 vipd owner: it accepts only flags; see vipd owner --help",
+		"owner now":               "2 vipd owner: only flags are accepted; see vipd owner --help",
 		"owner --config run.toml": "78 vipd owner: run.toml: this host owns no VIPs: set ownership.enabled = true, or do not start vipd owner",
 	} {
 		var out, errs bytes.Buffer

@@ -48,16 +48,16 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	var a arguments
 	f := flag.NewFlagSet("vipd owner", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
-	f.StringVar(&a.config, "config", config.DefaultFile, "`FILE` to read")
-	f.StringVar(&a.level, "log-level", "info", "lowest `LEVEL` to log: debug, info, warn, error")
-	f.StringVar(&a.format, "log-format", "text", "`FORMAT` of the log: text or json")
+	f.StringVar(&a.config, "config", config.DefaultFile, "read the configuration from `FILE`")
+	f.StringVar(&a.level, "log-level", "info", "log messages of `LEVEL` and above: debug, info, warn, error")
+	f.StringVar(&a.format, "log-format", "text", "write the log in `FORMAT`: text or json")
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, "vipd owner holds VIPs with hold = \"one\" while they are this host's.\n\nFlags:\n")
 		f.VisitAll(func(one *flag.Flag) { describe(stdout, one) })
 		return exitDone
 	case err != nil || f.NArg() > 0:
-		complain(errors.Join(err, errors.New("it accepts only flags; see vipd owner --help")))
+		complain(errors.Join(err, errors.New("only flags are accepted; see vipd owner --help")))
 		return exitUsage
 	}
 	log, err := queue.log(journal, a.level, a.format)
@@ -72,7 +72,7 @@ func runOwner(args []string, stdout, stderr io.Writer) int {
 	}
 	o.Log = log
 	for _, err := range owner.Urgent() {
-		log.Warn("the owner may be late on a busy host", "err", err)
+		log.Warn("vipd owner might be late on a busy host", "err", err)
 		o.Hindered = append(o.Hindered, err.Error())
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -103,14 +103,14 @@ func ownerOptions(file string, log *slog.Logger) (o owner.Options, runDir string
 	}
 	if c.Node == "" {
 		if c.Node, err = os.Hostname(); err != nil {
-			return o, "", fmt.Errorf("finding the host's name (or set node in %s): %w", file, err)
+			return o, "", fmt.Errorf("finding the host's name (setting node in %s avoids this): %w", file, err)
 		}
 	}
 	if err := folder.CheckFiles(c.RunDir); err != nil {
 		return o, "", fmt.Errorf("run_dir: %w", err)
 	}
 	if err := folder.Make(c.RunDir, func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil {
-		return o, "", fmt.Errorf("making vipd's folder (set run_dir to a folder that this user may write): %w", err)
+		return o, "", fmt.Errorf("making vipd's folder (set run_dir to a folder in which this user may write): %w", err)
 	}
 	w := c.Ownership
 	o = owner.Options{

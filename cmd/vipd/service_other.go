@@ -9,6 +9,6 @@ import (
 
 // runService is only available on Windows.
 func runService(_ []string, stderr io.Writer) int {
-	fmt.Fprintf(stderr, "vipd %s is for the service manager of Windows; systemd and other managers of services start vipd without it\n", serviceVerb)
+	fmt.Fprintf(stderr, "vipd %s is only for the Windows service manager; other service managers, such as systemd, run plain vipd\n", serviceVerb)
 	return exitUsage
 }

@@ -34,7 +34,7 @@ func runService(args []string, stderr io.Writer) int {
 		s.log = eventWriter{l}
 	}
 	if err := svc.Run(serviceName, s); err != nil {
-		fmt.Fprintf(stderr, "vipd %s: %v: only the service manager starts this; vipd runs in a console without %q\n", serviceVerb, err, serviceVerb)
+		fmt.Fprintf(stderr, "vipd %s: %v: only the service manager can start this; to run vipd in a console, omit %q\n", serviceVerb, err, serviceVerb)
 		return exitFailed
 	}
 	return exitDone // Execute has passed vipd's exit code to the service manager

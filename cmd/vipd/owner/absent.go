@@ -111,7 +111,7 @@ func cannot(report *api.OwnerReport, own []netip.Addr, absent map[netip.Addr]str
 	for a, v := range report.VIPs {
 		why := absent[a]
 		if slices.Contains(own, a) {
-			why = "it is an address of this host itself"
+			why = "it is this host's own address"
 		}
 		if why != "" {
 			unadded = append(unadded, a)

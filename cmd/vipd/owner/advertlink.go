@@ -68,7 +68,7 @@ func (l *advertLink) advise(v4 bool) string {
 			others = append(others, a.String())
 		}
 	}
-	return "set source to " + cmp.Or(strings.Join(others, " or "), "an address that it has") + ", or add the address"
+	return "set source to " + cmp.Or(strings.Join(others, " or "), "an address of the interface") + ", or add the address"
 }
 
 // describeFailure describes why an interface has no socket for VRRP, with the remedy. It returns ""
@@ -80,7 +80,7 @@ func describeFailure(err error) string {
 	case sockerr.Is(err, syscall.EPERM, syscall.EACCES):
 		return err.Error() + ": give vipd owner CAP_NET_RAW, as vipd-owner.service does"
 	case sockerr.Is(err, syscall.EAFNOSUPPORT):
-		return err.Error() + ": turn IPv6 on, or use VIPs of IPv4"
+		return err.Error() + ": enable IPv6, or use IPv4 VIPs"
 	}
 	return err.Error()
 }

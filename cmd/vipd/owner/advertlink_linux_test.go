@@ -64,7 +64,7 @@ func TestVRRPCannotAdvertise(t *testing.T) {
 		},
 		{
 			name:    "firewall",
-			problem: "main can't be owned here: adverts can't be sent: sending an advert from 10.9.0.11 to 224.0.0.18 on lan: operation not permitted: let the firewall pass IP protocol 112",
+			problem: "main can't be owned here: adverts can't be sent: sending an advert from 10.9.0.11 to 224.0.0.18 on lan: operation not permitted: allow IP protocol 112 in the firewall",
 			before: func(p *pair) {
 				p.a.ns.Exec("nft", "add table inet fw; add chain inet fw out { type filter hook output priority 0; }; add rule inet fw out meta l4proto 112 drop")
 			},

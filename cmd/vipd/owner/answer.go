@@ -32,7 +32,7 @@ func (c *core) describe(s *api.OwnerStatus) {
 	c.decider.describe(s)
 	absent := c.worker.absent.reasons()
 	for _, a := range slices.SortedFunc(maps.Keys(absent), netip.Addr.Compare) {
-		s.Problems = append(s.Problems, fmt.Sprintf("%s is not here: %s", a, absent[a]))
+		s.Problems = append(s.Problems, fmt.Sprintf("%s is not on this host: %s", a, absent[a]))
 	}
 	s.Bound = slices.DeleteFunc(s.Bound, func(a netip.Addr) bool { return absent[a] != "" })
 	var rivals []string

@@ -58,7 +58,7 @@ func machine() (string, error) {
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return "", fmt.Errorf("reading which boot of the kernel this is: %w", err)
+		return "", fmt.Errorf("reading the kernel's boot ID: %w", err)
 	}
 	var namespace unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/net", &namespace); err != nil {

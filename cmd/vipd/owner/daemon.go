@@ -116,7 +116,7 @@ func (d *daemon) current() *api.OwnerReport {
 	silent := *d.report
 	silent.VIPs = maps.Clone(d.report.VIPs)
 	for a, v := range silent.VIPs {
-		v.Cannot = "vipd is silent"
+		v.Cannot = "vipd has stopped reporting"
 		silent.VIPs[a] = v
 	}
 	return &silent

@@ -204,8 +204,8 @@ func (d *byEtcd) describe(s *api.OwnerStatus) {
 // obstructed returns the problem and the remedy if another machine has a session under this node's
 // name.
 func obstructed(node string) string {
-	return fmt.Sprintf("this host can own no VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename one of "+
-		"the two. If it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start vipd owner", node)
+	return fmt.Sprintf("this host can't own VIPs, because etcd has a session of another machine named %[1]s. If that machine runs, rename either "+
+		"machine. If it is off, stop vipd owner here for 15 s, use \"vipctl node fence %[1]s --is-off\", and start vipd owner", node)
 }
 
 // peers returns the other nodes, once for each network that this host shares with them.

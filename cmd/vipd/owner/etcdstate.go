@@ -60,10 +60,10 @@ func (s *etcdState) describe(status *api.OwnerStatus) {
 	if away := s.away.Load(); away != nil {
 		status.Etcd, status.EtcdAway = client.Advised(away.err).Error(), time.Since(away.at).Seconds()
 		if status.Session == "" {
-			status.Problems = append(status.Problems, "this host can own no VIPs, because it has no session in etcd: "+status.Etcd)
+			status.Problems = append(status.Problems, "this host can't own VIPs, because it has no session in etcd: "+status.Etcd)
 		}
 	}
 	if r := s.refused.Load(); r != nil && time.Since(r.at) < refusalKept {
-		status.Problems = append(status.Problems, "VIPs stay where they are, also those of a host that has died, because etcd accepts no writes: "+client.Advised(r.err).Error())
+		status.Problems = append(status.Problems, "VIPs stay where they are, even if their host has died, because etcd accepts no writes: "+client.Advised(r.err).Error())
 	}
 }

@@ -45,7 +45,7 @@ func TestOneOwner(t *testing.T) {
 		{"VIPs deleted", func(g *gateway) {
 			g.ns.Exec("ip", "addr", "del", vip.String()+"/32", "dev", "lan")
 			g.ns.Exec("ip", "addr", "del", vip6.String()+"/128", "dev", "lan")
-		}, func(g *gateway) { g.event("which were missing on their interfaces") }, false},
+		}, func(g *gateway) { g.event("restored VIPs that were missing from their interfaces") }, false},
 		{"nft flush ruleset", nft("flush ruleset"), func(*gateway) {}, false},
 		lanLost,
 		{"router out of reach", nft("add table netdev cut; add chain netdev cut in { type filter hook ingress device lan priority -510; }; " +
@@ -320,7 +320,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		return other.problem(vip.String()+" is not owned here: a host outside the fleet has it") && other.problem(vip6.String()+" is not owned here")
 	})
 	wait.For(t, wait.Patience, "the problem of the missing right", func() bool {
-		return without.problem("this host can own no VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
+		return without.problem("this host can't own VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
 	// The other etcd is a copy of the fleet's etcd with another key. Its host sends heartbeats but
@@ -604,7 +604,7 @@ func TestVIPThatKernelRefuses(t *testing.T) {
 	i := slices.Index(f.hosts, g)
 	second, third := f.hosts[(i+1)%3], f.hosts[(i+2)%3]
 	ipv6 := func(h *gateway, disabled string) { h.ns.Sysctl("net.ipv6.conf.lan.disable_ipv6", disabled) }
-	reason := v.String() + " is not here: it can't be added: adding " + v.String() + ": IPv6 is disabled"
+	reason := v.String() + " is not on this host: it can't be added: adding " + v.String() + ": IPv6 is disabled"
 
 	ipv6(second, "1")
 	g.move(v.String(), "--to", second.ns.Name)

@@ -42,7 +42,7 @@ func (o *Owner) doRequest(do func(d *byVRRP, now local.Time) ([]local.Action, er
 	case err := <-done:
 		return err
 	case <-c.ended:
-		return errors.New("vipd owner stops")
+		return errors.New("vipd owner is stopping")
 	}
 }
 
@@ -79,10 +79,10 @@ func (d *byVRRP) owned(now local.Time, vip netip.Addr) (group string, err error)
 		case g.Owner.IsValid():
 			return "", fmt.Errorf("%s owns %s: run the command there", g.Owner, vip)
 		default:
-			return "", fmt.Errorf("this host does not own %s, and knows no owner: it is %s in %s", vip, g.State, g.Name)
+			return "", fmt.Errorf("this host does not own %s, and the owner is unknown: this host is %s in %s", vip, g.State, g.Name)
 		}
 	}
-	return "", fmt.Errorf("%s is in no group of VRRP on this host", vip)
+	return "", fmt.Errorf("%s is not in any VRRP group on this host", vip)
 }
 
 // setStandby sets whether an operator wants this host to own no VIPs.

@@ -43,7 +43,7 @@ func TestRestoredVIPs(t *testing.T) {
 		w.restore()
 		var want []local.Action
 		if len(lost) == 2 {
-			want = []local.Action{local.Note{Kind: local.NoteBack, Text: "restored [10.9.0.100], which were missing on their interfaces", VIPs: 1}}
+			want = []local.Action{local.Note{Kind: local.NoteBack, Text: "restored VIPs that were missing from their interfaces: [10.9.0.100]", VIPs: 1}}
 		}
 		if fmt.Sprint(notes) != fmt.Sprint(want) {
 			t.Errorf("lost %v: notes = %v, want %v", lost, notes, want)

@@ -147,7 +147,7 @@ func (c *core) probe(ctx context.Context, p local.Probe) {
 	vips := p.Addrs
 	found, err := c.worker.kernel.Probe(ctx, vips, p.Within)
 	if err != nil {
-		c.failed("asking whether other hosts have VIPs", err)
+		c.failed("checking whether other hosts have VIPs", err)
 		wake.Sleep(ctx, time.Second)
 		vips = nil // the VIPs will be probed again
 	}

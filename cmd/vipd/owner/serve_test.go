@@ -38,7 +38,7 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	o.daemon.closed(second, http.StateIdle)
 	cannot("")
 	o.daemon.closed(second, http.StateClosed)
-	cannot("vipd is silent")
+	cannot("vipd has stopped reporting")
 	say(short, first)
 	cannot("")
 	say(long, first)

@@ -71,7 +71,7 @@ func (x *strangers) receive(now local.Time, a *onhost.Advert, groups []vrrp.Grou
 func (s *stranger) text(from netip.Addr, groups []vrrp.Group) string {
 	for _, g := range groups {
 		if i := slices.IndexFunc(s.advert.Addrs, func(a netip.Addr) bool { return slices.Contains(g.VIPs, a) }); i >= 0 {
-			return fmt.Sprintf("%s sends adverts for %s with router_id %d, and %s has %d here: both hosts own it, so write the same router_id on both",
+			return fmt.Sprintf("%s sends adverts for %s with router_id %d, but %s has %d here: both hosts own the VIP, so set the same router_id on both",
 				from, s.advert.Addrs[i], s.advert.RouterID, g.Name, g.RouterID)
 		}
 	}

@@ -35,7 +35,7 @@ func TestStrangersWithOtherRouterID(t *testing.T) {
 	}
 	end := start.Add(90 * time.Second)
 	problems, ids := x.list(end, groups)
-	const want = "10.9.0.12 sends adverts for 10.9.0.100 with router_id 52, and main has 51 here: both hosts own it, so write the same router_id on both"
+	const want = "10.9.0.12 sends adverts for 10.9.0.100 with router_id 52, but main has 51 here: both hosts own the VIP, so set the same router_id on both"
 	if got := strings.Join(problems, "; "); got != want || notes != 2 {
 		t.Errorf("list() = %q with %d notes, want %q with 2", got, notes, want)
 	}

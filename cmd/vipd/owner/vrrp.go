@@ -233,7 +233,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 	on := slices.IndexFunc(d.links, func(l advertLink) bool { return l.name == name })
 	switch own := slices.IndexFunc(c.VIPs, func(a netip.Addr) bool { return slices.Contains(d.layout.Own, a) }); {
 	case own >= 0:
-		return g, fmt.Sprintf("%s is an address of this host itself: remove it from the interface", c.VIPs[own])
+		return g, fmt.Sprintf("%s is this host's own address: remove it from the interface", c.VIPs[own])
 	case on < 0 && c.Interface == "":
 		return g, fmt.Sprintf("%s is not in the network of any interface: give an interface an address of its network", c.VIPs[0])
 	case on < 0:
@@ -244,7 +244,7 @@ func (d *byVRRP) group(c *config.VRRPGroup) (g vrrp.Group, why string) {
 		return g, why
 	}
 	if slices.Contains(c.Peers, source) {
-		return g, fmt.Sprintf("peers has %s, which is this host's own address: list the other hosts", source)
+		return g, fmt.Sprintf("peers contains %s, this host's own address: list only the other hosts", source)
 	}
 	return vrrp.Group{
 		Name: c.Name, RouterID: uint8(c.RouterID), Priority: uint8(c.Priority), Version: c.Version, Interval: c.AdvertInterval,
@@ -303,7 +303,7 @@ func (d *byVRRP) Do(_ context.Context, a local.Action) input {
 	for _, p := range s.Packets {
 		failed := d.adverts.Send(d.links[s.On].name, s.Source, p.To, p.Data)
 		if sockerr.Is(failed, syscall.EPERM) {
-			failed = fmt.Errorf("%w: let the firewall pass IP protocol 112", failed)
+			failed = fmt.Errorf("%w: allow IP protocol 112 in the firewall", failed)
 		}
 		left = left || failed == nil || sockerr.Is(failed, syscall.EHOSTUNREACH) // this error means that a peer is off
 		if err == nil {

@@ -59,7 +59,7 @@ func (w *worker) restore() {
 	if len(back) == 0 {
 		return
 	}
-	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("restored %v, which were missing on their interfaces", back), VIPs: len(back)}
+	note := local.Note{Kind: local.NoteBack, Text: fmt.Sprintf("restored VIPs that were missing from their interfaces: %v", back), VIPs: len(back)}
 	w.queueInput(func(local.Time) []local.Action { return []local.Action{note} })
 }
 
