@@ -223,7 +223,7 @@ func explained() api.Explanation {
 			Client: client, To: balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}, Verdict: explain.Dropped,
 			Summary: "dropped: 10.0.0.7 may not connect to web",
 			Steps: []explain.Step{
-				{What: "address", Text: "10.96.0.10 is a VIP that vipd holds on vipd0"}, {What: "source", Text: "10.0.0.7 is in none of source_ranges [10.1.0.0/16]", Wrong: true},
+				{What: "address", Text: "10.96.0.10 is a VIP that vipd holds on vipd0"}, {What: "source", Text: "10.0.0.7 is not in source_ranges [10.1.0.0/16]", Wrong: true},
 			},
 		},
 		Live: &api.Live{

@@ -106,7 +106,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	g.write(strings.Replace(settings("iptables", "legacy"), "strict_mode = true", "strict_mode = false", 1), 0, 1)
 	g.start()
 	s := g.status()
-	if s.Mode.InUse != "userspace" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "not iptables, ipvs, nftables: nf_tables can't hold vipd's rules of ipv4 here") {
+	if s.Mode.InUse != "userspace" || !s.Mode.Fallback || !strings.Contains(s.Mode.Reason, "not iptables, ipvs, nftables: nf_tables can't hold vipd's rules for ipv4 here") {
 		t.Errorf("mode = %+v, want userspace and the reason", s.Mode)
 	}
 	if !strings.HasPrefix(s.Mode.Detail, "bind, because ") {
@@ -149,7 +149,7 @@ func TestStrictModeWithoutTables(t *testing.T) {
 			cancel()
 			t.Fatalf("vipd starts in %s mode, want an error", mode)
 		}
-		if want := "mode " + mode + " is not usable here, and strict_mode forbids another mode: nf_tables can't hold vipd's rules of ipv4 here"; !strings.Contains(err.Error(), want) {
+		if want := "mode " + mode + " is not usable here, and strict_mode forbids another mode: nf_tables can't hold vipd's rules for ipv4 here"; !strings.Contains(err.Error(), want) {
 			t.Errorf("error = %v, want %q", err, want)
 		}
 	}

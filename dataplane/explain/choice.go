@@ -28,7 +28,7 @@ func (n *Inputs) choose(a *Answer, f *balancer.Frontend) {
 	case a.Sticky.IsValid():
 		a.step("affinity", false, "%s stays on %s for %s after its last new connection: %s are left%s", who, f.AddrOf(a.Sticky, a.To), f.AffinityTimeout, left(a.Left), scope)
 	default:
-		a.step("affinity", false, "client_ip for %s: %s is not remembered%s", f.AffinityTimeout, who, scope)
+		a.step("affinity", false, "client_ip for %s: no endpoint is remembered for %s%s", f.AffinityTimeout, who, scope)
 	}
 	if a.Choice != "" && f.Serves() && !a.Sticky.IsValid() {
 		a.step("choice", false, "%s", a.Choice)
@@ -81,7 +81,7 @@ func (n *Inputs) wayBack(a *Answer, f *balancer.Frontend, from host.Route) {
 		a.step("endpoint", e.Lost && e.Part > 0 || !f.Serves(), "%s", e.text(a.Client))
 	}
 	if len(a.Endpoints) == 0 {
-		a.step("endpoint", true, "there is none")
+		a.step("endpoint", true, "there is no endpoint")
 	}
 	if f.Forward == balancer.DRForward {
 		n.neighbors(a, from)
@@ -138,7 +138,7 @@ func (n *Inputs) summarize(a *Answer, f *balancer.Frontend) {
 	case !f.Serves():
 		a.verdict(Refused, "refused: no endpoint of %s gets new connections", f.Service)
 	case len(led) == 0 && bounded(f):
-		a.verdict(Refused, "refused: each endpoint of %s has as many connections as its max_connections", f.Service)
+		a.verdict(Refused, "refused: each endpoint of %s has reached its max_connections", f.Service)
 	case len(led) == 0:
 		a.verdict(Lost, "not served: the kernel has no rule that leads to an endpoint of %s", f.Service)
 	case stopped == len(led):

@@ -34,7 +34,7 @@ func (n *Inputs) neighbors(a *Answer, from host.Route) {
 		case found.MAC == "":
 			a.step("neighbor", false, "%s is on the link of %s; its MAC address is not known yet", e.Address.Addr(), found.Device)
 		default:
-			a.step("neighbor", false, "%s is %s on the link of %s; it answers the client itself, not by this node", e.Address.Addr(), found.MAC, found.Device)
+			a.step("neighbor", false, "%s is %s on the link of %s; it answers the client directly, not through this node", e.Address.Addr(), found.MAC, found.Device)
 		}
 	}
 	if n.Dataplane.Capabilities().Stateless {
@@ -55,13 +55,13 @@ func (n *Inputs) realServer(a *Answer) bool {
 	held := n.held(a.To.Addr)
 	if held == nil || held.Where == "none" {
 		a.step("server", true, "this host is a real server of %s, but does not hold %s, so it drops packets that a gateway forwards", service, a.To.Addr)
-		a.verdict(Dropped, "dropped: this host does not hold %s; \"vipctl status\" has the reason", a.To.Addr)
+		a.verdict(Dropped, "dropped: this host does not hold %s; \"vipctl status\" shows the reason", a.To.Addr)
 		return true
 	}
 	a.step("server", false, "this host is a real server of %s (direct routing): gateways forward packets of clients to it unchanged, and it answers them itself", service)
 	if answers := host.AnswersARP(a.To.Addr); answers != "" {
-		a.step("server", true, "this host answers ARP requests for %s, so clients may miss the gateway: %s", a.To.Addr, answers)
+		a.step("server", true, "this host answers ARP requests for %s, so clients might bypass the gateway: %s", a.To.Addr, answers)
 	}
-	a.verdict(Elsewhere, "not vipd's: a program that listens on %s answers, because this host is a real server of %s", place(a.To), service)
+	a.verdict(Elsewhere, "not served by vipd: a program that listens on %s answers, because this host is a real server of %s", place(a.To), service)
 	return true
 }

@@ -160,7 +160,7 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	a.Service, a.Port = f.Service, f.Port
 	n.frontend(a, f, doubtful)
 	if f.Withdrawn {
-		a.step("address", false, "no endpoint on it is usable, so this node neither holds it nor refuses clients")
+		a.step("address", false, "no endpoint of its services is usable, so this node neither holds it nor refuses clients")
 		a.verdict(Elsewhere, "not served here: %s is withdrawn, so routing decides which host gets the connection", a.To.Addr)
 		return *a, nil
 	}
@@ -169,8 +169,8 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 		a.step("client", true, "%v", err)
 	}
 	if a.To.Addr.IsLoopback() && !from.Local {
-		a.step("client", true, "%s is not an address of this host, and a loopback address leads to the client's own host", a.Client)
-		a.verdict(Elsewhere, "not served: packets of %s to %s stay on its own host", a.Client, a.To.Addr)
+		a.step("client", true, "%s is not an address of this host, and packets to a loopback address stay on the client's host", a.Client)
+		a.verdict(Elsewhere, "not served: packets from %s to %s stay on the client's host", a.Client, a.To.Addr)
 		return *a, nil
 	}
 	objects := n.source(a, f, from)
@@ -218,7 +218,7 @@ func (n *Inputs) frontend(a *Answer, f *balancer.Frontend, doubtful bool) {
 	case want == nil:
 		a.step("frontend", true, "%s; about to be removed", what)
 	case want != f || doubtful:
-		a.step("frontend", false, "%s; a change of it is about to be applied", what)
+		a.step("frontend", false, "%s; a change to it is about to be applied", what)
 	default:
 		a.step("frontend", false, "%s, applied in %s mode", what, n.Mode)
 	}
@@ -256,19 +256,19 @@ func (n *Inputs) source(a *Answer, f *balancer.Frontend, from host.Route) []data
 	may := f.Allows(a.Client)
 	switch {
 	case f.AcceptProxyProtocol && !f.AllowsClient(a.Client):
-		a.step("source", true, "%s is in none of source_ranges %v", a.Client, f.Clients)
+		a.step("source", true, "%s is not in source_ranges %v", a.Client, f.Clients)
 		a.verdict(Refused, "reset: %s may not connect to %s", a.Client, f.Service)
 	case f.AcceptProxyProtocol:
-		a.step("source", false, "a PROXY header from one of trusted %v must name %s", f.Sources, a.Client)
+		a.step("source", false, "a PROXY header from a source in trusted %v must name %s", f.Sources, a.Client)
 	case len(f.Sources) == 0:
 		a.step("source", false, "any client may connect")
 	case from.Local:
 		a.step("source", false, "%s is this node, which may always connect", a.Client)
 	case !may:
-		a.step("source", true, "%s is in none of source_ranges %v", a.Client, f.Sources)
+		a.step("source", true, "%s is not in source_ranges %v", a.Client, f.Sources)
 		a.verdict(Dropped, "dropped: %s may not connect to %s", a.Client, f.Service)
 	default:
-		a.step("source", false, "source_ranges have %s", a.Client)
+		a.step("source", false, "source_ranges include %s", a.Client)
 		if err == nil && !has && !n.Dataplane.Capabilities().EnforcesSources {
 			a.step("source", true, "the kernel's set of allowed clients does not contain it yet")
 		}
@@ -339,7 +339,7 @@ func (a *Answer) list(unread error) {
 	case errors.Is(unread, errMore):
 		a.step("existing", false, "and more")
 	case errors.Is(unread, context.DeadlineExceeded):
-		a.step("existing", false, "the list of connections was not complete in time: there may be others")
+		a.step("existing", false, "the list of connections was not complete in time: there might be others")
 	case unread != nil:
 		a.step("existing", false, "connections can't be read: %v", unread)
 	}

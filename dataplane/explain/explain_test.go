@@ -95,7 +95,7 @@ func TestDoubtful(t *testing.T) {
 	}
 
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("192.0.2.7"), To: k})
-	if want := "not served: packets of 192.0.2.7 to 127.0.0.10 stay on its own host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
+	if want := "not served: packets from 192.0.2.7 to 127.0.0.10 stay on the client's host"; err != nil || a.Verdict != Elsewhere || a.Summary != want {
 		t.Errorf("from another host: verdict = %s, summary = %q, %v; want %q", a.Verdict, a.Summary, err, want)
 	}
 

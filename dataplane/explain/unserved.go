@@ -87,14 +87,14 @@ func (n *Inputs) unserved(a *Answer) {
 	}
 	switch {
 	case len(here) > 0 && n.addedByVipd(a.To.Addr):
-		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
+		a.step("frontend", true, "no service on %s uses %s; its services use %s", a.To.Addr, place(a.To), places(here))
 		a.verdict(Refused, "refused: %s answers only on the ports of its services", a.To.Addr)
 	case len(here) > 0:
-		a.step("frontend", true, "no service has %s; %s serves %s", place(a.To), a.To.Addr, places(here))
-		a.verdict(Elsewhere, "not vipd's: a program that listens on %s answers", place(a.To))
+		a.step("frontend", true, "no service on %s uses %s; its services use %s", a.To.Addr, place(a.To), places(here))
+		a.verdict(Elsewhere, "not served by vipd: if a program listens on %s, it answers", place(a.To))
 	default:
-		a.step("frontend", true, "no service has %s%s", a.To, n.nearest(a.To))
-		a.verdict(Elsewhere, "not vipd's: the connection passes as it would without vipd")
+		a.step("frontend", true, "no service uses %s%s", a.To, n.nearest(a.To))
+		a.verdict(Elsewhere, "not served by vipd: the connection passes as it would without vipd")
 	}
 }
 
@@ -130,7 +130,7 @@ func (n *Inputs) nearest(k balancer.Key) string {
 	if best == nil {
 		return ""
 	}
-	return fmt.Sprintf("; the nearest is %s (%s)", best.Key, best.Service)
+	return fmt.Sprintf("; the nearest frontend is %s (%s)", best.Key, best.Service)
 }
 
 func distance(a, b uint16) int { return max(int(a)-int(b), int(b)-int(a)) }

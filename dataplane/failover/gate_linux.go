@@ -312,7 +312,7 @@ func (g *Gate) Intact() (reason string, err error) {
 	}
 	for _, device := range g.devices {
 		if in, out := chainsOn(device); !exists[in] || !exists[out] {
-			return fmt.Sprintf("the gate of owned VIPs is gone from %s", device), nil
+			return fmt.Sprintf("the gate of owned VIPs is missing from %s", device), nil
 		}
 	}
 	vips := 0

@@ -185,7 +185,7 @@ func (k *Kernel) Close() error {
 	k.announcer.Forget(k.vips())
 	own, err := k.addresses.Strip(k.vips())
 	if len(own) > 0 {
-		k.o.Log.Error("VIPs have become this host's own addresses, and can't move: give the host others", "addresses", own)
+		k.o.Log.Error("VIPs have become this host's own addresses, and can't move: give the host other addresses", "addresses", own)
 	}
 	return err
 }

@@ -94,7 +94,7 @@ func removeUnreferenced(sets *ipset.Conn, names []string, of inet.Family, log *s
 		}
 	}
 	if inUse > 0 {
-		log.Warn("the guard of an earlier version stays, because the program of iptables that finds its rules is missing: apt-get install iptables",
+		log.Warn("the guard of an earlier version can't be removed, because the iptables program that finds its rules is missing: apt-get install iptables",
 			"family", of, "ipsets", inUse)
 	}
 	return nil

@@ -21,11 +21,11 @@ func losses() []loss {
 		{ownedSet, false, balancer.SeverityError, "VIPs with hold = \"one\" are not served"},
 		{heldSet, false, balancer.SeverityWarning, "addresses that vipd holds answer on every port that this host listens on"},
 		{restrictedSet, false, balancer.SeverityError, "source_ranges are not enforced"},
-		{silentSet, false, balancer.SeverityNearest, "clients of services without endpoints and no_endpoints = \"drop\" are rejected"},
-		{rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints may reach a program of this host that listens on its port"},
+		{silentSet, false, balancer.SeverityNearest, "services without endpoints reject clients despite no_endpoints = \"drop\""},
+		{rejectedSet, false, balancer.SeverityWarning, "clients of a service without endpoints might reach a program on this host that listens on its port"},
 		{frontendsSet, true, balancer.SeverityError, "node ports, snat = \"always\", clients and endpoints behind one interface, and endpoints that are their own clients do not work"},
 		{clampsSet, false, balancer.SeverityWarning, "mss is not enforced"},
-		{directSet, true, balancer.SeverityWarning, "this node tracks connections by dr and tunnel, but sees half of their packets: they fail if the policy of INPUT or OUTPUT is DROP"},
+		{directSet, true, balancer.SeverityWarning, "this node tracks dr and tunnel connections, but sees only half of their packets: they fail if the policy of INPUT or OUTPUT is DROP"},
 	}
 }
 
@@ -41,9 +41,9 @@ func (w *wanted) lost(reason error) []balancer.Problem {
 		switch {
 		case l.set != restrictedSet:
 		case w.mode.Forward:
-			text += ": services that have them are not served, except services already in the kernel, which stay unchanged"
+			text += ": services with source_ranges are not served, except services already in the kernel, which stay unchanged"
 		default:
-			text += " by the kernel: vipd does it itself"
+			text += " by the kernel: vipd enforces them itself"
 		}
 		out = append(out, w.problem(l.severity, text, reason))
 	}

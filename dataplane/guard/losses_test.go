@@ -14,8 +14,8 @@ import (
 // exactly the features that it loses, with the reason.
 func TestLossesByMode(t *testing.T) {
 	const (
-		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "are rejected", "may reach a program"
-		snat, segments, direct       = "node ports, snat", "mss is not enforced", "tracks connections by dr and tunnel"
+		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "reject clients despite", "might reach a program"
+		snat, segments, direct       = "node ports, snat", "mss is not enforced", "tracks dr and tunnel connections"
 	)
 	all := []*balancer.Frontend{
 		frontend("10.96.0.1:80", sources("10.0.0.0/8")), frontend("10.96.0.1:81", dropping),
@@ -29,8 +29,8 @@ func TestLossesByMode(t *testing.T) {
 		want      []string
 	}{
 		{"nothing wanted", dataplane.Needs{Forward: true}, nil, nil},
-		{"userspace", dataplane.Needs{}, all, []string{ports, ranges + " by the kernel: vipd does it itself", drops, others, segments}},
-		{"forwarding", dataplane.Needs{Forward: true}, all, []string{ports, ranges + ": services that have them are not served", drops, others, snat, segments}},
+		{"userspace", dataplane.Needs{}, all, []string{ports, ranges + " by the kernel: vipd enforces them itself", drops, others, segments}},
+		{"forwarding", dataplane.Needs{Forward: true}, all, []string{ports, ranges + ": services with source_ranges are not served", drops, others, snat, segments}},
 		{"ipvs", dataplane.Needs{Forward: true, LocalIn: true}, append(all, tunnel), []string{ports, ranges, drops, others, snat, segments, direct}},
 	} {
 		w := newWanted(inet.IPv4, Options{Mode: c.mode, MasqueradeBit: 14})

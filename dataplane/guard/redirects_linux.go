@@ -70,7 +70,7 @@ func (r *Redirects) Observe(ctx context.Context) (damage string, err error) {
 	case !r.made:
 		return "", r.remove(ctx)
 	case r.table.have == nil:
-		return "unknown until they are written again", nil
+		return "redirects are unknown until they are written again", nil
 	}
 	if damage, err = r.table.compare(); damage != "" || err != nil {
 		r.table.have = nil

@@ -74,7 +74,7 @@ func (r *restarts) check(context.Context) (next time.Time) {
 		}
 	}
 	if failed != nil && !r.failed {
-		r.log.Warn("clients that reuse a port of a connection to a dead endpoint may not reach another endpoint", "err", failed)
+		r.log.Warn("clients that reuse a port of a connection to a dead endpoint might not reach another endpoint", "err", failed)
 	}
 	if r.failed = failed != nil; !some {
 		return time.Time{}

@@ -47,9 +47,9 @@ func Try() error {
 
 // unusable returns an error with the family, the reason and advice.
 func unusable(of inet.Family, reason error) error {
-	need := "they need the nf_tables of Linux 5.9"
+	need := "they need Linux 5.9 or later"
 	if errors.Is(reason, fs.ErrPermission) {
-		need = "that needs CAP_NET_ADMIN: run as root"
+		need = "they need CAP_NET_ADMIN: run as root"
 	}
-	return fmt.Errorf("nf_tables can't hold vipd's rules of %s here: %w: %s", of, reason, need)
+	return fmt.Errorf("nf_tables can't hold vipd's rules for %s here: %w: %s", of, reason, need)
 }

@@ -117,7 +117,7 @@ func (q *Queue) Receive() (Item, error) {
 		item.Files, err = append(item.Files, files...), errors.Join(err, err2)
 	}
 	if err == nil && flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		err = errors.New("a part of it is lost: this process may have too few descriptors (LimitNOFILE)")
+		err = errors.New("a part of it is lost: this process might have too few file descriptors (raise LimitNOFILE)")
 	}
 	if err != nil {
 		item.Close()

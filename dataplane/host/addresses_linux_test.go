@@ -501,7 +501,7 @@ func TestSilencedAddresses(t *testing.T) {
 	o.Interface = "lo"
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
-	const want = "hosts of the LAN no longer find 10.9.9.9 on lo"
+	const want = "hosts on the LAN can no longer reach 10.9.9.9 on lo"
 	if p := h.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
 		t.Errorf("problems = %v, want %q", p, want)
 	}
@@ -564,7 +564,7 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 		bridge                       bool
 	}{
 		{"no other", "1", "0", "set sysctl net.ipv4.ip_forward back from 1 to 0", false},
-		{"containers", "1", "1", "leave sysctl net.ipv4.ip_forward at 1, which was 0 before vipd: bridge docker7 may need it", true},
+		{"containers", "1", "1", "leave sysctl net.ipv4.ip_forward at 1, which was 0 before vipd: bridge docker7 might need it", true},
 		{"set since", "2", "2", "leave sysctl net.ipv4.ip_forward at 2, which was 0 before vipd: another program has set it since", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -657,7 +657,7 @@ func TestVIPsOnALink(t *testing.T) {
 	o.Interface = "eth7"
 	h = newHost(t, o)
 	apply(t, h, frontend("10.1.0.10:80"))
-	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "device eth7 does not exist") {
 		t.Fatalf("problems = %v, want the missing device", p)
 	}
 }

@@ -41,7 +41,7 @@ func (an *announcer) announceAll() {
 		an.failure = err.Error()
 		return
 	case !an.view.devices[d.index].running:
-		an.failure = d.name + " is down, or connected to nothing"
+		an.failure = d.name + " is down or has no carrier"
 		return
 	}
 	const atOnce = 100 // after an error, the whole batch is announced again, which is harmless
@@ -65,7 +65,7 @@ func (h *Host) unfinished() []balancer.Problem {
 	var out []balancer.Problem
 	if some := h.leftover(func(r *address) bool { return r.unrouted != "" }); len(some) > 0 && some[0].unrouted != notYet {
 		out = append(out, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"VIPs are held without their routes (%d, such as %s): connections from this host to them fail, or leave with the VIP's own address: %s", len(some), some[0].addr, some[0].unrouted)})
+			"VIPs lack their routes (%d, such as %s): connections from this host to them fail, or use the VIP as their source: %s", len(some), some[0].addr, some[0].unrouted)})
 	}
 	if h.failure == "" {
 		return out

@@ -21,7 +21,7 @@ const (
 )
 
 // needPrivilege is the advice for a process that may not add addresses.
-const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let someone else add them"
+const needPrivilege = "adding it needs the capability CAP_NET_ADMIN: run as root, use VIPs in 127.0.0.0/8, or let another program add them"
 
 // place is the location of an address.
 type place struct {

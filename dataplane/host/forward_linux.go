@@ -41,7 +41,7 @@ func (tn *tuning) forwarding() (err error) {
 	four, six := tn.guard.Knows(probeDestinations()[0]), tn.guard.Knows(probeDestinations()[1])
 	var wanted []minimum
 	if four && mode.Forward {
-		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services reach no endpoint on another host"})
+		wanted = append(wanted, minimum{name: forward4, value: 1, loss: "this host does not forward IPv4 packets, so services can't reach endpoints on other hosts"})
 	}
 	if _, readErr := tn.sys.Read(liberal); (four || six) && !errors.Is(readErr, os.ErrNotExist) { // the sysctl exists only after the module was loaded
 		wanted = append(wanted, minimum{name: liberal, value: 1, loss: "a TCP segment outside the window that conntrack expects is not translated, and is answered by a reset that ends its connection"})
@@ -49,7 +49,7 @@ func (tn *tuning) forwarding() (err error) {
 	tn.forwardingProblems, err = raise(tn.sys, tn.ledger, tn.unmanaged(), wanted, tn.noteRepair)
 	if six && mode.Forward && !tn.forwards6() {
 		tn.forwardingProblems = append(tn.forwardingProblems, balancer.Problem{Severity: balancer.SeverityWarning, Text: fmt.Sprintf(
-			"this host does not forward IPv6 packets, so services reach no endpoint on another host: sysctl -w %s=1 (it then "+
+			"this host does not forward IPv6 packets, so services can't reach endpoints on other hosts: sysctl -w %s=1 (it then "+
 				"ignores router advertisements on interfaces without accept_ra = 2)", forward6)})
 	}
 	return err
@@ -114,7 +114,7 @@ func (tn *tuning) virtualServers(roams bool) (err error) {
 	}
 	leave := tn.unmanaged()
 	if leave == "" && tn.foreignServers() {
-		leave = "it is not set, because it would change virtual servers of other programs"
+		leave = "vipd does not change it, because it also applies to virtual servers of other programs"
 	}
 	tn.serverProblems, err = raise(tn.sys, tn.ledger, leave, wanted, tn.noteRepair)
 	return err
@@ -172,7 +172,7 @@ func (tn *tuning) arpSilenced() []balancer.Problem {
 		return nil
 	}
 	slices.Sort(names)
-	return []balancer.Problem{{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("hosts of the LAN no longer find %s on lo, because vipd "+
+	return []balancer.Problem{{Severity: balancer.SeverityWarning, Text: fmt.Sprintf("hosts on the LAN can no longer reach %s on lo, because vipd "+
 		"sets %s = 1 for its VIPs. Move such addresses to a NIC, or route them to this host's own address", strings.Join(names, ", "), arpIgnore)}}
 }
 

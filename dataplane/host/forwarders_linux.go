@@ -60,7 +60,7 @@ func (k *handles) neededByOthers(name, value string) string {
 	}
 	for _, l := range links {
 		if slices.Contains([]string{"bridge", "tuntap", "wireguard", "vxlan"}, l.Type()) && l.Attrs().Flags&net.FlagUp != 0 {
-			return fmt.Sprintf("%s %s may need it", l.Type(), l.Attrs().Name)
+			return fmt.Sprintf("%s %s might need it", l.Type(), l.Attrs().Name)
 		}
 	}
 	return ""

@@ -24,7 +24,7 @@ type Host struct {
 }
 
 // reason is the note on VIPs that are not local.
-const reason = "vipd adds no addresses on " + runtime.GOOS + ": add it, or use VIPs in 127.0.0.0/8"
+const reason = "vipd can't add addresses on " + runtime.GOOS + ": add it yourself, or use VIPs in 127.0.0.0/8"
 
 // New returns a Host that holds nothing.
 func New(Options) (*Host, error) {
@@ -152,7 +152,7 @@ func interfaceAddrs() ([]netip.Addr, error) {
 
 // HoldDirect returns an error, because vipd adds no addresses on these systems.
 func HoldDirect(Options, []netip.Addr) ([]string, []balancer.Problem, error) {
-	return nil, nil, errors.New("vipd adds no addresses on " + runtime.GOOS)
+	return nil, nil, errors.New("vipd can't add addresses on " + runtime.GOOS)
 }
 
 // ReleaseDirect does nothing.

@@ -94,7 +94,7 @@ func TestLinkDown(t *testing.T) {
 		t.Fatalf("held = %+v, want a pending route", h.Addresses())
 	}
 	text := fmt.Sprint(h.Problems())
-	if !strings.Contains(text, "held without their routes") || !strings.Contains(text, "not announced") {
+	if !strings.Contains(text, "VIPs lack their routes") || !strings.Contains(text, "not announced") {
 		t.Fatalf("problems = %s, want routes and announcements", text)
 	}
 	checkIntact(t, h)
@@ -281,7 +281,7 @@ func TestUnusableTables(t *testing.T) {
 		apply(t, h, plain, tight)
 		checkWhere(t, h, "10.96.0.12", "lo")
 		text := fmt.Sprint(h.Problems())
-		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd does it itself", "nf_tables can't hold vipd's rules of ipv4 here", "CAP_NET_ADMIN: run as root"} {
+		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd enforces them itself", "nf_tables can't hold vipd's rules for ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("problems have no %q, want it: %s", want, text)
 			}

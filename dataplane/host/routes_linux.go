@@ -128,7 +128,7 @@ func (rs *routes) sourceChanged() string {
 			if _, err := rs.holder(); err != nil {
 				return "" // routes need the device; every VIP already has a problem
 			}
-			return fmt.Sprintf("the node has an address for connections to its VIPs now: %s", found)
+			return fmt.Sprintf("the node now has an address for connections to its VIPs: %s", found)
 		}
 		rs.renumbered[i] = false
 	}

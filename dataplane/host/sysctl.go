@@ -80,8 +80,8 @@ func (m minimum) met(value int) bool { return value == m.value || value > m.valu
 // uses the larger value of the device and of "all".
 func strictARP() []minimum {
 	return []minimum{
-		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so clients on its link may reach it instead of their owner"},
-		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host may announce the VIPs that it holds in its own ARP requests"},
+		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so clients on its link might reach it instead of the VIPs' owner"},
+		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host might announce the VIPs that it holds in its own ARP requests"},
 	}
 }
 
@@ -108,7 +108,7 @@ const (
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
 		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source bypass it, and a DROP policy stops them"},
-		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to endpoints that are gone hang until the client gives up"},
+		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to removed endpoints hang until the client gives up"},
 		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity still reach an endpoint that drains"},
 	}
 	var major, minor int

@@ -18,7 +18,7 @@ const magic = "vipd\x01"
 var ErrKey = errors.New("it is signed with another key")
 
 var (
-	errShort     = errors.New("it is not a message of vipd")
+	errShort     = errors.New("it is not a message from vipd")
 	errElsewhere = errors.New("it was sent to another address")
 )
 

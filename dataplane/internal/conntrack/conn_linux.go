@@ -58,7 +58,7 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 const attempts = 5
 
 // errDisturbed means that the kernel reported each attempt as incomplete.
-var errDisturbed = errors.New("the table changed too much to be read")
+var errDisturbed = errors.New("the table changed too often while it was read")
 
 // list calls visit for every flow that the kernel finds. Kernels before Linux 5.8 can't search by
 // most criteria and refuse the request. In this case list calls visit for all flows of the family.

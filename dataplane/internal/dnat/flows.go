@@ -409,7 +409,7 @@ func (fl *Flows) sweep(ctx context.Context) (next time.Time) {
 		_, err = fl.conn.Cut(ctx, keys, fl.judge(now))
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
-		fl.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
+		fl.log.Warn("connections to removed endpoints can't be ended; trying again", "err", err)
 	}
 	took := time.Since(now)
 	fl.mu.Lock()

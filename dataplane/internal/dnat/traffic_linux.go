@@ -69,7 +69,7 @@ func (t *traffic) start() {
 		lost := false
 		err := t.ends.Run(ctx, t.end, func() {
 			if !lost {
-				t.flows.log.Warn("connections end faster than their bytes can be counted: some are missing from the counters of bytes")
+				t.flows.log.Warn("connections end faster than their bytes can be counted: the byte counters miss some bytes")
 			}
 			lost = true
 		})
