@@ -571,7 +571,7 @@ func found(d balancer.Desired) []balancer.Problem {
 		return nil
 	}
 	return slices.DeleteFunc(slices.Clone(*of), func(p balancer.Problem) bool {
-		return p.Kind == balancer.Idle || strings.Contains(p.Text, "has no endpoint of its family")
+		return p.Kind == balancer.Idle || strings.Contains(p.Text, "has no endpoint of its address family")
 	})
 }
 

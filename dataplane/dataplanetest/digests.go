@@ -49,7 +49,7 @@ func alter(t testing.TB, v reflect.Value) {
 		balancer.Key{Addr: netip.MustParseAddr("10.96.0.99"), Proto: balancer.TCP, Port: 1}, true, balancer.Name("x"), "x", 7, time.Hour,
 		netip.MustParseAddrPort("10.0.0.99:1"), []balancer.Backend{}, []netip.Addr{netip.MustParseAddr("10.0.0.99")}, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, time.Unix(1, 0),
 		balancer.Maglev, balancer.NeverSNAT, balancer.DRForward, balancer.DropClients, balancer.ProxyProtocolV1, balancer.Standby,
-		balancer.VIPScope, []balancer.PortRange{81}, balancer.ClientLimits{Connections: 7},
+		balancer.VIPScope, balancer.ClientSource, []balancer.PortRange{81}, balancer.ClientLimits{Connections: 7},
 	}
 	i := slices.IndexFunc(values, func(x any) bool { return reflect.TypeOf(x) == v.Type() })
 	if i < 0 {

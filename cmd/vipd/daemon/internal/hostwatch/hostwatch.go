@@ -27,7 +27,7 @@ func New(interval time.Duration) *Watch {
 // Problems returns the findings of the last check. The caller must not change the result.
 func (w *Watch) Problems() []balancer.Problem { return *w.found.Load() }
 
-// Until ctx ends, Run regularly examines the host that the function host returns. It adds the
+// Run regularly examines the host that the function host returns, until ctx ends. It adds the
 // problems that the function files returns. The first check runs after an interval, because vipd's
 // own rules may not exist before that.
 func (w *Watch) Run(ctx context.Context, host func() doctor.Host, files func() []balancer.Problem) error {

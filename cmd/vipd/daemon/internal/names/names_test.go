@@ -176,7 +176,7 @@ func TestEtcdLimit(t *testing.T) {
 				t.Errorf("service %s: endpoints = %q, want %q", name, got, want)
 			}
 		}
-		const refused = "! not looked up, because services from etcd may use 2 names (resolver.max_names)"
+		const refused = "! not looked up, because services from etcd may use at most 2 names (resolver.max_names)"
 		n.service("file", "shared", "10.96.0.11")
 		n.found("file", true)
 		inEtcd("a", "shared")
