@@ -79,3 +79,15 @@ func entryOf(e *nft.Elem, of inet.Family) (x setEntry) {
 	}
 	return x
 }
+
+// rangeEndpointOf is like endpointOf for a frontend with a range of ports.
+func rangeEndpointOf(e *nft.Elem, of inet.Family) (x setEntry) {
+	size := addrSize(of)
+	if len(e.Key) < 2*size+8 {
+		return x
+	}
+	x = entryOf(&nft.Elem{Key: e.Key[:size+8]}, of)
+	to, _ := netip.AddrFromSlice(e.Key[size+8 : 2*size+8])
+	x.To = netip.AddrPortFrom(to, 0)
+	return x
+}
