@@ -33,8 +33,10 @@ type Gateway struct {
 	// Own returns an address of this host on a device, in the family of an IPv4 or IPv6 address. It
 	// is invalid if there is none.
 	Own func(device string, is4 bool) netip.Addr
+	// Holds reports whether this host has a VIP now. Otherwise another gateway may answer for it.
+	Holds func(vip netip.Addr) bool
 	// Claimed returns the MAC address of a host that answers for a VIP on a device, or nil.
-	Claimed func(device string, vip netip.Addr) net.HardwareAddr
+	Claimed func(device string, vip netip.Addr) (net.HardwareAddr, error)
 }
 
 // Check tests a path. A finding that is not OK includes the way out.
@@ -56,7 +58,11 @@ func (g *Gateway) Check(ctx context.Context, p Path) (found []Finding) {
 		add(false, "it does not answer %s on %s: check that the host is up, its address, its VLAN and the link", n.Protocol(), n.Device)
 		return found
 	}
-	switch other := g.Claimed(n.Device, vip); {
+	switch other, err := g.Claimed(n.Device, vip); {
+	case !g.Holds(vip):
+		add(true, "this host does not hold %s now, so the host that holds it may answer %s requests for it", vip, n.Protocol())
+	case err != nil:
+		add(false, "whether another host on %s answers %s requests for %s is unknown: %v", n.Device, n.Protocol(), vip, err)
 	case other == nil:
 		add(true, "no host on %s answers %s requests for %s", n.Device, n.Protocol(), vip)
 	case other.String() == mac.String():

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"vipd/balancer"
@@ -66,11 +67,14 @@ func (srv server) postCheckDirect(w http.ResponseWriter, r *http.Request) {
 
 // testPaths tests paths, and stores the findings.
 func testPaths(ctx context.Context, paths []api.DirectPath, tests []realserver.Path) {
-	claims := linkClaims{vips: map[netip.Addr]bool{}, links: map[string]map[netip.Addr]net.HardwareAddr{}}
+	claims := linkClaims{vips: map[netip.Addr]bool{}, links: map[string]linkAnswer{}}
 	for _, p := range tests {
 		claims.vips[p.VIP.Addr()] = true
 	}
-	gateway := realserver.Gateway{Own: ownAddress, Claimed: func(device string, vip netip.Addr) net.HardwareAddr { return claims.of(ctx, device)[vip] }}
+	gateway := realserver.Gateway{Own: ownAddress, Holds: holds, Claimed: func(device string, vip netip.Addr) (net.HardwareAddr, error) {
+		answer := claims.of(ctx, device)
+		return answer.hosts[vip], answer.err
+	}}
 	var running sync.WaitGroup
 	free := make(chan bool, pathsAtOnce)
 	for i := range paths {
@@ -87,12 +91,17 @@ func testPaths(ctx context.Context, paths []api.DirectPath, tests []realserver.P
 type linkClaims struct {
 	vips  map[netip.Addr]bool
 	mu    sync.Mutex // held while a link is asked
-	links map[string]map[netip.Addr]net.HardwareAddr
+	links map[string]linkAnswer
 }
 
-// of returns the MAC addresses of hosts on a device's link that have VIPs. A link that can't be
-// asked counts as silent.
-func (c *linkClaims) of(ctx context.Context, device string) map[netip.Addr]net.HardwareAddr {
+// linkAnswer has the MAC addresses of the hosts on a link that have VIPs.
+type linkAnswer struct {
+	hosts map[netip.Addr]net.HardwareAddr
+	err   error
+}
+
+// of returns the hosts on a device's link that have VIPs.
+func (c *linkClaims) of(ctx context.Context, device string) linkAnswer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, asked := c.links[device]; !asked {
@@ -100,9 +109,19 @@ func (c *linkClaims) of(ctx context.Context, device string) map[netip.Addr]net.H
 		for vip := range c.vips {
 			vips = append(vips, vip)
 		}
-		c.links[device], _ = failover.Elsewhere(ctx, device, vips)
+		hosts, err := failover.Elsewhere(ctx, device, vips)
+		c.links[device] = linkAnswer{hosts, err}
 	}
 	return c.links[device]
+}
+
+// holds reports whether a device of this host has an address.
+func holds(a netip.Addr) bool {
+	all, _ := net.InterfaceAddrs() // without addresses, this host holds nothing
+	return slices.ContainsFunc(all, func(has net.Addr) bool {
+		p, err := netip.ParsePrefix(has.String())
+		return err == nil && p.Addr() == a
+	})
 }
 
 // ownAddress returns an address of a device, in the family of an IPv4 or IPv6 address.
