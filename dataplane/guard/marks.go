@@ -21,10 +21,6 @@ func newMarkBits(bit int) markBits {
 	return markBits{masquerade: markBit(bit, 0), ours: markBit(bit, 1), never: markBit(bit, 2)}
 }
 
-// ReplyMark returns the bit of packet marks that userspace mode uses for replies to clients'
-// addresses. It follows the guard's bits. The argument is Options.MasqueradeBit.
-func ReplyMark(bit int) uint32 { return markBit(bit, 3) }
-
 // MarkBits returns the bit of connection marks that marks connections to frontends, for modes that
 // mark connections themselves ([dataplane.Needs].Marked). The argument is Options.MasqueradeBit.
 func MarkBits(bit int) uint32 { return newMarkBits(bit).ours }

@@ -15,10 +15,10 @@ import (
 func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 	d.applying.Lock()
 	defer d.applying.Unlock()
-	unready := d.replies.prepare(batch)
+	unready := d.replies.prepare(d, batch, d.keepsReplies)
 	all := batch
-	if len(unready) > 0 { // these frontends keep their former definitions
-		batch = slices.DeleteFunc(slices.Clone(all), func(c dataplane.Change) bool { return unready[c.Key] != nil })
+	if len(unready) > 0 { // these frontends keep their former definitions, unless those need the path too
+		batch = slices.DeleteFunc(slices.Clone(all), func(c dataplane.Change) bool { return unready[c.Key] != nil && !d.usesClientsAt(c.Key) })
 	}
 	failed, err := d.configure(batch)
 	if err != nil {

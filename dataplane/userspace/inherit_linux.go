@@ -81,7 +81,7 @@ func (d *Dataplane) Inherit(items []handover.Item) {
 			continue
 		}
 		x := inherited{h, tail, item.Files}
-		d.replies.keep = d.replies.keep || x.isForeign()
+		d.keepsReplies = d.keepsReplies || x.isForeign()
 		switch h.Kind {
 		case sharedKind:
 			in.redirected = true
@@ -337,7 +337,7 @@ func (d *Dataplane) discard() {
 	in := d.inherited
 	d.inherited = inheritance{}
 	d.inheriting.Store(false)
-	d.replies.keep = false
+	d.keepsReplies = false
 	for _, x := range in.sockets {
 		x.close()
 	}

@@ -27,7 +27,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		}
 	}
 	damage, err := d.tables.inspect(ctx)
-	more, failed := d.replies.inspect(d.usesClients())
+	more, failed := d.replies.inspect(d, d.keepsReplies || d.usesClients())
 	damage, err = append(damage, more...), errors.Join(err, failed)
 	if len(seen.Digests) > 0 { // without frontends, nothing would repair the damage; the next Apply does
 		seen.Damage = damage
@@ -50,6 +50,15 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 // usesClients reports whether a frontend opens connections from the addresses of clients.
 func (d *Dataplane) usesClients() bool {
 	return slices.ContainsFunc(d.list(), func(f *frontend) bool { return !f.isRemoved() && f.conf.Load().Source == balancer.ClientSource })
+}
+
+// usesClientsAt reports whether the frontend of a key opens connections from the addresses of
+// clients.
+func (d *Dataplane) usesClientsAt(key balancer.Key) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.frontends[key]
+	return f != nil && !f.isRemoved() && f.conf.Load().Source == balancer.ClientSource
 }
 
 // list returns all frontends, in no particular order.

@@ -72,16 +72,18 @@ func (*Dataplane) adopt(*frontend)                           {}
 func (*Dataplane) discard()                                  {}
 func (*portSockets) adoptFlowsLocked()                       {}
 
-// replyPaths is a placeholder, because only Linux can use the addresses of clients.
-type replyPaths struct{}
+// Replies is a placeholder, because only Linux can use the addresses of clients.
+type Replies struct{}
 
-func newReplyPaths(uint32) *replyPaths                             { return nil }
-func mayUseClients() bool                                          { return false }
-func (*replyPaths) prepare([]dataplane.Change) dataplane.KeyErrors { return nil }
-func (*replyPaths) inspect(bool) ([]string, error)                 { return nil, nil }
-func (*replyPaths) intact() (string, error)                        { return "", nil }
-func (*replyPaths) closed(bool)                                    {}
-func (*replyPaths) remove() error                                  { return nil }
+// NewReplies returns the placeholder.
+func NewReplies() *Replies { return nil }
+
+func mayUseClients() bool                                                         { return false }
+func (*Replies) prepare(*Dataplane, []dataplane.Change, bool) dataplane.KeyErrors { return nil }
+func (*Replies) inspect(*Dataplane, bool) ([]string, error)                       { return nil, nil }
+func (*Replies) intact() (string, error)                                          { return "", nil }
+func (*Replies) closed(bool)                                                      {}
+func (*Replies) release(*Dataplane) error                                         { return nil }
 
 // dialFlow opens the socket of a flow to a backend at an address.
 func (f *frontend) dialFlow(_ *config, _ netip.Addr, to netip.AddrPort) (*net.UDPConn, bool, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -26,65 +27,77 @@ func mayUseClients() bool {
 	return unix.Capget(&header, &data[0]) == nil && data[0].Effective&(1<<unix.CAP_NET_ADMIN) != 0
 }
 
-// replyPaths maintains the paths of replies to sockets with clients' addresses. A path exists while
-// a frontend uses such addresses or a socket has one. The dataplane's lock applying guards the
-// fields, except users.
-type replyPaths struct {
-	mark  uint32
-	paths map[inet.Family]*replies.Path
-	// keep reports whether sockets with clients' addresses of an earlier process are inherited but
-	// not adopted yet.
-	keep bool
-	// cleared reports whether the objects of an earlier process were removed.
-	cleared bool
+// Replies maintains the paths of replies to sockets with clients' addresses, which the dataplanes
+// of a process share: during a switch, one dataplane may drain while another already serves. A path
+// exists while a dataplane or a socket needs it. Calls of its methods may overlap.
+type Replies struct {
 	// users is the number of open sockets with clients' addresses.
 	users atomic.Int64
+
+	mu    sync.Mutex
+	paths map[inet.Family]*replies.Path
+	// owners are the dataplanes that need paths for a frontend or for inherited sockets.
+	owners map[*Dataplane]bool
+	// cleared reports whether the objects of an earlier process were removed.
+	cleared bool
 }
 
-func newReplyPaths(mark uint32) *replyPaths {
-	return &replyPaths{mark: mark, paths: map[inet.Family]*replies.Path{}}
+// NewReplies returns paths that do not exist yet.
+func NewReplies() *Replies {
+	return &Replies{paths: map[inet.Family]*replies.Path{}, owners: map[*Dataplane]bool{}}
 }
 
 // opened and closed count a socket with a client's address, if foreign is true.
-func (r *replyPaths) opened(foreign bool) {
+func (r *Replies) opened(foreign bool) {
 	if foreign {
 		r.users.Add(1)
 	}
 }
 
-func (r *replyPaths) closed(foreign bool) {
+func (r *Replies) closed(foreign bool) {
 	if foreign {
 		r.users.Add(-1)
 	}
 }
 
-// prepare creates the paths that frontends need, and repairs existing paths. The returned KeyErrors
-// hold the frontends that lack their path.
-func (r *replyPaths) prepare(batch []dataplane.Change) dataplane.KeyErrors {
-	failed := dataplane.KeyErrors{}
+// prepare creates the paths that frontends of d need, and repairs existing paths. keep reports
+// whether d has inherited sockets with clients' addresses that it has not adopted yet. The returned
+// KeyErrors hold the frontends that lack their path.
+func (r *Replies) prepare(d *Dataplane, batch []dataplane.Change, keep bool) dataplane.KeyErrors {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	failed, results := dataplane.KeyErrors{}, map[inet.Family]error{}
+	set := func(family inet.Family) error { // tries each family once
+		if _, tried := results[family]; !tried {
+			results[family] = r.setLocked(family)
+		}
+		return results[family]
+	}
 	for family := range r.paths {
-		_ = r.set(family) // the next check reports an error
+		_ = set(family) // the next check reports an error
 	}
 	for _, c := range batch {
 		if c.New == nil || c.New.Source != balancer.ClientSource {
 			continue
 		}
-		if err := r.set(inet.Of(c.Key.Addr)); err != nil {
+		r.owners[d] = true
+		if err := set(inet.Of(c.Key.Addr)); err != nil {
 			failed[c.Key] = fmt.Errorf(`source = "client": %w`, err)
 		}
 	}
-	if r.keep {
+	if keep {
+		r.owners[d] = true
 		for _, family := range inet.Families() {
-			_ = r.set(family) // an IPv6 path needs a kernel with IPv6
+			_ = set(family) // an IPv6 path needs a kernel with IPv6
 		}
 	}
 	return failed
 }
 
-// set creates the missing parts of a family's path.
-func (r *replyPaths) set(family inet.Family) error {
+// setLocked creates the missing parts of a family's path.
+func (r *Replies) setLocked(family inet.Family) error {
 	if r.paths[family] == nil {
-		p, err := replies.Open(family, r.mark)
+		p, err := replies.Open(family)
 		if err != nil {
 			return err
 		}
@@ -94,18 +107,21 @@ func (r *replyPaths) set(family inet.Family) error {
 	return r.paths[family].Set()
 }
 
-// inspect returns differences from the paths, which the next prepare repairs. It removes paths that
-// neither a frontend nor a socket needs. wanted reports whether a frontend does.
-func (r *replyPaths) inspect(wanted bool) (damage []string, failed error) {
+// inspect returns differences from the paths, which the next prepare repairs. needed reports
+// whether d needs paths. It removes paths that neither a dataplane nor a socket needs.
+func (r *Replies) inspect(d *Dataplane, needed bool) (damage []string, failed error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.needLocked(d, needed)
 	switch {
-	case wanted || r.keep || r.users.Load() > 0:
+	case r.neededLocked():
 	case len(r.paths) > 0:
-		return nil, r.remove()
+		return nil, r.removeLocked()
 	case r.cleared || !mayUseClients():
 		return nil, nil
 	default:
-		r.cleared = true
 		_, err := replies.Cleanup(false)
+		r.cleared = err == nil
 		return nil, err
 	}
 	for family, p := range r.paths {
@@ -117,8 +133,20 @@ func (r *replyPaths) inspect(wanted bool) (damage []string, failed error) {
 	return damage, failed
 }
 
+func (r *Replies) needLocked(d *Dataplane, needed bool) {
+	if needed {
+		r.owners[d] = true
+	} else {
+		delete(r.owners, d)
+	}
+}
+
+func (r *Replies) neededLocked() bool { return len(r.owners) > 0 || r.users.Load() > 0 }
+
 // intact returns a description of a difference that a cheap check reveals, or "".
-func (r *replyPaths) intact() (string, error) {
+func (r *Replies) intact() (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for family, p := range r.paths {
 		if found, err := p.Intact(); found != "" || err != nil {
 			return fmt.Sprintf("replies to clients' addresses (%s): %s", family, found), err
@@ -127,8 +155,19 @@ func (r *replyPaths) intact() (string, error) {
 	return "", nil
 }
 
-// remove removes all paths.
-func (r *replyPaths) remove() (failed error) {
+// release ends the need of a dataplane, which is closed. It removes the paths unless another
+// dataplane needs them.
+func (r *Replies) release(d *Dataplane) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.needLocked(d, false)
+	if r.neededLocked() {
+		return nil
+	}
+	return r.removeLocked()
+}
+
+func (r *Replies) removeLocked() (failed error) {
 	for family, p := range r.paths {
 		if err := p.Remove(); err != nil {
 			failed = errors.Join(failed, err)
@@ -141,11 +180,14 @@ func (r *replyPaths) remove() (failed error) {
 }
 
 // leave leaves the paths to another process.
-func (r *replyPaths) leave() {
+func (r *Replies) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, p := range r.paths {
 		p.Close()
 	}
 	clear(r.paths)
+	clear(r.owners)
 }
 
 // sourceFor returns the source address of a client's connection to a backend, or the zero Addr for

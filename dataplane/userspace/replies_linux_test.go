@@ -16,7 +16,7 @@ import (
 )
 
 // gateway is a lab in which the host is the way between a client and a server, and filters by
-// reverse path.
+// reverse path: in the kernel, and by rules like those of firewalld and NixOS.
 type gateway struct {
 	*lab.Lab
 	client, server *lab.NS
@@ -35,6 +35,10 @@ func newGateway(t *testing.T) *gateway {
 	w.server.Default("10.2.0.1", "fd00:2::1")
 	l.Host().Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
+	for name, priority := range map[string]string{"early": "-140", "late": "10"} {
+		l.Host().Exec("sh", "-c", "nft add table inet firewall; nft add chain inet firewall "+name+" '{ type filter hook prerouting priority "+priority+"; }'; "+
+			"nft add rule inet firewall "+name+" 'iifname != lo meta l4proto { tcp, udp } fib saddr . mark . iif oif missing drop'")
+	}
 	l.Host().AddAddr("lo", "10.96.0.1/32")
 	l.Host().AddAddr("lo", "fd00:96::1/128")
 	for _, network := range []string{"tcp", "udp"} {
@@ -227,6 +231,31 @@ func TestClientSourceHandover(t *testing.T) {
 	}
 	last := start(t, Options{})
 	if _, err := last.Observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.wantNothing(t)
+}
+
+// TestClientSourceOfTwo closes one of two dataplanes that share the paths of replies. The other
+// must still serve, and the last one must remove the paths.
+func TestClientSourceOfTwo(t *testing.T) {
+	w := newGateway(t)
+	shared := NewReplies()
+	former, next := start(t, Options{Replies: shared}), start(t, Options{Replies: shared})
+	former.apply(w.fromClients(balancer.ClientSource)...)
+	f := frontendAt("10.96.0.1:81/tcp", netip.MustParseAddrPort("10.2.0.2:7000"))
+	f.Source = balancer.ClientSource
+	next.apply(f)
+	c, _ := w.open(t, w.client, "tcp", "10.96.0.1:81")
+	if err := former.Close(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	wantMore(t, c)
+	if reason, err := next.Intact(t.Context()); reason != "" || err != nil {
+		t.Errorf("Intact = %q, %v; want no reason", reason, err)
+	}
+	_ = c.Close()
+	if err := next.Close(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	w.wantNothing(t)

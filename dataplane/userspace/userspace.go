@@ -41,9 +41,9 @@ type Options struct {
 	Log *slog.Logger
 	// Intercept selects how connections reach the proxy. The default is Auto.
 	Intercept Interception
-	// ReplyMark is the bit of packet marks that marks replies to sockets with clients' addresses.
-	// The default is 1 << 17.
-	ReplyMark uint32
+	// Replies are the paths of replies to sockets with clients' addresses. All dataplanes of a
+	// process must share them. The default is paths of the new dataplane alone.
+	Replies *Replies
 	// maxDescriptors limits the file descriptors of connections, flows and listeners. The default
 	// is the limit of the process minus a reserve.
 	maxDescriptors int
@@ -66,9 +66,12 @@ type Dataplane struct {
 	chains  chains
 	tables  interception
 	carried *dnat.Carried
-	replies *replyPaths
-	filters bool // TCP sockets can be filtered
-	detail  string
+	replies *Replies
+	// keepsReplies reports whether sockets with clients' addresses of an earlier process are
+	// inherited but not adopted yet. The lock applying guards it.
+	keepsReplies bool
+	filters      bool // TCP sockets can be filtered
+	detail       string
 	// epoch is the origin of instants.
 	epoch   time.Time
 	retries atomic.Uint64
@@ -132,7 +135,7 @@ func New(o Options) (*Dataplane, error) {
 		log:         o.Log,
 		own:         &ownAddresses{},
 		filters:     canFilter(),
-		replies:     newReplyPaths(cmp.Or(o.ReplyMark, 1<<17)),
+		replies:     cmp.Or(o.Replies, NewReplies()),
 		epoch:       time.Now(),
 		frontends:   map[balancer.Key]*frontend{},
 		timed:       map[*frontend]struct{}{},
@@ -256,7 +259,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 		ended()
 	}
 	d.stopLoops()
-	err = errors.Join(err, d.tables.close(ctx), d.replies.remove())
+	err = errors.Join(err, d.tables.close(ctx), d.replies.release(d))
 	for _, f := range frontends {
 		f.letGo()
 	}

@@ -134,11 +134,12 @@ func iptablesMode() Mode {
 }
 
 func userspaceMode() Mode {
+	shared := userspace.NewReplies()
 	return Mode{
 		Name: config.UserspaceMode,
 		New: func(_ context.Context, c config.Config, log *slog.Logger) (dataplane.Dataplane, error) {
 			return userspace.New(userspace.Options{
-				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), ReplyMark: guard.ReplyMark(c.IPTables.MasqueradeBit),
+				Log: log, Intercept: userspace.Interception(c.Userspace.Intercept), Replies: shared,
 			})
 		},
 		Capabilities: userspace.Capabilities,

@@ -65,14 +65,22 @@ func ourRules(h *netlink.Handle, family int) (ours []netlink.Rule, err error) {
 	return ours, nil
 }
 
-// ourRoutes returns the routes in vipd's table.
+// ourRoutes returns the routes in vipd's table. The kernel lists only this table, because the main
+// table may have a million routes. A kernel without the table or the family has none.
 func ourRoutes(h *netlink.Handle, family int) (ours []netlink.Route, err error) {
-	filter := &netlink.Route{Table: routeTable, Protocol: protocol}
-	ours, err = h.RouteListFiltered(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
-	if errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return nil, nil
+	if err := h.SetStrictCheck(true); err != nil {
+		return nil, fmt.Errorf("preparing to read the routes in table %d: %w", routeTable, err)
 	}
-	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+	defer func() { _ = h.SetStrictCheck(false) }() // requests of other kinds do not pass the check
+	filter := &netlink.Route{Table: routeTable, Protocol: protocol}
+	err = h.RouteListFilteredIter(family, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL, func(r netlink.Route) bool {
+		ours = append(ours, r)
+		return true
+	})
+	switch {
+	case errors.Is(err, unix.EAFNOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		return nil, nil
+	case err != nil && !(errors.Is(err, netlink.ErrDumpInterrupted) && len(ours) > 0): // routes of other tables may have changed
 		return nil, fmt.Errorf("reading the routes in table %d: %w", routeTable, err)
 	}
 	return ours, nil

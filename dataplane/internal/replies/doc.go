@@ -1,7 +1,7 @@
 // Package replies delivers replies to this host although they have the address of a client as their
 // destination. Userspace mode needs this for its sockets with clients' addresses (IP_TRANSPARENT).
 //
-//	endpoint --- reply to client ---> mangle (-149): for a transparent socket? -> marked
+//	endpoint --- reply to client ---> prerouting (1000): for a transparent socket? -> marked
 //	                                  routing: marked -> table 118118 -> local, to the socket
 //
 // A [Path] consists of a table of nf_tables, a routing rule and a route, for each family. All have

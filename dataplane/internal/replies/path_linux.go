@@ -24,8 +24,11 @@ const (
 	rulePriority = 118
 	// protocol marks vipd's rules and routes (see the routes of package host).
 	protocol = 118
-	// priority follows the rules that copy the marks of connections to their packets (-150).
-	priority = -149
+	// priority follows all other chains, so filters that look up the route back to a source (such
+	// as firewalld's) still see the packet's own mark.
+	priority = 1000
+	// mark is the mark of replies, "vipd" in ASCII. Only packets to vipd's own sockets have it.
+	mark uint32 = 0x76697064
 )
 
 // Path is the way of replies in one family. Calls of its methods must not overlap.
@@ -33,19 +36,18 @@ type Path struct {
 	table  nft.Maintained
 	nl     *netlink.Handle
 	family int
-	mark   uint32
 	// there reports whether the kernel has everything, as far as is known.
 	there bool
 }
 
 // Open returns the path of a family, after a trial has shown that the kernel supports it. The
-// kernel has no objects before Set. mark is the bit of packet marks that the path uses.
-func Open(family inet.Family, mark uint32) (*Path, error) {
+// kernel has no objects before Set.
+func Open(family inet.Family) (*Path, error) {
 	conn, err := nft.Open()
 	if err != nil {
 		return nil, unusable(family, err)
 	}
-	p := &Path{table: nft.Maintained{Conn: conn, Table: nft.Table{Family: nft.IPv4, Name: tableName}}, family: netlink.FAMILY_V4, mark: mark}
+	p := &Path{table: nft.Maintained{Conn: conn, Table: nft.Table{Family: nft.IPv4, Name: tableName}}, family: netlink.FAMILY_V4}
 	if family == inet.IPv6 {
 		p.table.Table.Family, p.family = nft.IPv6, netlink.FAMILY_V6
 	}
@@ -82,7 +84,8 @@ func (p *Path) define(tx *nft.Tx, at nft.Table) {
 	// The first match is always true. A rule that reads connection tracking makes the kernel
 	// reassemble fragments, of which only the first has ports.
 	anyState := nft.Invalid | nft.Established | nft.Related | nft.New | nft.Untracked
-	tx.AddRule(at, "prerouting", nft.Rule{Do: []nft.Stmt{anyState, nft.OwnSocket{}, nft.AddBits{Field: nft.Mark, Bits: p.mark}}})
+	tx.AddRule(at, "prerouting", nft.Rule{Do: []nft.Stmt{anyState, nft.OwnSocket{},
+		nft.ClearBits{Field: nft.Mark, Bits: ^uint32(0)}, nft.AddBits{Field: nft.Mark, Bits: mark}}})
 }
 
 // Set creates everything that is missing. It changes nothing if the last check found everything.
@@ -146,13 +149,13 @@ func (p *Path) route(lo int) *netlink.Route {
 
 // rule returns the rule that sends marked packets to the route.
 func (p *Path) rule() *netlink.Rule {
-	r := netlink.NewRule()
-	r.Family, r.Priority, r.Table, r.Mark, r.Mask, r.Protocol = p.family, rulePriority, routeTable, p.mark, &p.mark, protocol
+	r, all := netlink.NewRule(), ^uint32(0)
+	r.Family, r.Priority, r.Table, r.Mark, r.Mask, r.Protocol = p.family, rulePriority, routeTable, mark, &all, protocol
 	return r
 }
 
 func (p *Path) isRule(r netlink.Rule) bool {
-	return r.Priority == rulePriority && r.Mark == p.mark && r.Mask != nil && *r.Mask == p.mark && !r.Invert && r.IifName == "" && r.OifName == "" && r.Src == nil && r.Dst == nil
+	return r.Priority == rulePriority && r.Mark == mark && r.Mask != nil && *r.Mask == ^uint32(0) && !r.Invert && r.IifName == "" && r.OifName == "" && r.Src == nil && r.Dst == nil
 }
 
 // rules returns the rules with vipd's protocol and table.
