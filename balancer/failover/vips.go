@@ -104,7 +104,7 @@ func (x *vips) set(policies map[netip.Addr]Policy) (removed []*vip) {
 	return removed
 }
 
-// find returns a VIP that exists or was removed.
+// find returns the VIP with a name, current or removed, or nil.
 func (x *vips) find(name string) *vip { return cmp.Or(x.byName[name], x.removed[name]) }
 
 // together returns the VIPs that move together with a VIP, including itself.

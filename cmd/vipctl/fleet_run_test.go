@@ -389,7 +389,7 @@ func TestFleetAccess(t *testing.T) {
 		{"config", []string{"--config", config}, []string{"apply", "-f", services}, cli.ExitDone, "web: unchanged"},
 		{"reader reads", append(as("reader", "right"), plain...), []string{"export"}, cli.ExitDone, "[services.web]"},
 		{"reader may not write", append(as("reader", "right"), plain...), []string{"delete", "service", "web"}, cli.ExitFailed, "the user reader may not do that: its role has no right to /vipd/"},
-		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, cli.ExitWrongUse, "username and password_file belong together"},
+		{"half a login", append(tls, append(plain, "--user", "ana")...), []string{"export"}, cli.ExitWrongUse, "username and password_file must be set together"},
 		{"history", []string{"--config", config}, []string{"history", "web"}, cli.ExitDone, "created"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

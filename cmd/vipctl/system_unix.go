@@ -13,7 +13,7 @@ func passedSignals() []os.Signal {
 }
 
 // ownGroup makes a command run in its own process group, so it does not receive the terminal's
-// signals. The command must end only after its drain.
+// signals. Ctrl-C must not end the command before its endpoint has drained.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func terminate(p *os.Process) { _ = p.Signal(syscall.SIGTERM) } // the process may have just ended

@@ -217,7 +217,8 @@ func runVIP(c *cli.Call) error {
 }
 
 // moveVIP moves a VIP and returns its new owner, or an error if it has no new owner within
-// --timeout. If force is true, the VIP then stays on the node to.
+// --timeout. If force is true, the VIP moves even if the target node can't serve it, and stays
+// there.
 func moveVIP(c *cli.Call, a netip.Addr, to, reason string, force bool) (owner string, err error) {
 	w, err := c.Etcd()
 	if err != nil {

@@ -152,7 +152,7 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
-	if !strings.Contains(reason, "also on another device") {
+	if !strings.Contains(reason, "also on a device other") {
 		t.Fatalf("reason = %q, want another device", reason)
 	}
 	h.Resync(true)

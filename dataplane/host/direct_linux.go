@@ -190,7 +190,7 @@ func (rs *realServer) directIntact() string {
 		case now == "" && rs.obstacles[a] != "":
 			return fmt.Sprintf("address %s can be added now", a)
 		case now != rs.obstacles[a]:
-			return fmt.Sprintf("address %s is now also on another device than lo", a)
+			return fmt.Sprintf("address %s is now also on a device other than lo", a)
 		case rs.shown.At(a).held.Where != "" && rs.obstacles[a] == "" && !rs.view.has(a, lo):
 			return fmt.Sprintf("address %s is gone from lo", a)
 		}

@@ -254,7 +254,7 @@ func TestDirectHost(t *testing.T) {
 	repaired(h, "address 10.96.0.10 is gone from lo")
 	checkDevice(t, "lo", held...)
 	l.Host().AddAddr("client", "10.96.0.10/32")
-	repaired(h, "address 10.96.0.10 is now also on another device than lo")
+	repaired(h, "address 10.96.0.10 is now also on a device other than lo")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "fd00:96::10/128")
 	if p := h.Problems(); len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "client has the address") {
 		t.Errorf("problems = %v, want one about the VIP on client", p)

@@ -103,5 +103,5 @@ func (h *Host) describeChange(a netip.Addr, was Held) string {
 	case len(h.view.addrs[a]) == 0:
 		return fmt.Sprintf("address %s is gone from %s", a, was.Where)
 	}
-	return fmt.Sprintf("address %s is now also on another device than %s", a, was.Where)
+	return fmt.Sprintf("address %s is now also on a device other than %s", a, was.Where)
 }

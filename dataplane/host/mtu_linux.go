@@ -12,7 +12,7 @@ import (
 type routeMTUs struct {
 	// some reports whether such a route exists.
 	some bool
-	// unread reports whether all routes must be read to count them.
+	// unread reports whether some is unknown until all routes are read.
 	unread bool
 }
 

@@ -207,8 +207,8 @@ func (rs *routes) rerouteAll() error {
 	return errors.Join(all...)
 }
 
-// sourceLost reports whether a family needs another search for a source, because the node has lost
-// the source, or has new addresses after a search found none.
+// sourceLost reports whether to search for a family's source again. Either the node has lost the
+// source, or it had none and its addresses have changed since the last search.
 func (rs *routes) sourceLost(family int) bool {
 	s := rs.source[family]
 	return s.IsValid() && len(rs.view.addrs[s]) == 0 || !s.IsValid() && rs.renumbered[family]

@@ -86,8 +86,9 @@ func runAll(p plan, s *summary) (readErr, waitErr error) {
 	return readErr, waitErr
 }
 
-// packagesAtOnce is the number of packages that go test runs at once on a machine with few CPUs,
-// and testsAtOnce the number of parallel tests in a package: tests mostly wait.
+// packagesAtOnce is the minimum number of packages that go test runs at once. testsAtOnce is the
+// minimum number of parallel tests in a package. Both may exceed the number of CPUs, because tests
+// mostly wait.
 const packagesAtOnce, testsAtOnce = 6, 4
 
 // runHere runs go test. The second error is go test's.

@@ -32,7 +32,7 @@ type Printer struct {
 	// FleetWide reports whether services and endpoints are shown as stored in etcd, without the
 	// state of a host.
 	FleetWide bool
-	// Remake converts JSON to the output. If nil, the output is JSON.
+	// Remake converts the JSON document to the requested format.
 	Remake func(*yaml.Node) (string, error)
 }
 

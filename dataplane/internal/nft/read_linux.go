@@ -347,8 +347,8 @@ func contentOf(exprs []byte) uint64 {
 	return h.Sum64()
 }
 
-// Counted decodes a counter from the kernel's form of an expression, and returns its packets. ok is
-// false for other expressions.
+// Counted returns the packet count of a counter expression, given in netlink encoding. ok is false
+// for other expressions.
 func Counted(expr []byte) (packets uint64, ok bool) {
 	for a := nlsock.In(expr); a.Next(); {
 		switch {

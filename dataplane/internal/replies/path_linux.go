@@ -115,10 +115,10 @@ func (p *Path) Set() error {
 func (p *Path) setRoute() error {
 	lo, err := p.nl.LinkByName("lo")
 	if err != nil {
-		return fmt.Errorf("routing replies to clients' addresses to lo: %w", err)
+		return fmt.Errorf("adding the route that sends replies to lo: %w", err)
 	}
 	if err := p.nl.RouteReplace(p.route(lo.Attrs().Index)); err != nil {
-		return fmt.Errorf("routing replies to clients' addresses to lo, which must be up: %w", err)
+		return fmt.Errorf("adding the route that sends replies to lo, which must be up: %w", err)
 	}
 	rules, err := p.rules()
 	if err != nil {

@@ -21,7 +21,7 @@ type Loop struct {
 }
 
 // New returns a Loop that has not started. The function work must do the due work, and return the
-// time of the next call, or zero to wait for Look. Its context ends with Close.
+// time of the next call, or zero to wait for Look. Close cancels the context that work receives.
 func New(work func(ctx context.Context) time.Time) *Loop {
 	return &Loop{wake: wake.New(), work: work}
 }

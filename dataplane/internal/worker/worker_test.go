@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestLoop calls Look, and returns times of the next call. The loop must call the function when
-// Look is called, and at each of these times.
+// TestLoop gives a Loop a function that returns the time of its next call. The loop must call it
+// after each Look, and at each returned time.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

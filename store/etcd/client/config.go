@@ -72,10 +72,10 @@ func (c Config) Check() error {
 		add("ca_file, cert_file and key_file are for endpoints that begin with https")
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		add("cert_file and key_file belong together")
+		add("cert_file and key_file must be set together")
 	}
 	if (c.Username == "") != (c.PasswordFile == "") {
-		add("username and password_file belong together")
+		add("username and password_file must be set together")
 	}
 	return errors.Join(errs...)
 }

@@ -94,7 +94,7 @@ func Unreachable(err error) bool {
 // Full reports whether etcd's database has reached its quota, so etcd refuses writes.
 func Full(err error) bool { return err != nil && Is(err, rpctypes.ErrNoSpace) }
 
-// FullRemedy is the advice to users after [Full].
+// FullRemedy is the advice to users if etcd's database is full (see [Full]).
 const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
 
 // Advised adds FullRemedy to an error if etcd is full.

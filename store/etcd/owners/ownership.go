@@ -77,9 +77,9 @@ func NewOwnership(c client.Config, node string) (*Ownership, error) {
 // MemberChanged makes Run write the member's record again.
 func (o *Ownership) MemberChanged() { o.wake.Send() }
 
-// Run registers and follows until ctx ends, and then withdraws the registration. It retries after
-// failures. It returns client.ErrAnother as soon as etcd has another history. In this case the host
-// must behave as after a start.
+// Run registers this node under a lease, and follows the ownership records until ctx ends. Then it
+// revokes the lease. It retries after failures. It returns client.ErrAnother as soon as etcd has
+// another history. In this case the host must behave as after a start.
 func (o *Ownership) Run(ctx context.Context) error {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		began := time.Now()

@@ -19,7 +19,7 @@ const (
 	frameSize    = ethernetSize + ipSize + tcpSize
 )
 
-// flood sends first packets of connections into one link.
+// flood is a sender of TCP SYNs of new connections on one link.
 type flood struct {
 	fd       int
 	frames   [][frameSize]byte

@@ -171,8 +171,8 @@ func (f *Member) Run(ctx context.Context, look func() *status.View) error {
 	}
 }
 
-// publish publishes this node's addresses and allowed endpoints to the other nodes if they have
-// changed.
+// If this node's addresses or allowed endpoints have changed, publish sends them to the other
+// nodes.
 func (f *Member) publish(s *model.State) {
 	sources := f.o.Sources()
 	if !s.Complete || s == f.publishedOf && slices.Equal(sources, f.sources) {
