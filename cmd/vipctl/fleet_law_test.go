@@ -60,7 +60,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 		"snat": one("auto", "always", "never"), "locality": one("any", "prefer_zone", "prefer_node", "node_only"),
 		"no_endpoints": one("reject", "drop"), "drain_timeout": duration(0), "connect_timeout": duration(1),
 		"idle_timeout": duration(0), "slow_start": duration(0), "health": randomHealth(r),
-		"proxy_protocol": one("none", "v2"), "max_connection_age": duration(0), "source": "node",
+		"max_connection_age": duration(0), "source": "node",
 		// Fields of a newer version must also survive the round trip.
 		"color": one("red", "", true, 7, 0.5, []any{}, []any{1, "x", []any{}}), "shapes": []any{map[string]any{"round": true, "size": -1e9}, map[string]any{}},
 	} {

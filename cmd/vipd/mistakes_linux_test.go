@@ -29,7 +29,7 @@ func TestMistakes(t *testing.T) {
 		"--mode nft":              `2 vipd: --mode "nft" is unknown; the modes are auto, ipvs, nftables, iptables, userspace`,
 		"--log-level loud":        `2 vipd: --log-level "loud" is unknown; use debug, info, warn or error`,
 		"--log-format xml":        `2 vipd: --log-format "xml" is unknown; use text or json`,
-		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: write one, or name another with --config: stat nowhere.toml: no such file or directory",
+		"--config nowhere.toml":   "78 vipd: there is no configuration at nowhere.toml: create the file, or set --config to another file: stat nowhere.toml: no such file or directory",
 		"--config .":              "78 vipd: reading the configuration: read .: a folder: name a file in it",
 		"--config bad.toml":       `78 vipd: bad.toml:1: mode: "userspac" is not one of auto, ipvs, nftables, iptables, userspace; did you mean "userspace"?`,
 		"--config none.toml":      "78 vipd: none.toml:1: services: needs a table for each service, such as [services.web]", // otherwise it would remove the services of an earlier vipd

@@ -20,7 +20,7 @@ func (g *gateway) second() {
 	t.Helper()
 	other := filepath.Join(t.TempDir(), "vipd.toml")
 	before := g.kernel()
-	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace: stop it",
+	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace: stop that vipd",
 		os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))
 	// fails runs a program that must exit with code and print a message with all parts of want.
 	fails := func(code int, want []string, program string, args ...string) {
@@ -40,7 +40,7 @@ func (g *gateway) second() {
 		program.Save(t, other, settings(mode, "auto")+"[userspace]\nintercept = \"bind\"\n")
 		fails(78, []string{who, "--replace"}, "vipd", "--config", other)
 	}
-	fails(1, []string{strings.TrimSuffix(who, ": stop it")}, "vipctl", "cleanup", "--config", other)
+	fails(1, []string{strings.TrimSuffix(who, ": stop that vipd")}, "vipctl", "cleanup", "--config", other)
 	if out := g.Host().Exec(g.vipctl, "cleanup", "--dry-run", "--config", other); !strings.Contains(out, "VIPD-FORWARD") || !strings.Contains(out, "chains of iptables mode") {
 		t.Errorf("output of cleanup --dry-run of another config =\n%s\nwant the chains of iptables mode", out)
 	}

@@ -657,7 +657,7 @@ func TestVIPsOnALink(t *testing.T) {
 	o.Interface = "eth7"
 	h = newHost(t, o)
 	apply(t, h, frontend("10.1.0.10:80"))
-	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "device eth7 does not exist") {
+	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
 		t.Fatalf("problems = %v, want the missing device", p)
 	}
 }

@@ -1,11 +1,13 @@
 package modes_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -33,7 +35,8 @@ func TestIPVSPlansLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want []string
-			for line := range strings.Lines(string(text)) {
+			servers, _, _ := strings.Cut(string(text), "# nft") // the marks of ranges
+			for line := range strings.Lines(servers) {
 				if !strings.HasPrefix(line, "#") {
 					want = append(want, strings.TrimSpace(line))
 				}
@@ -49,7 +52,11 @@ func TestIPVSPlansLoad(t *testing.T) {
 			}
 			got := strings.FieldsFunc(ipvsadm(t, "--save", "-n"), func(r rune) bool { return r == '\n' })
 			for i, line := range got {
-				got[i] = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // ipvsadm adds this default after -i
+				line = strings.TrimSpace(strings.TrimSuffix(line, " --tun-type ipip")) // ipvsadm adds this default after -i
+				got[i] = negative.ReplaceAllStringFunc(line, func(mark string) string {
+					n, _ := strconv.ParseInt(strings.TrimPrefix(mark, "-f "), 10, 32)
+					return fmt.Sprintf("-f %d", uint32(n))
+				})
 			}
 			slices.Sort(got)
 			slices.Sort(want)
@@ -59,6 +66,9 @@ func TestIPVSPlansLoad(t *testing.T) {
 		})
 	}
 }
+
+// negative matches the marks that ipvsadm prints as negative numbers.
+var negative = regexp.MustCompile(`-f -\d+`)
 
 // unsaved matches the connection thresholds, which ipvsadm --save omits.
 var unsaved = regexp.MustCompile(` -x \d+ -y \d+$`)

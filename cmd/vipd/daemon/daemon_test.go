@@ -346,7 +346,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 	if got := n.endpoints(); got != before {
 		t.Errorf("endpoints without state_dir = %s, want %s", got, before)
 	}
-	const refused = "drains and weights are refused: keeping overrides.json in state_dir"
+	const refused = "drains and weights are refused: saving overrides.json in state_dir"
 	wait.For(t, 5*time.Second, "the problem that nothing can be saved", func() bool { return strings.Contains(n.problems(), refused) })
 	if err := os.Rename(state+".away", state); err != nil {
 		t.Fatal(err)

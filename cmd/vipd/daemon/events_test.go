@@ -301,7 +301,7 @@ func TestRefusedCalls(t *testing.T) {
 		`there is no service "wep"; did you mean web?`:                                                       absent,
 		"vipd does not know GET /v1/nothing: vipctl and vipd might have different versions":                  n.client.Watch(ctx, "nothing", nil),
 		`there are no events of kind "nothing"`:                                                              n.client.Events(ctx, api.EventsQuery{Kind: "nothing"}, nil),
-		"name the change: a weight or a drain":                                                               override(func(*api.OverrideRequest) {}),
+		"the request sets neither a weight nor a drain: set at least one":                                    override(func(*api.OverrideRequest) {}),
 		"weight 70000 is out of range: 0 (no new connections) to 65535":                                      override(func(q *api.OverrideRequest) { q.Weight = &wrong }),
 		"a time can't be negative; leave it out, or give a time above zero":                                  override(func(q *api.OverrideRequest) { q.Draining, q.Timeout, q.Force = &yes, -1, true }),
 		"name either a node, or a service and an address, not both":                                          override(func(q *api.OverrideRequest) { q.Draining, q.Node = &yes, "a" }),
