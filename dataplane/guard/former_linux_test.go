@@ -189,7 +189,7 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 			if after := formerRules(t, l); err != nil || after != before || !strings.Contains(before, "-A VIPD-") {
 				t.Errorf("error = %v, rules =\n%s\nwant no error, and\n%s", err, after, before)
 			}
-			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Contains(got, "removed") {
+			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Contains(got, "level=INFO") {
 				t.Errorf("log = %q, want one warning", got)
 			}
 			for _, clean := range []func(context.Context, bool) ([]string, error){Cleanup, CleanupRedirects} {

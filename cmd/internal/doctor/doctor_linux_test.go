@@ -188,7 +188,7 @@ func TestRealForeignChains(t *testing.T) {
 	run(t, "nft add rule inet fw input counter log reject")
 	wantFinding(t, namespace(t), "firewall", Warning, "the nft chain inet fw input (hook input) ends in a rule that drops or rejects all packets")
 	run(t, "nft insert rule inet fw input ct status dnat accept")
-	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all packets, and lets")
+	wantFinding(t, namespace(t), "firewall", Note, "the nft chain inet fw input ends in a rule that drops or rejects all packets")
 }
 
 func TestRealOthers(t *testing.T) {
