@@ -61,6 +61,11 @@ func (r *round) blockedByForeign(s *server, taken foreignCheck) bool {
 
 // foreign returns the error of a frontend whose virtual server another program has created.
 func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
+	for other, s := range d.ranges {
+		if k.Port.IsRange() && other != k && s.exists && ipvsnl.Mark(other) == ipvsnl.Mark(k) {
+			return fmt.Errorf("%s is not served, because it needs the same firewall mark as %s: use other ports for one of them", k, other)
+		}
+	}
 	what := "another program has made a virtual server there"
 	if v, err := d.conn.Service(ctx, k); err == nil {
 		what += " (" + v.Scheduler

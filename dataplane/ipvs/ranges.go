@@ -64,14 +64,20 @@ type marker interface {
 }
 
 // markRangesLocked makes the packets to open ports of ranges reach their virtual servers. After a
-// start, it waits until all wanted frontends are known, because their marks are in place.
+// start, it waits until all wanted frontends of a family are known, because their marks are in place.
 func (d *Dataplane) markRangesLocked(ctx context.Context) error {
-	if slices.ContainsFunc(slices.Collect(maps.Values(d.ranges)), func(s *server) bool { return s.exists && !s.known }) {
-		return nil
+	unknown := map[inet.Family]bool{}
+	for k, s := range d.ranges {
+		if s.exists && !s.known {
+			unknown[inet.Of(k.Addr)] = true
+		}
 	}
 	marks := openMarks(maps.Values(d.ranges))
 	var failed error
 	for family, m := range d.marks {
+		if unknown[family] {
+			continue
+		}
 		own := maps.Clone(marks)
 		maps.DeleteFunc(own, func(k balancer.Key, _ uint32) bool { return inet.Of(k.Addr) != family })
 		failed = errors.Join(failed, m.Set(ctx, own))

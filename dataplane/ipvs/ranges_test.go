@@ -128,3 +128,29 @@ func TestRangeConnections(t *testing.T) {
 		t.Errorf("connections = %+v, %v, want those of ports 8081 and 8085", got, err)
 	}
 }
+
+// TestSharedMark serves a range, and asks why another range with the same mark is not served. The
+// error must name both ranges, and must not advise to remove vipd's own virtual server.
+func TestSharedMark(t *testing.T) {
+	byMark := map[uint32]balancer.Key{}
+	var first, second balancer.Key
+	for i := uint16(1); !second.Port.IsRange(); i++ { // about 80,000 keys suffice
+		for j := i + 1; j < i+400; j++ {
+			k := key(0)
+			k.Port = balancer.NewPortRange(i, j)
+			if other, exists := byMark[ipvsnl.Mark(k)]; exists {
+				first, second = other, k
+				break
+			}
+			byMark[ipvsnl.Mark(k)] = k
+		}
+	}
+	p := start(t, newKernel(), t.TempDir())
+	p.observe()
+	p.apply(rangeAt(first.Port, first.Port))
+	err := p.foreign(context.Background(), second)
+	want := second.String() + " is not served, because it needs the same firewall mark as " + first.String() + ": use other ports for one of them"
+	if err == nil || err.Error() != want {
+		t.Errorf("error = %v, want %s", err, want)
+	}
+}
