@@ -1,0 +1,44 @@
+package realserver
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"vipd/test/lab"
+)
+
+// TestCheckClaims checks the path to a server while another host answers for the VIP, no answer is
+// known, or this host does not hold the VIP. Only a host that holds the VIP may call the other
+// host's answer a failure, and an unknown answer must be one.
+func TestCheckClaims(t *testing.T) {
+	l := lab.New(t)
+	lan := l.Bridge("lan")
+	lan.Join(l.Host(), "10.4.0.1/24")
+	lan.Join(l.Add("server"), "10.4.0.10/24")
+	other := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	for _, c := range []struct {
+		holds bool
+		other net.HardwareAddr
+		err   error
+		ok    bool
+		want  string
+	}{
+		{true, nil, nil, true, "no host on lan answers ARP requests for 10.96.0.1"},
+		{true, other, nil, false, "another host (02:00:00:00:00:09) answers ARP requests for 10.96.0.1"},
+		{true, nil, errors.New("the link is down"), false, "is unknown: the link is down"},
+		{false, other, nil, true, "this host does not hold 10.96.0.1 now"},
+	} {
+		g := Gateway{
+			Own:     func(string, bool) netip.Addr { return netip.MustParseAddr("10.4.0.1") },
+			Holds:   func(netip.Addr) bool { return c.holds },
+			Claimed: func(string, netip.Addr) (net.HardwareAddr, error) { return c.other, c.err },
+		}
+		found := g.Check(t.Context(), Path{VIP: netip.MustParseAddrPort("10.96.0.1:53"), Endpoint: netip.MustParseAddr("10.4.0.10")})
+		if len(found) == 0 || found[0].OK != c.ok || !strings.Contains(found[0].Text, c.want) {
+			t.Errorf("holds = %t, other = %v, %v: findings = %+v, want OK = %t and %q", c.holds, c.other, c.err, found, c.ok, c.want)
+		}
+	}
+}
