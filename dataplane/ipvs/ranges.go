@@ -64,7 +64,8 @@ type marker interface {
 }
 
 // markRangesLocked makes the packets to open ports of ranges reach their virtual servers. After a
-// start, it waits until all wanted frontends of a family are known, because their marks are in place.
+// start, it waits until all wanted frontends of a family are known, because their marks are in
+// place.
 func (d *Dataplane) markRangesLocked(ctx context.Context) error {
 	unknown := map[inet.Family]bool{}
 	for k, s := range d.ranges {
