@@ -82,9 +82,10 @@ func TestDirectExplainRouted(t *testing.T) {
 	if n := parts["10.4.0.11"]; n < 0.65 || n > 0.85 || math.Abs(n+parts["10.9.0.9"]-1) > 1e-9 || !strings.Contains(x.Choice, "nat serves the clients of") {
 		t.Errorf("explanation = %+v, want three quarters for 10.4.0.11: its own half, and half of what nat serves", x)
 	}
-	f.Backends = f.Backends[1:]
-	s.apply(f)
-	if x := s.explain(f, 2, 4000); x.Unchanged || len(x.Shares) != 1 || !strings.Contains(x.Choice, "10.9.0.9 is not a neighbor") {
+	routed := *f
+	routed.Backends = f.Backends[1:]
+	s.apply(&routed)
+	if x := s.explain(&routed, 2, 4000); x.Unchanged || len(x.Shares) != 1 || !strings.Contains(x.Choice, "10.9.0.9 is not a neighbor") {
 		t.Errorf("explanation without neighbors = %+v, want nat", x)
 	}
 }

@@ -135,7 +135,7 @@ func TestSetPoolRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"": "is empty",
 		`{"cidrs":["10.96.0.0/24","10.96.0.0/25"]}`:       "overlap",
-		`{"cidrs":["10.96.0.0"]}`:                         "cidrs[0]: \"10.96.0.0\" lacks a length",
+		`{"cidrs":["10.96.0.0"]}`:                         "cidrs[0]: \"10.96.0.0\" lacks a prefix length",
 		`{"cidrs":[]}`:                                    "at least one network",
 		`{"cidrs":["ff00::/8"]}`:                          "multicast",
 		`{"cidrs":"` + strings.Repeat("x", 17<<10) + `"}`: "16384 are possible",
@@ -155,7 +155,7 @@ func TestSetPoolRefuses(t *testing.T) {
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
-	expectError(t, err, "asks for 33 addresses of pools; 32 are possible")
+	expectError(t, err, "requests 33 addresses of pools; 32 are possible")
 	apply(t, w, definitions.Change{Name: "wide", Fields: auto(many[1:]...)})
 	apply(t, w, definitions.Change{Name: "wide", Base: definitions.Any})
 }

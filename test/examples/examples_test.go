@@ -62,10 +62,10 @@ func TestExamples(t *testing.T) {
 				return
 			}
 			run(t, e)
-			if out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", wait.Patience); err != nil ||
-				!strings.Contains(out, `"problems": []`) {
-				t.Errorf("vipctl status: %v and %s, want no problems", err, out)
-			}
+			wait.For(t, wait.Patience, "vipctl status to show no problems", func() bool {
+				out, err := e.Shell(t, "bin/vipctl --socket "+program.Socket(name)+" status -o json", wait.Patience)
+				return err == nil && strings.Contains(out, `"problems": []`)
+			})
 		})
 	}
 }

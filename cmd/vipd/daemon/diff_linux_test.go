@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"vipd/cmd/internal/config"
 	"vipd/cmd/internal/events"
@@ -50,23 +49,28 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 	} {
 		drifts := strings.Count(n.eventsOf(events.Drift), "repaired")
 		t.Setenv("PATH", idle+":"+path)
-		if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
-			t.Fatalf("iptables %s: %v: %s", edit, err, out)
-		}
-		for range 2 {
+		shown := func() bool {
 			got := n.diff()
 			if what == "the guard" { // services may work without it, so it is a problem and not a difference
 				got = n.problems()
 			}
-			if !strings.Contains(got, "does nothing") {
-				t.Errorf("difference of %s = %q, want the failed repair; problems: %s", what, got, n.problems())
+			return strings.Contains(got, "does nothing")
+		}
+		wait.For(t, wait.Patience, "the failed repair of "+what, func() bool {
+			// An earlier repair may still run, and undo the edit.
+			if out, err := exec.Command("iptables-nft", strings.Fields(edit)...).CombinedOutput(); err != nil {
+				t.Fatalf("iptables %s: %v: %s", edit, err, out)
 			}
+			return shown()
+		})
+		if !shown() {
+			t.Errorf("second difference of %s = %q, problems = %q, want the failed repair again", what, n.diff(), n.problems())
 		}
 		if got := strings.Count(n.eventsOf(events.Drift), "repaired"); got != drifts {
 			t.Errorf("repair events of %s = %s, want none yet", what, n.eventsOf(events.Drift))
 		}
 		t.Setenv("PATH", path)
-		wait.For(t, 30*time.Second, what+" to be repaired", func() bool { return n.diff() == "" })
+		wait.For(t, wait.Patience, what+" to be repaired", func() bool { return n.diff() == "" })
 	}
 	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
 		t.Errorf("drift events = %q, want the name of the repaired object", got)

@@ -25,7 +25,7 @@ func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
-			Addr: netip.MustParseAddr(pick(r, "10.97.0.1", "10.97.0.2", "fd96::1", "fd96::2")),
+			Addr: netip.MustParseAddr(pick(r, "10.97.0.1", "10.97.0.2", "fd97::1", "fd97::2")),
 			Port: pick[balancer.PortRange](r, 80, 81, balancer.NewPortRange(8080, 8089)), Proto: pick(r, balancer.TCP, balancer.TCP, balancer.UDP, balancer.SCTP),
 		},
 		Scheduler: pick(r, append(ipvsnltest.KernelSchedulers, "wrr", "wrr", "wrr", "nosuch", "alongerthanitcan", "")...),
@@ -47,7 +47,8 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 }
 
 // TestIPVSHistories makes the same random changes in the kernel and the fake. Both must refuse the
-// same changes for the same reason, and all ways of reading must show the same state.
+// same changes for the same reason, and all ways of reading must show the same state. No other test
+// uses these VIPs, because the kernel gives a destination that is added again its old connections.
 func TestIPVSHistories(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}
