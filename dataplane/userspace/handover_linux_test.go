@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -481,10 +480,9 @@ func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
 		f := frontendAt(fmt.Sprintf("127.1.0.7:%d/tcp", 8000+i), s.addr)
-		before := runtime.GOMAXPROCS(2) // at least two loops
+		startsLoops(t, 2)
 		d := start(t, Options{})
 		d.apply(f)
-		runtime.GOMAXPROCS(before)
 		first, second := d.loops.all[0], d.loops.all[1]
 		kept, moved := mustConnect(t, f.AddrPort()), make([]*client, 3)
 		for i := range moved {

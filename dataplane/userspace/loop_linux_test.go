@@ -233,7 +233,7 @@ func TestLoopsDoNotWait(t *testing.T) {
 // bytes must arrive in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	startsLoops(t, 4)
 	d := start(t, Options{})
 	f := frontendAt("127.77.10.5:9000", echo.addr)
 	d.apply(f)
@@ -516,4 +516,36 @@ func TestWheel(t *testing.T) {
 	if len(got) != len(want) || w.count != 0 {
 		t.Errorf("expired timers = %d, left = %d; want %d and 0", len(got), w.count, len(want))
 	}
+}
+
+// TestLoopsAddProcessors starts and closes a dataplane. GOMAXPROCS must be higher by the number of its
+// loops only while it runs.
+func TestLoopsAddProcessors(t *testing.T) {
+	startsLoops(t, 3)
+	for range 2 {
+		t.Run("running", func(t *testing.T) {
+			start(t, Options{}).apply(frontendAt("127.77.10.6:9000", netip.MustParseAddrPort("127.0.0.1:1")))
+			if got := runtime.GOMAXPROCS(0); got != 6 {
+				t.Errorf("GOMAXPROCS while three loops run = %d, want 6", got)
+			}
+		})
+		if got := runtime.GOMAXPROCS(0); got != 3 {
+			t.Errorf("GOMAXPROCS after the end of the loops = %d, want 3", got)
+		}
+	}
+}
+
+// startsLoops makes dataplanes that start during the test use n loops, as on a host with n CPUs.
+func startsLoops(t *testing.T, n int) {
+	t.Helper()
+	set := func(n int) (before int) {
+		before = processors.change(0)
+		processors.mu.Lock()
+		defer processors.mu.Unlock()
+		processors.base = n
+		runtime.GOMAXPROCS(n + processors.added)
+		return before
+	}
+	before := set(n)
+	t.Cleanup(func() { set(before) })
 }

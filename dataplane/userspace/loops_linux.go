@@ -26,6 +26,31 @@ type loops struct {
 	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
 }
 
+// processors raises GOMAXPROCS by the number of running loops of all dataplanes. Otherwise the loops
+// occupy all processors of Go's scheduler. Then sysmon finds none free, so it wakes every 20 us and
+// moves the processor of each waiting loop to another thread. This costs about 15 % of the CPU time
+// of small requests.
+var processors extraProcessors
+
+type extraProcessors struct {
+	mu    sync.Mutex
+	base  int // GOMAXPROCS without the added processors; the first call of change sets it
+	added int
+}
+
+// change adds n processors. It returns GOMAXPROCS without the added ones.
+func (p *extraProcessors) change(n int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.base == 0 {
+		p.base = runtime.GOMAXPROCS(0)
+	}
+	if p.added += n; n != 0 {
+		runtime.GOMAXPROCS(p.base + p.added)
+	}
+	return p.base
+}
+
 // maxLoops is the maximum number of loops. Each has two descriptors of the reserve.
 const maxLoops = 16
 
@@ -42,7 +67,7 @@ func (s *loops) mayChoose(port uint16) bool {
 
 // start starts the loops.
 func (s *loops) start() error {
-	for n := range min(runtime.GOMAXPROCS(0), maxLoops) {
+	for n := range min(processors.change(0), maxLoops) {
 		l, err := newLoop(s.d, n)
 		if err != nil {
 			for _, l := range s.all {
@@ -61,6 +86,7 @@ func (s *loops) start() error {
 // resume runs the loops, for the first time or after halt.
 func (s *loops) resume() {
 	s.halting.Store(false)
+	processors.change(len(s.all))
 	for _, l := range s.all {
 		l.running.Go(l.run)
 	}
@@ -74,6 +100,7 @@ func (s *loops) halt() {
 		l.send(func(l *loop) { l.quit = true })
 		l.running.Wait()
 	}
+	processors.change(-len(s.all))
 	for _, l := range s.all { // a loop may have sent a connection just before halting was set
 		l.mail.read(l)
 	}
