@@ -177,7 +177,7 @@ func (rs *routes) unroute(record *address) error {
 }
 
 // notYet is the reason for a missing route that vipd has not tried to add yet.
-const notYet = "it has not been tried yet"
+const notYet = "vipd has not tried to add it yet"
 
 // rerouteAll adds missing routes of held addresses, and replaces all routes of a family whose
 // source has changed.

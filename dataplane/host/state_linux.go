@@ -87,7 +87,7 @@ func newState(o Options) (*state, error) {
 	st.mode.Store(&o.Mode)
 	var err error
 	if st.ledger, err = readLedger(o.RunDir); err != nil {
-		o.Log.Warn("a part of the ledger can't be used: addresses on other programs' devices count as the host's own unless the ledger names them", "err", err)
+		o.Log.Warn("part of the ledger is unusable: vipd treats addresses on other programs' devices as the host's own unless the ledger lists them", "err", err)
 	}
 	return st, st.openSockets()
 }

@@ -80,8 +80,8 @@ func (m minimum) met(value int) bool { return value == m.value || value > m.valu
 // uses the larger value of the device and of "all".
 func strictARP() []minimum {
 	return []minimum{
-		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for the VIPs that it holds, so clients on its link might reach it instead of the VIPs' owner"},
-		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host might announce the VIPs that it holds in its own ARP requests"},
+		{name: arpIgnore, value: 1, loss: "this host answers ARP requests for VIPs that it holds, so clients on its link might reach this host instead of the VIPs' owner"},
+		{name: "net.ipv4.conf.all.arp_announce", value: 2, loss: "this host might announce VIPs that it holds in its ARP requests"},
 	}
 }
 
@@ -107,15 +107,15 @@ const (
 // affect foreign virtual servers. roams reports whether connections may move here from other hosts.
 func virtualServers(release string, roams bool) []minimum {
 	wanted := []minimum{
-		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: replies that need this node as their source bypass it, and a DROP policy stops them"},
+		{name: "net.ipv4.vs.conntrack", value: 1, loss: "connections through virtual servers are not tracked: snat, node ports and hairpin clients fail, and firewalls with a DROP policy block connections"},
 		{name: "net.ipv4.vs.expire_nodest_conn", value: 1, loss: "connections to removed endpoints hang until the client gives up"},
-		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "clients with affinity still reach an endpoint that drains"},
+		{name: "net.ipv4.vs.expire_quiescent_template", value: 1, loss: "draining endpoints still get new connections from clients with affinity"},
 	}
 	var major, minor int
 	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err == nil && (major == 4 && minor >= 1 || major == 5 && minor <= 8) {
 		// With connection tracking, these kernels drop the first packet of a client that reuses a
 		// port.
-		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that reuses a port waits a second for its connection"})
+		wanted = append(wanted, minimum{name: "net.ipv4.vs.conn_reuse_mode", exactly: true, loss: "a client that reuses a source port waits a second for its connection"})
 	}
 	if roams {
 		wanted = append(wanted, minimum{name: "net.ipv4.vs.sloppy_tcp", value: 1, loss: "open TCP connections that move here from another host are reset"})

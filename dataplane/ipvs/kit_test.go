@@ -141,7 +141,7 @@ func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
 // Services4 returns an error if IPVS was unloaded.
 func (k *kernel) Services4(ctx context.Context) (int, error) {
 	if k.unloaded {
-		return 0, fmt.Errorf("asking IPVS about itself: %w: it is not loaded", ipvsnl.ErrUnsupported)
+		return 0, fmt.Errorf("counting IPVS virtual servers: %w: it is not loaded", ipvsnl.ErrUnsupported)
 	}
 	return k.Fake.Services4(ctx)
 }

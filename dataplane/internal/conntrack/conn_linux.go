@@ -58,7 +58,7 @@ func (c *Conn) Each(ctx context.Context, f Filter, visit func(*Flow) error) erro
 const attempts = 5
 
 // errDisturbed means that the kernel reported each attempt as incomplete.
-var errDisturbed = errors.New("the table changed too often while it was read")
+var errDisturbed = errors.New("the table kept changing while vipd read it")
 
 // list calls visit for every flow that the kernel finds. Kernels before Linux 5.8 can't search by
 // most criteria and refuse the request. In this case list calls visit for all flows of the family.
@@ -229,7 +229,7 @@ func (c *Conn) deleteAll(flows []Flow) (deleted int, busy error) {
 		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
-		err = fmt.Errorf("deleting conntrack's flow of %s to %s: %w", flows[i].Client(), flows[i].Frontend(), err)
+		err = fmt.Errorf("deleting conntrack's flow from %s to %s: %w", flows[i].Client(), flows[i].Frontend(), err)
 		if !errors.Is(err, unix.EBUSY) {
 			return 0, err
 		}

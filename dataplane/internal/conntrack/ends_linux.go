@@ -50,7 +50,7 @@ func subscribeTo(filter []unix.SockFilter, groups ...int) (*Ends, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("subscribing to the ends of flows: %w", err)
+		return nil, fmt.Errorf("subscribing to conntrack's events: %w", err)
 	}
 	return &Ends{s}, nil
 }
@@ -78,7 +78,7 @@ func (e *Ends) run(ctx context.Context, visit func(began bool, flow *Flow), lost
 		case errors.Is(err, unix.ENOBUFS):
 			lost()
 		default:
-			return fmt.Errorf("reading the events of flows: %w", err)
+			return fmt.Errorf("reading conntrack's events: %w", err)
 		}
 		for m.Next() {
 			if m.Kind != messageDelete && m.Kind != messageNew {
@@ -86,14 +86,14 @@ func (e *Ends) run(ctx context.Context, visit func(began bool, flow *Flow), lost
 			}
 			ours, err := flow.read(m.Body)
 			if err != nil {
-				return fmt.Errorf("reading the events of flows: %w", err)
+				return fmt.Errorf("reading conntrack's events: %w", err)
 			}
 			if ours {
 				visit(m.Kind == messageNew, &flow)
 			}
 		}
 		if m.Err != nil {
-			return fmt.Errorf("reading the events of flows: %w", m.Err)
+			return fmt.Errorf("reading conntrack's events: %w", m.Err)
 		}
 	}
 }

@@ -41,5 +41,5 @@ func (c *Conn) WithReplies(proto balancer.Protocol, replies Tuple) (Flow, bool, 
 	if errors.Is(err, unix.ENOENT) {
 		return Flow{}, false, nil
 	}
-	return Flow{}, false, fmt.Errorf("looking up a flow of conntrack: %w", err)
+	return Flow{}, false, fmt.Errorf("looking up a flow in conntrack: %w", err)
 }

@@ -132,7 +132,7 @@ func (u *Unanswered) looks(ctx context.Context) error {
 	for pause == 0 || wake.Sleep(ctx, pause) {
 		before := threadTime()
 		if err := u.look(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, errDisturbed) {
-			return fmt.Errorf("searching for connections without an answer: %w", err)
+			return fmt.Errorf("searching for unanswered connections: %w", err)
 		}
 		pause = max(lookPause, lookShare*(threadTime()-before))
 	}

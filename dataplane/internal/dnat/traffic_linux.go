@@ -60,7 +60,7 @@ func (t *traffic) start() {
 		return
 	}
 	if t.ends, err = conntrack.Subscribe(); err != nil {
-		t.flows.log.Warn("bytes are not counted", "err", err)
+		t.flows.log.Warn("the bytes of connections are not counted", "err", err)
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -69,12 +69,12 @@ func (t *traffic) start() {
 		lost := false
 		err := t.ends.Run(ctx, t.end, func() {
 			if !lost {
-				t.flows.log.Warn("connections end faster than their bytes can be counted: the byte counters miss some bytes")
+				t.flows.log.Warn("connections end faster than vipd can count their bytes: the byte counters are too low")
 			}
 			lost = true
 		})
 		if err != nil {
-			t.flows.log.Warn("bytes are no longer counted", "err", err)
+			t.flows.log.Warn("the bytes of connections are no longer counted", "err", err)
 		}
 	})
 }

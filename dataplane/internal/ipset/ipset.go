@@ -70,9 +70,9 @@ var (
 	ErrNotFound = errors.New("no such set")
 	// ErrDifferent means that a set of that name exists, but with another type or family, or with
 	// different support for timeouts.
-	ErrDifferent = errors.New("a set of this name and another kind exists")
+	ErrDifferent = errors.New("a set with this name but a different type exists")
 	// ErrInUse means that rules use the set.
 	ErrInUse = errors.New("the set is in use by a rule")
 	// ErrUnsupported means that the kernel does not support ipsets, or not this type.
-	ErrUnsupported = errors.New("the kernel lacks ipsets of this kind: modprobe ip_set ip_set_hash_ipportip xt_set")
+	ErrUnsupported = errors.New("the kernel lacks this type of ipset: run modprobe -a ip_set ip_set_hash_ipportip xt_set")
 )

@@ -33,7 +33,7 @@ func (k *Client) Do(ctx context.Context, ops []Op) []error {
 		if err == nil {
 			refusals, err = k.change(ctx, ops, part)
 			if err != nil && refusals == nil {
-				stopped = fmt.Errorf("not tried: %w", err)
+				stopped = fmt.Errorf("not tried, because an earlier change failed: %w", err)
 			}
 		}
 		for j, i := range part {

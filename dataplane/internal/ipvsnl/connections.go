@@ -24,7 +24,7 @@ func readConnections(r io.Reader, yield func(Connection) bool) error {
 		}
 		c, ok, err := readConnection(lines.Bytes(), states)
 		if err != nil {
-			return fmt.Errorf("line %d of the table of connections, %q: %w", n+1, lines.Bytes(), err)
+			return fmt.Errorf("line %d of the IPVS connection table, %q: %w", n+1, lines.Bytes(), err)
 		}
 		if ok && !yield(c) {
 			return nil

@@ -18,7 +18,7 @@ type getInfo struct{ version, size, services uint32 }
 
 // Services4 implements Conn.
 func (k *Client) Services4(ctx context.Context) (int, error) {
-	const doing = "asking IPVS about itself"
+	const doing = "counting IPVS virtual servers"
 	if err := k.usable(ctx); err != nil {
 		return 0, fmt.Errorf("%s: %w", doing, err)
 	}

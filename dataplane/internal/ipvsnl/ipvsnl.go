@@ -162,7 +162,7 @@ type Timeouts struct {
 func (t Timeouts) Invalid() error {
 	for _, d := range []time.Duration{t.TCP, t.TCPFin, t.UDP} {
 		if d < 0 || d > MaxIdle || d%time.Second != 0 {
-			return fmt.Errorf("setting IPVS timeouts: %s is not 0 to %s in whole seconds", d, MaxIdle)
+			return fmt.Errorf("setting IPVS timeouts: %s must be a whole number of seconds from 0 to %s", d, MaxIdle)
 		}
 	}
 	return nil

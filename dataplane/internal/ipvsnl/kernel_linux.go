@@ -139,7 +139,7 @@ func (k *Client) unloaded() (err error) {
 	} else if f, lost := netlink.GenlFamilyGet("IPVS"); lost != nil {
 		err = fmt.Errorf("%w: %w", ErrUnsupported, lost)
 	} else if s != nil && f.ID != s.family {
-		err = fmt.Errorf("%w: it was loaded again", ErrNoAnswer)
+		err = fmt.Errorf("%w: IPVS was loaded again", ErrNoAnswer)
 	}
 	if s != nil && err != nil {
 		s.abandon()

@@ -89,7 +89,7 @@ func serve(peer *socket, a answer) {
 func TestNoAnswer(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
-	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel does not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
+	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel did not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
 		t.Fatalf("got %v, want %s", err, want)
 	}
 	k.limit = wait.Patience

@@ -56,15 +56,15 @@ func (o Op) String() string {
 // These are the errors for which callers test with errors.Is.
 var (
 	// ErrExists means that the virtual server or the destination already exists.
-	ErrExists = errors.New("it exists already")
+	ErrExists = errors.New("it already exists")
 	// ErrNoService means that the virtual server does not exist.
 	ErrNoService = errors.New("there is no such virtual server")
 	// ErrNoDestination means that the virtual server does not have the destination.
 	ErrNoDestination = errors.New("the virtual server has no such destination")
 	// ErrNoScheduler means that the kernel does not have the scheduler and can't load its module.
-	ErrNoScheduler = errors.New("the kernel has no such scheduler, and no such module can be loaded")
+	ErrNoScheduler = errors.New("the kernel lacks this scheduler, and its module can't be loaded")
 	// ErrNoAnswer means that the kernel did not answer in time, so the result is unknown.
-	ErrNoAnswer = errors.New("the kernel does not answer")
+	ErrNoAnswer = errors.New("the kernel did not answer")
 	// ErrUnsupported means that IPVS can't be used on this host. The error includes the reason.
 	ErrUnsupported = errors.New("IPVS can't be used here")
 )
@@ -88,9 +88,9 @@ func (o Op) Refused(errno error) error {
 		switch to := o.Destination.Addr.Addr(); {
 		case o.Verb < AddDestination:
 		case to.Is4() != o.Service.Key.Addr.Is4():
-			err = fmt.Errorf("only tunnels lead from one address family to the other: %w", errno)
+			err = fmt.Errorf("only a tunnel can reach a destination of the other address family: %w", errno)
 		default:
-			err = fmt.Errorf("no packets can be sent to %s: %w", to, errno)
+			err = fmt.Errorf("the kernel can't send packets to %s: %w", to, errno)
 		}
 	}
 	return fmt.Errorf("%s: %w", o, err)
@@ -109,17 +109,17 @@ func (o Op) Invalid() error {
 	case o.Verb < AddService || o.Verb > DeleteDestination || o.Verb == 4: // 4 is IPVS_CMD_GET_SERVICE, which is not a change
 		err = errors.New("no such verb")
 	case !plain(s.Key.Addr):
-		err = fmt.Errorf("%q is not an address of a virtual server", s.Key.Addr)
+		err = fmt.Errorf("%q is not a valid address of a virtual server", s.Key.Addr)
 	case s.Key.Proto.Number() == 0:
 		err = fmt.Errorf("protocol %q is not tcp, udp or sctp", s.Key.Proto)
 	case o.Verb <= EditService && (s.Timeout < 0 || s.Timeout > MaxTimeout || s.Timeout%time.Second != 0):
-		err = fmt.Errorf("a timeout of %s is not 0 to %s in whole seconds", s.Timeout, MaxTimeout)
+		err = fmt.Errorf("timeout %s must be a whole number of seconds from 0 to %s", s.Timeout, MaxTimeout)
 	case o.Verb <= EditService && (s.Prefix < 0 || s.Prefix >= s.Key.Addr.BitLen()):
 		err = fmt.Errorf("prefix length %d: %w", s.Prefix, syscall.ERANGE)
 	case o.Verb <= EditService && len(s.Scheduler) >= schedulerSize:
 		err = fmt.Errorf("scheduler %q: %w", s.Scheduler, ErrNoScheduler)
 	case o.Verb >= AddDestination && !plain(d.Addr.Addr()):
-		err = fmt.Errorf("%q is not an address of a destination", d.Addr)
+		err = fmt.Errorf("%q is not a valid address of a destination", d.Addr)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && method(d.Forward) < 0:
 		err = fmt.Errorf("%q is not a forwarding method", d.Forward)
 	case o.Verb >= AddDestination && o.Verb != DeleteDestination && (d.Weight < 0 || d.Weight > math.MaxInt32):

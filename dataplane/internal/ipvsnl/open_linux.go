@@ -36,7 +36,7 @@ func Open(ctx context.Context, log *slog.Logger) (*Client, error) {
 	if _, err := k.Service(ctx, nobody); err != nil && !errors.Is(err, ErrNoService) {
 		switch {
 		case errors.Is(err, unix.EPERM):
-			err = fmt.Errorf("%w: this process may not read it: run it as root, or with CAP_NET_ADMIN: %w", ErrUnsupported, err)
+			err = fmt.Errorf("%w: reading IPVS needs root or CAP_NET_ADMIN: %w", ErrUnsupported, err)
 		case errors.Is(err, ErrUnsupported):
 			err = errors.Unwrap(err) // omit the name of the failed request
 		}
@@ -56,11 +56,11 @@ func find(ctx context.Context, log *slog.Logger) (uint16, error) {
 	f, err := netlink.GenlFamilyGet("IPVS")
 	switch {
 	case err == nil && failed != nil:
-		log.Warn("the kernel loaded IPVS with its default connection table", "err", failed)
+		log.Warn("the kernel loaded IPVS with the default size of its connection table", "err", failed)
 	case err != nil && failed != nil:
 		return 0, failed
 	case err != nil:
-		return 0, fmt.Errorf("%w: it is loaded, and the kernel does not know it: %w", ErrUnsupported, err)
+		return 0, fmt.Errorf("%w: its module is loaded, but the kernel has no netlink family IPVS: %w", ErrUnsupported, err)
 	}
 	return f.ID, nil
 }
@@ -103,13 +103,13 @@ func modprobe(ctx context.Context, args ...string) ([]byte, error) {
 func explainFailure(said string) string {
 	switch {
 	case strings.Contains(said, "not found in directory"), strings.Contains(said, "could not open moddep file"), strings.Contains(said, "No such file or directory"):
-		return fmt.Sprintf("kernel %s has no module ip_vs: install linux-modules-extra-%[1]s or the like, then `modprobe ip_vs`", release())
+		return fmt.Sprintf("kernel %s has no module ip_vs: install linux-modules-extra-%[1]s or your distribution's equivalent, then run `modprobe ip_vs`", release())
 	case strings.Contains(said, "executable file not found"):
-		return "it is not loaded, and there is no modprobe: install kmod, then `modprobe ip_vs`"
+		return "it is not loaded, and modprobe is missing: install kmod, then run `modprobe ip_vs`"
 	case strings.Contains(said, "Operation not permitted"), strings.Contains(said, "Permission denied"):
-		return "it is not loaded, and this process may not load modules: `modprobe ip_vs` as root of the host"
+		return "it is not loaded, and this process may not load modules: run `modprobe ip_vs` as root on the host"
 	}
-	return "it is not loaded, and `modprobe ip_vs` fails: " + said + " (dmesg may say why)"
+	return "it is not loaded, and `modprobe ip_vs` fails: " + said + " (dmesg might show the reason)"
 }
 
 // release returns the running kernel's release.

@@ -20,11 +20,11 @@ func TestLoading(t *testing.T) {
 		want       string
 	}{
 		{"loads", "", "0", ""},
-		{"kmod without the module", "modprobe: FATAL: Module ip_vs not found in directory /lib/modules/" + here, "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or the like, then `modprobe ip_vs`"},
-		{"kmod without any module", "modprobe: ERROR: ../libkmod/libkmod.c:595 kmod_search_moddep() could not open moddep file '/lib/modules/x/modules.dep.bin'", "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or the like, then `modprobe ip_vs`"},
-		{"busybox without any module", "modprobe: can't change directory to '/lib/modules': No such file or directory", "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or the like, then `modprobe ip_vs`"},
-		{"no privilege", "modprobe: ERROR: could not insert 'ip_vs': Operation not permitted", "1", "`modprobe ip_vs` as root of the host"},
-		{"the kernel refuses it", "modprobe: ERROR: could not insert 'ip_vs': Key was rejected by service", "1", "`modprobe ip_vs` fails: modprobe: ERROR: could not insert 'ip_vs': Key was rejected by service (dmesg may say why)"},
+		{"kmod without the module", "modprobe: FATAL: Module ip_vs not found in directory /lib/modules/" + here, "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or your distribution's equivalent, then run `modprobe ip_vs`"},
+		{"kmod without any module", "modprobe: ERROR: ../libkmod/libkmod.c:595 kmod_search_moddep() could not open moddep file '/lib/modules/x/modules.dep.bin'", "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or your distribution's equivalent, then run `modprobe ip_vs`"},
+		{"busybox without any module", "modprobe: can't change directory to '/lib/modules': No such file or directory", "1", "kernel " + here + " has no module ip_vs: install linux-modules-extra-" + here + " or your distribution's equivalent, then run `modprobe ip_vs`"},
+		{"no privilege", "modprobe: ERROR: could not insert 'ip_vs': Operation not permitted", "1", "`modprobe ip_vs` as root on the host"},
+		{"the kernel refuses it", "modprobe: ERROR: could not insert 'ip_vs': Key was rejected by service", "1", "`modprobe ip_vs` fails: modprobe: ERROR: could not insert 'ip_vs': Key was rejected by service (dmesg might show the reason)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -39,7 +39,7 @@ func (k *Client) Table(ctx context.Context) (map[balancer.Key]TableService, erro
 		return table, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("reading the table of virtual servers: %w", err)
+		return nil, fmt.Errorf("reading the IPVS table of virtual servers: %w", err)
 	}
 	return table, nil
 }
@@ -62,7 +62,7 @@ func Names(ctx context.Context, recorded iter.Seq[balancer.Key]) (keys []balance
 		keys, err = slices.Collect(maps.Keys(table)), errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("reading the table of virtual servers: %w", err)
+		return nil, 0, fmt.Errorf("reading the IPVS table of virtual servers: %w", err)
 	}
 	return keys, others, nil
 }
@@ -76,7 +76,7 @@ func (k *Client) Connections(ctx context.Context) iter.Seq2[Connection, error] {
 			err = connections(ctx, func(c Connection) bool { return yield(c, nil) })
 		}
 		if err != nil {
-			yield(Connection{}, fmt.Errorf("reading the table of connections: %w", err))
+			yield(Connection{}, fmt.Errorf("reading the IPVS connection table: %w", err))
 		}
 	}
 }

@@ -31,7 +31,7 @@ func readTable(r io.Reader, known *marks) (table map[balancer.Key]TableService, 
 			continue
 		}
 		if err := t.line(lines.Bytes()); err != nil {
-			return nil, 0, fmt.Errorf("line %d of the table of virtual servers, %q: %w", n+1, lines.Bytes(), err)
+			return nil, 0, fmt.Errorf("line %d of the IPVS table of virtual servers, %q: %w", n+1, lines.Bytes(), err)
 		}
 	}
 	t.end()
@@ -153,7 +153,7 @@ func (t *tableReader) name(b []byte) string {
 }
 
 // errLine means that a line does not have the format of Linux up to 6.18.
-var errLine = fmt.Errorf("not as expected")
+var errLine = fmt.Errorf("its format is unknown")
 
 func protocolNamed(word []byte) balancer.Protocol {
 	switch string(word) {

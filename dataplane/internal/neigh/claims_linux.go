@@ -132,7 +132,7 @@ func read(ctx context.Context, c *packet.Conn, own net.HardwareAddr, tell func(C
 		}
 	}
 	if ctx.Err() == nil || raw == nil {
-		return fmt.Errorf("listening for neighbours: %w", err)
+		return fmt.Errorf("listening for ARP and NDP messages: %w", err)
 	}
 	return raw.Control(func(fd uintptr) {
 		for range mostWaiting {
