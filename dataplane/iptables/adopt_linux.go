@@ -39,7 +39,7 @@ func (s *survey) findTree() string {
 	case t.reached != len(t.fronts):
 		return fmt.Sprintf("the rules below %s lead to %d of %d frontends", rootChain, t.reached, len(t.fronts))
 	case root.depth() > maxTreeDepth:
-		return fmt.Sprintf("the chains below %s are %d deep", rootChain, root.depth())
+		return fmt.Sprintf("the chains below %s are %d levels deep", rootChain, root.depth())
 	}
 	changed := ""
 	root.each(func(n *treeNode) {

@@ -37,7 +37,7 @@ func (d *Dataplane) Apply(ctx context.Context, batch []dataplane.Change) error {
 			}
 		default:
 			if err := y.apply(ctx, part, failed); err != nil {
-				all = errors.Join(all, fmt.Errorf("writing rules of %s: %w", name, err))
+				all = errors.Join(all, fmt.Errorf("writing %s rules: %w", name, err))
 			}
 		}
 	}
@@ -209,7 +209,7 @@ func createSet(sets *ipset.Conn, name string, family inet.Family) error {
 		return err
 	}
 	if err := sets.Destroy(name); err != nil {
-		return fmt.Errorf("making room for affinity, which needs that name: %w: remove what uses it, then: ipset destroy %s", err, name)
+		return fmt.Errorf("affinity needs the name of an existing ipset: %w: remove the rules that use it, then run ipset destroy %s", err, name)
 	}
 	return sets.CreateTimed(name, ipset.HashIPPortIP, family)
 }

@@ -51,7 +51,7 @@ func (y *familyRules) front(ctx context.Context, k balancer.Key) (*front, error)
 	const pause = 10 * time.Millisecond
 	for !y.mu.TryLock() {
 		if !wake.Sleep(ctx, pause) {
-			return nil, errors.New("the rules are being changed; ask again")
+			return nil, errors.New("the rules are being changed; try again")
 		}
 	}
 	defer y.mu.Unlock()
@@ -84,7 +84,7 @@ func (y *familyRules) findSticky(f *balancer.Frontend, client netip.Addr, slots 
 		for _, m := range members {
 			if m.Element == entry {
 				e.Sticky, e.Left = w.addr, m.Left
-				e.Objects = append(e.Objects, dataplane.Object{Name: "ipset " + set, Says: fmt.Sprintf("the client, for %s", m.Left)})
+				e.Objects = append(e.Objects, dataplane.Object{Name: "ipset " + set, Says: fmt.Sprintf("contains the client for another %s", m.Left)})
 				return nil
 			}
 		}

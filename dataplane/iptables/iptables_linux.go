@@ -77,7 +77,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 		return nil, errors.Join(append(reasons, d.Close(ctx, true))...)
 	}
 	for _, err := range reasons {
-		o.Log.Warn("one family is not served", "err", err)
+		o.Log.Warn("one address family is not served", "err", err)
 	}
 	return d, nil
 }
@@ -195,7 +195,7 @@ func (d *Dataplane) detail() string {
 		tool := d.families[name].tool
 		variant = fmt.Sprintf("%s (%s)", tool.Variant(), tool.Why())
 		variants[variant] = true
-		parts = append(parts, fmt.Sprintf("%s by %s", name, variant))
+		parts = append(parts, fmt.Sprintf("%s uses %s", name, variant))
 	}
 	if len(variants) == 1 && len(d.missing) == 0 {
 		return variant
@@ -222,7 +222,7 @@ func (d *Dataplane) Close(ctx context.Context, keep bool) error {
 			y.counts(ctx)
 		} else if y != nil {
 			if err := y.removeAll(ctx); err != nil {
-				failed = errors.Join(failed, fmt.Errorf("removing rules of %s: %w", name, err))
+				failed = errors.Join(failed, fmt.Errorf("removing %s rules: %w", name, err))
 			}
 		}
 	}

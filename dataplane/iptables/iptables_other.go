@@ -11,7 +11,7 @@ import (
 
 // New returns an error, because this system has no iptables.
 func New(context.Context, Options) (dataplane.Dataplane, error) {
-	return nil, errors.New("not on this system: iptables is a part of Linux")
+	return nil, errors.New("not on this system: iptables needs Linux")
 }
 
 // Cleanup does nothing.

@@ -28,7 +28,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 			continue
 		}
 		if err := y.observe(ctx, &seen); err != nil {
-			return dataplane.Observation{}, fmt.Errorf("reading the rules of %s: %w", name, err)
+			return dataplane.Observation{}, fmt.Errorf("reading the %s rules: %w", name, err)
 		}
 	}
 	d.reapplied = true
@@ -146,12 +146,12 @@ func (y *familyRules) countJumps(leads []xtables.Lead) (wrong string) {
 			if !isHook(lead.Chain) && !slices.Contains(y.strayChains, lead.Chain) {
 				y.strayChains = append(y.strayChains, lead.Chain)
 			}
-			wrong = "more than one jump of " + lead.Chain
+			wrong = "more than one jump in " + lead.Chain
 		}
 	}
 	for _, hook := range hooks() {
 		if count[hook] == 0 {
-			wrong = "no jump of " + hook
+			wrong = "no jump in " + hook
 		}
 	}
 	if wrong != "" {

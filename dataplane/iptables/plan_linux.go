@@ -236,7 +236,7 @@ func (y *familyRules) removeOrphansLocked(ctx context.Context) {
 		if err == nil {
 			break
 		}
-		y.log.Warn("a chain that an earlier process has left can't be deleted", "family", y.name, "err", err)
+		y.log.Warn("a chain that an earlier process left can't be deleted", "family", y.name, "err", err)
 		groups = groups[min(done+1, len(groups)):]
 	}
 	for _, name := range orphans {

@@ -220,12 +220,12 @@ func TestDetail(t *testing.T) {
 	}
 	run(t, "iptables-legacy", "-A", "INPUT", "-s", "192.0.2.1", "-j", "DROP")
 	run(t, "ip6tables-nft", "-A", "INPUT", "-s", "2001:db8::1", "-j", "DROP")
-	const why = "(the host's other rules are there)"
-	if got := detail(xtables.Auto); got != "ipv4 by legacy "+why+"; ipv6 by nft "+why {
+	const why = "(the host's other rules use it)"
+	if got := detail(xtables.Auto); got != "ipv4 uses legacy "+why+"; ipv6 uses nft "+why {
 		t.Errorf("detail = %q, want both variants", got)
 	}
 	fakeProgram(t, "ip6tables-legacy-restore", "VIPD-TRIAL", lacking, false)
-	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 by legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {
+	if got := detail(xtables.Legacy); !strings.HasPrefix(got, "ipv4 uses legacy (configured); no ipv6: ip6tables-legacy does not work here: ") {
 		t.Errorf("detail = %q, want the reason why IPv6 does not work", got)
 	}
 }

@@ -44,7 +44,7 @@ func (c *Conn) Listen() error {
 	e := &events{sock: sock, touched: map[Table]uint64{}}
 	if e.generation, err = c.Generation(); err != nil { // earlier transactions are not reported
 		_ = sock.Close()
-		return fmt.Errorf("listening to nf_tables: %w", err)
+		return fmt.Errorf("listening for nf_tables events: %w", err)
 	}
 	c.events = e
 	return nil

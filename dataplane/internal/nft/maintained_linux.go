@@ -153,11 +153,11 @@ func (o *Maintained) Changed() (string, error) {
 		switch {
 		case now[name] == o.Shape[name]:
 		case name == "":
-			return "it is dormant or gone", nil
+			return "it was deleted, or its dormant flag is set", nil
 		case !there:
 			return fmt.Sprintf("chain %s is missing", name), nil
 		default:
-			return fmt.Sprintf("the rules or the policy of chain %s were changed", name), nil
+			return fmt.Sprintf("chain %s was changed", name), nil
 		}
 	}
 	return "", nil
@@ -198,7 +198,7 @@ func (o *Maintained) Look(compare func() (reason string, err error)) (reason str
 }
 
 // ErrBusy means that another program changed the table while it was being read or written.
-var ErrBusy = errors.New("another program changes it at the same time")
+var ErrBusy = errors.New("another program is changing it at the same time")
 
 // Tries is the maximum number of attempts that may fail with ErrBusy.
 const Tries = 10

@@ -195,7 +195,7 @@ func (Constant) kind(f TableFamily) kind { return Mark.kind(f) }
 
 func (Constant) load(m *message, f TableFamily, reg, temp int) {
 	if reg != first {
-		panic("nft: a constant is a key of its own")
+		panic("nft: a constant can't be part of a key")
 	}
 	Mark.load(m, f, reg, temp)
 	bitwise(m, 0, 0)

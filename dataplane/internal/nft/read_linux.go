@@ -15,7 +15,7 @@ import (
 )
 
 // errChanged means that the data changed while it was being listed.
-var errChanged = fmt.Errorf("the rules changed while they were listed: %w", unix.EAGAIN)
+var errChanged = fmt.Errorf("the rules changed while they were being listed: %w", unix.EAGAIN)
 
 // list sends a request, and calls the function "each" with the attributes of every answer. The
 // function ask writes the attributes of the request, and may be nil. list returns errChanged if the

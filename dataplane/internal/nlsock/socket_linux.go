@@ -84,7 +84,7 @@ func Subscribe(protocol, room int, groups ...int) (*Socket, error) {
 		}
 	})
 	if err = errors.Join(failed, err); err != nil {
-		return nil, errors.Join(fmt.Errorf("subscribing to a group of %s: %w", name(protocol), err), s.Close())
+		return nil, errors.Join(fmt.Errorf("subscribing to a %s group: %w", name(protocol), err), s.Close())
 	}
 	return s, nil
 }
@@ -118,7 +118,7 @@ func Over(fd int) (*Socket, error) {
 	var err error
 	if s.raw, err = s.file.SyscallConn(); err != nil {
 		_ = s.file.Close()
-		return nil, fmt.Errorf("waiting for a netlink socket: %w", err)
+		return nil, fmt.Errorf("preparing a netlink socket: %w", err)
 	}
 	s.read = func(fd uintptr) bool {
 		for {

@@ -40,7 +40,7 @@ func unroute(h *netlink.Handle, family int, dry bool) (done []string, failed err
 	rules, err := ourRules(h, family)
 	routes, failing := ourRoutes(h, family)
 	for _, r := range rules {
-		do(fmt.Sprintf("delete the routing rule of mark %#x to table %d", r.Mark, r.Table), func() error { return h.RuleDel(&r) })
+		do(fmt.Sprintf("delete the routing rule for mark %#x and table %d", r.Mark, r.Table), func() error { return h.RuleDel(&r) })
 	}
 	for _, r := range routes {
 		do(fmt.Sprintf("delete the route in table %d", r.Table), func() error { return h.RouteDel(&r) })

@@ -68,9 +68,9 @@ func Open(family inet.Family) (*Path, error) {
 
 // unusable returns an error with the reason and the remedy.
 func unusable(family inet.Family, reason error) error {
-	need := "that needs the nf_tables of Linux 5.11 with the module nft_socket"
+	need := "this needs Linux 5.11 or later with the module nft_socket"
 	if errors.Is(reason, fs.ErrPermission) {
-		need = "that needs CAP_NET_ADMIN: run as root"
+		need = "this needs CAP_NET_ADMIN: run as root"
 	}
 	return fmt.Errorf("replies to clients' addresses can't be delivered here (%s): %w: %s", family, reason, need)
 }
@@ -132,7 +132,7 @@ func (p *Path) setRoute() error {
 		}
 	}
 	if err := p.nl.RuleAdd(p.rule()); err != nil && !errors.Is(err, syscall.EEXIST) {
-		return fmt.Errorf("adding the routing rule of replies to clients' addresses: %w", err)
+		return fmt.Errorf("adding the routing rule for replies to clients' addresses: %w", err)
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (p *Path) rules() (ours []netlink.Rule, err error) { return ourRules(p.nl, 
 // Observe describes a difference between the kernel and the path, until Set repairs it.
 func (p *Path) Observe() (damage string, err error) {
 	if !p.there {
-		return "unknown until it is written again", nil
+		return "their rules and routes are unknown until they are written again", nil
 	}
 	damage, err = p.table.Changed()
 	if damage == "" && err == nil {

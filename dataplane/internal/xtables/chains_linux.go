@@ -84,10 +84,10 @@ func (t *Tool) Compare(ctx context.Context, table string, ours func(chain string
 		switch {
 		case known:
 			if seen[c.Name] = true; int(c.Use) != n {
-				wrong("chain %s has %d rules and jumps to it instead of %d", c.Name, c.Use, n)
+				wrong("chain %s has %d rules and references instead of %d", c.Name, c.Use, n)
 			}
 		case ours != nil && ours(c.Name):
-			wrong("the unexpected chain %s exists", c.Name)
+			wrong("there is an unexpected chain %s", c.Name)
 		}
 	}
 	first := ""

@@ -32,7 +32,7 @@ func (t *Tool) FullCounts(ctx context.Context, table, prefix string) (counts map
 
 func reading(table string, err error) error {
 	if err != nil {
-		return fmt.Errorf("reading the counters of %s: %w", table, err)
+		return fmt.Errorf("reading the counters of table %s: %w", table, err)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func (e *UnsupportedError) Unwrap() error { return e.Err }
 
 // ErrIncompatible means that iptables can't read a table, because the table contains rules that
 // iptables can't print.
-var ErrIncompatible = errors.New("it holds rules that iptables can't read: give them their own table; nft list ruleset shows them")
+var ErrIncompatible = errors.New("it contains rules that iptables can't read: move them to a separate nftables table (nft list ruleset shows them)")
 
 // OpError is the failure of an iptables program.
 type OpError struct {

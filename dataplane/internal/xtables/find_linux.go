@@ -80,7 +80,7 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 		}
 		tool.program = f.family.Program()
 		tool.variant = plain
-		tool.why = "the host's other rules are there"
+		tool.why = "the host's other rules use it"
 		if f.inUse(ctx, tool.program, plain) {
 			break
 		}
@@ -88,9 +88,9 @@ func (f *finder) find(ctx context.Context, variant Variant) (*Tool, error) {
 			tool.program, tool.variant = f.program(other), other
 			break
 		}
-		tool.why = "plain " + tool.program + " is that"
+		tool.why = "the default of " + tool.program
 	default:
-		return nil, fmt.Errorf("%q is no backend of iptables; auto, nft and legacy are", variant)
+		return nil, fmt.Errorf("unknown iptables backend %q: use auto, nft or legacy", variant)
 	}
 	return tool, nil
 }
@@ -147,14 +147,14 @@ func (f *finder) unsupported(feature string, err error) error {
 	if _, ok := errors.AsType[*UnsupportedError](err); ok {
 		return err
 	}
-	need := "this kernel lacks netfilter's tables: modprobe ip_tables ip6_tables nf_tables, or choose another mode"
+	need := "this kernel lacks the tables of iptables: run modprobe -a ip_tables ip6_tables nf_tables, or choose another mode"
 	switch {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), IsBusy(err):
 		return err
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, os.ErrNotExist):
 		need = "install iptables: apt-get install iptables"
 	case !f.privileged():
-		need = "needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and write access to /run/xtables.lock: run as root"
+		need = "it needs the capabilities CAP_NET_ADMIN and CAP_NET_RAW, and write access to /run/xtables.lock: run as root"
 	}
 	return &UnsupportedError{Feature: feature, Need: need, Err: err}
 }

@@ -62,13 +62,13 @@ func TestFindVariant(t *testing.T) {
 		variant Variant
 		why     string
 	}{
-		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT, "plain iptables is that"},
-		{"the default has the host's rules", with(with(nftPlain, "iptables-save", foreign), "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables", NFT, "the host's other rules are there"},
-		{"the host's rules are in legacy", with(nftPlain, "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables-legacy", Legacy, "the host's other rules are there"},
-		{"legacy tables that are not loaded are not asked", with(nftPlain, "iptables-legacy-save -t filter", foreign), nil, Auto, "iptables", NFT, "plain iptables is that"},
-		{"our own rules do not count", with(nftPlain, "iptables-legacy-save -t filter", ours), []string{"filter"}, Auto, "iptables", NFT, "plain iptables is that"},
-		{"the host's rules are in nft", with(legacyPlain, "iptables-nft-save", foreign), nil, Auto, "iptables-nft", NFT, "the host's other rules are there"},
-		{"an old version says nothing", script{"iptables --version": "iptables v1.6.1\n", "iptables-restore": ""}, nil, Auto, "iptables", Legacy, "plain iptables is that"},
+		{"an empty host has its default", nftPlain, nil, Auto, "iptables", NFT, "the default of iptables"},
+		{"the default has the host's rules", with(with(nftPlain, "iptables-save", foreign), "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables", NFT, "the host's other rules use it"},
+		{"the host's rules are in legacy", with(nftPlain, "iptables-legacy-save -t filter", foreign), []string{"filter"}, Auto, "iptables-legacy", Legacy, "the host's other rules use it"},
+		{"legacy tables that are not loaded are not asked", with(nftPlain, "iptables-legacy-save -t filter", foreign), nil, Auto, "iptables", NFT, "the default of iptables"},
+		{"our own rules do not count", with(nftPlain, "iptables-legacy-save -t filter", ours), []string{"filter"}, Auto, "iptables", NFT, "the default of iptables"},
+		{"the host's rules are in nft", with(legacyPlain, "iptables-nft-save", foreign), nil, Auto, "iptables-nft", NFT, "the host's other rules use it"},
+		{"an old version says nothing", script{"iptables --version": "iptables v1.6.1\n", "iptables-restore": ""}, nil, Auto, "iptables", Legacy, "the default of iptables"},
 		{"asked for", nftPlain, nil, Legacy, "iptables-legacy", Legacy, "configured"},
 		{"asked for, under the plain name only", script{"iptables --version": "iptables v1.8.9 (legacy)\n", "iptables-restore": ""}, nil, Legacy, "iptables", Legacy, "configured"},
 	} {

@@ -113,7 +113,7 @@ const entriesAt = (tableNameLen + 4 + 7) &^ 7
 const attempts = 10
 
 // errInterrupted means that rules changed while they were being read.
-var errInterrupted = fmt.Errorf("rules changed while they were listed: %w", unix.EAGAIN)
+var errInterrupted = fmt.Errorf("the rules changed while they were being listed: %w", unix.EAGAIN)
 
 // readLegacy calls the function read with a copy of the table. The copy uses as much memory as the
 // table: 30 MB for 114,000 rules.
@@ -144,7 +144,7 @@ func (s *legacySocket) read(table string, read func(b *blob) error) error {
 	// heap would keep the memory.
 	buf, err := unix.Mmap(-1, 0, entriesAt+int(info.size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
-		return fmt.Errorf("making room for table %s of %d bytes: %w", table, info.size, err)
+		return fmt.Errorf("allocating memory for table %s of %d bytes: %w", table, info.size, err)
 	}
 	defer func() { _ = unix.Munmap(buf) }()
 	copy(buf[:tableNameLen-1], table)

@@ -36,7 +36,7 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 		prints, err = hashesLegacy(t.family, table, prefix, chains)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("reading the rules of %s: %w", table, err)
+		return nil, fmt.Errorf("reading the rules of table %s: %w", table, err)
 	}
 	return prints, nil
 }
@@ -44,8 +44,8 @@ func (t *Tool) ChainHashes(ctx context.Context, table, prefix string, chains []s
 // NotWritten returns an error about a chain whose hash differs from the rules that the program
 // reported as written.
 func NotWritten(table, chain string, got ChainHash) error {
-	return fmt.Errorf("chain %s of table %s was written, and the kernel has %d other rules in it: another program is changing it, or vipd found an "+
-		"iptables program that does nothing. Try it manually, and choose the other [iptables] backend", chain, table, got.Rules)
+	return fmt.Errorf("chain %s of table %s has %d rules, which differ from vipd's. "+
+		"If no other program changes the chain, choose the other [iptables] backend", chain, table, got.Rules)
 }
 
 // isHook reports whether a chain is one of the kernel's own chains.

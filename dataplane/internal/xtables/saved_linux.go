@@ -80,7 +80,7 @@ func (r *savedReader) rule(chain, rule string) error {
 			return err
 		}
 		if !r.declared[chain] {
-			return fmt.Errorf("the rules of chain %s are in two places", chain)
+			return fmt.Errorf("the rules of chain %s are listed in two places", chain)
 		}
 		r.chain = chain
 	}

@@ -36,7 +36,7 @@ func (t *Tool) Stamp(table string) (Stamp, error) {
 		return err
 	})
 	if err == nil && s.Generation == 0 {
-		err = errors.New("asking for the generation of nf_tables: the kernel did not report it")
+		err = errors.New("reading the generation of nf_tables: the kernel did not report it")
 	}
 	return s, err
 }

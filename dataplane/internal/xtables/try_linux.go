@@ -33,7 +33,7 @@ func (t *Tool) Try(ctx context.Context, table string, rules ...string) (read []s
 func (t *Tool) readTrial(ctx context.Context, table string, n int) (read []string, err error) {
 	read, err = t.Rules(ctx, table, TrialChain)
 	if err == nil && len(read) != n {
-		err = fmt.Errorf("of %d written rules, %d exist", n, len(read))
+		err = fmt.Errorf("%d rules were written, but the kernel has %d", n, len(read))
 	}
 	return read, err
 }

@@ -159,7 +159,7 @@ func (g *Group) describe() string {
 	case names == 0:
 		return "nothing"
 	case len(g.Write) == 0:
-		return fmt.Sprintf("the end of chain %s (one of %d)", g.Delete[0], names)
+		return fmt.Sprintf("the deletion of chain %s (the first of %d)", g.Delete[0], names)
 	case names == 1:
 		return "chain " + g.Write[0].Name
 	}
