@@ -56,7 +56,7 @@ func (d *Dataplane) Connections(ctx context.Context, q dataplane.ConnectionQuery
 // Kill implements [dataplane.EndsConnections]. The kernel can't end connections of virtual servers.
 func (d *Dataplane) Kill(ctx context.Context, q dataplane.ConnectionQuery) (int, error) {
 	n, err := d.carried.Kill(ctx, q)
-	return n, errors.Join(err, errors.New("the kernel can't end single connections of IPVS: \"vipctl drain SERVICE ADDRESS --timeout 1s\" ends all of an endpoint"))
+	return n, errors.Join(err, errors.New("the kernel can't end single IPVS connections: to end all connections to an endpoint, run \"vipctl drain SERVICE ADDRESS --timeout 1s\""))
 }
 
 // idle returns a function that reports whether a UDP flow has had no packet for

@@ -31,7 +31,7 @@ func (d *Dataplane) endDrains(ctx context.Context) (next time.Time) {
 		return next
 	}
 	if err := d.removeAllEnded(ctx); err != nil && ctx.Err() == nil {
-		d.log.Warn("ending connections to endpoints that are gone; trying again", "err", err)
+		d.log.Warn("connections to removed endpoints can't be ended; trying again", "err", err)
 	}
 	now := time.Now()
 	d.mu.Lock()

@@ -47,14 +47,14 @@ func (d *Dataplane) Explain(ctx context.Context, f *balancer.Frontend, from neti
 		return e, nil
 	}
 	if f.Key.Port.IsRange() {
-		e.Choice += "; the kernel's entry of the client is not read for ranges of ports"
+		e.Choice += "; the client's persistence entry is not read for port ranges"
 		return e, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, maxTemplateSearch)
 	defer cancel()
 	err = d.findTemplate(ctx, f, client, &e)
 	if errors.Is(err, context.DeadlineExceeded) {
-		e.Choice += fmt.Sprintf("; the kernel's entry of the client was not found within %s", maxTemplateSearch)
+		e.Choice += fmt.Sprintf("; the client's persistence entry was not found within %s", maxTemplateSearch)
 		err = nil
 	}
 	return e, err

@@ -66,7 +66,7 @@ func (d *Dataplane) foreign(ctx context.Context, k balancer.Key) error {
 			return fmt.Errorf("%s is not served, because it needs the same firewall mark as %s: use other ports for one of them", k, other)
 		}
 	}
-	what := "another program has made a virtual server there"
+	what := "another program created this virtual server"
 	if v, err := d.conn.Service(ctx, k); err == nil {
 		what += " (" + v.Scheduler
 		if all, err := d.conn.Destinations(ctx, k); err == nil {
@@ -90,7 +90,7 @@ func describeDestinations(all []ipvsnl.DestinationState) string {
 	}
 	text := "to " + strings.Join(names, ", ")
 	if len(all) > most {
-		text += fmt.Sprintf(" and %d others", len(all)-most)
+		text += fmt.Sprintf(" and %d more", len(all)-most)
 	}
 	return text
 }

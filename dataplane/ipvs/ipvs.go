@@ -88,7 +88,7 @@ func newDataplane(ctx context.Context, conn ipvsnl.Conn, carried *dnat.Carried, 
 		}
 	}
 	if nearest == "" {
-		return nil, errors.New("IPVS mode needs a scheduler, and this kernel has none: load the module ip_vs_wrr (modprobe ip_vs_wrr)")
+		return nil, errors.New("IPVS mode needs a scheduler, but this kernel has none: run modprobe ip_vs_wrr")
 	}
 	for _, name := range append(d.missingSchedulers, balancer.Random) {
 		d.caps.Nearest[name] = nearest

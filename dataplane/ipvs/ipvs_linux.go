@@ -46,7 +46,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 	}
 	if err == nil {
 		if d.marks, err = openMarkers(); err != nil {
-			o.Log.Warn("ranges of ports are not served", "err", err)
+			o.Log.Warn("port ranges are not served", "err", err)
 			d.caps.MaxPorts, d.caps.RangeAffinity, err = 0, false, nil
 		}
 	}
@@ -60,7 +60,7 @@ func New(ctx context.Context, o Options) (*Dataplane, error) {
 func ledgerHere(dir string) (*ledger, error) {
 	boot, namespace, err := runfile.Stamp()
 	if err != nil {
-		return nil, fmt.Errorf("recording the owner of the ledger of virtual servers: %w", err)
+		return nil, fmt.Errorf("reading the boot ID and network namespace for the ledger of virtual servers: %w", err)
 	}
 	return openLedger(dir, boot, namespace)
 }
@@ -98,7 +98,7 @@ func Cleanup(ctx context.Context, runDir string, dry bool) (done []string, err e
 	removed, err := removeOwned(ctx, conn, l, dry)
 	done = append(done, removed...)
 	if l.timeouts != [3]timeoutChange{} {
-		done = append(done, "set the timeouts of IPVS back")
+		done = append(done, "restore the IPVS timeouts")
 	}
 	if !dry {
 		err = errors.Join(err, setTimeouts(ctx, conn, l, ipvsnl.Timeouts{}), l.save())

@@ -13,7 +13,7 @@ import (
 
 // New returns an error, because this system has no IPVS.
 func New(context.Context, Options) (dataplane.Dataplane, error) {
-	return nil, errors.New("not on this system: IPVS is a part of Linux")
+	return nil, errors.New("not on this system: IPVS needs Linux")
 }
 
 // Cleanup does nothing.

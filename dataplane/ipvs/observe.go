@@ -27,7 +27,7 @@ func (d *Dataplane) Observe(ctx context.Context) (dataplane.Observation, error) 
 		return dataplane.Observation{}, err
 	}
 	if err := d.setTimeoutsLocked(ctx); err != nil {
-		d.log.Warn("the kernel keeps its timeouts", "err", err)
+		d.log.Warn("the IPVS timeouts can't be set", "err", err)
 	}
 	damage, err := d.observeMarksLocked(ctx)
 	if err != nil {
@@ -185,7 +185,7 @@ func (d *Dataplane) Intact(ctx context.Context) (string, error) {
 	n, err := d.conn.Services4(ctx)
 	switch {
 	case errors.Is(err, ipvsnl.ErrUnsupported) && len(d.servers) > 0: // Observe will load IPVS again
-		return fmt.Sprintf("the virtual servers are gone: %v", err), nil
+		return fmt.Sprintf("the virtual servers are missing: %v", err), nil
 	case err != nil || len(d.servers) == 0:
 		return "", err
 	}
@@ -262,7 +262,7 @@ func (d *Dataplane) compareLocked(ctx context.Context) (string, error) {
 func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) {
 	virtual, destinations, err := d.read(ctx, s.key)
 	if errors.Is(err, ipvsnl.ErrNoService) {
-		return fmt.Sprintf("virtual server %s is gone", s.key), nil
+		return fmt.Sprintf("virtual server %s is missing", s.key), nil
 	}
 	if err != nil {
 		return "", err
@@ -273,7 +273,7 @@ func (d *Dataplane) wrongLocked(ctx context.Context, s *server) (string, error) 
 	for _, op := range slices.Concat(p.change, p.remove) {
 		switch op.Verb {
 		case ipvsnl.AddDestination:
-			return fmt.Sprintf("destination %s of virtual server %s is gone", op.Destination.Addr, s.key), nil
+			return fmt.Sprintf("destination %s of virtual server %s is missing", op.Destination.Addr, s.key), nil
 		case ipvsnl.EditDestination:
 			return fmt.Sprintf("destination %s of virtual server %s was changed", op.Destination.Addr, s.key), nil
 		case ipvsnl.DeleteDestination:

@@ -23,7 +23,7 @@ func openMarkers() (all map[inet.Family]marker, err error) {
 	for _, family := range inet.Families() {
 		conn, err := nft.Open()
 		if err != nil {
-			return all, fmt.Errorf("marking packets to ranges of ports: %w", err)
+			return all, fmt.Errorf("marking packets to port ranges: %w", err)
 		}
 		m := portmap.New(conn, family, rangeMarks())
 		m.Adopt()

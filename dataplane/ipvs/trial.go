@@ -30,7 +30,7 @@ func (d *Dataplane) try(ctx context.Context) error {
 		return failed
 	}
 	if failed != nil {
-		d.log.Warn("one family is not served", "err", failed)
+		d.log.Warn("one address family is not served", "err", failed)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (d *Dataplane) tryAtLocked(ctx context.Context, k balancer.Key, to netip.Ad
 		return err
 	}
 	if got.Service != s || len(states) != 1 || states[0].Destination != add[1].Destination {
-		return fmt.Errorf("virtual server %s was made with scheduler %s to %s, and is read back with scheduler %s and %s", k, s.Scheduler, to, got.Scheduler, describeDestinations(states))
+		return fmt.Errorf("virtual server %s was created with scheduler %s to %s, but the kernel shows scheduler %s %s", k, s.Scheduler, to, got.Scheduler, describeDestinations(states))
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ func (d *Dataplane) Yield(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return fmt.Errorf("leaving virtual servers to another mode: %w", err)
+			return fmt.Errorf("handing virtual servers over to another mode: %w", err)
 		case len(left) == 0:
 			return nil
 		}

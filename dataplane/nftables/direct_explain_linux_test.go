@@ -79,7 +79,7 @@ func TestDirectExplainRouted(t *testing.T) {
 	for _, share := range x.Shares {
 		parts[share.Backend.Addr().String()] = share.Part
 	}
-	if n := parts["10.4.0.11"]; n < 0.65 || n > 0.85 || math.Abs(n+parts["10.9.0.9"]-1) > 1e-9 || !strings.Contains(x.Choice, "nat serves the clients of") {
+	if n := parts["10.4.0.11"]; n < 0.65 || n > 0.85 || math.Abs(n+parts["10.9.0.9"]-1) > 1e-9 || !strings.Contains(x.Choice, " slots use nat, because") {
 		t.Errorf("explanation = %+v, want three quarters for 10.4.0.11: its own half, and half of what nat serves", x)
 	}
 	routed := *f
@@ -103,7 +103,7 @@ func TestDirectRender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := regexp.MustCompile(`(?m)^# 10\.96\.0\.1:80/tcp: \d+ slots of 10\.4\.0\.11 by lan, \d+ slots of 10\.4\.0\.12 by lan$`); !want.MatchString(text) {
+	if want := regexp.MustCompile(`(?m)^# 10\.96\.0\.1:80/tcp: \d+ slots of 10\.4\.0\.11 through lan, \d+ slots of 10\.4\.0\.12 through lan$`); !want.MatchString(text) {
 		t.Errorf("Render begins with %.300q, want a match of %s", text, want)
 	}
 	s.lab.Host().Exec("nft", "delete", "table", "netdev", "vipd")

@@ -134,7 +134,7 @@ func (x *elementQuery) findSticky() error {
 		return err
 	}
 	x.out.Objects = append(x.out.Objects, dataplane.Object{
-		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("the client, for %s", known[0].Expires.Round(time.Second)),
+		Name: x.nameOf(x.sticky), Says: fmt.Sprintf("contains the client for another %s", known[0].Expires.Round(time.Second)),
 	})
 	led, err := x.find(x.placesOf(x.f.Key).backends, append(key(x.f.Key), known[0].Data...))
 	if err == nil && len(led) > 0 { // if the id has no element, its backend gets no new connections, and the client gets another backend
@@ -196,7 +196,7 @@ func (x *elementQuery) findShares() error {
 	}
 	if len(there) < len(keys) {
 		x.out.Objects = append(x.out.Objects, dataplane.Object{
-			Name: x.nameOf(slots), Says: fmt.Sprintf("%d of %d slots", len(there), len(keys)), Missing: true,
+			Name: x.nameOf(slots), Says: fmt.Sprintf("only %d of %d slots exist", len(there), len(keys)), Missing: true,
 		})
 	}
 	return nil

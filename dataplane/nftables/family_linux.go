@@ -138,7 +138,7 @@ func (y *familyTable) commit(ctx context.Context, tx *nft.Tx) error {
 // doubtLocked records that the table may differ from fronts and chains, even for frontends that
 // were not changed.
 func (y *familyTable) doubtLocked(err error) {
-	y.sound, y.doubt = false, fmt.Sprintf("table %s is not as it was left: %v", y.schema.table, err)
+	y.sound, y.doubt = false, fmt.Sprintf("the state of table %s is unknown after an error: %v", y.schema.table, err)
 }
 
 // remove deletes the table. It first stops translation, and then reads the counters for the last

@@ -54,7 +54,7 @@ func New(o Options) (*Dataplane, error) {
 		return nil, errors.Join(err, d.closeFamilies())
 	}
 	if d.direct, err = direct.Open(); err != nil {
-		o.Log.Info("nftables mode can't forward by dr on this host", "err", err)
+		o.Log.Info("nftables mode can't use direct routing (dr) on this host", "err", err)
 	}
 	return d, nil
 }

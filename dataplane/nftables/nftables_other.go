@@ -11,7 +11,7 @@ import (
 
 // New returns an error, because nf_tables need Linux.
 func New(Options) (dataplane.Dataplane, error) {
-	return nil, errors.New("not on this system: nf_tables is a part of Linux")
+	return nil, errors.New("not on this system: nf_tables needs Linux")
 }
 
 // Cleanup does nothing.

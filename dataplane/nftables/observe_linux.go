@@ -158,7 +158,7 @@ func (y *familyTable) readLocked() (damage string, err error) {
 		}
 	}
 	if y.sound && damage == "" && broken+missing > 0 {
-		damage = fmt.Sprintf("the elements of %d frontends were changed, of %d deleted", broken, missing)
+		damage = fmt.Sprintf("elements of %d frontends were changed, and elements of %d frontends were deleted", broken, missing)
 	}
 	y.fronts = found
 	for _, c := range y.chains {
@@ -264,13 +264,13 @@ func (y *familyTable) compareRules(k *tableDump) (damage string) {
 		same := y.table.Shape[name] == state
 		if name == "" {
 			if !same {
-				find("it is dormant")
+				find("its dormant flag is set")
 				y.sound = false
 			}
 			continue
 		}
 		if !same {
-			find("the rules or the policy of chain %s were changed", name)
+			find("chain %s was changed", name)
 			y.sound = y.sound && !missing[name]
 		}
 		if !missing[name] || name == unserved {

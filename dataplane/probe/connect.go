@@ -33,11 +33,11 @@ func (a *attempt) connect(ctx context.Context, network string) (net.Conn, error)
 	}
 	a.interrupts = append(a.interrupts, context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) }))
 	if network == "udp" && a.header == localHeader(balancer.ProxyProtocolV2) {
-		a.notes.note("beginning the first datagram with a PROXY header that names no client")
+		a.notes.note("sending the first datagram with a PROXY header without a client")
 		return &prefixed{conn, a.header}, nil
 	}
 	if network == "tcp" && a.header != "" {
-		a.notes.note("sending a PROXY header that names no client")
+		a.notes.note("sending a PROXY header without a client")
 		if _, err := io.WriteString(conn, a.header); err != nil && !resets(err) {
 			_ = conn.Close()
 			return nil, a.sendError(err)
@@ -94,7 +94,7 @@ func (a *attempt) prohibited(ctx context.Context) bool {
 }
 
 // errProhibited means that a router, or the target's own packet filter, has rejected packets.
-var errProhibited = errors.New("host unreachable: a router or packet filter on the way prohibits it")
+var errProhibited = errors.New("host unreachable: a router or packet filter on the way rejects the packets")
 
 // mark sets the firewall mark of a socket's packets if the definition has one.
 func (a *attempt) mark(_, _ string, c syscall.RawConn) error {
@@ -124,17 +124,17 @@ func (a *attempt) connectError(err error) error {
 	case sockerr.Is(err, syscall.ECONNRESET):
 		return errors.New("connection reset while connecting")
 	case sockerr.Is(err, syscall.EHOSTUNREACH):
-		return errors.New("host unreachable: no host answers for its address")
+		return errors.New("host unreachable: no host answers at this address")
 	case sockerr.Is(err, syscall.ENETUNREACH):
 		return errors.New("network unreachable: this host has no route to it")
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL) && a.health.Source.IsValid():
 		return localf("this host does not have the source address %s", a.health.Source)
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
-		return localf("this host has no address or port left to connect from")
+		return localf("this host has no free source address or port for the connection")
 	case sockerr.Exhausted(err):
 		return localf("this host is out of resources: %w", bare(err))
 	case sockerr.Is(err, syscall.EPERM, syscall.EACCES):
-		return localf("this host's own packet filter or routes forbid it (%w)", errno(err))
+		return localf("this host's own packet filter or routes forbid the connection (%w)", errno(err))
 	}
 	return fmt.Errorf("connecting: %w", bare(err))
 }
@@ -203,7 +203,7 @@ func (a *attempt) unexpected(got []byte, lacking string) error {
 // endless returns the error for an answer that exceeds maxAnswer without the expected text. lacking
 // describes that text.
 func endless(lacking string) error {
-	return fmt.Errorf("the first %d KiB of the answer lack %s, and it continues", maxAnswer>>10, lacking)
+	return fmt.Errorf("the first %d KiB of the answer do not contain %s", maxAnswer>>10, lacking)
 }
 
 // quote returns the start of an answer as a quoted text, without secrets.

@@ -41,7 +41,7 @@ func TestTCP(t *testing.T) {
 		{"unexpected and closed", answerWith("-ERR no\r\n"), expect, health.Failed, `answered "-ERR no\r\n", without the expected "PONG", and the connection was closed`},
 		{"half-open", stuck, expect, health.Failed, "connected, but no data arrived within 300ms"},
 		{"hangs up", answerWith(""), expect, health.Failed, "closed the connection without sending data"},
-		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer lack the expected "PONG", and it continues`},
+		{"endless", endless("", "no"), expect, health.Failed, `the first 64 KiB of the answer do not contain the expected "PONG"`},
 		{"answers and resets", answersUnread("+PONG"), expect, health.Passed, "answered as expected"},
 		{"across reads", func(c net.Conn) {
 			_ = readRequest(c)
@@ -208,8 +208,8 @@ func TestHTTP(t *testing.T) {
 		{"endless headers", endless("HTTP/1.1 200 OK\r\n", "X: y\r\n"), nil, health.Failed, "the answer's headers do not end within 64 KiB"},
 		{"endless body", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), nil, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
 		{"endless body, expected text", endless("HTTP/1.1 200 OK\r\n\r\nready", "more "), expect, health.Passed, "answered 200 OK, and a body of 64 KiB or more"},
-		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it continues`},
-		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer lack the expected "ready", and it continues`},
+		{"endless body, unexpected", endless("HTTP/1.1 200 OK\r\n\r\n", "more "), expect, health.Failed, `the first 64 KiB of the answer do not contain the expected "ready"`},
+		{"endless tiny chunks", endless("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", "1\r\nx\r\n"), func(h *balancer.Health) { expect(h); h.Timeout = 5 * time.Second }, health.Failed, `the first 64 KiB of the answer do not contain the expected "ready"`},
 		{"reset after the body", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), nil, health.Passed, "answered 200 OK"},
 		{"reset after the body, expected", answersUnread("HTTP/1.0 200 OK\r\n\r\nready"), expect, health.Passed, "answered 200 OK"},
 		{"reset after the body, unexpected", answersUnread("HTTP/1.0 200 OK\r\n\r\nbusy"), expect, health.Failed, `answered 200 OK, without the expected "ready"`},

@@ -83,7 +83,7 @@ func (a *attempt) ask(ctx context.Context, network string, q dnsmessage.Question
 		}
 		answer, err := unpack(text)
 		if err != nil {
-			return nil, fmt.Errorf("answered %s, which is not DNS", size(len(text)))
+			return nil, fmt.Errorf("answered %s, which is not a DNS message", size(len(text)))
 		}
 		if answer.ID == id && answer.Response && (len(answer.Questions) == 0 || sameQuestion(answer.Questions[0], q)) {
 			a.notes.note("answered %s", summary(answer))
@@ -171,7 +171,7 @@ func summary(m *dnsmessage.Message) string {
 		return code(m)
 	}
 	if len(m.Answers) == 0 {
-		return "with no such records"
+		return "with no records of this type"
 	}
 	const maxRecords = 4
 	var words []string

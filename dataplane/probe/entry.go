@@ -124,7 +124,7 @@ func (b *batch) definition(s health.Subject) string {
 	h.Agent = nil                // the use of results does not change the check
 	text, err := json.Marshal(h) // JSON sorts the keys of maps
 	if err != nil {
-		panic("probe: a health definition that JSON cannot hold: " + err.Error())
+		panic("probe: the health definition can't be written as JSON: " + err.Error())
 	}
 	if h.Type == balancer.DNSHealth {
 		text = append(text, s.Proto...)

@@ -86,7 +86,7 @@ func testMark(t *testing.T, l *lab.Lab) {
 }
 
 // forbidden is the start of a check's text if this host's own rules block the target.
-const forbidden = "not run: this host's own packet filter or routes forbid it"
+const forbidden = "not run: this host's own packet filter or routes forbid the connection"
 
 // TestForbiddenTargets blocks targets on this host, and then on the server. A block on this host is
 // not the target's fault, so the check must count as not run. A block on the server also affects

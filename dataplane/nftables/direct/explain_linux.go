@@ -25,13 +25,13 @@ func (t *Table) Explain(f *balancer.Frontend, client netip.AddrPort) (x dataplan
 		return x, 1, nil
 	}
 	if t.network.isOwn(client.Addr()) {
-		x.Choice = "nat serves this host's own programs"
+		x.Choice = "this host's own programs use nat"
 		return x, 1, nil
 	}
 	q := query{Table: t, family: t.family(f.Key), form: form, key: f.Key, slots: map[netip.Addr]int{}, opened: map[netip.Addr]uint64{}}
 	considered := q.slotsOf(client)
 	if a := q.form.slots[considered[0]]; len(considered) == 1 && t.layout.via[a] == 0 {
-		x.Choice = fmt.Sprintf("nat serves this client, because %s is not a neighbor of this host", a)
+		x.Choice = fmt.Sprintf("this client uses nat, because %s is not a neighbor of this host", a)
 		return x, 1, nil
 	}
 	if err := q.findService(); err != nil {
@@ -102,7 +102,7 @@ func (q *query) findSlots(considered []int) error {
 		}
 	}
 	if missing := len(keys) - len(found); missing > 0 {
-		q.out.Objects = append(q.out.Objects, dataplane.Object{Name: q.nameOf(q.counted), Says: fmt.Sprintf("%d of %d slots", len(found), len(keys)), Missing: true})
+		q.out.Objects = append(q.out.Objects, dataplane.Object{Name: q.nameOf(q.counted), Says: fmt.Sprintf("only %d of %d slots exist", len(found), len(keys)), Missing: true})
 	}
 	return nil
 }
@@ -127,11 +127,11 @@ func (q *query) describe(considered []int) (rest float64) {
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(q.slots), netip.Addr.Compare) {
 		q.out.Shares = append(q.out.Shares, dataplane.Share{Backend: netip.AddrPortFrom(a, q.key.Port.First()), Part: float64(q.slots[a]) / float64(len(considered))})
-		o := dataplane.Object{Name: q.nameOf(q.counted), Says: fmt.Sprintf("%s by %s", a, q.layout.deviceTo(a))}
+		o := dataplane.Object{Name: q.nameOf(q.counted), Says: fmt.Sprintf("%s through %s", a, q.layout.deviceTo(a))}
 		q.out.Objects = append(q.out.Objects, o.Counted(q.opened[a]))
 	}
 	if natted > 0 {
-		q.out.Choice += fmt.Sprintf("; nat serves the clients of %d slots, because their endpoints are not neighbors of this host", natted)
+		q.out.Choice += fmt.Sprintf("; the clients of %d slots use nat, because their endpoints are not neighbors of this host", natted)
 	}
 	return float64(natted) / float64(len(considered))
 }

@@ -22,7 +22,7 @@ func (t *Table) Observe(seen *dataplane.Observation) error {
 	for k, g := range t.found {
 		switch _, known := seen.Digests[k]; {
 		case k.Port == 0 && t.fronts[k] != nil && t.damage == "":
-			t.damage = "the elements of fragments were changed"
+			t.damage = "the elements for fragments were changed"
 		case k.Port != 0 && (t.fronts[k] != nil || !known && len(g) > 0):
 			seen.Digests[k] = 0
 		}
@@ -117,7 +117,7 @@ func (t *Table) compare(shape nft.Shape, sets int) {
 		t.sound = false
 	}
 	if len(t.fronts) > 0 && (shape == nil || sets < len(t.families)*len(t.families[0].sets())) {
-		find("it or its maps are missing")
+		find("it is missing or incomplete")
 	}
 	for _, name := range slices.Sorted(maps.Keys(t.chains)) {
 		if shape[name] != t.table.Shape[name] {
@@ -125,7 +125,7 @@ func (t *Table) compare(shape nft.Shape, sets int) {
 		}
 	}
 	if t.table.Shape != nil && shape[""] != t.table.Shape[""] {
-		find("it is dormant")
+		find("its dormant flag is set")
 	}
 	if !t.sound {
 		t.table.Shape = nil

@@ -84,7 +84,7 @@ func readable(commands string) string {
 	var b strings.Builder
 	for line := range strings.Lines(commands) {
 		if strings.HasPrefix(line, "add rule") && (strings.Contains(line, ". @th") || strings.Contains(line, "fwd ip6 to")) {
-			b.WriteString("# written by netlink, because nft can't read it: ")
+			b.WriteString("# written with netlink, because nft can't read it: ")
 		}
 		b.WriteString(line)
 	}
@@ -101,9 +101,9 @@ func (f *front) summary(l layout) string {
 				n++
 			}
 		}
-		way := "is not a neighbor of this host, so nat serves them"
+		way := "use nat, because it is not a neighbor of this host"
 		if device := l.deviceTo(a); device != "" {
-			way = "by " + device
+			way = "through " + device
 		}
 		parts = append(parts, fmt.Sprintf("%d slots of %s %s", n, a, way))
 	}

@@ -12,5 +12,5 @@ func Trusted(string) error { return nil }
 
 // Run returns an error, because vipd can kill a program with its children only on Linux.
 func (c Command) Run(context.Context) (Result, error) {
-	return Result{}, errors.New("vipd runs programs on Linux only")
+	return Result{}, errors.New("vipd can run programs only on Linux")
 }

@@ -20,7 +20,7 @@ func Trusted(path string) error {
 
 func trusted(path string, links int) error {
 	if links == 0 {
-		return fmt.Errorf("%s leads through too many symbolic links", path)
+		return fmt.Errorf("%s has too many symbolic links", path)
 	}
 	if folder := filepath.Dir(path); folder != path {
 		if err := trusted(folder, links); err != nil {
@@ -63,7 +63,7 @@ func checkOwner(path string, info fs.FileInfo) error {
 	const group, others = 0o020, 0o002
 	byGroup := info.Mode().Perm()&group != 0 && stat.Gid != 0 && int(stat.Gid) != os.Getegid()
 	if byGroup || info.Mode().Perm()&others != 0 {
-		return fmt.Errorf("other users may write to %s: only its owner may (chmod go-w %s)", path, path)
+		return fmt.Errorf("other users may write to %s, but only its owner should (chmod go-w %s)", path, path)
 	}
 	return nil
 }
