@@ -67,7 +67,7 @@ func (e *Engine) finish(ctx context.Context, r *Round) {
 		s.LastError = ""
 		if r.Err != nil {
 			s.LastError = linesOnce(r.Err)
-			e.Log.Debug("applying the wanted state", "err", r.Err, "failing", len(e.applied.retries))
+			e.Log.Debug("the wanted state can't be fully applied", "err", r.Err, "failing", len(e.applied.retries))
 		}
 		e.Metrics.Synced(r.Full, s.LastDuration, r.Changes, r.Err != nil)
 	}
@@ -153,7 +153,7 @@ func (r *repairs) add(keys []balancer.Key, shared []string, noticed string) {
 	r.keys = append(r.keys, keys...)
 	r.first = cmp.Or(r.first, noticed, strings.Join(shared, "; "))
 	if r.first == "" {
-		r.first = fmt.Sprintf("%s was not as it was left", keys[0])
+		r.first = fmt.Sprintf("%s was not as vipd had left it", keys[0])
 	}
 }
 

@@ -76,7 +76,7 @@ func (e *Engine) look(ctx context.Context) (damaged bool) {
 		w.damaged, w.failure = 0, ""
 	case err.Error() != w.failure:
 		w.failure = err.Error()
-		e.Log.Warn("checking whether all objects still exist", "err", err)
+		e.Log.Warn("can't check whether all objects still exist", "err", err)
 	}
 	return false
 }

@@ -24,7 +24,7 @@ func checkNowVerb() *cli.Verb {
 			"ADDRESS may be a DNS name: then all its addresses are checked, and JSON is a list. " +
 			"An endpoint that is checked at several ports needs PORT too. Values of headers that carry secrets, and texts that tcp and udp checks send, are not shown.\n\n" +
 			"With --direct, it tests the endpoints of services with forward = \"dr\" from this gateway, or of SERVICE alone: no host on their link answers ARP or neighbor " +
-			"discovery for the VIP, they accept TCP connections to the VIP, and their answers to other networks do not pass this host. " +
+			"discovery for the VIP, they accept TCP connections to the VIP, and their answers to other networks do not go through this host. " +
 			"It sends ARP requests and TCP segments. Each failure is a sentence with its remedy, and the exit code is then 1.",
 		Example:  "vipctl check-now web 192.168.1.11",
 		Formats:  []string{cli.FormTable, cli.FormJSON},

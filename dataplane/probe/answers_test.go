@@ -326,7 +326,7 @@ func TestExchangeTranscript(t *testing.T) {
 		{secure, func(h *balancer.Health) { named(h); h.CAFile = "" }, "certificate is from an authority that is not trusted here"},
 	} {
 		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
-		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, from ") {
+		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, valid from ") {
 			t.Errorf("result = %s, want %s; transcript without the certificate's error:\n%s", got.Text, c.want, text)
 		}
 	}

@@ -73,7 +73,7 @@ func (f *files) load(ctx context.Context) (*certificates, error) {
 	case <-r.done:
 		return r.found, r.err
 	case <-ctx.Done():
-		return nil, localf("reading the certificate files: not finished in time; is their file system reachable?")
+		return nil, localf("reading the certificate files took too long: check that their file system is reachable")
 	}
 }
 

@@ -46,7 +46,7 @@ func (a *attempt) grpc(ctx context.Context) (string, error) {
 	watched := &watchedConn{Conn: conn}
 	client, err := a.client(watched)
 	if err != nil {
-		return "", localf("making a gRPC client: %w", err)
+		return "", localf("creating a gRPC client: %w", err)
 	}
 	defer func() { _ = client.Close() }()
 	request := &grpc_health_v1.HealthCheckRequest{Service: a.health.Query}

@@ -102,7 +102,7 @@ func (a *attempt) response(conn net.Conn, req *http.Request) (string, error) {
 	case whole:
 		return "answered " + status, nil
 	}
-	return fmt.Sprintf("answered %s, and a body of %d KiB or more", status, maxAnswer>>10), nil
+	return fmt.Sprintf("answered %s with a body of %d KiB or more", status, maxAnswer>>10), nil
 }
 
 // endsWithConnection reports whether the body of a response ends only when the connection ends.
@@ -114,7 +114,7 @@ func endsWithConnection(resp *http.Response) bool {
 func (a *attempt) statusError(err error, c *counter) error {
 	switch {
 	case errors.Is(c.err, errTooMuch):
-		return fmt.Errorf("the answer's headers do not end within %d KiB", maxHeader>>10)
+		return fmt.Errorf("the answer's headers are longer than %d KiB", maxHeader>>10)
 	case !bytes.HasPrefix(c.first, []byte("HTTP/")[:min(len(c.first), len("HTTP/"))]):
 		return fmt.Errorf("answered %s, which is not HTTP", a.quote(c.first))
 	case c.err != nil:

@@ -46,7 +46,7 @@ func newStep(d *balancer.HealthStep) (s step) {
 	s.send = send
 	switch {
 	case pattern != nil:
-		s.find, s.lacking = findPattern(pattern), fmt.Sprintf("a match of %q", d.ExpectRegexp)
+		s.find, s.lacking = findPattern(pattern), fmt.Sprintf("a match for %q", d.ExpectRegexp)
 	case len(want) > 0:
 		s.find, s.lacking = findBytes(want), "the expected "+excerpt(want)
 	}

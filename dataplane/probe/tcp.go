@@ -32,5 +32,5 @@ func (a *attempt) sendError(err error) error {
 	if timedOut(err) {
 		return fmt.Errorf("connected, but the endpoint did not read the sent data within %s", a.timeout())
 	}
-	return fmt.Errorf("closed the connection before everything was sent: %w", bare(err))
+	return fmt.Errorf("closed the connection before all data was sent: %w", bare(err))
 }

@@ -44,7 +44,7 @@ func (a *attempt) secure(ctx context.Context, conn net.Conn, alpn string) (net.C
 	}
 	if len(certs) > 0 {
 		c := certs[0]
-		a.notes.note("%s, %s; certificate of %s for %s, from %s to %s, by %s", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite),
+		a.notes.note("%s, %s; certificate of %s for %s, valid from %s to %s, issued by %s", tls.VersionName(state.Version), tls.CipherSuiteName(state.CipherSuite),
 			c.Subject, names(c), c.NotBefore.UTC().Format(time.DateTime), c.NotAfter.UTC().Format(time.DateTime), c.Issuer)
 	}
 	if err != nil {
@@ -78,7 +78,7 @@ func (a *attempt) tlsError(err error, name string) error {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("certificate expired on %s", invalid.Cert.NotAfter.UTC().Format(time.DateTime))
 	case errors.As(err, &host) && len(host.Certificate.DNSNames)+len(host.Certificate.IPAddresses) == 0:
-		return fmt.Errorf("certificate has only the common name %s, which is not checked: add a subjectAltName to it, or set verify = false",
+		return fmt.Errorf("certificate has only the common name %s, which vipd ignores: add a subjectAltName to the certificate, or set verify = false",
 			excerpt([]byte(host.Certificate.Subject.CommonName)))
 	case errors.As(err, &host):
 		return fmt.Errorf("certificate is for %s, not for %s: set host to one of its names", names(host.Certificate), name)
@@ -91,7 +91,7 @@ func (a *attempt) tlsError(err error, name string) error {
 	case timedOut(err):
 		return fmt.Errorf("connected, but the TLS handshake did not finish within %s", a.timeout())
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), sockerr.Is(err, syscall.ECONNRESET, syscall.EPIPE):
-		return errors.New("closed the connection in the TLS handshake")
+		return errors.New("closed the connection during the TLS handshake")
 	}
 	return fmt.Errorf("TLS handshake: %w", bare(err))
 }

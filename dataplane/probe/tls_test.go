@@ -75,5 +75,5 @@ func TestCertificateWithoutNames(t *testing.T) {
 	check(t, define(balancer.HTTPSHealth, func(h *balancer.Health) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Patience
 	}),
-		serve(t, overTLS(server, answerWith(ok))), health.Failed, `certificate has only the common name "shop.example", which is not checked`)
+		serve(t, overTLS(server, answerWith(ok))), health.Failed, `certificate has only the common name "shop.example", which vipd ignores`)
 }

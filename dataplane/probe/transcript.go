@@ -87,7 +87,7 @@ func (t *transcript) String() string {
 	}
 	for way, what := range []string{"sent", "received"} {
 		if t.noted[way] > maxNoted {
-			fmt.Fprintf(&b, "* %d of %d bytes %s are shown\n", maxNoted, t.noted[way], what)
+			fmt.Fprintf(&b, "* only the first %d of %d bytes %s are shown\n", maxNoted, t.noted[way], what)
 		}
 	}
 	return b.String()

@@ -41,7 +41,7 @@ func (a *attempt) readDatagrams(conn net.Conn) (string, error) {
 		case timedOut(err) && wrong != nil:
 			return "", wrong
 		case timedOut(err) && a.health.Expect == "":
-			return fmt.Sprintf("sent, and no report within %s that the port is closed", a.timeout()), nil
+			return fmt.Sprintf("sent; no ICMP error arrived within %s", a.timeout()), nil
 		case timedOut(err):
 			return "", fmt.Errorf("no answer within %s", a.timeout())
 		default:

@@ -52,32 +52,32 @@ func (g *Gateway) Check(ctx context.Context, p Path) (found []Finding) {
 		add(false, "%v", err)
 		return found
 	case n.Device == "":
-		add(false, "%s is not on a link of this host, so direct routing can't reach it: use an address of a network of this host", p.Endpoint)
+		add(false, "%s is not on a link of this host, so direct routing can't reach it: use an address in one of this host's networks", p.Endpoint)
 		return found
 	case macErr != nil:
-		add(false, "it does not answer %s on %s: check that the host is up, its address, its VLAN and the link", n.Protocol(), n.Device)
+		add(false, "it does not answer %s on %s: check that it is running, and check its address, its VLAN and the link", n.Protocol(), n.Device)
 		return found
 	}
 	switch other, err := g.Claimed(n.Device, vip); {
 	case !g.Holds(vip):
-		add(true, "this host does not hold %s now, so the host that holds it may answer %s requests for it", vip, n.Protocol())
+		add(true, "this host does not hold %s now, so it is normal if the holder answers %s requests for it", vip, n.Protocol())
 	case err != nil:
-		add(false, "whether another host on %s answers %s requests for %s is unknown: %v", n.Device, n.Protocol(), vip, err)
+		add(false, "can't find out whether another host on %s answers %s requests for %s: %v", n.Device, n.Protocol(), vip, err)
 	case other == nil:
 		add(true, "no host on %s answers %s requests for %s", n.Device, n.Protocol(), vip)
 	case other.String() == mac.String():
-		add(false, "it answers %s requests for %s on %s, so clients there may miss this gateway: run \"vipctl real-server %s\" on it", n.Protocol(), vip, n.Device, vip)
+		add(false, "it answers %s requests for %s on %s, so clients there might bypass this gateway: run \"vipctl real-server %s\" on it", n.Protocol(), vip, n.Device, vip)
 	default:
-		add(false, "another host (%s) answers %s requests for %s on %s, so clients there may miss this gateway: remove the address there, or run \"vipctl real-server %s\" if it is a real server",
+		add(false, "another host (%s) answers %s requests for %s on %s, so clients there might bypass this gateway: remove the address there, or run \"vipctl real-server %s\" if it is a real server",
 			other, n.Protocol(), vip, n.Device, vip)
 	}
 	own := g.Own(n.Device, vip.Is4())
 	switch {
 	case !p.TCP:
-		add(true, "whether it accepts packets to %s is not tested, because only TCP has an answer", p.VIP)
+		add(true, "whether it accepts packets to %s is not tested, because only TCP can be tested", p.VIP)
 		return found
 	case !own.IsValid():
-		add(false, "this host has no address on %s in the family of %s, so the server can't answer it: add one to test the server", n.Device, vip)
+		add(false, "this host needs an address on %s of the same IP version as %s, because otherwise the server can't answer the test", n.Device, vip)
 		return found
 	}
 	return append(found, g.knock(ctx, p, Target{Device: n.Device, MAC: mac, VIP: p.VIP}, own)...)
@@ -99,13 +99,13 @@ func (g *Gateway) knock(ctx context.Context, p Path, t Target, own netip.Addr) (
 	case err != nil:
 		return append(found, Finding{Text: err.Error()})
 	case answer != Silence:
-		loss := "which carries them for nothing"
+		loss := "which has to forward them needlessly"
 		if own.Is4() {
 			loss = "which drops packets from its own VIP"
 		}
-		return append(found, Finding{Text: "its answers to clients of other networks come back to this host, " + loss + ": give it a default route by another router"})
+		return append(found, Finding{Text: "its answers to clients in other networks come back to this host, " + loss + ": give the server a default route through another router"})
 	}
-	return append(found, Finding{OK: true, Text: "its answers to clients of other networks do not pass this host"})
+	return append(found, Finding{OK: true, Text: "its answers to clients in other networks do not go through this host"})
 }
 
 // Resolve returns the neighbor with an address. If its MAC address is unknown, it makes the kernel

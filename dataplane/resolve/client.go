@@ -288,17 +288,17 @@ func parseMember(line string) (balancer.LookupRecord, error) {
 	} else if a, err := netip.ParseAddr(fields[0]); err == nil {
 		m.Addr = a.Unmap()
 	} else {
-		return m, fmt.Errorf("%q is not ADDRESS[:PORT], such as 192.168.1.11 or 192.168.1.11:8080", fields[0])
+		return m, fmt.Errorf("%q must have the form ADDRESS[:PORT], such as 192.168.1.11 or 192.168.1.11:8080", fields[0])
 	}
 	if m.Addr.Zone() != "" {
-		return m, fmt.Errorf("%q has a zone, which endpoints can't have", fields[0])
+		return m, fmt.Errorf("%q has a zone: endpoint addresses must not have zones", fields[0])
 	}
 	if why := balancer.NotUnicast(m.Addr); why != "" {
 		return m, fmt.Errorf("%s is %s: an endpoint needs the address of a single host", m.Addr, why)
 	}
 	for _, field := range fields[1:] {
 		if n, err := fmt.Sscanf(field+"\n", "weight=%d\n", &m.Weight); n != 1 || err != nil || m.Weight < 0 || m.Weight > balancer.MaxWeight {
-			return m, fmt.Errorf("%q is not weight=N, with N from 0 to %d", field, balancer.MaxWeight)
+			return m, fmt.Errorf("%q must have the form weight=N, with N from 0 to %d", field, balancer.MaxWeight)
 		}
 	}
 	return m, nil

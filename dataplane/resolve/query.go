@@ -21,7 +21,7 @@ const udpSize = 1232
 // query asks the servers one after another for records of name, which must be absolute. It returns
 // the first answer, which may have no records. The error explains why no server answered.
 func (s *settings) query(ctx context.Context, name string, kind uint16) (*dns.Msg, error) {
-	last := errors.New("the lookup lasted too long")
+	last := errors.New("the lookup took too long")
 	for range s.attempts {
 		for _, server := range s.servers {
 			if ctx.Err() != nil {
@@ -90,7 +90,7 @@ func (s *settings) exchange(ctx context.Context, network, server, name string, k
 	}
 	asked := question.Question[0]
 	if !reply.Response || len(reply.Question) != 1 || reply.Question[0].Qtype != kind || !strings.EqualFold(reply.Question[0].Name, asked.Name) {
-		return nil, errors.New("the answer belongs to another question")
+		return nil, errors.New("the answer does not match the question")
 	}
 	return reply, nil
 }
@@ -137,7 +137,7 @@ func (s *settings) records(ctx context.Context, name string, kind uint16) (reply
 		}
 		name = owner // the server did not follow the alias
 	}
-	return reply{}, fmt.Errorf("more than %d aliases follow each other", maxAliases)
+	return reply{}, fmt.Errorf("the name has a chain of more than %d aliases", maxAliases)
 }
 
 // ttlOf returns the time for which a record is valid.
@@ -158,7 +158,7 @@ func finalName(answer []dns.RR, name string) (string, []dns.RR, error) {
 			return name, passed, nil
 		}
 		if passed = append(passed, alias); len(passed) > maxAliases {
-			return "", nil, fmt.Errorf("more than %d aliases follow each other", maxAliases)
+			return "", nil, fmt.Errorf("the name has a chain of more than %d aliases", maxAliases)
 		}
 		name = alias.Target
 	}

@@ -119,7 +119,7 @@ func (l *loop) accept(ln *listener) {
 			if sockerr.Exhausted(errno) {
 				l.d.budget.shortage.note()
 			}
-			l.d.seldom("accepting is slowed down", "listener", ln.addr, "err", errno)
+			l.d.seldom("accepting connections more slowly after an error", "listener", ln.addr, "err", errno)
 			l.pause(ln)
 		}
 		l.d.budget.give(2)
@@ -181,7 +181,7 @@ func (l *loop) admit(ln *listener, fd int, from netip.AddrPort) {
 		l.turnAway(fd)
 	case ln.f == nil && !l.d.budget.fair(f.descriptors.Load()+2):
 		l.d.budget.shortage.note()
-		l.d.seldom("resetting clients: the service uses its full share of the descriptors", "frontend", f.key)
+		l.d.seldom("resetting clients: the service already uses its full share of the file descriptors", "frontend", f.key)
 		l.turnAway(fd)
 	default:
 		l.check(f, fd, from, to)

@@ -12,7 +12,7 @@ import (
 
 // errNoBackend means that no backend is active, or that all of them were tried or are at their
 // connection limit.
-var errNoBackend = errors.New("no backend is left")
+var errNoBackend = errors.New("no backend is available")
 
 // chooseLocked chooses a backend that is not in tried for a new connection or flow, and counts it.
 // The caller must release the backend. The order of choice is: affinity, the scheduler among

@@ -81,7 +81,7 @@ func (c *conn) introduceLocked(text []byte) error {
 		return err
 	}
 	if !conf.AllowsClient(client.Addr()) {
-		return fmt.Errorf("%w: client %s is in none of source_ranges", errNoHeader, client.Addr())
+		return fmt.Errorf("%w: client %s is not in any range of source_ranges", errNoHeader, client.Addr())
 	}
 	c.from = client
 	return nil

@@ -43,7 +43,7 @@ var (
 	// errHanded means that another process continues the connection.
 	errHanded = errors.New("the connection was handed over")
 	// errLost means that the client or the backend has reset the connection.
-	errLost = errors.New("a side of the connection is lost")
+	errLost = errors.New("the client or the backend has reset the connection")
 )
 
 // lastWords limits the time after a reset by one side in which the other side may still receive the

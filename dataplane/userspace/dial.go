@@ -20,11 +20,11 @@ func (f *frontend) judge(b *backend, err error) {
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL, syscall.EAGAIN): // UDP reports EAGAIN
 		f.d.ports.note()
 		f.conf.Load().counter.failures.Add(1)
-		f.d.seldom("no local port is left for connections to a backend: too many connections to it, open or closed a moment ago "+
-			"(net.ipv4.ip_local_port_range limits them)", "frontend", f.key, "backend", b.addr)
+		f.d.seldom("no local port is left for connections to a backend: too many are open or were just closed "+
+			"(net.ipv4.ip_local_port_range limits their number)", "frontend", f.key, "backend", b.addr)
 	case sockerr.Exhausted(err):
 		f.d.budget.shortage.note()
-		f.d.seldom("no descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
+		f.d.seldom("no file descriptor is left for a connection to a backend", "frontend", f.key, "backend", b.addr)
 	default:
 		b.failures.Add(1)
 		f.conf.Load().counter.failures.Add(1)
@@ -36,7 +36,7 @@ func (f *frontend) judge(b *backend, err error) {
 		})
 		if b.failed(f.d.now()) {
 			f.d.aside.do(func() {
-				f.d.log.Warn("a backend does not accept connections; others get its share", "frontend", f.key, "backend", b.addr, "err", err)
+				f.d.log.Warn("a backend does not accept connections; the other backends get its share", "frontend", f.key, "backend", b.addr, "err", err)
 			})
 		}
 	}
@@ -48,7 +48,7 @@ func (d *Dataplane) lacks() string {
 	lacks := d.budget.lacks()
 	if d.ports.isRecent() {
 		const text = "clients are reset because no local port is left for connections to an endpoint. Widen net.ipv4.ip_local_port_range, or " +
-			"add endpoints: a port stays in use for a minute after its connection"
+			"add endpoints: a port stays in use for a minute after its connection ends"
 		lacks = strings.TrimPrefix(lacks+"; "+text, "; ")
 	}
 	return lacks
@@ -83,7 +83,7 @@ func (d *Dataplane) seldom(what string, args ...any) {
 func explainListen(at balancer.Key, err error) error {
 	switch {
 	case sockerr.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("listening on %s: another program uses the port there, or on the wildcard address. Find it with `ss -lnp sport = :%d`, "+
+		return fmt.Errorf("listening on %s: another program uses the port on this address or on the wildcard address. Find it with `ss -lnp sport = :%d`, "+
 			"and stop it or change its address: %w", at, at.Port, err)
 	case sockerr.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("listening on %s: %s is not an address of this host: let vipd hold it (addresses.bind) or add it to an interface: %w",

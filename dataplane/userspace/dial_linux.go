@@ -247,7 +247,7 @@ func (l *loop) failed(c *conn, err error) {
 func (c *conn) noteUnanswered(b *backend) {
 	c.f.conf.Load().counter.failures.Add(1)
 	c.f.d.seldom(`an endpoint did not answer a connection from its client's address (source = "client"): unless the endpoint is down, `+
-		"its route to the client does not lead through this node", "frontend", c.f.key, "backend", b.addr, "client", c.from)
+		"its route to the client bypasses this node", "frontend", c.f.key, "backend", b.addr, "client", c.from)
 }
 
 // abandon ends the current dial, closes its socket, and releases the backend.

@@ -77,7 +77,7 @@ func (f *frontend) sockets() (all []dataplane.Object) {
 			says = "keeps the port closed"
 		}
 		if says != "" {
-			all = append(all, dataplane.Object{Name: "socket of vipd", Says: says + others})
+			all = append(all, dataplane.Object{Name: "vipd's socket", Says: says + others})
 		}
 	}
 	return append(all, dataplane.Object{Name: "connections", Says: fmt.Sprintf("%d, and %d UDP flows", f.count, len(f.flows.by))})

@@ -153,7 +153,7 @@ func (d *Dataplane) HandOver(ctx context.Context, to *handover.Queue) error {
 		err = errors.Join(err, fmt.Errorf("%d connections could not be handed over, and were reset", left))
 	}
 	if failed := d.handOverClients(); failed != nil {
-		d.log.Info("some clients with affinity may get another endpoint: the next vipd does not know them", "err", failed)
+		d.log.Info("some clients with affinity might get another endpoint: the next vipd does not know their endpoints", "err", failed)
 	}
 	d.stopLoops()
 	d.replies.leave()
@@ -357,7 +357,7 @@ func descriptor(s interface {
 func decodeHanded(data []byte) (h handed, tail []byte, err error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	if err := dec.Decode(&h); err != nil {
-		return h, nil, fmt.Errorf("reading what is handed over: %w", err)
+		return h, nil, fmt.Errorf("reading a handed-over object: %w", err)
 	}
 	return h, data[dec.InputOffset():], nil
 }

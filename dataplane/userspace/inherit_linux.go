@@ -166,7 +166,7 @@ func openConn[C net.Conn](fd int) (C, error) {
 	is, ok := c.(C)
 	if !ok {
 		_ = c.Close()
-		return none, fmt.Errorf("it is a socket of another kind: %T", c)
+		return none, fmt.Errorf("unexpected kind of socket: %T", c)
 	}
 	return is, nil
 }
@@ -225,7 +225,7 @@ func (f *frontend) adoptConn(x inherited) error {
 	i := conf.index(x.Backend)
 	if i < 0 || !conf.keeps(conf.backends[i], time.Now()) || !f.d.begin() {
 		x.close()
-		return fmt.Errorf("backend %s no longer has connections", x.Backend)
+		return fmt.Errorf("connections to backend %s are no longer kept", x.Backend)
 	}
 	c := &conn{f: f, from: x.Client, to: x.to(f), since: x.since(), backend: conf.backends[i], entered: true, served: true}
 	c.phase, c.counter, c.loop = relaying, conf.counter, f.d.loops.all[0]
@@ -358,6 +358,6 @@ func (d *Dataplane) discard() {
 		_, err = Cleanup(ctx, false)
 	}
 	if err != nil {
-		d.log.Warn("removing redirects of the previous vipd; vipctl cleanup removes them while vipd is stopped", "err", err)
+		d.log.Warn("redirects of the previous vipd can't be removed: stop vipd, and run vipctl cleanup", "err", err)
 	}
 }

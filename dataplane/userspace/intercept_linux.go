@@ -33,12 +33,12 @@ func newInterception(o Options, d *Dataplane) (interception, string, error) {
 		}
 		for _, f := range inet.Families() {
 			if r.families[f] == nil {
-				return r, fmt.Sprintf("redirect, but bind for %s, where redirects do not work", f), nil
+				return r, fmt.Sprintf("redirect, but bind for %s, because redirects do not work there", f), nil
 			}
 		}
 		return r, "redirect", nil
 	}
-	return nil, "", fmt.Errorf("unknown interception %q: auto, redirect and bind are possible", want)
+	return nil, "", fmt.Errorf("unknown interception %q: use auto, redirect or bind", want)
 }
 
 // Cleanup removes the redirects and the paths of replies of an earlier process. It returns

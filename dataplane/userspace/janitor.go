@@ -37,7 +37,7 @@ func (d *Dataplane) loseFlows() {
 		return
 	}
 	if err := d.tables.lose(d.ctx, keys); err != nil {
-		d.seldom("clients may be redirected to a closed port", "err", err)
+		d.seldom("clients might be redirected to a closed port", "err", err)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		for k := range keys {

@@ -61,8 +61,8 @@ func (b *budget) lacks() string {
 	if !b.shortage.isRecent() {
 		return ""
 	}
-	return fmt.Sprintf("new clients wait or are reset, because all descriptors for connections, or a service's share, are in use (%d, two per "+
-		"connection). Raise LimitNOFILE of the unit, or ulimit -n; vipctl top shows their services", b.limit)
+	return fmt.Sprintf("new clients wait or are reset: all file descriptors for connections, or all of a service's share, are in use (%d, two per "+
+		"connection). Raise the unit's LimitNOFILE or ulimit -n; vipctl top shows which services use them", b.limit)
 }
 
 // greed is the maximum ratio between the descriptors that a frontend's connections use and those

@@ -370,7 +370,7 @@ func (d *Dataplane) acceptLoop(ln *listener, f *frontend, to route) {
 			if sockerr.Exhausted(err) {
 				d.budget.shortage.note()
 			}
-			d.seldom("accepting is slowed down", "listener", ln.Addr(), "err", err)
+			d.seldom("accepting connections more slowly after an error", "listener", ln.Addr(), "err", err)
 			if !slower.sleep(d.ctx.Done()) {
 				return
 			}

@@ -251,7 +251,7 @@ func (d *Dataplane) Close(ctx context.Context, _ bool) error {
 	}
 	d.refuseNew()
 	if left := d.drain(ctx, frontends); left > 0 {
-		d.log.Info("connections that were left have been reset", "connections", left)
+		d.log.Info("the remaining connections have been reset", "connections", left)
 	}
 	d.cancel()
 	d.tasks.Wait()
