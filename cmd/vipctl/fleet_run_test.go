@@ -269,7 +269,7 @@ func TestApplyEndsEarly(t *testing.T) {
 	f.flags = append(f.flags, "--user", "ana", "--password-file", f.file(password))
 	text := serviceText("api", "10.96.0.11", 80) + serviceText("web", "10.96.0.10", 80) + oneHolder
 	code, stdout, stderr := f.run(t.Context(), "ana", "apply", "-f", f.file(text))
-	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing of web: ") {
+	if code != cli.ExitFailed || !regexp.MustCompile(`^api: created\nrevision .*\n$`).MatchString(stdout) || !strings.Contains(stderr, "writing service web: ") {
 		t.Errorf("exit code = %d, want a failure after api was created:\n%s%s", code, stdout, stderr)
 	}
 	f.wantPolicies(t, 0)

@@ -275,7 +275,7 @@ func (g *given) readJSON(file string, text []byte) (services, vips map[string]an
 func (g *given) define(name balancer.Name, raw any, where balancer.Locator) {
 	fields, ok := raw.(map[string]any)
 	if !ok {
-		g.problem(where(""), name, "", "needs a table: ["+decode.Join("services", string(name))+"]")
+		g.problem(where(""), name, "", "must be a table: write ["+decode.Join("services", string(name))+"]")
 		return
 	}
 	if other, twice := g.services[name]; twice {
@@ -290,7 +290,7 @@ func (g *given) defineVIP(name string, raw any, where balancer.Locator) {
 	path := decode.Join("vips", name)
 	fields, ok := raw.(map[string]any)
 	if !ok {
-		g.problem(where(""), "", path, "needs a table: ["+path+"]")
+		g.problem(where(""), "", path, "must be a table: write ["+path+"]")
 		return
 	}
 	_, problems := balancer.DecodeVIP(name, fields, where, balancer.SeverityWarning)

@@ -120,7 +120,7 @@ func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	first.waitForStderr("is registered")
 	second := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
 	second.waitForStderr("is registered")
-	first.waitForStderr("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each its own ID")
+	first.waitForStderr("/vipd/endpoints/web/10.0.0.1:8080 is held by another registrar: give each registrar its own ID")
 	if e := f.endpoint("web", webID); e == nil || e.Weight != 2 {
 		t.Errorf("endpoint = %+v, want weight 2", e)
 	}

@@ -238,17 +238,17 @@ func TestConfig(t *testing.T) {
 		t.Errorf("Check of a valid configuration = %v, want nil", err)
 	}
 	for want, edit := range map[string]func(*client.Config){
-		"prefix":                             func(c *client.Config) { c.Prefix = "/" },
-		"name at least one":                  func(c *client.Config) { c.Endpoints = nil },
-		"endpoints[1]: needs a URL":          func(c *client.Config) { c.Endpoints[1] = "b:2379" },
-		"endpoints[0]: needs a URL":          func(c *client.Config) { c.Endpoints[0] = "https://a" },
-		"a user does not belong":             func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
-		"nothing may follow":                 func(c *client.Config) { c.Endpoints[0] = "https://a:2379/v3" },
-		"all are http or all are https":      func(c *client.Config) { c.Endpoints[0] = "http://a:2379" },
-		"for endpoints that begin with":      func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },
-		"cert_file and key_file must be":     func(c *client.Config) { c.KeyFile = "" },
-		"username and password_file must":    func(c *client.Config) { c.Username = "" },
-		"username and password_file must be": func(c *client.Config) { c.PasswordFile = "" },
+		"prefix":                                   func(c *client.Config) { c.Prefix = "/" },
+		"name at least one":                        func(c *client.Config) { c.Endpoints = nil },
+		"endpoints[1]: needs a URL":                func(c *client.Config) { c.Endpoints[1] = "b:2379" },
+		"endpoints[0]: needs a URL":                func(c *client.Config) { c.Endpoints[0] = "https://a" },
+		"a user does not belong":                   func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
+		"nothing may follow":                       func(c *client.Config) { c.Endpoints[0] = "https://a:2379/v3" },
+		"all must use http, or all must use https": func(c *client.Config) { c.Endpoints[0] = "http://a:2379" },
+		"for endpoints that begin with":            func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },
+		"cert_file and key_file must be":           func(c *client.Config) { c.KeyFile = "" },
+		"username and password_file must":          func(c *client.Config) { c.Username = "" },
+		"username and password_file must be":       func(c *client.Config) { c.PasswordFile = "" },
 	} {
 		c := good
 		c.Endpoints = append([]string(nil), good.Endpoints...)

@@ -252,7 +252,7 @@ func (h *allocations) setPool(name string) {
 	}
 	switch {
 	case lost != "":
-		expectError(h.t, err, "services hold addresses that it would lose", lost)
+		expectError(h.t, err, "the pool would lose addresses that services hold", lost)
 	case err != nil:
 		h.t.Errorf("SetPool(%s) from %v to %v: %v", name, h.pools[name], next, err)
 	default:

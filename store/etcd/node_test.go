@@ -73,7 +73,7 @@ func TestNodeConfig(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		`{"mode":"ipv"}`: `did you mean "ipvs"`, `{"mode":7}`: "mode", `{`: "is not JSON", `[]`: "is not a JSON object", ``: "is empty",
-		`{"zone":"` + strings.Repeat("z", 20<<10) + `"}`: "16384 are possible", `{"mode":"auto","zone":"z1","x":1}`: "unknown field",
+		`{"zone":"` + strings.Repeat("z", 20<<10) + `"}`: "at most 16384 are allowed", `{"mode":"auto","zone":"z1","x":1}`: "unknown field",
 	} {
 		p.put("/nodes/n1/config", text)
 		s := f.wait("the problem of "+quoted(text), func(s store.Snapshot) bool {

@@ -236,7 +236,7 @@ func TestUnreadableState(t *testing.T) {
 	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
 		t.Errorf("files = %v, %v, want etcd.state", files, err)
 	}
-	if !strings.Contains(log.String(), "it is left as it is") {
+	if !strings.Contains(log.String(), "the file is left unchanged") {
 		t.Errorf("log = %s, want that the file is left", log.String())
 	}
 }
@@ -282,7 +282,7 @@ func TestTooManyKeys(t *testing.T) {
 		p.put(fmt.Sprint("/overrides/web/10.0.0.", i), `{"weight":1}`)
 	}
 	refused := func(s store.Snapshot) bool {
-		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; 5 are possible")
+		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; at most 5 are allowed")
 	}
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
 		t.Error("services or endpoints changed, want the earlier state")

@@ -389,7 +389,7 @@ func TestFenceNode(t *testing.T) {
 			t.Errorf("%s: error = %v, want %q", node, err, want)
 		}
 	}
-	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with one are gw1, gw2")
+	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with a session: gw1, gw2")
 	fence("gw2", "gw2 was registered in etcd less than 15 s ago")
 	fence("gw1", "")
 	p.remove("/ownership/sessions/gw1") // the node is fenced now

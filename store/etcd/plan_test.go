@@ -74,7 +74,7 @@ func TestPlanJudges(t *testing.T) {
 	want := map[balancer.Name]string{
 		"rival": fmt.Sprintf("service rival: ports[0].port: 10.0.0.1:80/tcp is claimed by service web (%s, revision %d): choose another address or port",
 			kit.config.Prefix+"/services/web", first.Steps[0].Revision),
-		"poor": `service poor: vips: there is no pool green: "vipctl pool set green CIDR..." creates it`,
+		"poor": `service poor: vips: there is no pool green: create it with "vipctl pool set green CIDR..."`,
 	}
 	for _, problem := range p.Problems {
 		if got := problem.String(); got != want[problem.Service] || problem.Severity != balancer.SeverityError {

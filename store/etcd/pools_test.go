@@ -128,7 +128,7 @@ func TestSetPoolRefuses(t *testing.T) {
 		expectError(t, err, want)
 	}
 	_, err := w.SetPool(t.Context(), "No", cidrs("10.0.0.0/8"))
-	expectError(t, err, "names no pool")
+	expectError(t, err, "is not a valid pool name")
 	for _, hostile := range []string{"", "No", "a/b", "\xff", "default/"} {
 		p.put("/pools/"+hostile, `{"cidrs":["10.96.0.0/24"]}`)
 	}
@@ -138,7 +138,7 @@ func TestSetPoolRefuses(t *testing.T) {
 		`{"cidrs":["10.96.0.0"]}`:                         "cidrs[0]: \"10.96.0.0\" lacks a prefix length",
 		`{"cidrs":[]}`:                                    "at least one network",
 		`{"cidrs":["ff00::/8"]}`:                          "multicast",
-		`{"cidrs":"` + strings.Repeat("x", 17<<10) + `"}`: "16384 are possible",
+		`{"cidrs":"` + strings.Repeat("x", 17<<10) + `"}`: "at most 16384 are allowed",
 	} {
 		p.put("/pools/default", text)
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: auto("")})
@@ -155,7 +155,7 @@ func TestSetPoolRefuses(t *testing.T) {
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
-	expectError(t, err, "requests 33 addresses of pools; 32 are possible")
+	expectError(t, err, "requests 33 addresses of pools; at most 32 are allowed")
 	apply(t, w, definitions.Change{Name: "wide", Fields: auto(many[1:]...)})
 	apply(t, w, definitions.Change{Name: "wide", Base: definitions.Any})
 }
@@ -185,9 +185,9 @@ func TestOrphanedAddresses(t *testing.T) {
 			return len(s.Problems) == 1 && s.Problems[0].Severity == balancer.SeverityWarning && s.Problems[0].Service == "web" && strings.Contains(s.Problems[0].Text, want)
 		})
 	}
-	told("does not exist: vipctl delete service web frees it")
+	told(`does not exist: free it with "vipctl delete service web"`)
 	p.put("/services/web", `{"vips":["auto"],"ports":[{"port":80}]}`)
-	told("vipctl apply of that service frees it")
+	told("free it by applying that service (vipctl apply)")
 	if got := f.last().Services.At("web").Allocated; len(got) != 1 || got[0].String() != "10.96.0.0" {
 		t.Errorf("allocated = %v, want the oldest", got)
 	}

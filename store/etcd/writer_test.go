@@ -123,9 +123,9 @@ func TestApplyRefuses(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	w := newWriter(t, configAt(c, 0))
 	for want, change := range map[string]definitions.Change{
-		"names no service": {Name: "Web", Fields: fields(80)},
-		"ports":            {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}}},
-		"unknown field":    {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}, "ports": []any{map[string]any{"port": int64(1)}}, "color": "red"}},
+		"is not a valid service name": {Name: "Web", Fields: fields(80)},
+		"ports":                       {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}}},
+		"unknown field":               {Name: "web", Fields: map[string]any{"vips": []any{"10.0.0.1"}, "ports": []any{map[string]any{"port": int64(1)}}, "color": "red"}},
 	} {
 		if _, err := w.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

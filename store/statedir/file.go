@@ -74,7 +74,7 @@ func (f *File) Decode(into any) (read bool, err error) {
 		}
 		err := json.Unmarshal(text, &head)
 		if err == nil && head.Version != Version {
-			err = fmt.Errorf("it has version %d; this program reads %d", head.Version, Version)
+			err = fmt.Errorf("it has version %d, but this program reads only version %d", head.Version, Version)
 		}
 		if err == nil {
 			err = json.Unmarshal(text, into)
@@ -104,7 +104,7 @@ func (f *File) Load(decode func(text []byte) error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("%w; it is left as it is", err)
+		return fmt.Errorf("%w; the file is left unchanged", err)
 	}
 	return atomicfile.SetAside(f.Path(), decode(text))
 }

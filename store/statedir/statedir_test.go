@@ -150,7 +150,7 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
 			t.Errorf("Check after %s = %v, want nil without another wait", time.Since(began), err)
 		}
-		wantProblem(t, d, "reading the state of an earlier run: open "+f.Path()+": the disk has not answered for 10s; it is left as it is")
+		wantProblem(t, d, "reading the state of an earlier run: open "+f.Path()+": the disk has not answered for 10s; the file is left unchanged")
 		close(answers)
 		synctest.Wait()
 		if err := <-f.Write(Text(note{Version, "first"})); err != nil || !f.Read(&note{}) {

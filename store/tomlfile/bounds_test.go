@@ -15,7 +15,7 @@ func TestBounds(t *testing.T) {
 	nested := func(open, shut string, n int) string {
 		return "\nx = " + strings.Repeat(open, n) + "1" + strings.Repeat(shut, n)
 	}
-	const deep, many = "f.toml:2: nests values more than 64 deep", "f.toml:500001: has more than 500000 keys and list elements; split it: store.path may name a folder"
+	const deep, many = "f.toml:2: nests values more than 64 levels deep", "f.toml:500001: has more than 500000 keys and list elements; split it: store.path may name a folder"
 	var flat strings.Builder
 	for i := range 600_000 {
 		fmt.Fprintf(&flat, "k%d = 1\n", i)

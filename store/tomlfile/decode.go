@@ -89,7 +89,7 @@ func Sections(d store.Document) (problems []balancer.Problem) {
 // noTable returns a problem about the value at path, which must be a table.
 func (d *Document) noTable(path string, raw any) balancer.Problem {
 	p := balancer.Problem{Severity: balancer.SeverityError, Origin: d.Where(path), Field: path}
-	p.Text = fmt.Sprintf("needs a table: [%s]", path)
+	p.Text = fmt.Sprintf("must be a table: write [%s]", path)
 	if _, list := raw.([]map[string]any); list {
 		p.Text = fmt.Sprintf("is a list of tables; write [%s] with single brackets", path)
 	}

@@ -223,7 +223,7 @@ func excess(text string) (why string, line int) {
 		case why != "":
 			return
 		case s.nested > maxNested || s.parts > maxParts:
-			why, line = fmt.Sprintf("nests values more than %d deep", maxNested), at
+			why, line = fmt.Sprintf("nests values more than %d levels deep", maxNested), at
 		case n > maxKeys:
 			why, line = fmt.Sprintf("has more than %d keys and list elements; split it: store.path may name a folder", maxKeys), at
 		default:

@@ -99,7 +99,7 @@ func TestAWriterThatHangs(t *testing.T) {
 func TestAnEmptyMainFile(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "zone = \"z\"\n" + service("a", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(100 * time.Millisecond) })
-	const problem = "a=1 | DIR/vipd.toml: is empty, so its previous content stays in use; if it is meant to be empty: vipctl reload --allow-empty"
+	const problem = "a=1 | DIR/vipd.toml: is empty, so its previous content stays in use; if it is meant to be empty, run vipctl reload --allow-empty"
 	for _, text := range []string{"", "# nothing\n"} {
 		w.write("vipd.toml", text)
 		w.waitFor("a problem", problem)

@@ -45,7 +45,7 @@ func newFollower(log *slog.Logger, open func() (*fsnotify.Watcher, error)) *foll
 	f := &follower{log: log, folders: map[string]*watched{}}
 	watcher, err := open()
 	if err != nil {
-		f.turnDeaf("asking for notifications of changed files", err)
+		f.turnDeaf("can't request notifications of changed files", err)
 		return f
 	}
 	f.watcher = watcher
@@ -62,14 +62,14 @@ func (f *follower) close() {
 
 func (f *follower) turnDeaf(doing string, err error) {
 	if !f.deaf {
-		f.log.Warn(doing+"; looking every second instead", "err", err)
+		f.log.Warn(doing+"; checking files every second instead", "err", err)
 	}
 	f.deaf = true
 }
 
 // lost stops using notifications after the watcher has ended unexpectedly.
 func (f *follower) lost() {
-	f.turnDeaf("following files", errors.New("notifications have ended"))
+	f.turnDeaf("files can't be followed", errors.New("notifications have ended"))
 	f.close()
 	f.watcher = nil
 	f.events = nil
@@ -143,7 +143,7 @@ func (f *follower) add(folder string, w *watched) (*watched, bool) {
 		return nil, false // the folder was removed, and its parent reports when it appears again
 	}
 	if err != nil {
-		f.turnDeaf("watching the folder "+folder, err)
+		f.turnDeaf("can't watch the folder "+folder, err)
 		return nil, false
 	}
 	if w == nil {

@@ -97,7 +97,7 @@ func decodeHead(lines *json.Decoder) (head keptHead, err error) {
 		return head, err
 	}
 	if head.Version != keepVersion {
-		return head, fmt.Errorf("it has version %d; this program reads %d", head.Version, keepVersion)
+		return head, fmt.Errorf("it has version %d, but this program reads only version %d", head.Version, keepVersion)
 	}
 	return head, nil
 }

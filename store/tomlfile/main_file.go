@@ -75,7 +75,7 @@ func (l *loader) emptied(old *contents, t *text, what look) *contents {
 func emptiedProblem(path string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{File: path},
-		Text: "is empty, so its previous content stays in use; if it is meant to be empty: vipctl reload --allow-empty",
+		Text: "is empty, so its previous content stays in use; if it is meant to be empty, run vipctl reload --allow-empty",
 	}
 }
 
@@ -115,7 +115,7 @@ func (l *loader) readPlace(doc *Document, hidden bool) (kept bool) {
 func staying(doc *Document, field, what string) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityWarning, Origin: doc.Where(field), Field: field,
-		Text: "may be hidden by an error in this file: " + what + " stay in use until the error is fixed",
+		Text: "might be hidden by an error in this file: " + what + " stay in use until the error is fixed",
 	}
 }
 

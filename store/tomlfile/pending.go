@@ -44,7 +44,7 @@ func (w *watchRun) pend(what *look) error {
 	if p == nil {
 		switch {
 		case what.Abort:
-			return fmt.Errorf("no change of %s is pending", path)
+			return fmt.Errorf("no change to %s is pending", path)
 		case what.Try != nil:
 			return w.start(what)
 		}
@@ -55,7 +55,7 @@ func (w *watchRun) pend(what *look) error {
 	case err == nil && string(now) == p.Text:
 		_ = w.end(what, store.Confirmed) // it returns no error for a confirmation
 		if what.Abort {
-			return fmt.Errorf("the pending change is confirmed, because %s has its text already", path)
+			return fmt.Errorf("the pending change is confirmed, because %s already has its text", path)
 		}
 	case what.Abort:
 		err = w.end(what, store.Aborted)
@@ -70,7 +70,7 @@ func (w *watchRun) pend(what *look) error {
 	if w.loader.main.trial == nil {
 		return w.start(what)
 	}
-	return fmt.Errorf("a change of %s%s is pending already, until %s: vipctl confirm keeps it, and vipctl abort reverts it", path, signed(p.By), p.Until.Format(time.DateTime))
+	return fmt.Errorf("a change to %s%s is already pending, until %s: vipctl confirm keeps it, and vipctl abort reverts it", path, signed(p.By), p.Until.Format(time.DateTime))
 }
 
 // signed returns the author of a change as " by NAME", or "" if the author is unknown.
@@ -99,9 +99,9 @@ func (w *watchRun) start(what *look) error {
 	case err != nil:
 		return err
 	case string(former) == p.Text:
-		return fmt.Errorf("%s has this text already, so nothing is pending", path)
+		return fmt.Errorf("%s already has this text, so nothing is pending", path)
 	case w.record == nil:
-		return errors.New("without a state_dir, a change can't be pending")
+		return errors.New("pending changes need a state_dir: set state_dir")
 	}
 	p.Place, p.Former = path, Sum(former)
 	before, err := w.loader.copyGood()
@@ -163,7 +163,7 @@ func (w *watchRun) end(what *look, how store.Outcome) error {
 	w.options.Pended(p.Pending, how, by)
 	what.all, what.forced = true, true
 	if err != nil && how == store.Aborted {
-		return fmt.Errorf("the change is reverted, but that is not recorded: a restart before %s serves it again: %w", p.Until.Format(time.DateTime), err)
+		return fmt.Errorf("the change is reverted, but that is not recorded: if vipd restarts before %s, it will serve the change again: %w", p.Until.Format(time.DateTime), err)
 	}
 	return nil
 }
@@ -228,6 +228,6 @@ func (l *loader) overtakenProblem() []balancer.Problem {
 	}
 	return []balancer.Problem{{
 		Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: l.path},
-		Text: "has changed while another change of it is pending; vipd reads it when that change ends, for example by vipctl abort",
+		Text: "has changed while another change to it is pending; vipd will read the file when that change ends, for example with vipctl abort",
 	}}
 }

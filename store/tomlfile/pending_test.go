@@ -263,7 +263,7 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	}
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
-		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: a restart before ") || b.served() != "a=1" {
+		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: if vipd restarts before ") || b.served() != "a=1" {
 			t.Errorf("abort: error = %v, served = %s, want that the end is not recorded, and a=1", err, b.served())
 		}
 	})
@@ -322,7 +322,7 @@ func TestPendingOvertaken(t *testing.T) {
 	if problems := b.loader.state.Problems; err != nil || b.served() != "a=2" || len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "has changed while another change") {
 		t.Errorf("error = %v, served = %s, problems = %v, want the former text", err, b.served(), problems)
 	}
-	if err := b.reload(try(table(4), time.Hour)); err == nil || !strings.Contains(err.Error(), " by ana is pending already, until ") {
+	if err := b.reload(try(table(4), time.Hour)); err == nil || !strings.Contains(err.Error(), " by ana is already pending, until ") {
 		t.Errorf("error of another change = %v, want a refusal", err)
 	}
 	if err := b.reload(Reload{Abort: true}); err != nil || b.served() != "a=3" || len(b.loader.state.Problems) != 0 {

@@ -150,7 +150,7 @@ func (c *contents) unchanged(report bool) *contents {
 	if report && !c.writing {
 		kept.writing = true
 		p := balancer.Problem{Severity: balancer.SeverityWarning, Origin: balancer.Origin{File: c.path}}
-		p.Text = "is being written: it is read when its writer has closed it, or has written nothing for 2s"
+		p.Text = "is being written: vipd will read it when the writer closes it, or has written nothing for 2s"
 		kept.problems = append(slices.Clip(c.problems), p)
 	}
 	return &kept
@@ -249,7 +249,7 @@ func reason(err error) string {
 		err = path.Err
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return err.Error() + " for this user: chmod it, or use sudo"
+		return err.Error() + " for this user: change the permissions (chmod), or use sudo"
 	}
 	return err.Error()
 }

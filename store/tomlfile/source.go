@@ -116,7 +116,7 @@ func New(o Options) *Source {
 // nil when ctx ends. It returns an error only if Watch is already running.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.mu.TryLock() {
-		return errors.New("watching files: Watch runs already")
+		return errors.New("watching files: Watch is already running")
 	}
 	defer s.mu.Unlock()
 	f := newFollower(s.options.Log, s.open)

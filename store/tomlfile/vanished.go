@@ -66,7 +66,7 @@ func (l *loader) blame(problems []balancer.Problem) []balancer.Problem {
 		names = append(names[:shown], fmt.Sprintf("%d more", more))
 	}
 	blamed := *cause
-	blamed.Text += fmt.Sprintf("; this error may hide definitions (%s), which stay in use until it is fixed or vipctl reload --prune removes them",
+	blamed.Text += fmt.Sprintf("; this error might hide definitions (%s), which stay in use until the error is fixed or vipctl reload --prune removes them",
 		strings.Join(names, ", "))
 	if i := slices.Index(problems, *cause); i >= 0 {
 		problems[i] = blamed

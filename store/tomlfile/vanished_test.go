@@ -61,10 +61,10 @@ func TestMistakeOutsideService(t *testing.T) {
 			if !s.Services.Has("a") || !s.Services.Has("b") || !s.Services.Has("d") || names(s.Vanished) != c.vanished || names(s.Retained) != c.kept {
 				t.Errorf("services = %v, vanished = %v, kept = %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
-			if reported := strings.Contains(describe(s), "this error may hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
+			if reported := strings.Contains(describe(s), "this error might hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
 				t.Errorf("problems = %v, want a problem that names the vanished services", s.Problems)
 			}
-			if reported := strings.Contains(describe(s), "store.path: may be hidden by an error"); reported != (name == "table of the folder") {
+			if reported := strings.Contains(describe(s), "store.path: might be hidden by an error"); reported != (name == "table of the folder") {
 				t.Errorf("problems = %v, want store.path named only if it may be hidden", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
@@ -130,7 +130,7 @@ func TestVanishedDefaults(t *testing.T) {
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
 			t.Errorf("%q: scheduler = %s, snat = %s, want the former defaults", text, a.Scheduler, a.SNAT)
 		}
-		if reported := strings.Contains(describe(s), "defaults: may be hidden by an error"); reported != (i < 3) { // the last defaults have an error themselves
+		if reported := strings.Contains(describe(s), "defaults: might be hidden by an error"); reported != (i < 3) { // the last defaults have an error themselves
 			t.Errorf("%q: problems = %v, want the hidden defaults named only in the first three", text, s.Problems)
 		}
 	}

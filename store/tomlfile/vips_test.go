@@ -36,7 +36,7 @@ func TestVIPs(t *testing.T) {
 	want := []string{
 		`DIR/services.d/b.toml:1: vips."fd00::1": is also defined at DIR/services.d/a.toml:4, which is used; rename or remove one of the two`,
 		`DIR/services.d/b.toml:6: vips.web: "web" is not an IP address, such as 192.168.1.11 or fd00::11`,
-		`DIR/services.d/b.toml:8: vips."10.96.0.3": needs a table: [vips."10.96.0.3"]`,
+		`DIR/services.d/b.toml:8: vips."10.96.0.3": must be a table: write [vips."10.96.0.3"]`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

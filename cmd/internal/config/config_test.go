@@ -67,7 +67,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 		{"[etcd]\nprefix = \"/x\"", `vipd.toml:1: etcd: is only for vipctl: vipd follows etcd if store.kind is "etcd"`},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nusername = \"me\"", "vipd.toml:4: etcd: username and password_file must be set together"},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"127.0.0.1:2379\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
-		{"addresses.allowed = [\"10.96.0.0/16\"]\nnode = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:2: node: the name "a/b" of a node is not possible: it must consist of printable characters without / and spaces`},
+		{"addresses.allowed = [\"10.96.0.0/16\"]\nnode = \"a/b\"\n[store]\nkind = \"etcd\"", `vipd.toml:2: node: the name "a/b" of a node is not valid: use only printable characters, and neither / nor spaces`},
 		{"node = \"a/b\"", ""},
 		{"addresses.allowed = [\"10.96.0.0/16\"]\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://etcd1:23790000\"]", `vipd.toml:5: etcd.endpoints[0]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`},
 		{"[iptables]\nmasquerade_bit = 32", "vipd.toml:2: iptables.masquerade_bit: 32 is out of range; use 0 to 31"},

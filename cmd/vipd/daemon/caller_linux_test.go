@@ -159,7 +159,7 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 		_, aborted := c.Abort(t.Context(), "")
 		return []error{tried, read, aborted}
 	}
-	const rootOnly, nothing = "only root may make or confirm a change to vipd's configuration file", "no change of "
+	const rootOnly, nothing = "only root may make or confirm a change to vipd's configuration file", "no change to "
 	for who, c := range map[*api.Client][]string{reader: {rootOnly, rootOnly, "only root and the group games"}, operator: {rootOnly, rootOnly, nothing}} {
 		for i, err := range pending(who) {
 			if err == nil || !strings.Contains(err.Error(), c[i]) {

@@ -105,7 +105,7 @@ func TestStateDirHangsAtTheStart(t *testing.T) {
 	n.stop()
 	lab.HangFolder(t, filepath.Join(n.dir, "state"))
 	n.start()
-	const problem = "state_dir: reading the state of an earlier run: open state/overrides.json: the disk has not answered for 10s; it is left as it is"
+	const problem = "state_dir: reading the state of an earlier run: open state/overrides.json: the disk has not answered for 10s; the file is left unchanged"
 	if got := n.problems(); !strings.Contains(got, problem) {
 		t.Errorf("problems = %q, want %q", got, problem)
 	}

@@ -49,7 +49,7 @@ func TestPendingChange(t *testing.T) {
 	serves("pending", "new", 1)
 	restart(true)
 	serves("after a kill", "new", 1)
-	if _, err := n.client.Try(t.Context(), api.PendingRequest{Name: "b", Text: service("b"), Within: time.Hour}); err == nil || !strings.Contains(err.Error(), " is pending already, until ") {
+	if _, err := n.client.Try(t.Context(), api.PendingRequest{Name: "b", Text: service("b"), Within: time.Hour}); err == nil || !strings.Contains(err.Error(), " is already pending, until ") {
 		t.Errorf("error of another change = %v, want a refusal", err)
 	}
 	if _, err := n.client.Abort(t.Context(), "ana"); err != nil {
@@ -105,7 +105,7 @@ func TestPendingMistake(t *testing.T) {
 	if _, err := n.client.Pending(t.Context()); err == nil || err.Error() != "no change is pending" {
 		t.Errorf("error without a change = %v, want that none is pending", err)
 	}
-	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change of "+n.file()+" is pending" {
+	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change to "+n.file()+" is pending" {
 		t.Errorf("error of an abort without a change = %v, want that none is pending", err)
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, "state", "pending.json")); err == nil {

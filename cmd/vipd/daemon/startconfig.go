@@ -36,7 +36,7 @@ func StartConfig(file string, allowEmpty bool) (c config.Config, mistake, err er
 		switch {
 		case config.Unusable(wrong) != nil:
 		case empty:
-			return last, fmt.Errorf("%s is empty; if it is meant to be empty: vipctl reload --allow-empty", file), nil
+			return last, fmt.Errorf("%s is empty; if it is meant to be empty, run vipctl reload --allow-empty", file), nil
 		default:
 			return last, mistake, nil
 		}

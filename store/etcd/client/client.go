@@ -54,7 +54,7 @@ func (c *Client) Do(ctx context.Context, what string, attempts attempts, operati
 	case Is(err, rpctypes.ErrPermissionDenied):
 		return &plainError{fmt.Sprintf("%s may not do that: its role has no right to %s", c.Config.Who(), what), err}
 	case c.Config.ended(err):
-		return c.where(errors.New("its tokens end at once"))
+		return c.where(errors.New("its tokens expire immediately"))
 	}
 	return c.where(Plain(err))
 }

@@ -66,10 +66,10 @@ func (c Config) Check() error {
 		}
 	}
 	if secure > 0 && secure < len(c.Endpoints) {
-		add("endpoints: either all are http or all are https")
+		add("endpoints: either all must use http, or all must use https")
 	}
 	if (c.CAFile != "" || c.CertFile != "" || c.KeyFile != "") && secure == 0 {
-		add("ca_file, cert_file and key_file are for endpoints that begin with https")
+		add("ca_file, cert_file and key_file can be used only with https endpoints")
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		add("cert_file and key_file must be set together")
@@ -114,7 +114,7 @@ func (c Config) tls() (*tls.Config, error) {
 		}
 		out.RootCAs = x509.NewCertPool()
 		if !out.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("ca_file %s has no certificate in it", c.CAFile)
+			return nil, fmt.Errorf("ca_file %s contains no certificate", c.CAFile)
 		}
 	}
 	if c.CertFile != "" {

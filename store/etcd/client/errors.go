@@ -95,7 +95,7 @@ func Unreachable(err error) bool {
 func Full(err error) bool { return err != nil && Is(err, rpctypes.ErrNoSpace) }
 
 // FullRemedy is the advice to users if etcd's database is full (see [Full]).
-const FullRemedy = "to write again: etcdctl compact, etcdctl defrag, etcdctl alarm disarm"
+const FullRemedy = "to make etcd writable again, run etcdctl compact, etcdctl defrag and etcdctl alarm disarm"
 
 // Advised adds FullRemedy to an error if etcd is full.
 func Advised(err error) error {

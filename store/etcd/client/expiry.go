@@ -33,9 +33,9 @@ func (c Config) Expiry(now time.Time) string {
 		}
 		at := leaf.NotAfter.UTC().Format(time.RFC3339)
 		if now.After(leaf.NotAfter) {
-			return fmt.Sprintf("%s expired on %s, and etcd has refused it since: renew it", c.CertFile, at)
+			return fmt.Sprintf("%s expired on %s, and etcd refuses it: renew it", c.CertFile, at)
 		}
-		return fmt.Sprintf("%s expires on %s, and etcd refuses it from then on: renew it", c.CertFile, at)
+		return fmt.Sprintf("%s expires on %s, and etcd will then refuse it: renew it", c.CertFile, at)
 	}
 	return ""
 }

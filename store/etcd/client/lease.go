@@ -42,7 +42,7 @@ type Lease struct {
 // NewLease returns a lease that is not granted yet. key is the first key that it will hold.
 func (c *Client) NewLease(key string, ttl time.Duration) (*Lease, error) {
 	if ttl < MinTTL {
-		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs %s at least", ttl, MinTTL)
+		return nil, fmt.Errorf("a time to live of %s is too short: etcd needs at least %s", ttl, MinTTL)
 	}
 	return &Lease{Client: c, Key: key, What: key, TTL: ttl}, nil
 }
@@ -57,7 +57,7 @@ func (c *Client) Granted(ctx context.Context, key string, ttl time.Duration) (*L
 }
 
 // ErrPatience is an error that need not be reported yet, because it may be temporary.
-var ErrPatience = errors.New("that may be temporary")
+var ErrPatience = errors.New("that might be temporary")
 
 // Keep repeatedly renews the lease and then calls write, until ctx ends. It does so at least three
 // times in the time to live of the lease, and after each signal on wake, but with pauses of at

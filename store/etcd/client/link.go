@@ -312,7 +312,7 @@ func (r *reading) scope(ctx context.Context, s Scope) error {
 }
 
 func (l *Link) tooMany(n int64) error {
-	return fmt.Errorf("there are %d keys below %s; %d are possible", n, l.keys.Prefix, l.timing.MaxKeys)
+	return fmt.Errorf("there are %d keys below %s; at most %d are allowed", n, l.keys.Prefix, l.timing.MaxKeys)
 }
 
 // LeaseAnswer is the state of a lease.

@@ -36,7 +36,7 @@ type Members struct {
 }
 
 // errMoved ends requests and watches on a member that has lost the others.
-var errMoved = errors.New("the member of etcd in use stopped answering: moved to another member")
+var errMoved = errors.New("the etcd member in use stopped answering: vipd has moved to another member")
 
 // NewMembers returns members that connect when they are first used.
 func NewMembers(c Config, keys schema.Keys) *Members {

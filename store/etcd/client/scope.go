@@ -36,7 +36,7 @@ func Scopes(k schema.Keys, node string) []Scope {
 	policies.Without = "addresses keep the settings that were read before"
 	pools.Without = "addresses of pools keep the settings that were read before"
 	hosts := Folder(k.Prefix + schema.HostFolder)
-	hosts.Without = "services may claim the addresses of other nodes, which this node then can't reach"
+	hosts.Without = "services might claim the addresses of other nodes, and this node then can't reach those nodes"
 	pending := Scope{Key: k.Pending(), Without: "this node does not serve pending changes (vipctl apply --confirm)"}
 	all := []Scope{Folder(k.Prefix + schema.ServiceFolder), Folder(k.Prefix + schema.EndpointFolder), Folder(k.Prefix + schema.OverrideFolder), vips, policies, pools, hosts, pending}
 	if node != "" {

@@ -77,7 +77,7 @@ func (b *book) choose(s *balancer.Service, attempt int) (allocation, error) {
 			return b.taken(a) || slices.Contains(s.VIPs, a) || slices.Contains(out.take, a)
 		})
 		if !a.IsValid() {
-			return out, fmt.Errorf("pool %s is exhausted: all %d addresses of %s are held, or named by services; \"vipctl pool set %[1]s CIDR...\" with another network helps",
+			return out, fmt.Errorf("pool %s is exhausted: services hold or name all %d addresses of %s; set more networks with \"vipctl pool set %[1]s CIDR...\"",
 				p.name, p.size(), joinPrefixes(p.cidrs))
 		}
 		out.take = append(out.take, a)
@@ -94,9 +94,9 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 		p := b.pools[name]
 		switch {
 		case p == nil:
-			return nil, fmt.Errorf("there is no pool %s: \"vipctl pool set %[1]s CIDR...\" creates it", name)
+			return nil, fmt.Errorf("there is no pool %s: create it with \"vipctl pool set %[1]s CIDR...\"", name)
 		case p.wrong != "":
-			return nil, fmt.Errorf("pool %s can't be used: %s; \"vipctl pool set %[1]s CIDR...\" sets other networks", name, p.wrong)
+			return nil, fmt.Errorf("pool %s can't be used: %s; set its networks with \"vipctl pool set %[1]s CIDR...\"", name, p.wrong)
 		}
 		wanted = append(wanted, p)
 	}
@@ -104,7 +104,7 @@ func (b *book) wanted(s *balancer.Service) ([]*pool, error) {
 	for i, p := range wanted {
 		for _, other := range wanted[:i] {
 			if p != other && p.overlaps(other) {
-				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so they can't both give it addresses. Name one of them, or give each its own networks", s.Name, other.name, p.name)
+				return nil, fmt.Errorf("service %s: pools %q and %q overlap, so the service can't use both. Name only one of them, or give each pool its own networks", s.Name, other.name, p.name)
 			}
 		}
 	}

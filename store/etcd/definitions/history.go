@@ -151,7 +151,7 @@ func record(keys schema.Keys, c Change, text []byte, before *Stored, past []Hist
 		return nil, nil, err
 	}
 	if c.Fields != nil && size > maxWritten {
-		return nil, nil, fmt.Errorf("service %s is too large: with its history, it needs %d bytes, and etcd accepts %d at once. Split the service, or "+
+		return nil, nil, fmt.Errorf("service %s is too large: with its history, it needs %d bytes, and etcd accepts at most %d at once. Split the service, or "+
 			"publish its endpoints separately (vipctl register)", c.Name, size, maxWritten)
 	}
 	for i, e := range past {

@@ -78,7 +78,7 @@ func (w *Writer) putPending(ctx context.Context, p *schema.Pending, revision int
 		return 0, err
 	}
 	if n := len(text); n > schema.MaxPendingText {
-		return 0, fmt.Errorf("the pending change has %d bytes; %d are possible: apply the services in parts", n, schema.MaxPendingText)
+		return 0, fmt.Errorf("the pending change has %d bytes; at most %d are allowed: apply the services in parts", n, schema.MaxPendingText)
 	}
 	lease, err := w.client.Granted(ctx, key, ttl)
 	if err != nil {
@@ -86,7 +86,7 @@ func (w *Writer) putPending(ctx context.Context, p *schema.Pending, revision int
 	}
 	at, ok, err := w.client.Commit(ctx, key, []*etcdserverpb.Compare{client.Unchanged(key, revision)}, []*etcdserverpb.RequestOp{client.Put(key, text, lease.ID)})
 	if err == nil && !ok {
-		err = errors.New("someone else has started or ended a pending change at the same moment: check it with vipctl status")
+		err = errors.New("someone else has started or ended a pending change at the same time: check the result with vipctl status")
 	}
 	return at, err
 }

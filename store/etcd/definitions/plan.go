@@ -217,12 +217,12 @@ func (p *Plan) judgeUnknown(problem *balancer.Problem) {
 	}
 	switch {
 	case slices.ContainsFunc(stored, func(q balancer.Problem) bool { return q.Unknown && anyElement(q.Field) == anyElement(problem.Field) }):
-		problem.Text += "; it is kept, because the service has it in etcd already"
+		problem.Text += "; it is kept, because the service already has it in etcd"
 	case p.AllowUnknown:
-		problem.Text += "; it is written as it is"
+		problem.Text += "; it is written unchanged"
 	default:
 		problem.Severity = balancer.SeverityError
-		problem.Text += "; --allow-unknown writes it as it is"
+		problem.Text += "; use --allow-unknown to write it unchanged"
 	}
 }
 
@@ -301,7 +301,7 @@ func (p *Plan) judgeAllocations(ctx context.Context) error {
 	for _, text := range slices.Sorted(maps.Keys(short)) {
 		problem := short[text].problem("vips", text)
 		if n := more[text]; n > 0 {
-			problem.Text += fmt.Sprintf("; services that lack one besides this: %d", n)
+			problem.Text += fmt.Sprintf("; other services with this problem: %d", n)
 		}
 		p.Problems = append(p.Problems, problem)
 	}

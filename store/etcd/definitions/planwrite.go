@@ -33,9 +33,9 @@ func (p *Plan) Write(ctx context.Context) error {
 			p.Steps = p.Steps[:n]
 			doing := "writing"
 			if s.Fields == nil {
-				doing = "removal"
+				doing = "removing"
 			}
-			return fmt.Errorf("%s of %s: %w", doing, s.Name, err)
+			return fmt.Errorf("%s service %s: %w", doing, s.Name, err)
 		}
 	}
 	return p.reread(ctx)
@@ -98,7 +98,7 @@ func (p *Plan) write(ctx context.Context, n int) error {
 			return &ContestedError{lost}
 		}
 	}
-	return errors.New("others keep claiming addresses or ports")
+	return errors.New("others keep claiming addresses or ports: try again")
 }
 
 // ContestedError means that another service has claimed the same address since the change was

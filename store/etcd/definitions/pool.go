@@ -54,12 +54,12 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 		}
 		for _, m := range multicast {
 			if c.Overlaps(m) {
-				return fmt.Errorf("%s has multicast addresses: a VIP must be the address of a single host; name another network", c)
+				return fmt.Errorf("%s contains multicast addresses, which can't be VIPs: name another network", c)
 			}
 		}
 		for _, other := range cidrs[:i] {
 			if c.Overlaps(other) {
-				return fmt.Errorf("%s and %s overlap: leave one out", other, c)
+				return fmt.Errorf("%s and %s overlap: remove one of them", other, c)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func checkCIDRs(cidrs []netip.Prefix) error {
 func decodePool(name string, text []byte, revision int64) *pool {
 	p := &pool{name: name, revision: revision}
 	if len(text) > schema.MaxEntryText {
-		p.wrong = fmt.Sprintf("has %d bytes; %d are possible", len(text), schema.MaxEntryText)
+		p.wrong = fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), schema.MaxEntryText)
 		return p
 	}
 	fields, err := schema.ParseObject(text)

@@ -78,7 +78,7 @@ func (w *Writer) Holds(ctx context.Context, name balancer.Name) (bool, error) {
 // remove addresses that services hold, and names these services.
 func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix) (client.Result, error) {
 	if !balancer.Name(name).Valid() {
-		return client.Result{}, fmt.Errorf("%q names no pool: names are DNS labels of a-z, 0-9 and -", name)
+		return client.Result{}, fmt.Errorf("%q is not a valid pool name: names are DNS labels of a-z, 0-9 and -", name)
 	}
 	var text []byte
 	if cidrs != nil {
@@ -87,7 +87,7 @@ func (w *Writer) SetPool(ctx context.Context, name string, cidrs []netip.Prefix)
 			text, err = schema.Encode(map[string]any{"cidrs": cidrs})
 		}
 		if err == nil && len(text) > schema.MaxEntryText {
-			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and %d are possible", len(cidrs), len(text), schema.MaxEntryText)
+			err = fmt.Errorf("%d networks are too many: the text has %d bytes, and at most %d are allowed", len(cidrs), len(text), schema.MaxEntryText)
 		}
 		if err != nil {
 			return client.Result{}, fmt.Errorf("setting pool %s: %w", name, err)
@@ -173,5 +173,5 @@ func (w *Writer) orphans(ctx context.Context, b *book, old, next *pool) error {
 	if n > maxNamed {
 		named += fmt.Sprintf(" and %d more", n-maxNamed)
 	}
-	return fmt.Errorf("services hold addresses that it would lose: %s: keep their network, or remove the services first", named[2:])
+	return fmt.Errorf("the pool would lose addresses that services hold: %s. Keep their networks, or remove the services first", named[2:])
 }

@@ -28,14 +28,14 @@ type Registrar struct {
 }
 
 // ErrHeld means that another registrar holds the key.
-var ErrHeld = errors.New("held by another registrar: give each its own ID")
+var ErrHeld = errors.New("held by another registrar: give each registrar its own ID")
 
 // Registrar returns a registrar that does nothing until Run is called. If its process crashes, the
 // endpoint is removed after ttl, rounded up to seconds. It returns an error if vipd would refuse
 // the endpoint.
 func (w *Writer) Registrar(id balancer.EndpointID, endpoint balancer.Endpoint, ttl time.Duration) (*Registrar, error) {
 	if !id.Service.Valid() {
-		return nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", id.Service)
+		return nil, fmt.Errorf("%q is not a valid service name: names are DNS labels of a-z, 0-9 and -", id.Service)
 	}
 	if err := schema.CheckID(id.ID); err != nil {
 		return nil, err

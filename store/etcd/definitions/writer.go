@@ -153,7 +153,7 @@ func (w *Writer) Apply(ctx context.Context, c Change) (client.Result, error) {
 			return client.Result{Revision: at, Changed: ok}, err
 		}
 	}
-	return client.Result{}, fmt.Errorf("service %s keeps being changed by others: nothing was written", c.Name)
+	return client.Result{}, fmt.Errorf("others keep changing service %s: nothing was written. Try again", c.Name)
 }
 
 // revision returns the revision of the definition, or 0 if the service does not exist.
@@ -170,7 +170,7 @@ const longText = 64 << 10
 // encode returns the text to write for a change, and the service that the text defines.
 func (c *Change) encode() ([]byte, *balancer.Service, error) {
 	if !c.Name.Valid() {
-		return nil, nil, fmt.Errorf("%q names no service: names are DNS labels of a-z, 0-9 and -", c.Name)
+		return nil, nil, fmt.Errorf("%q is not a valid service name: names are DNS labels of a-z, 0-9 and -", c.Name)
 	}
 	if c.Fields == nil {
 		return nil, nil, nil
@@ -184,7 +184,7 @@ func (c *Change) encode() ([]byte, *balancer.Service, error) {
 		return nil, nil, refusal(problems)
 	}
 	if n := len(service.Pools); n > schema.MaxAllocated {
-		return nil, nil, fmt.Errorf("service %s requests %d addresses of pools; %d are possible", c.Name, n, schema.MaxAllocated)
+		return nil, nil, fmt.Errorf("service %s requests %d addresses of pools; at most %d are allowed", c.Name, n, schema.MaxAllocated)
 	}
 	text, err := schema.Encode(c.Fields)
 	if err == nil && len(text) > longText {

@@ -82,7 +82,7 @@ func healthKey(k schema.Keys, key string) (quorum.VoteKey, error) {
 		return b, err
 	}
 	if !b.Target.Service.Valid() || b.Target.Address() != address || b.Target.Port == 0 {
-		return b, fmt.Errorf("%s is not the key of a result: health/NODE/SERVICE/ADDRESS:PORT", schema.Quote(key))
+		return b, fmt.Errorf("%s is not the key of a check result: it must have the form health/NODE/SERVICE/ADDRESS:PORT", schema.Quote(key))
 	}
 	return b, nil
 }
@@ -95,7 +95,7 @@ func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
 		return p, err
 	}
 	if len(value) > schema.MaxEntryText {
-		return p, fmt.Errorf("%s has %d bytes; %d are possible", schema.Quote(key), len(value), schema.MaxEntryText)
+		return p, fmt.Errorf("%s has %d bytes; at most %d are allowed", schema.Quote(key), len(value), schema.MaxEntryText)
 	}
 	if p.voteKey.Target == (balancer.Target{}) {
 		var text checkerText
@@ -122,7 +122,7 @@ func readHealth(k schema.Keys, key string, value []byte) (posted, error) {
 
 func checkVersion(v int) error {
 	if v != healthVersion {
-		return fmt.Errorf("it is written in version %d; this vipd reads %d", v, healthVersion)
+		return fmt.Errorf("it has version %d, but this vipd reads only version %d", v, healthVersion)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ type hostAddresses struct {
 func (h *hostAddresses) Publish(n balancer.Node) {
 	text, err := schema.Encode(n)
 	if err == nil && len(text) > schema.MaxEntryText {
-		err = fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: remove addresses from this node, or networks from its "+
+		err = fmt.Errorf("%s would have %d bytes, and vipd reads at most %d: remove addresses from this node, or networks from its "+
 			"allowed_endpoints", h.key, len(text), schema.MaxEntryText)
 	}
 	h.mu.Lock()

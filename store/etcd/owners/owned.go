@@ -176,7 +176,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 	}
 	owner, ok := r.owners[a]
 	if !ok {
-		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists the VIPs that have one", a)
+		return "", fmt.Errorf("%s has no owner: \"vipctl get vips\" lists the VIPs with an owner", a)
 	}
 	member, registered := r.members[m.To]
 	session, alive := r.sessions[owner.Node]
@@ -190,7 +190,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 		if r.cannot(m.To, member, a, true) == "" {
 			why += " (--force moves it anyway)"
 		}
-		return owner.Node, fmt.Errorf("%s can't take %s: %s", m.To, a, why)
+		return owner.Node, fmt.Errorf("%s can't own %s: %s", m.To, a, why)
 	}
 	withdraw, err := o.requestMove(ctx, a, m)
 	if err != nil {
@@ -203,7 +203,7 @@ func (o *Admin) MoveVIP(ctx context.Context, a netip.Addr, m failover.Move) (to 
 		case err == nil && r.owners[a].Node != owner.Node:
 			return r.owners[a].Node, nil
 		case err == nil && r.moves[a].Until.IsZero():
-			return owner.Node, fmt.Errorf("%s has refused to give %s away: \"vipctl events\" there shows the reason", owner.Node, a)
+			return owner.Node, fmt.Errorf("%s has refused to hand over %s: \"vipctl events\" there shows the reason", owner.Node, a)
 		case ctx.Err() != nil:
 			return owner.Node, fmt.Errorf("%s has not answered in time: %s stays there; check whether its vipd owner runs", owner.Node, a)
 		case err != nil:
@@ -310,14 +310,14 @@ func (o *Admin) FenceNode(ctx context.Context, node string, f failover.Fence) er
 		return err
 	}
 	if r.revisions[failover.Key{Kind: failover.Sessions, Name: node}]+r.revisions[failover.Key{Kind: failover.Fences, Name: node}] == 0 {
-		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with one are %s", node,
+		return fmt.Errorf("%s has no session in etcd, and no VIP waits for it: nodes with a session: %s", node,
 			cmp.Or(strings.Join(slices.Sorted(maps.Keys(r.sessions)), ", "), "none"))
 	}
 	key := o.keys.Ownership(failover.Key{Kind: failover.Fences, Name: node})
 	alive := o.keys.Ownership(failover.Key{Kind: failover.Nodes, Name: node})
 	_, ok, err := o.client.Commit(ctx, key, []*etcdserverpb.Compare{client.Unchanged(alive, 0)}, []*etcdserverpb.RequestOp{client.Put(key, text, 0)})
 	if err == nil && !ok {
-		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again then; if not, use \"vipctl node standby %s\"", node, node)
+		err = fmt.Errorf("%s was registered in etcd less than 15 s ago: if it is off, try again in 15 s; otherwise, use \"vipctl node standby %s\"", node, node)
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func (o *Ownership) Write(ctx context.Context, w failover.Write) (failover.Outco
 	case err != nil:
 		return failover.Unknown, 0, client.Plain(client.Unwrapped(err))
 	case !answer.Succeeded && repeated:
-		return failover.Unknown, 0, errors.New("etcd has refused the repetition of a write that it may have carried out")
+		return failover.Unknown, 0, errors.New("etcd has refused a repeated write; the first attempt might have succeeded")
 	case !answer.Succeeded:
 		return failover.Refused, 0, nil
 	}

@@ -21,7 +21,7 @@ type Keys struct{ Prefix string }
 func NewKeys(prefix string) (Keys, error) {
 	prefix = strings.TrimRight(prefix, "/")
 	if prefix == "" || !printable(prefix) {
-		return Keys{}, fmt.Errorf(`the prefix %q is not possible: write a path such as "/vipd"`, prefix)
+		return Keys{}, fmt.Errorf(`the prefix %q is not valid: use a path such as "/vipd"`, prefix)
 	}
 	return Keys{prefix}, nil
 }
@@ -174,7 +174,7 @@ func (k Keys) Parse(key string) (Subject, error) {
 	case PoolFolder:
 		s := Subject{Kind: PoolKind, OfPool: balancer.Name(rest)}
 		if !s.OfPool.Valid() {
-			return Subject{}, fmt.Errorf("%s names no pool: names are DNS labels of a-z, 0-9 and -", Quote(key))
+			return Subject{}, fmt.Errorf("%s has no valid pool name: names are DNS labels of a-z, 0-9 and -", Quote(key))
 		}
 		return s, nil
 	case NodeFolder:
@@ -191,12 +191,12 @@ func (k Keys) parseOfService(key, folder, rest string) (Subject, error) {
 	s := Subject{Of: balancer.Name(name)}
 	if !s.Of.Valid() {
 		s.Of = ""
-		return s, fmt.Errorf("%s names no service: names are DNS labels of a-z, 0-9 and -", Quote(key))
+		return s, fmt.Errorf("%s has no valid service name: names are DNS labels of a-z, 0-9 and -", Quote(key))
 	}
 	switch "/" + folder + "/" {
 	case ServiceFolder:
 		if deeper {
-			return s, fmt.Errorf("%s is not the key of a service: nothing is below %s", Quote(key), k.Service(s.Of))
+			return s, fmt.Errorf("%s is not the key of a service: keys below %s are not allowed", Quote(key), k.Service(s.Of))
 		}
 		s.Kind = ServiceKind
 	case EndpointFolder:
@@ -257,9 +257,9 @@ func checkPart(text, missing, what, owner string) error {
 	case text == "":
 		return errors.New(missing)
 	case len(text) > maxID:
-		return fmt.Errorf("the %s of %s has at most %d bytes; this one has %d", what, owner, maxID, len(text))
+		return fmt.Errorf("the %s of %s must have at most %d bytes, but has %d", what, owner, maxID, len(text))
 	case strings.Contains(text, "/") || !printable(text):
-		return fmt.Errorf("the %s %s of %s is not possible: it must consist of printable characters without / and spaces", what, Quote(text), owner)
+		return fmt.Errorf("the %s %s of %s is not valid: use only printable characters, and neither / nor spaces", what, Quote(text), owner)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ const MaxNodeProblems, MaxNodeDrains = 20, 4000
 // Check returns the mistake in c, or nil.
 func (c NodeConfig) Check() error {
 	if modes := balancer.ModeNames(); c.Mode != "" && !slices.Contains(modes, c.Mode) {
-		return fmt.Errorf("%q is not a mode: %q are possible%s", c.Mode, modes, decode.DidYouMean(c.Mode, modes))
+		return fmt.Errorf("%q is not a mode: use one of %q%s", c.Mode, modes, decode.DidYouMean(c.Mode, modes))
 	}
 	return nil
 }

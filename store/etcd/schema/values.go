@@ -37,12 +37,12 @@ const (
 // error. origin is the key with its revisions.
 func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[string]any) (any, []balancer.Problem) {
 	if len(text) > s.Longest() {
-		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; %d are possible", len(text), s.Longest()))
+		return nil, Problem(s.Of, origin, fmt.Sprintf("has %d bytes; at most %d are allowed", len(text), s.Longest()))
 	}
 	if s.Kind == VIPKind {
 		holder := balancer.Name(text)
 		if !holder.Valid() {
-			return nil, Problem("", origin, "needs the name of the service that holds the address, and nothing else; it has "+Quote(string(text)))
+			return nil, Problem("", origin, "must contain only the name of the service that holds the address; it contains "+Quote(string(text)))
 		}
 		return holder, nil
 	}
@@ -71,7 +71,7 @@ func DecodeValue(s Subject, text []byte, origin balancer.Origin, defaults map[st
 	case PoolKind:
 		return asInterface(decodePoolPolicy(s.OfPool, fields, origin))
 	}
-	return nil, Problem(s.Of, origin, "is not the key of anything that is known here")
+	return nil, Problem(s.Of, origin, "is not a key that this vipd knows")
 }
 
 // DecodeHost decodes the addresses that a node publishes. It does not report fields of newer
@@ -107,7 +107,7 @@ func (s Subject) Longest() int {
 // services.
 func CheckEntry(key string, text []byte) error {
 	if len(text) > MaxEntryText {
-		return fmt.Errorf("%s would have %d bytes, and vipd reads %d at most: write shorter texts there", key, len(text), MaxEntryText)
+		return fmt.Errorf("%s would have %d bytes, and vipd reads at most %d: write shorter texts", key, len(text), MaxEntryText)
 	}
 	return nil
 }

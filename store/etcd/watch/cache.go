@@ -96,14 +96,14 @@ func parseCache(text []byte) (head cacheHead, keys []cachedKey, err error) {
 	end := bytes.LastIndexByte(bytes.TrimSuffix(text, []byte("\n")), '\n') + 1
 	sum := sha256.Sum256(text[:end])
 	if want := bytes.TrimSpace(text[end:]); !bytes.Equal(want, []byte(hex.EncodeToString(sum[:]))) {
-		return head, nil, errors.New("its checksum is wrong: it was cut short or edited")
+		return head, nil, errors.New("its checksum is wrong: it was truncated or edited")
 	}
 	d := json.NewDecoder(bytes.NewReader(text[:end]))
 	if err := d.Decode(&head); err != nil {
 		return head, nil, err
 	}
 	if head.Version != cacheVersion {
-		return head, nil, fmt.Errorf("it has version %d; this program reads %d", head.Version, cacheVersion)
+		return head, nil, fmt.Errorf("it has version %d, but this program reads only version %d", head.Version, cacheVersion)
 	}
 	for d.More() {
 		var k cachedKey

@@ -78,9 +78,9 @@ func (s *state) keepDeparted(name balancer.Name, now time.Time) {
 			a = s.decideDeparted(name, absence{own: own, empty: empty}, now)
 		}
 	}
-	text := fmt.Sprintf("the leases of its last endpoints have ended: %d stay in use until one is registered again", a.kept)
+	text := fmt.Sprintf("the leases of its last endpoints have ended: %d endpoints stay in use until an endpoint is registered again", a.kept)
 	if a.kept == 1 {
-		text = "the lease of its last endpoint has ended: it stays in use until one is registered again"
+		text = "the lease of its last endpoint has ended: it stays in use until an endpoint is registered again"
 	}
 	s.setProblems(rawKey(folder+"\x00kept"), notice(a.kept > 0, balancer.SeverityWarning, name, folder, text))
 }

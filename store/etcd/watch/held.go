@@ -76,10 +76,10 @@ func (s *state) allocated(service *balancer.Service) *balancer.Service {
 func (s *state) surplus(name balancer.Name) {
 	made := rawKey(s.keys.Prefix + schema.VIPFolder + "\x00surplus/" + string(name))
 	r, service := s.serviceOf(name)
-	requested, text := 0, "is held by service %s, which does not exist: vipctl delete service %[1]s frees it"
+	requested, text := 0, "is held by service %s, which does not exist: free it with \"vipctl delete service %[1]s\""
 	if service != nil {
 		requested = min(len(service.Pools), schema.MaxAllocated)
-		text = "is held by service %s, which does not request it: vipctl apply of that service frees it"
+		text = "is held by service %s, which does not request it: free it by applying that service (vipctl apply)"
 	}
 	if r == nil || r.current() {
 		for h := range s.holdings(name) {

@@ -22,7 +22,7 @@ func Read(ctx context.Context, c *client.Client, defaults map[string]any) (store
 	for _, scope := range scopes {
 		err := client.ReadScope(ctx, c.Get, scope, &limit, &s.Revision, func(answer *etcdserverpb.RangeResponse) error {
 			if s.records.Len() > schema.MaxKeys {
-				return fmt.Errorf("there are more than %d keys below %s: no more are possible", schema.MaxKeys, c.Keys.Prefix)
+				return fmt.Errorf("too many keys: more than %d are below %s", schema.MaxKeys, c.Keys.Prefix)
 			}
 			for _, record := range r.records(answer.Kvs, func(string) *record { return nil }) {
 				s.put(record, now)

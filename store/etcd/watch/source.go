@@ -139,7 +139,7 @@ func (s *Source) Position() Position {
 // It returns an error only if Watch is already running.
 func (s *Source) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	if !s.running.TryLock() {
-		return errors.New("following etcd: Watch runs already")
+		return errors.New("following etcd: Watch is already running")
 	}
 	defer s.running.Unlock()
 	ctx, cancel := context.WithCancel(ctx)

@@ -219,7 +219,7 @@ func (s *state) limit(folder string, name balancer.Name, what string, now time.T
 		}
 	}
 	s.setProblems(made, notice(n > schema.MaxEndpoints, balancer.SeverityError, name, folder,
-		fmt.Sprintf("has %d %s; the oldest %d are used", n, what, schema.MaxEndpoints)))
+		fmt.Sprintf("has %d %s; only the oldest %d are used", n, what, schema.MaxEndpoints)))
 }
 
 // notice returns an artificial record with a problem, or without a problem if found is false.
@@ -247,7 +247,7 @@ func (s *state) problems() []balancer.Problem {
 		if len(out) >= maxProblems {
 			return append(out, balancer.Problem{
 				Severity: balancer.SeverityError, Origin: balancer.Origin{Key: s.keys.Prefix},
-				Text: fmt.Sprintf("%d keys have problems; the first %d are shown", s.troubled.Len(), maxProblems),
+				Text: fmt.Sprintf("%d keys have problems; only the first %d are shown", s.troubled.Len(), maxProblems),
 			})
 		}
 		out = append(out, r.problems...)

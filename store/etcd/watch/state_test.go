@@ -112,7 +112,7 @@ func TestDeparture(t *testing.T) {
 			b.after(together)
 			vanish(b, "c")
 			b.expect(t, "all gone", "c", true)
-			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until one is registered again") {
+			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until an endpoint is registered again") {
 				t.Errorf("problems = %s, want that the last endpoint stays in use", got)
 			}
 		},
