@@ -56,7 +56,7 @@ func (a *attempt) request() (*http.Request, error) {
 	host := cmp.Or(h.Host, a.at.String())
 	where, err := url.ParseRequestURI(h.Path)
 	if err != nil {
-		return nil, localf("reading path %q: %w", h.Path, err)
+		return nil, localf("path %q is not valid: %w", h.Path, err)
 	}
 	where.Scheme, where.Host = "http", host
 	req := &http.Request{

@@ -59,7 +59,7 @@ func (d *Dataplane) accept(socket *net.TCPListener, f *frontend, to route) (*lis
 	d.budget.take(1)
 	if err := d.loops.add(ln); err != nil {
 		ln.close()
-		return nil, fmt.Errorf("accepting at %s: %w", ln.addr, err)
+		return nil, fmt.Errorf("accepting connections at %s: %w", ln.addr, err)
 	}
 	return ln, nil
 }

@@ -16,7 +16,7 @@ func (r *redirect) openOrigins() error {
 	}
 	conn, err := conntrack.Open()
 	if err != nil {
-		return fmt.Errorf("opening conntrack for datagrams to ranges of ports: %w", err)
+		return fmt.Errorf("opening conntrack for datagrams to port ranges: %w", err)
 	}
 	r.origins = conn
 	return nil

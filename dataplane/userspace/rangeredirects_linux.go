@@ -52,7 +52,7 @@ func newRedirects(family inet.Family) (*redirects, error) {
 	}
 	conn, err := nft.Open()
 	if err != nil {
-		return nil, fmt.Errorf("redirecting ranges of ports: %w", err)
+		return nil, fmt.Errorf("redirecting port ranges: %w", err)
 	}
 	r := &redirects{single: single, ranges: portmap.New(conn, family, rangeRedirects())}
 	if r.ranges.Works() != nil || conn.Listen() != nil {

@@ -102,7 +102,7 @@ func cut(ctx context.Context, keys map[balancer.Key]bool, which func(*conntrack.
 		err = errors.Join(err, conn.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("dropping conntrack's flows to redirected addresses: %w", err)
+		return fmt.Errorf("deleting conntrack's flows to redirected addresses: %w", err)
 	}
 	return nil
 }

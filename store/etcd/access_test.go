@@ -242,7 +242,7 @@ func TestConfig(t *testing.T) {
 		"name at least one":                        func(c *client.Config) { c.Endpoints = nil },
 		"endpoints[1]: needs a URL":                func(c *client.Config) { c.Endpoints[1] = "b:2379" },
 		"endpoints[0]: needs a URL":                func(c *client.Config) { c.Endpoints[0] = "https://a" },
-		"a user does not belong":                   func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
+		"the URL must not contain a user":          func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
 		"nothing may follow":                       func(c *client.Config) { c.Endpoints[0] = "https://a:2379/v3" },
 		"all must use http, or all must use https": func(c *client.Config) { c.Endpoints[0] = "http://a:2379" },
 		"for endpoints that begin with":            func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },

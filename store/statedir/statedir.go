@@ -152,7 +152,7 @@ func (d *Dir) Close() error {
 			names = append(names, f.name)
 		}
 	}
-	return fmt.Errorf("state_dir does not answer: the latest state is not in %s", strings.Join(names, ", "))
+	return fmt.Errorf("state_dir does not answer: the latest state was not saved in %s", strings.Join(names, ", "))
 }
 
 // lost returns the reason why the last state of a file could not be written, or nil.

@@ -107,7 +107,7 @@ func New(o Options) *Source {
 	}
 	return &Source{
 		options: o, open: fsnotify.NewWatcher, poll: defaultPoll, reloads: make(chan request), loader: newLoader(o.Main, ""),
-		file:   o.StateDir.File(keepName, "the last good state of files is not kept", statedir.Large),
+		file:   o.StateDir.File(keepName, "the last good state of files is not saved", statedir.Large),
 		record: o.StateDir.File(pendingName, "the end of a pending change is not recorded", statedir.Small),
 	}
 }

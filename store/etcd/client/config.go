@@ -57,7 +57,7 @@ func (c Config) Check() error {
 			add(`endpoints[%d]: needs a URL with a port, such as "http://127.0.0.1:2379" or "https://etcd1:2379"`, i)
 			continue
 		case u.User != nil:
-			add("endpoints[%d]: a user does not belong in the URL: set username and password_file", i)
+			add("endpoints[%d]: the URL must not contain a user: set username and password_file", i)
 		case strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 			add("endpoints[%d]: nothing may follow the port", i)
 		}

@@ -371,7 +371,7 @@ func (o *Ownership) silent(ctx context.Context, m *client.Member, progressed boo
 			strings.Join(o.client.Config.Endpoints, ", "))
 	}
 	o.watchMembers.Leave(m)
-	return errors.New("etcd is silent")
+	return errors.New("etcd has stopped answering")
 }
 
 // keep renews the lease, and writes the member's record when it has changed.

@@ -111,7 +111,7 @@ func (w *watchRun) absence() error {
 	case w.state.Revision == 0:
 		return fmt.Errorf("%s: %w; no state was ever read", where, err)
 	case w.loaded && !w.published.Connected:
-		return fmt.Errorf("%s: %w; serving revision %d, kept in %s", where, err, w.shown().Revision, w.file.Path())
+		return fmt.Errorf("%s: %w; serving revision %d, saved in %s", where, err, w.shown().Revision, w.file.Path())
 	}
 	return fmt.Errorf("%s: %w; serving revision %d", where, err, w.shown().Revision)
 }

@@ -67,8 +67,8 @@ func (w *watchRun) refillEnd() time.Time {
 func (h *wiped) problem(keys schema.Keys) balancer.Problem {
 	return balancer.Problem{
 		Severity: balancer.SeverityError, Origin: balancer.Origin{Key: keys.Prefix + schema.ServiceFolder},
-		Text: fmt.Sprintf("%v, and lacks services: the %d services of revision %d stay in use. Write them again (vipctl apply): %s after the last write, "+
-			"vipd uses etcd's services. If etcd should have no services, write any service, and delete it when this problem has disappeared",
+		Text: fmt.Sprintf("%v, and lacks services: the %d services of revision %d stay in use. Write them again with vipctl apply; %s after the last write, "+
+			"vipd uses etcd's services. If etcd should have none, write any service, and delete it when this problem is resolved",
 			client.ErrAnother, h.state.Services.Len(), h.state.Revision, client.RefillTime),
 	}
 }
