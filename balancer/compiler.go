@@ -34,7 +34,7 @@ type Compiler struct {
 	index     AddressIndex
 }
 
-// work is the set of objects that one Next must compile again.
+// work is the set of objects that one call of Next must recompile.
 type work struct {
 	services  map[Name]bool       // compile again
 	keys      map[Key]bool        // resolve again

@@ -50,7 +50,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("output of vipctl = %s, want no advice to restart", said)
 	}
 	if out := vipd.Output(); !strings.Contains(out, "stopping: waiting for open connections to end") {
-		t.Errorf("log =\n%s\nwant the wait for connections", out)
+		t.Errorf("log =\n%s\nwant a line about the wait for connections", out)
 	}
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -27,8 +27,8 @@ type clientKind struct {
 	// port is the port of the service at the VIP, or nodePort at the host's own address.
 	port uint16
 	// shows returns which address the answering server must see if the dataplane keeps the client's
-	// address where possible, with snat = auto. For the host's own connections, and in other
-	// dataplanes, it is always the host's address.
+	// address where possible, with snat = auto. For the host's own connections, and if the
+	// dataplane never keeps the client's address, it is the host's address.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 

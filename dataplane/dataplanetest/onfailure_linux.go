@@ -142,7 +142,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// checkHangUp ends a connection first at its server, and then at its client.
+// checkHangUp closes a connection at its server. The client must read the end; then it closes too.
 func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
 	err := echoOf(r, a).HangUp(a.Client)

@@ -227,7 +227,8 @@ func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 	return s.caps
 }
 
-// newHost returns a host that exists until the end of the test. Then nothing of it may be left.
+// newHost returns a host that exists until the end of the test. It must then have removed
+// everything.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })

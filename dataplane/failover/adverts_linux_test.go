@@ -62,8 +62,8 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	return r
 }
 
-// linkLocal returns the link-local address of a host's device lan. The address is invalid until
-// duplicate detection permits its use.
+// linkLocal returns the link-local address of the device lan of a host. The address is invalid
+// until duplicate detection permits its use.
 func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	t.Helper()
 	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {

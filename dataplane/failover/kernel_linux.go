@@ -55,7 +55,8 @@ func NewKernel(o KernelOptions) (*Kernel, error) {
 	return k, nil
 }
 
-// setPlaces sets the places. The caller must not modify p afterwards.
+// setPlaces replaces the places of VIPs, and makes the kernel follow. The caller must not modify p
+// afterwards.
 func (k *Kernel) setPlaces(p Places) {
 	k.o.Places = p
 	k.places.Store(&p)

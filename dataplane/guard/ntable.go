@@ -132,10 +132,10 @@ func (l *layout) chains(m dataplane.Needs, bits markBits, with concerns) []chain
 			chainRules{base("source", nft.NAT, nft.Postrouting, sourcePriority), []nft.Rule{
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.ours | bits.never, Value: bits.ours, Not: true}, nft.Return),
 				rule(nft.Is{Field: nft.Oif, Value: loopback}, nft.Return), // replies on loopback always reach the node
-				// A connection of a program of this host has no incoming interface. The route to a
-				// VIP gives it one source for all endpoints. An endpoint behind another interface
-				// may have no route to that address, or may drop it because of reverse path
-				// filtering.
+				// A connection of a program of this host has no incoming interface. The route to
+				// the VIP determines its source address, whichever endpoint it gets. An endpoint
+				// behind another interface may have no route to that address, or may drop it
+				// because of reverse path filtering.
 				rule(nft.Is{Field: nft.Iif, Value: 0}, nft.Masquerade),
 				rule(nft.In{Of: l.oneArm.Key, Set: l.oneArm}, nft.Masquerade),
 				rule(nft.Bits{Field: nft.CtMark, Mask: bits.masquerade, Value: bits.masquerade}, nft.Masquerade),

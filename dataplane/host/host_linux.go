@@ -152,7 +152,7 @@ func (h *Host) Prepare(ctx context.Context, want balancer.Desired) error {
 	return errors.Join(failed, h.holdWanted(ctx), ctx.Err())
 }
 
-// guardOwned updates whether the guard treats an address as owned, because vipd owner manages it.
+// guardOwned tells the guard whether an address is owned, which means that vipd owner manages it.
 // The guard drops packets to an owned address while another node has it, and closes the host's own
 // ports on it.
 func (h *Host) guardOwned(a netip.Addr, c snap.Change[balancer.VIPState]) {

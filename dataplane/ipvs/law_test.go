@@ -298,7 +298,7 @@ func (h *history) endDisturbances() {
 	h.apply(h.all())
 	h.check()
 	if ops := h.p.sent(func() { h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("messages of an unchanged Apply = %v, want none", ops)
+		h.Errorf("messages of an Apply without changes = %v, want none", ops)
 	}
 	seen := h.p.observe()
 	for k, f := range h.want {

@@ -83,8 +83,8 @@ func (f *front) uses() (all []string) {
 // chain is a chain that chooses a backend, or the chain clearing.
 type chain struct {
 	users int
-	// number is the chain's number in choices; 0 means none. The number of unserved, which always
-	// exists, is not stored.
+	// number is the chain's number in choices; 0 means none. The number of the chain "unserved",
+	// which always exists, is not stored.
 	number uint32
 	// choice describes the chain's rules. It is the zero value if an earlier process left the
 	// chain.

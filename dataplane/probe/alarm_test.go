@@ -56,9 +56,9 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 	return reports, time.Since(began)
 }
 
-// TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time. A
-// few reports must contain all changes, sooner than the interval alone would detect them, whether
-// or not the targets share addresses.
+// TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time,
+// with and without shared addresses. A few reports must contain all changes, and arrive sooner than
+// by regular checks alone.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration

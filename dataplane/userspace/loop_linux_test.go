@@ -518,8 +518,8 @@ func TestWheel(t *testing.T) {
 	}
 }
 
-// TestLoopsAddProcessors starts and closes a dataplane. GOMAXPROCS must be higher by the number of its
-// loops only while it runs.
+// TestLoopsAddProcessors starts and closes a dataplane. GOMAXPROCS must be higher by the number of
+// its loops only while it runs.
 func TestLoopsAddProcessors(t *testing.T) {
 	startsLoops(t, 3)
 	for range 2 {

@@ -26,10 +26,10 @@ type loops struct {
 	stalled []time.Duration // how long each loop has been stuck; only the janitor uses it
 }
 
-// processors raises GOMAXPROCS by the number of running loops of all dataplanes. Otherwise the loops
-// occupy all processors of Go's scheduler. Then sysmon finds none free, so it wakes every 20 us and
-// moves the processor of each waiting loop to another thread. This costs about 15 % of the CPU time
-// of small requests.
+// processors raises GOMAXPROCS by the number of running loops of all dataplanes. Otherwise the
+// loops occupy all processors of Go's scheduler. Then sysmon finds none free, so it wakes every 20
+// us and moves the processor of each waiting loop to another thread. This costs about 15 % of the
+// CPU time of small requests.
 var processors extraProcessors
 
 type extraProcessors struct {

@@ -88,7 +88,7 @@ func TestABadServiceIsAlone(t *testing.T) {
 	w.write("vipd.toml", service("a", 3)+"weight = 1\n"+service("b", 4)+"\n[[services.c]]\n")
 	after := w.until("b, and the problem of a and c", func(s snapshot) bool { return s.Services.At("b") != before.Services.At("b") })
 	if after.Services.At("a") != before.Services.At("a") || len(after.Problems) != 2 {
-		t.Fatalf("state = %s, want the old a and 2 problems", describe(after))
+		t.Fatalf("state = %s, want the previous version of a and 2 problems", describe(after))
 	}
 	for i, want := range []balancer.Problem{
 		{Origin: balancer.Origin{File: w.path("vipd.toml"), Line: 4}, Service: "a", Field: "weight"},

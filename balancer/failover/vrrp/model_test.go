@@ -17,7 +17,7 @@ import (
 type scenario struct {
 	name   string
 	groups []vrrp.Group
-	// from and to limit the time of faults. They count from the end of prepare.
+	// from and to limit the time of faults. Both are measured from the end of prepare.
 	prepare  func(w *world)
 	from, to time.Duration
 	// both is the maximum time for which both hosts may answer. Usually they do if a host stops

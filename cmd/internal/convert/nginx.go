@@ -161,7 +161,7 @@ func (n *nginx) serve(server *nginxServer, outer *statement) {
 	}
 }
 
-// target returns the name for the service of a proxy_pass line, and its upstream.
+// target returns the name of the service for a proxy_pass line, and the upstream of that name.
 func (n *nginx) target(pass *statement) (string, *statement) {
 	name := pass.word(1)
 	n.used[name] = true

@@ -16,8 +16,8 @@ type descriptions map[string]string
 
 func (d descriptions) of(section, name string) string { return d[decode.Join(section, name)] }
 
-// sections maps each heading of docs/reference.md that has a table of fields to the section of
-// these fields.
+// sections maps each heading of docs/reference.md above a table of fields to the section of the
+// configuration that has these fields.
 func sections() map[string]string {
 	return map[string]string{
 		"## A service": "services", "### ports": "services.ports", "### endpoints": "services.endpoints", "### Limits": "services.limits", "### Health checks": "services.health",

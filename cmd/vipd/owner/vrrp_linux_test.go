@@ -70,7 +70,7 @@ type vrrpPair struct {
 	reported []netip.Addr
 }
 
-// newPair starts both routers with the VIP vip.
+// newPair starts two routers that share the address vip.
 func newPair(t *testing.T, o vrrpPair) *pair {
 	t.Helper()
 	if o.keepalived {

@@ -21,7 +21,7 @@ func many(n uint32) (all []Elem) {
 	return all
 }
 
-// ownSample commits a sample as a table of this process.
+// ownSample adds a sample table to the kernel, and returns what keeps its content.
 func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 	t.Helper()
 	s := newSample(IPv4)

@@ -72,8 +72,8 @@ func (c Command) Run(ctx context.Context) (Result, error) {
 }
 
 // await waits until the process or ctx ends, kills its whole group, and reports whether the process
-// ended by itself. It kills the group before it reaps the process, because after that another
-// process may have its number.
+// ended by itself. It kills the group before it reaps the process, because another
+// process could get its PID afterwards.
 func await(ctx context.Context, pid int) bool {
 	ended := make(chan struct{})
 	var once sync.Once

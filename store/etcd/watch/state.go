@@ -124,7 +124,7 @@ func (s *state) useOverride(target balancer.Target, o *balancer.Override, now ti
 	s.expireAt(o.NextExpiry(), now)
 }
 
-// expireAt makes expire run at a time in the future; zero means never.
+// expireAt makes expire run at next at the latest, if next is in the future.
 func (s *state) expireAt(next, now time.Time) {
 	if next.After(now) && (s.expiry.IsZero() || next.Before(s.expiry)) {
 		s.expiry = next

@@ -68,7 +68,8 @@ func (m *memory) standby() *api.Standby {
 	return m.kept.Standby
 }
 
-// setStandby saves and applies the standby of this host. If it can't be saved, nothing changes.
+// setStandby saves whether this host is on standby, and applies it. If it can't be saved, nothing
+// changes.
 func (m *memory) setStandby(s *api.Standby) error {
 	m.mu.Lock()
 	next := m.kept

@@ -25,5 +25,5 @@ func tellGroup(tell teller, g *vrrp.GroupStatus) {
 	for _, c := range g.Counters.Changes {
 		tell.counter("vrrp_changes_total", "Changes of the group to a state.", c.Count, "group", g.Name, "to", string(c.To), "reason", c.Why)
 	}
-	tell.gauge("vrrp_late_seconds_max", "Longest delay of an advert of this host.", g.Counters.Late.Seconds(), "group", g.Name)
+	tell.gauge("vrrp_late_seconds_max", "Longest time by which an advert of this host was sent too late.", g.Counters.Late.Seconds(), "group", g.Name)
 }

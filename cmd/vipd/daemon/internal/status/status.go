@@ -191,7 +191,7 @@ func (v *View) Addresses() []api.Address {
 	all := []api.Address{}
 	for _, h := range v.from.Addresses() {
 		a := api.Address{Address: h.Addr.String(), Held: h.Where, Owned: h.Standing == balancer.Owned, Silent: h.Silent, Note: h.Note}
-		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host does not know owners
+		if why := v.State.Config.Unowned(); a.Owned && why != "" { // the host can't know who owns a VIP
 			a.Note = "no host owns it: " + why
 		}
 		all = append(all, a)
