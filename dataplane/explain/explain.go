@@ -43,9 +43,9 @@ type Inputs struct {
 	// Silence returns the unanswered connections of an endpoint, or false if no connection was
 	// unanswered. It may be nil.
 	Silence func(balancer.Target) (Silence, bool)
-	// Foreign returns the effects of other programs' rules on connections to a frontend. It is nil
-	// if the rules were not checked.
-	Foreign func(balancer.Key) []string
+	// Foreign returns steps about the effects of other programs' rules on connections to a
+	// frontend. It is nil if the rules were not checked.
+	Foreign func(balancer.Key) []Step
 }
 
 // Verdict is the predicted result of a connection.
@@ -190,7 +190,9 @@ func (n *Inputs) Explain(ctx context.Context, q Question) (Answer, error) {
 	n.objects(a)
 	unread := n.existing(ctx, a, q.Port)
 	n.silent(a)
-	n.foreign(a)
+	if n.Foreign != nil {
+		a.Steps = append(a.Steps, n.Foreign(a.To)...)
+	}
 	a.list(unread)
 	n.summarize(a, f)
 	return *a, nil
@@ -383,15 +385,6 @@ func (n *Inputs) objects(a *Answer) {
 			text += ": missing from the kernel"
 		}
 		a.step("object", o.Missing, "%s", text)
-	}
-}
-
-func (n *Inputs) foreign(a *Answer) {
-	if n.Foreign == nil {
-		return
-	}
-	for _, text := range n.Foreign(a.To) {
-		a.step("foreign", true, "%s", text)
 	}
 }
 

@@ -100,9 +100,11 @@ func Watched(ctx context.Context, h Host) []Finding {
 }
 
 // Drops returns warnings and problems about firewall rules that may keep packets from VIPs or
-// endpoints.
+// endpoints, and a note if connections in fast_path bypass rules of other programs.
 func Drops(ctx context.Context, h Host) []Finding {
-	return drops(ctx, observe(ctx, h, "filter", "raw", "mangle"))
+	o := observe(ctx, h, "filter", "raw", "mangle")
+	bypassed := slices.DeleteFunc(checkFastPath(ctx, o), func(f Finding) bool { return f.Level != Note })
+	return slices.Concat(drops(ctx, o), bypassed)
 }
 
 func drops(ctx context.Context, o *observed) []Finding {

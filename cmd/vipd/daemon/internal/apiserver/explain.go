@@ -49,7 +49,7 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 			return ""
 		},
 		Silence: srv.Silence,
-		Foreign: func(k balancer.Key) []string {
+		Foreign: func(k balancer.Key) []explain.Step {
 			_, f := balancer.FrontendAt(v.State.Desired.Frontends, k)
 			return srv.drops(ctx, f)
 		},
@@ -70,15 +70,16 @@ func (srv server) getExplain(w http.ResponseWriter, r *http.Request) {
 	httpserve.Answer(w, out)
 }
 
-// drops returns the rules of other programs that drop connections to f.
-func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []string) {
+// drops returns steps about rules of other programs that drop connections to f, or that their
+// packets bypass.
+func (srv server) drops(ctx context.Context, f *balancer.Frontend) (all []explain.Step) {
 	if f == nil {
 		return nil
 	}
 	h := srv.Examined()
 	h.Frontends = []doctor.Frontend{doctor.FrontendOf(f)}
 	for _, found := range doctor.Drops(ctx, h) {
-		all = append(all, found.What)
+		all = append(all, explain.Step{What: "foreign", Text: found.What, Wrong: found.Level != doctor.Note})
 	}
 	return all
 }
