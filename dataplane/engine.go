@@ -69,7 +69,7 @@ type Engine struct {
 	// The goroutine of Run owns the fields below.
 	applied applied
 	compare comparison
-	whole   backoff // backoff after failures that do not depend on single keys
+	whole   backoff // backoff after failures that concern all keys
 	watch   watch
 	repairs repairs
 	report  Status      // the next status to publish

@@ -10,9 +10,9 @@ import (
 
 // Explains is implemented by a dataplane that can show how it chooses a backend.
 type Explains interface {
-	// Explain reports how this dataplane chooses a backend for a new connection from client to f,
-	// which is applied. The client's port is 0 if it is unknown. Explain reads the kernel's
-	// objects.
+	// Explain reports how this dataplane chooses a backend for a new connection from client to f.
+	// f must be applied, because Explain reads the kernel's objects. The client's port is 0 if it
+	// is unknown.
 	Explain(ctx context.Context, f *balancer.Frontend, client netip.AddrPort) (Explanation, error)
 }
 

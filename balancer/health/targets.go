@@ -228,7 +228,7 @@ func probedPort(s *balancer.Service, h *balancer.Health, p *balancer.Port) *bala
 	return &s.Ports[i]
 }
 
-// supports reports whether checks of type t work at a port of protocol p.
+// supports reports whether checks of type t can check a port that uses protocol p.
 func supports(t balancer.HealthType, p balancer.Protocol) bool {
 	switch t {
 	case balancer.ExecHealth:

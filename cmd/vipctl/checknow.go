@@ -28,7 +28,7 @@ func checkNowVerb() *cli.Verb {
 			"It sends ARP requests and TCP segments. Each failure is a sentence with its remedy, and the exit code is then 1.",
 		Example:  "vipctl check-now web 192.168.1.11",
 		Formats:  []string{cli.FormTable, cli.FormJSON},
-		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to real servers of direct routing"}},
+		Flags:    []cli.Flag{&cli.BoolFlag{Name: "direct", Usage: "test the path to the real servers of services with direct routing"}},
 		MaxArgs:  2,
 		Complete: cli.InTurn(serviceNames, checkedAddresses),
 		Run:      runCheckNow,

@@ -32,11 +32,11 @@ func nodeVerb() *cli.Verb {
 		Example: "vipctl node set gw1 --mode iptables",
 		Values:  modeValues(),
 		Flags: []cli.Flag{
-			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the setting of its file"),
+			modeFlag("use this `MODE`: " + wording.List(config.ModeName("").Values(), "or") + "; \"\" restores the zone in the node's file"),
 			&cli.BoolFlag{Name: "is-off", Usage: "fence: confirm that NODE is switched off"},
 			&cli.BoolFlag{Name: "wait", Usage: "standby: return when other hosts own its VIPs"},
 			&cli.BoolFlag{Name: "force", Usage: "standby with VRRP: stop even if no other host takes over its VIPs"},
-			reasonFlag(), zoneFlag("set the node's zone to `ZONE`, a name that you choose; \"\" restores the setting of its file"),
+			reasonFlag(), zoneFlag("set the node's zone to `ZONE`, a name that you choose; \"\" restores the zone in the node's file"),
 		},
 		Formats: []string{cli.FormTable, cli.FormJSON},
 		Fleet:   true, MinArgs: 1, MaxArgs: 2,

@@ -156,8 +156,8 @@ func (w *watcher) show(lag []laggard) {
 	}
 }
 
-// revisionWait waits until each node of the fleet has applied a revision and has no awaited
-// connection. Nodes may join and leave during the wait.
+// revisionWait waits until each node of the fleet has applied a revision, and until the connections
+// that must end have ended on it. Nodes may join and leave during the wait.
 type revisionWait struct {
 	revision int64
 	// named lists the nodes to wait for, whether they are present or missing. If empty, all present

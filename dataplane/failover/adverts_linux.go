@@ -39,7 +39,7 @@ type Adverts struct {
 	received func(Advert)
 	log      *slog.Logger
 
-	// reopening guards the fields up to closed. It is held during requests to the kernel, which may
+	// reopening guards the following fields. It is held during requests to the kernel, which may
 	// be slow, so Send must not acquire it.
 	reopening  sync.Mutex
 	interfaces []string

@@ -324,7 +324,7 @@ func TestClearingIsSeen(t *testing.T) {
 			t.Errorf("Intact with %s = %q, %v, want no reason", key(n), reason, err)
 		}
 		p.k.Flush()
-		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
+		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "missing") {
 			t.Errorf("Intact without %s = %q, %v, want a reason", key(n), reason, err)
 		}
 	}

@@ -312,7 +312,7 @@ func TestExchangeTranscript(t *testing.T) {
 		h.Host, h.CAFile, h.Timeout = "shop.example", ca.file("ca.pem"), wait.Bound(0)
 	}
 	_, text = newProbe(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
-	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, from ") || !strings.Contains(text, "< ready\n") {
+	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, valid from ") || !strings.Contains(text, "< ready\n") {
 		t.Errorf("transcript = %s, want the TLS version, the certificate and the answer", text)
 	}
 	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, answerWith(ok)))

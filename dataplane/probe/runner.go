@@ -299,8 +299,8 @@ func (r *Runner) Set(wanted snap.Map[balancer.Target, health.Subject]) snap.Map[
 	return r.verdicts
 }
 
-// Assume sets the verdicts of other nodes. A target that is added later starts with the verdict of
-// other nodes, so its first result alone does not decide.
+// Assume records the verdicts that other nodes have reached. A target that is added later starts
+// with their verdict, so its first result alone does not decide.
 func (r *Runner) Assume(verdicts snap.Map[balancer.Target, balancer.Verdict]) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -121,7 +121,7 @@ func TestDiskHangs(t *testing.T) {
 		has(t, other, "other")
 		has(t, f, "")
 		began = time.Now()
-		if err := d.Close(); err == nil || !strings.HasSuffix(err.Error(), " is not in a.json") || time.Since(began) != parting {
+		if err := d.Close(); err == nil || !strings.HasSuffix(err.Error(), " was not saved in a.json") || time.Since(began) != parting {
 			t.Errorf("Close after %s = %v, want an error about a.json after %s", time.Since(began), err, parting)
 		}
 		close(answers)

@@ -15,7 +15,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// A pending change gives the main file another text, but leaves the file as it is. The text is
+// A pending change replaces the text of the main file, without writing to the file. The text is
 // recorded in state_dir before it is used. The change is confirmed once the file itself has the
 // text. Otherwise an abort or the deadline returns to the last good state before the change, in the
 // same way as a restart does.

@@ -51,7 +51,8 @@ type Call struct {
 	Daemon  *api.Client
 	Writer  *etcd.Store
 	Members []string
-	// socketWins reports whether a socket of the command line overrides an etcd in the environment.
+	// socketWins reports whether --socket on the command line overrides the etcd servers in the
+	// environment.
 	socketWins bool
 }
 

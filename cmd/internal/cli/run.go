@@ -87,7 +87,7 @@ func report(ctx context.Context, w World, err error) int {
 // ExitError ends a verb with an exit code. No message is printed.
 type ExitError struct{ Code int }
 
-// ErrDifferences ends a diff that found differences. ErrReported ends a verb that has already
+// ErrDifferences is the error of a diff that found differences. ErrReported ends a verb that has already
 // printed the reason for its failure.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 

@@ -129,7 +129,7 @@ func (r *ipvsadm) addrPort(line int, text string) (netip.Addr, uint16, error) {
 		port, err = strconv.ParseUint(portText, 10, 16)
 	}
 	if err != nil {
-		return addr, 0, r.errorf(line, "%q is not ADDRESS:PORT; print numbers with \"ipvsadm -Sn\"", plain(text))
+		return addr, 0, r.errorf(line, "%q is not ADDRESS:PORT; save the rules with \"ipvsadm -Sn\", which writes numbers", plain(text))
 	}
 	return addr, uint16(port), nil
 }

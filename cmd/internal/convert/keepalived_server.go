@@ -36,7 +36,7 @@ func (k *keepalived) fill(s *service, n *statement) {
 	k.health(s, checkers)
 	for _, line := range sorry {
 		if len(s.health) > 0 {
-			k.note(line, "is checked like the real servers, and gets clients only while its checks pass; keepalived does not check it")
+			k.note(line, "gets clients only while its checks pass, because vipd checks it like the real servers; keepalived does not check it")
 		}
 	}
 }

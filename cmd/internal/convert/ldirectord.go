@@ -207,7 +207,7 @@ func (l *ldirectord) servers(s *service, v *virtual) {
 	host, port := l.target(fallback.line, words[0])
 	if fields := l.endpointAt(s, fallback.line, host, port); fields != nil {
 		fields["backup"] = true
-		l.note(fallback.line, "is checked like the real servers, and gets clients only while its checks pass; ldirectord does not check it")
+		l.note(fallback.line, "gets clients only while its checks pass, because vipd checks it like the real servers; ldirectord does not check it")
 	}
 }
 

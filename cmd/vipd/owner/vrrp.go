@@ -95,7 +95,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 	d.adverts.Follow(all)
 	down, err := onhost.Down(all)
 	if err != nil {
-		d.core.o.Log.Warn("reading the interfaces of VRRP", "err", err)
+		d.core.o.Log.Warn("the interfaces that VRRP uses can't be read", "err", err)
 	}
 	routers := keepalived.Here()
 	for i, name := range all {
@@ -106,7 +106,7 @@ func (d *byVRRP) find(l onhost.Layout, before []advertLink) (links []advertLink)
 			}
 		}
 		if link.sources, err = advertSources(name, l.VIPs); err != nil && i < len(before) {
-			d.core.o.Log.Warn("reading the addresses of adverts", "err", err)
+			d.core.o.Log.Warn("the source addresses of adverts can't be read", "err", err)
 			link.sources = before[i].sources
 		}
 		link.failure4, link.failure6 = describeFailure(d.adverts.Failure(name, true)), describeFailure(d.adverts.Failure(name, false))

@@ -112,7 +112,7 @@ func NewLink(c Config, keys schema.Keys, scopes []Scope, t Timing, log *slog.Log
 	return l
 }
 
-// Message is a message of the link. Only one of its parts is set.
+// Message is a message that the two processes exchange. Only one of its parts is set.
 type Message struct {
 	// Begin and End enclose the pages of a full reading. Page is one of these pages. Revision is
 	// the revision of the reading or of the events.

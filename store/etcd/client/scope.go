@@ -37,7 +37,7 @@ func Scopes(k schema.Keys, node string) []Scope {
 	pools.Without = "addresses of pools keep the settings that were read before"
 	hosts := Folder(k.Prefix + schema.HostFolder)
 	hosts.Without = "services might claim the addresses of other nodes, and this node then can't reach those nodes"
-	pending := Scope{Key: k.Pending(), Without: "this node does not serve pending changes (vipctl apply --confirm)"}
+	pending := Scope{Key: k.Pending(), Without: "pending changes (vipctl apply --confirm) do not take effect on this node"}
 	all := []Scope{Folder(k.Prefix + schema.ServiceFolder), Folder(k.Prefix + schema.EndpointFolder), Folder(k.Prefix + schema.OverrideFolder), vips, policies, pools, hosts, pending}
 	if node != "" {
 		all = append(all, Scope{Key: k.NodeConfig(node), Without: "this node keeps the configuration that was read before"})

@@ -8,5 +8,5 @@
 // complete state, the remains of unused modes are removed from the kernel (leftovers.go).
 //
 // Package cmd/internal/modes defines the modes, and dataplane.Engine moves the traffic. Package
-// modeswitch changes the kernel only through them.
+// modeswitch changes the kernel only through the dataplanes of the modes.
 package modeswitch
