@@ -245,7 +245,7 @@ func TestConfig(t *testing.T) {
 		"the URL must not contain a user":          func(c *client.Config) { c.Endpoints[0] = "https://u:hidden@a:2379" },
 		"nothing may follow":                       func(c *client.Config) { c.Endpoints[0] = "https://a:2379/v3" },
 		"all must use http, or all must use https": func(c *client.Config) { c.Endpoints[0] = "http://a:2379" },
-		"only with https endpoints":            func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },
+		"only with https endpoints":                func(c *client.Config) { c.Endpoints = []string{"http://a:2379"} },
 		"cert_file and key_file must be":           func(c *client.Config) { c.KeyFile = "" },
 		"username and password_file must":          func(c *client.Config) { c.Username = "" },
 		"username and password_file must be":       func(c *client.Config) { c.PasswordFile = "" },

@@ -187,7 +187,7 @@ func TestRegistrarRefuses(t *testing.T) {
 		"224.0.0.1 is a multicast address":   func(e *balancer.Endpoint) { e.Address = netip.MustParseAddr("224.0.0.1") },
 		"has a zone":                         func(e *balancer.Endpoint) { e.Address = netip.MustParseAddr("fe80::1%eth0") },
 		"max_connections: ":                  func(e *balancer.Endpoint) { e.MaxConnections = 1 << 40 },
-		"reads at most 16384":                      func(e *balancer.Endpoint) { e.Zone = strings.Repeat("z", 16<<10) },
+		"reads at most 16384":                func(e *balancer.Endpoint) { e.Zone = strings.Repeat("z", 16<<10) },
 	} {
 		e := someEndpoint()
 		change(&e)
