@@ -146,7 +146,7 @@ func TestIdleByAgents(t *testing.T) {
 	for _, e := range s.Endpoints {
 		in.Agents = in.Agents.Set(balancer.Target{Service: "web", Addr: e.Address, Port: 80}, balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100})
 	}
-	const want = "no endpoint accepts new connections: 1 drained by agents, 1 drained by definition"
+	const want = "no endpoint accepts new connections: 1 drained by agents, 1 with draining = true"
 	if got := problemsOf(balancer.Compile(plainEnv(), in).Problems.At("web")); !strings.Contains(got, want) {
 		t.Errorf("problems = %s, want %q", got, want)
 	}

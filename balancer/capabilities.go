@@ -87,7 +87,7 @@ func (u *compiledService) reportUnsupported(c *Capabilities, endpoints []*Endpoi
 		nearest("snat", "keep the client's address", `endpoints see this node's address (source = "client" keeps the client's address, and proxy_protocol sends it)`)
 	}
 	if s.Source == ClientSource && !c.KeepsSource && !fromClient {
-		nearest("source", "use the client's address here", "endpoints see this node's address. The client's address needs Linux and CAP_NET_ADMIN: run vipd as root, or with its unit")
+		nearest("source", "use the client's address here", "endpoints see this node's address. To use the client's address, run vipd on Linux, as root or with its systemd unit")
 	}
 	if s.ProxyProtocol != NoProxyProtocol && !c.ProxyProtocol {
 		nearest("proxy_protocol", "send PROXY headers", "endpoints receive no header")

@@ -65,7 +65,7 @@ func (n endpointCounts) idleReason() string {
 	for _, group := range []struct {
 		n    int
 		what string
-	}{{n.overridden, "drained by an override"}, {n.byAgent, "drained by agents"}, {n.drained, "drained by definition"}, {n.weightless, "with weight 0"}} {
+	}{{n.overridden, "drained by an override"}, {n.byAgent, "drained by agents"}, {n.drained, "with draining = true"}, {n.weightless, "with weight 0"}} {
 		if group.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", group.n, group.what))
 		}

@@ -145,7 +145,7 @@ func TestHealth(t *testing.T) {
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
 				t.Errorf("outage reported = %v, want %v", said, wanted)
 			}
-			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 drained by definition, 1 with weight 0"
+			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 with draining = true, 1 with weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
 				t.Errorf("problem of idle endpoints reported = %v, want %v: %s", said, wanted, problems)
 			}

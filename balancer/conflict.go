@@ -46,7 +46,7 @@ func (c ClaimConflict) Problem() Problem {
 		p.Text = fmt.Sprintf("%s is claimed by service %s (%s)%s: choose another address or port", claim, rival, at, more)
 	default:
 		p.Severity = SeverityWarning
-		p.Text = fmt.Sprintf("%s is also claimed by service %s (%s)%s, as before", claim, rival, at, more)
+		p.Text = fmt.Sprintf("%s is also claimed by service %s (%s)%s; the conflict existed before this change", claim, rival, at, more)
 	}
 	return p
 }

@@ -41,7 +41,7 @@ func (e *encoder) value(v reflect.Value) any {
 	case encoding.TextMarshaler:
 		text, err := t.MarshalText()
 		if err != nil {
-			panic(fmt.Sprintf("decode: %T does not write itself: %v", t, err))
+			panic(fmt.Sprintf("decode: %T can't be written as text: %v", t, err))
 		}
 		return string(text)
 	}

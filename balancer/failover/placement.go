@@ -39,20 +39,20 @@ func (p placement) destination(v *vip) (to, why string) {
 func (p placement) move(v *vip, m Move) (to, why, refusal string) {
 	if m.To == "" {
 		if to = p.ranking.best(v); to == "" {
-			return "", "", "no other node can take it"
+			return "", "", "no other node can take the VIP"
 		}
 		return to, "move", ""
 	}
 	if m.To == p.o.Name {
-		return "", "", "the VIP is already on it"
+		return "", "", "the node already has the VIP"
 	}
 	no := p.ranking.whyNot(m.To, v, m.Force)
 	if no == "" && !p.peers.reachesEtcd(m.To) {
-		no = "it does not reach etcd"
+		no = "the node does not reach etcd"
 	}
 	switch {
 	case no != "":
-		return "", "", m.To + " can't take it: " + no
+		return "", "", m.To + " can't take the VIP: " + no
 	case p.ranking.whyNot(m.To, v, false) != "":
 		return m.To, forced, ""
 	}

@@ -66,12 +66,12 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	ready, well := r.gate.ready(), r.peers.well()
 	if name != r.o.Name {
 		if !r.peers.hasHeartbeat(name) {
-			return "no heartbeats arrive from it"
+			return "its heartbeats do not arrive"
 		}
 		p := r.peers.peer(name)
 		ready, well = p.ready, p.well
 	} else if v.stranger != "" && r.etcd.owners[v.name] == nil {
-		return "a host outside the fleet has it: " + v.stranger
+		return "a host outside the fleet has the VIP: " + v.stranger
 	}
 	if !ready {
 		return "its gate is closed"
@@ -81,7 +81,7 @@ func (r *ranking) whyNotAlone(name string, v *vip, force bool) string {
 	case at < 0:
 		return "none of its devices is in the network of " + v.name
 	case !isWell(well, at) && r.wellAnywhere(v.addr):
-		return "its network is cut off"
+		return "it is cut off from the VIP's network"
 	}
 	return m.value.Lacks(v.addr, force)
 }

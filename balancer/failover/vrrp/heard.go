@@ -73,7 +73,7 @@ func (r *router) heardAsOwner(p *peer) {
 		r.reply()
 	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
 		text := fmt.Sprintf("gave %s to %s (priority %d over %d)", r.g.label(), p.addr, a.Priority, own)
-		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d over %d", p.addr, a.Priority, own)}, a.Interval)
+		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d; this host has %d", p.addr, a.Priority, own)}, a.Interval)
 	case r.witness.here && !r.witnessed():
 		// Perhaps only this host was cut off.
 		r.resign(Backup, cause{"witness", fmt.Sprintf("%s is also Active, and no host of ownership.reach answers", p.addr)})

@@ -169,7 +169,7 @@ func (r *router) probed(found map[netip.Addr]string) {
 	}
 	for _, a := range r.bound {
 		if mac := found[a]; mac != "" {
-			r.yield(x.latest(), fmt.Sprintf("%s still has %s, although it agreed to give it away", mac, a))
+			r.yield(x.latest(), fmt.Sprintf("%s still has %s, although it agreed to give up the VIP", mac, a))
 			return
 		}
 	}

@@ -67,7 +67,7 @@ func SetAside(path string, why error) error {
 		return nil
 	}
 	aside := path + ".broken"
-	return fmt.Errorf("the file is now %s: %w", aside, errors.Join(why, os.Rename(path, aside)))
+	return fmt.Errorf("the unreadable file was renamed to %s: %w", aside, errors.Join(why, os.Rename(path, aside)))
 }
 
 // Remove deletes the file at path, and the temporary file of a process that was killed in Write. A

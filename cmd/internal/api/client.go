@@ -210,7 +210,7 @@ func (c *Client) within(ctx context.Context, patience time.Duration, method, pat
 	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return fmt.Errorf("reading the answer of vipd at %s: %w", c.socket, err)
+		return fmt.Errorf("reading the answer from vipd at %s: %w", c.socket, err)
 	}
 	return nil
 }

@@ -224,7 +224,7 @@ func (c *OwnerClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, err
 	}
 	if answer.StatusCode != http.StatusOK {
-		return nil, errors.New(cmp.Or(strings.TrimSpace(string(text)), "the answer is "+answer.Status))
+		return nil, errors.New(cmp.Or(strings.TrimSpace(string(text)), "unexpected HTTP status "+answer.Status))
 	}
 	var s OwnerStatus
 	return &s, json.Unmarshal(text, &s)

@@ -127,7 +127,7 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 	case err != nil && !absent && !named:
 		return client.Config{}, fmt.Errorf("looking for etcd in the daemon's config: %v (or set --etcd)", err)
 	case err != nil && !absent:
-		c.Note("%v; etcd settings without a flag are treated as not set", err)
+		c.Note("%v; etcd settings without a flag have their defaults", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore && said.byVRRP():
 		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP. \"vipctl get vips\" names the owner; \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)

@@ -122,7 +122,7 @@ func (p *Printer) Encode(v any, indent string) (string, error) {
 	}
 	var doc yaml.Node // JSON is YAML
 	if err := yaml.Unmarshal(b.Bytes(), &doc); err != nil {
-		return "", fmt.Errorf("reading the JSON of the output: %w", err)
+		return "", fmt.Errorf("converting the output from JSON: %w", err)
 	}
 	return p.Remake(doc.Content[0])
 }

@@ -58,7 +58,7 @@ func parseParts(text string, inRange bool) (t template, rest string, err error) 
 		}
 		end := closing(after)
 		if end < 0 {
-			return nil, "", fmt.Errorf("{%s has no }", after)
+			return nil, "", fmt.Errorf("{%s has no closing brace", after)
 		}
 		inner := strings.TrimSpace(after[:end])
 		text = after[end+1:]

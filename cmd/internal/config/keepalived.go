@@ -7,7 +7,7 @@ func (*VRRP) OtherNames() map[string]string {
 		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats that"
 		script = `a host can't own a VIP if a service on it has no usable endpoint; see require in [vips."ADDRESS"]`
 		notify = "write [hooks] on_vip"
-		none   = "vipd has no such setting"
+		none   = "vipd has no equivalent setting"
 	)
 	return map[string]string{
 		"advert_int": `write advert_interval, such as "1s"`, "virtual_router_id": "write router_id", "vrrp_version": "write version",

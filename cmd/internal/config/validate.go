@@ -199,7 +199,7 @@ func (c *Config) Unheld(vips snap.Map[netip.Addr, *balancer.VIP], pools snap.Map
 			return
 		}
 		problems = append(problems, balancer.Problem{
-			Severity: balancer.SeverityError, Origin: origin.At("hold"), Field: what, Text: `hold = "one" is not in effect, and this host does not hold it: ` + why,
+			Severity: balancer.SeverityError, Origin: origin.At("hold"), Field: what, Text: `hold = "one" is not in effect, and this host does not hold the VIP: ` + why,
 		})
 	}
 	for addr, v := range vips.All() {

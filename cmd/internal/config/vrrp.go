@@ -395,7 +395,7 @@ func (g *VRRPGroup) complete() (field, text string) {
 	case slices.Contains(g.VIPs, g.Source):
 		return ".source", fmt.Sprintf("%s is a VIP of the group; write an address that this host itself has", g.Source)
 	case len(g.Advertise) > maxAdvertised:
-		return ".advertise", fmt.Sprintf("has %d VIPs, but an advert has room for %d; list only some, and the others also move with the group", len(g.Advertise), maxAdvertised)
+		return ".advertise", fmt.Sprintf("has %d VIPs, but an advert can list only %d: remove some; VIPs that are not listed also move with the group", len(g.Advertise), maxAdvertised)
 	case g.Version == 2 && !is4:
 		return ".version", "2 is for IPv4; write version = 3 for IPv6 VIPs"
 	case len(g.Peers) > 0 && g.Peers[0].Is4() != is4:

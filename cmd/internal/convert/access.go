@@ -28,7 +28,7 @@ const (
 // because otherwise refused clients could use it.
 func (d *draft) restrict(s *service, rules []accessRule, rest bool) {
 	if i := unknownRefusal(rules, rest); i >= 0 {
-		d.disable(s, rules[i].line, "the rule refuses clients by more than their address, but vipd would serve them: the nearest setting is source_ranges, the networks that may connect")
+		d.disable(s, rules[i].line, "the rule refuses clients by criteria other than their address, but vipd would serve them: the nearest setting is source_ranges, the networks that may connect")
 		return
 	}
 	rules = slices.DeleteFunc(slices.Clone(rules), func(r accessRule) bool { return r.unknown })

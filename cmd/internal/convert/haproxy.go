@@ -27,7 +27,7 @@ func haproxyAnswers() []answer {
 	return []answer{
 		{"section", "backend defaults", ""},
 		{"section", "global", "settings of HAProxy's process; vipd needs none of them"},
-		{"section", "peers", "vipd instances share nothing about clients; the nearest setting is scheduler = \"mh\", which needs no table"},
+		{"section", "peers", "vipd instances do not share client tables; the nearest setting is scheduler = \"mh\", which needs no table"},
 		{"section", "resolvers", ownResolver},
 		{"", "bind default_backend use_backend description id disabled enabled guid no", ""},
 		{"", "retries", "vipd tries each endpoint only once; if a connection attempt fails, it tries another endpoint, and the client does not notice"},

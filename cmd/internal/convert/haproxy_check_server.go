@@ -118,7 +118,7 @@ func (p *proxy) finishCheck() {
 		p.note(c.kind.line, "tcp checks do not speak TLS; the nearest type is https")
 	}
 	if c.kind.line == 0 {
-		kind.why = "check, without an option for another kind"
+		kind.why = "check, with no option that selects another type"
 	}
 	if kind.value != "https" {
 		p.uncheck("verify", "ca_file")

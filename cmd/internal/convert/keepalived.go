@@ -22,8 +22,8 @@ type keepalived struct {
 func keepalivedAnswers() []answer {
 	return []answer{
 		{"file", "virtual_server_group", ""},
-		{"file", "global_defs linkbeat_use_polling garp_group net_namespace", "vipd needs none of it"},
-		{"file", "static_ipaddress static_routes static_rules", "vipd sets none of it; add it to the host's network configuration"},
+		{"file", "global_defs linkbeat_use_polling garp_group net_namespace", "vipd does not need it"},
+		{"file", "static_ipaddress static_routes static_rules", "vipd does not set it; add it to the host's network configuration"},
 		{"file", "vrrp_script vrrp_track_process track_file vrrp_track_file bfd_instance track_bfd", nearCondition},
 		{"file", "vrrp_sync_group", "VIPs of one [ownership.vrrp.NAME] move together: when all hosts run vipd, write the VIPs of these instances into one group"},
 		{"file", "SSL", "the nearest settings are ca_file, cert_file and key_file in the health table of each service"},

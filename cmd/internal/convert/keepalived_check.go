@@ -85,7 +85,7 @@ func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting)
 		}
 	}
 	if slices.Contains(different, "mark") {
-		k.disable(s, c.root.line, "the check's mark differs from the check of line %d, but all endpoints share one check: write a service for each mark", first.root.line)
+		k.disable(s, c.root.line, "the check's mark differs from the mark in line %d, but all endpoints share one check: write a service for each mark", first.root.line)
 	} else if len(different) > 0 {
 		k.note(c.root.line, "all endpoints use the check of line %d; this server's check differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
 	}

@@ -26,7 +26,7 @@ func keepalivedInstanceAnswers() []answer {
 		{"vrrp", "state", "left out: each host starts as a backup, and the highest priority owns the group"},
 		{"vrrp", "garp_master_delay garp_master_repeat garp_master_refresh_repeat garp_lower_prio_delay garp_lower_prio_repeat garp_interval gna_interval garp_extra_if", announces},
 		{"vrrp", "track_script track_process track_file track_bfd", nearCondition},
-		{"vrrp", "track_interface", "if an interface of adverts or VIPs is down, the host gives its VIPs to other hosts; other interfaces don't count"},
+		{"vrrp", "track_interface", "if an interface of adverts or VIPs is down, the host gives its VIPs to other hosts; vipd ignores other interfaces"},
 		{"vrrp", "dont_track_primary", "if an interface of adverts or VIPs is down, the host gives its VIPs to other hosts"},
 		{"vrrp", "notify notify_master notify_backup notify_fault notify_stop notify_deleted notify_master_rx_lower_pri smtp_alert",
 			"the nearest setting is [hooks] on_vip, one program for all groups: VIPD_TEXT begins with took, gave, resigned or lost"},

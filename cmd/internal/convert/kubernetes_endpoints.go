@@ -113,7 +113,7 @@ func (k *kubernetes) endpointsOf(n yamlNode) []*kubeEndpoint {
 	}
 	for _, object := range k.endpoints[name] {
 		if len(k.slices[name]) > 0 {
-			k.note(object.line(), "not read: the EndpointSlices of this Service contain the same")
+			k.note(object.line(), "not read: the EndpointSlices of this Service contain the same endpoints")
 			continue
 		}
 		for _, subset := range object.get("subsets").list() {

@@ -97,7 +97,7 @@ func (l *ldirectord) directive(line int) (one directive, indented, ok bool) {
 	case strings.TrimSpace(text) == "":
 		return one, false, false
 	case !isDirective || one.name == "":
-		l.note(line, "not a directive, such as checkinterval = 10")
+		l.note(line, "left out: a directive must have the form \"NAME = VALUE\"")
 		return one, false, false
 	case one.name == "passwd" || one.name == "secret" || one.name == "login":
 		l.lines[line-1] = one.name + " = (hidden)"

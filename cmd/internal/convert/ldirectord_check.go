@@ -21,7 +21,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 	case name == "on":
 		return
 	case name == "off":
-		l.disable(s, line, "checktype = off activates no server")
+		l.disable(s, line, "with checktype = off, ldirectord never activates a server")
 		return
 	case name == "ping":
 		l.note(line, "not checked: vipd has no ping check; the nearest types are tcp, and exec with a program that pings")
@@ -35,7 +35,7 @@ func (l *ldirectord) checks(s *service, v *virtual) {
 		l.external(s, v, line)
 	case name == "negotiate" || isNumber(name):
 		if name != "negotiate" {
-			l.note(line, "all checks negotiate, because an endpoint has only one kind of check")
+			l.note(line, "every check is of type negotiate, because an endpoint has only one kind of check")
 		}
 		l.negotiate(s, v)
 	default:
@@ -59,7 +59,7 @@ func (l *ldirectord) external(s *service, v *virtual, line int) {
 	}
 	s.check(line, "type", "exec")
 	s.check(program.line, "command", checkCommand(unquoted(program.value), addr, v.port))
-	l.note(program.line, "the program runs as nobody; user in the health table chooses another user. Only root may be able to change it")
+	l.note(program.line, "vipd runs the program as nobody; set user in the health table for another user. Make the program writable only by root")
 }
 
 // negotiate writes a check that uses the protocol of the service.

@@ -12,7 +12,7 @@ import (
 func parsePort(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q is not a port; 1 to 65535 are possible", plain(text))
+		return 0, fmt.Errorf("%q is not a port; use 1 to 65535", plain(text))
 	}
 	return uint16(n), nil
 }

@@ -51,7 +51,7 @@ func (d *draft) parseYAML(offset int, text string) (out []yamlNode) {
 				line, _ = strconv.Atoi(m[1]) // the pattern matches only digits, so this can't fail
 				message = err.Error()[len(m[0]):]
 			}
-			d.note(min(offset+max(1, line), len(d.lines)), "left out: this document is not YAML: %s", plain(message))
+			d.note(min(offset+max(1, line), len(d.lines)), "left out: this document is not valid YAML: %s", plain(message))
 			return out
 		}
 		if len(root.Content) > 0 && root.Content[0].Tag != "!!null" {

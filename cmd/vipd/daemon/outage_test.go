@@ -67,7 +67,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	const idle, drained = "endpoints: port 8080/tcp: no endpoint accepts new connections: ", "service drained: "
 	wait.For(t, 0, "status to say that the outage is over", func() bool {
 		s := n.status()
-		return len(s.Health.Out) == 0 && len(s.Problems) == 2 && strings.Contains(n.problems(), drained+idle+"1 drained by definition")
+		return len(s.Health.Out) == 0 && len(s.Problems) == 2 && strings.Contains(n.problems(), drained+idle+"1 with draining = true")
 	})
 	for _, yes := range []bool{true, false} {
 		for i, port := range []string{"9001", "9002"} {
