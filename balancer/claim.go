@@ -306,7 +306,7 @@ func (u *compiledService) refuse(kind ProblemKind, field, format string, args ..
 // VIPs and endpoints.
 func (u *compiledService) reportUntrusted(env *Env) {
 	if _, ok := u.service.LogsTo(); !ok && u.service.AccessLog != nil {
-		u.refuse(Refused, "access_log", `services from etcd can't name a file of a node: set "journal" or "". Until then, access_log in [userspace] applies`)
+		u.refuse(Refused, "access_log", `services from etcd can't log to a file on a node: set "journal" or "". Until then, access_log in [userspace] applies`)
 	}
 	if field, path := env.RefusedFile(u.service); field != "" {
 		u.refuse(Refused, field, "%q is not in %s, so checks from etcd may not use it, and this check does not run. Move the file, or set health.tls_dir", path, env.tlsDir())
@@ -407,7 +407,7 @@ func (u *compiledService) reportUnallocated() {
 	switch {
 	case len(s.Allocated) >= len(s.Pools):
 	case !fromEtcd(s):
-		u.problem(SeverityError, "vips", `"auto" requests an address of a pool, and only etcd has pools: write an address, or move the service to etcd`)
+		u.problem(SeverityError, "vips", `"auto" requests an address from a pool, and only etcd has pools: write an address, or move the service to etcd`)
 	default:
 		u.problem(SeverityError, "vips", `only %d of the %d addresses requested by "auto" are allocated: run vipctl apply`,
 			len(s.Allocated), len(s.Pools))

@@ -108,7 +108,7 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	case nodePort:
 		return fmt.Sprintf("endpoints from etcd on ports below %d of other nodes (target_port, health.port or health_port) are not used%s, because the node might trust only this host there. %s", firstNodePort, whose, remedy)
 	}
-	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would have this host's access. %s; a larger network is not enough", whose, remedy)
+	return fmt.Sprintf("endpoints from etcd on ports of etcd are not used%s: clients would get this host's access to etcd. %s; a larger network is not enough", whose, remedy)
 }
 
 // checkSize reports an error and returns false if the service exceeds the limits.

@@ -585,7 +585,7 @@ func TestAllocatedVIPs(t *testing.T) {
 		file      bool
 		want      string
 	}{
-		{[]string{""}, nil, true, `"auto" requests an address of a pool, and only etcd has pools: write an address, or move the service to etcd`},
+		{[]string{""}, nil, true, `"auto" requests an address from a pool, and only etcd has pools: write an address, or move the service to etcd`},
 		{[]string{"", "blue"}, []netip.Addr{b}, false, `only 1 of the 2 addresses requested by "auto" are allocated: run vipctl apply`},
 		{[]string{""}, []netip.Addr{b}, false, ""},
 		{nil, nil, true, ""},

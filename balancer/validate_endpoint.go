@@ -114,7 +114,7 @@ func (r *tableReader) checkOwnHealth(e *Endpoint, i int) {
 func (r *tableReader) checkReach(s *Service, e *Endpoint, i int) {
 	own := slices.Contains(s.VIPs, e.Address)
 	if own && r.leadsBack(s, e) {
-		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint uses another of its ports: connections might loop", e.Address)
+		r.warnf(element("endpoints", i, "address"), "%s is a VIP of this service, and the endpoint's port is another port of the service: connections might loop", e.Address)
 	}
 	if own || len(s.VIPs) == 0 || len(s.Pools) > 0 {
 		return

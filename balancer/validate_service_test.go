@@ -224,7 +224,7 @@ func TestWrongEndpoints(t *testing.T) {
 			`warning: endpoints[0].address: fd00::1 is never used: the service has no IPv6 VIP`,
 		}},
 		{fields: two + `, "endpoints": [{"address": "10.96.0.10", "ports": {"http": 443, "https": 8443}}]`, want: []string{
-			`warning: endpoints[0].address: 10.96.0.10 is a VIP of this service, and the endpoint uses another of its ports: connections might loop`,
+			`warning: endpoints[0].address: 10.96.0.10 is a VIP of this service, and the endpoint's port is another port of the service: connections might loop`,
 		}},
 		{fields: vip + `, "ports": [{"port": 80, "node_port": 80}], "endpoints": [{"address": "fd00::1"}]`},
 		{fields: `"vips": ["auto"], "ports": [{"port": 80}], "endpoints": [{"address": "fd00::1"}]`},

@@ -90,7 +90,7 @@ func (a *Advert) Append(b []byte, from, to netip.Addr, sum Checksum) []byte {
 // their own authentication. Each error is a *DropError.
 func Decode(message []byte, from, to netip.Addr) (*Advert, Checksum, error) {
 	if len(message) < headerSize {
-		return nil, "", dropf(Short, "has %d bytes, fewer than a header", len(message))
+		return nil, "", dropf(Short, "has %d bytes, too few for a VRRP header", len(message))
 	}
 	a := &Advert{Version: int(message[0] >> 4), RouterID: message[1], Priority: message[2]}
 	switch {

@@ -138,9 +138,9 @@ func (p *peers) heardLast() (last *peer) {
 func (p *peers) claimed(now local.Time, g *Group) cause {
 	switch o := p.owner; {
 	case o == nil && len(p.owners(now, g)) > 0:
-		return cause{"silence", "the adverts of " + p.heardLast().addr.String() + " are dropped"}
+		return cause{"silence", "the adverts from " + p.heardLast().addr.String() + " are dropped"}
 	case o == nil:
-		return cause{"silence", "no adverts of another owner arrived"}
+		return cause{"silence", "no adverts from another owner arrived"}
 	case p.resigned(now, g):
 		return cause{"resigned", o.addr.String() + " resigned"}
 	case len(p.owners(now, g)) > 0:
@@ -220,7 +220,7 @@ func (p *peers) dropped(e *env, g *Group, from *peer, err error) {
 	news := from.drop == nil || from.drop.Reason != drop.Reason || e.now.Since(from.noted) >= noteEvery
 	if news && p.notes.allow(e.now) {
 		from.noted = e.now
-		text := fmt.Sprintf("dropped adverts of %s for %s: the advert %s", from.addr, g.Name, drop.Text)
+		text := fmt.Sprintf("dropped adverts from %s for %s: the advert %s", from.addr, g.Name, drop.Text)
 		e.do(local.Note{Kind: local.NoteRefused, Text: text, Why: string(drop.Reason)})
 	}
 	from.drop, from.droppedAt = drop, e.now

@@ -130,7 +130,7 @@ func (c *Call) EtcdConfig() (client.Config, error) {
 		c.Note("%v; etcd settings without a flag have their defaults", err)
 		said.Etcd = config.Default().Etcd
 	case !named && said.Store.Kind != config.EtcdStore && said.byVRRP():
-		return client.Config{}, fmt.Errorf("%q needs etcd, and %s decides owners by VRRP. \"vipctl get vips\" names the owner; \"vipctl vip move\" and \"vipctl node standby\" move its VIPs away", c.verbText(), file)
+		return client.Config{}, fmt.Errorf("%q needs etcd, but %s selects VRRP. \"vipctl get vips\" shows the owners; \"vipctl vip move\" and \"vipctl node standby\" move VIPs to another host", c.verbText(), file)
 	case !named && said.Store.Kind != config.EtcdStore:
 		return client.Config{}, fmt.Errorf("%q needs etcd, but %s reads services from files (store.kind): set --etcd URL,... or VIPCTL_ETCD", c.verbText(), file)
 	}

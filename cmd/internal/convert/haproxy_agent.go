@@ -22,7 +22,7 @@ func (p *proxy) agent() {
 		switch {
 		case !asks:
 		case len(p.health) == 0:
-			p.note(s.line, "agent-check: vipd queries agents only of checked endpoints; add a health table, such as type = \"tcp\", with agent.port = %d", at.port)
+			p.note(s.line, "agent-check: vipd queries the agents of checked endpoints only; add a health table, such as type = \"tcp\", with agent.port = %d", at.port)
 		case first == nil:
 			first, used = s, at
 			p.check(s.line, "agent", map[string]any{"port": int64(at.port), "interval": seconds(at.interval)})

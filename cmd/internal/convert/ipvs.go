@@ -39,7 +39,7 @@ func (s *service) persistent(line int, timeout time.Duration) {
 
 // granularity adds a note about a netmask that groups clients.
 func (d *draft) granularity(line int) {
-	d.note(line, "affinity uses the client's whole address; if clients change their addresses, the nearest setting is scheduler = \"sh\"")
+	d.note(line, "not set: to group clients by network, set affinity_prefix to the prefix lengths for IPv4 and IPv6, such as [24, 64]")
 }
 
 // These are the default persistence timeouts of both programs.

@@ -68,7 +68,7 @@ func readIPVSADM(d *draft) error {
 func (r *ipvsadm) finish(s *ipvsService) {
 	s.settings = defaulted(s.settings, "scheduler", "wlc")
 	if r.doubt > 0 {
-		r.disable(s.service, r.doubt, "the line may change the service: convert the output of \"ipvsadm -Sn\"")
+		r.disable(s.service, r.doubt, "the line might change the service: convert the output of \"ipvsadm -Sn\"")
 	}
 	for i, way := range s.ways {
 		if way != s.ways[0] {
@@ -129,7 +129,7 @@ func (r *ipvsadm) addrPort(line int, text string) (netip.Addr, uint16, error) {
 		port, err = strconv.ParseUint(portText, 10, 16)
 	}
 	if err != nil {
-		return addr, 0, r.errorf(line, "%q is not ADDRESS:PORT; save the rules with \"ipvsadm -Sn\", which writes numbers", plain(text))
+		return addr, 0, r.errorf(line, "%q is not ADDRESS:PORT; use the output of \"ipvsadm -Sn\", which has numeric addresses and ports", plain(text))
 	}
 	return addr, uint16(port), nil
 }
@@ -185,7 +185,7 @@ func (r *ipvsadm) settings(s *ipvsService, line int, o *options) {
 		r.note(line, "scheduler flags (-b %s) have no equivalent", plain(o.values["-b"]))
 	}
 	if o.values["-o"] != "" {
-		r.note(line, "the nearest setting to -o is a short udp_timeout in [ipvs]: vipd keeps UDP flows on their endpoint")
+		r.note(line, "the nearest equivalent of -o is a short udp_timeout in [ipvs]: vipd keeps UDP flows on their endpoint")
 	}
 	if o.values["--pe"] != "" {
 		r.note(line, "affinity uses the client's address; --pe %s has no equivalent", plain(o.values["--pe"]))

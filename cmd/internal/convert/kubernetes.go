@@ -221,7 +221,7 @@ func (k *kubernetes) write(n yamlNode, name string, half side, group *portGroup)
 		} else {
 			k.disable(s, half.ranges.line(), "a source range is not a network, and without it the service would be open to all")
 		}
-		k.note(half.ranges.line(), "source_ranges also applies to external addresses and node ports; in Kubernetes, only to the load balancer's addresses")
+		k.note(half.ranges.line(), "source_ranges also applies to external addresses and node ports; in Kubernetes, it applies only to the load balancer's addresses")
 	}
 	k.locality(s, n, half, group)
 }

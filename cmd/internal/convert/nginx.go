@@ -29,7 +29,7 @@ func nginxAnswers() []answer {
 		{"", "listen proxy_pass server_name allow deny proxy_ssl ssl_verify_client js_access js_preread js_filter", ""},
 		{"", "tcp_nodelay proxy_buffer_size preread_buffer_size preread_timeout proxy_socket_keepalive proxy_half_close resolver resolver_timeout status_zone " +
 			"variables_hash_max_size variables_hash_bucket_size server_names_hash_max_size server_names_hash_bucket_size proxy_next_upstream_tries", ""},
-		{"", "proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout bounds each attempt"},
+		{"", "proxy_next_upstream_timeout", "vipd tries each endpoint once; connect_timeout limits each attempt"},
 		{"", "proxy_bind", ownAddress + "; in kernel modes endpoints see the client's address"},
 		{"", "ssl_certificate ssl_certificate_key ssl_protocols ssl_preread", noTLS},
 		{"", "access_log log_format", nearLog},

@@ -53,9 +53,9 @@ func checkHairpin(_ context.Context, o *observed) (found []Finding) {
 		if len(i.OneWay) == 0 || !slices.ContainsFunc(o.Frontends, func(f Frontend) bool { return slices.ContainsFunc(f.Backends, behind) }) {
 			continue
 		}
-		found = append(found, note("bridge ports don't send packets back where they arrived (hairpin): "+i.Name+" ("+list(i.OneWay)+")",
-			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint there gets no answer if "+
-				"its connection to its own VIP leads back to it",
+		found = append(found, note("bridge ports don't return packets to the port where they arrived (hairpin is off): "+i.Name+" ("+list(i.OneWay)+")",
+			"packets inside the bridge are translated (bridge-nf-call-iptables), so an endpoint that connects "+
+				"to its own VIP gets no answer if vipd chooses this endpoint",
 			"bridge link set dev "+i.OneWay[0]+" hairpin on"))
 	}
 	return found

@@ -50,7 +50,7 @@ func (o *observed) waysBack(endpoints []netip.Addr) (found []Finding) {
 			fix = "ip route get CLIENT  # on " + e.String() + ": it must lead via " + here.String()
 		}
 	}
-	const why = `source = "client": replies that bypass this host are lost, and the endpoint's rp_filter can drop their connections`
+	const why = `source = "client": replies that bypass this host are lost, and rp_filter on an endpoint can drop packets from clients`
 	if len(near) > 0 {
 		found = append(found, note("endpoints must route replies to clients through this host: "+list(near), why, fix))
 	}

@@ -28,7 +28,7 @@ func checkDirect(_ context.Context, o *observed) (found []Finding) {
 	}
 	nftables := o.mode().Name == config.NFTablesMode
 	if names := o.addressedBridges(); nftables && len(names) > 0 && o.sysctl(bridgeFilter) == "1" {
-		found = append(found, warning("nat instead of direct routing serves clients behind bridges: "+list(names),
+		found = append(found, warning("nat serves clients behind bridges, instead of direct routing: "+list(names),
 			"netfilter handles the frames in a bridge before direct routing does. Docker and Kubernetes might need this setting", "sysctl -w "+bridgeFilter+"=0"))
 	}
 	silent, routed, unread := map[string][]string{}, []string{}, []string{}
@@ -47,15 +47,15 @@ func checkDirect(_ context.Context, o *observed) (found []Finding) {
 		}
 	}
 	for _, link := range slices.Sorted(maps.Keys(silent)) {
-		found = append(found, warning(fmt.Sprintf("endpoints of direct routing do not answer %s: %s", link, list(silent[link])),
-			"packets of their clients are lost; a health check would remove them", fix[link]))
+		found = append(found, warning(fmt.Sprintf("direct-routing endpoints do not answer %s: %s", link, list(silent[link])),
+			"packets to these endpoints are lost; with a health check, they would get no new connections", fix[link]))
 	}
 	if len(routed) > 0 && nftables {
-		found = append(found, note(fmt.Sprintf("nat serves the clients of endpoints that are not on a link of this host: %s", list(routed)),
+		found = append(found, note(fmt.Sprintf("nat serves the clients of endpoints that are not neighbors of this host: %s", list(routed)),
 			"direct routing reaches only neighbors, so these endpoints must also listen on their own addresses", "ip route get ENDPOINT"))
 	}
 	if len(unread) > 0 {
-		found = append(found, note("the neighbors of direct routing are unknown: "+list(unread), "", ""))
+		found = append(found, note("it is unknown whether direct-routing endpoints are neighbors of this host: "+list(unread), "", ""))
 	}
-	return orFine(found, "no endpoint of direct routing is known to be silent on its link")
+	return orFine(found, "no direct-routing endpoint is known to be silent on its link")
 }

@@ -43,7 +43,7 @@ func TestDirect(t *testing.T) {
 	if len(found) != 3 || found[0].Level != Warning || !strings.HasSuffix(found[0].What, "clients behind bridges: br0") {
 		t.Fatalf("findings = %+v, want a warning about the bridge with an address, and two others", found)
 	}
-	if found = found[1:]; found[0].Level != Warning || found[0].What != "endpoints of direct routing do not answer ARP on eth0: 10.4.0.12 (web)" ||
+	if found = found[1:]; found[0].Level != Warning || found[0].What != "direct-routing endpoints do not answer ARP on eth0: 10.4.0.12 (web)" ||
 		found[1].Level != Note || !strings.Contains(found[1].What, "10.9.0.9 (web)") {
 		t.Errorf("findings = %+v, want a warning about 10.4.0.12 and a note about 10.9.0.9", found)
 	}

@@ -25,12 +25,12 @@ func checkOwnership(ctx context.Context, o *observed) []Finding {
 	}
 	if err := o.Fence(); err != nil {
 		what, _, _ := strings.Cut(oneLine(err), ": nf_tables refused")
-		return []Finding{problem("this host can own no VIPs (hold = \"one\"): "+what, "after a pause, an owner would still answer for VIPs that have a new owner",
+		return []Finding{problem("this host can't own VIPs (hold = \"one\"): "+what, "after a pause, an owner would still answer for VIPs that have a new owner",
 			"use Linux 5.16 or later with netdev ingress and egress, or set ownership.enabled = false")}
 	}
 	found := []Finding{fine("the kernel can fence VIPs that have one owner: netdev ingress and egress")}
 	if o.sysctl("kernel.sched_rt_runtime_us") == "0" {
-		found = append(found, problem("no process may run with real-time priority here", "vipd owner would be late on a busy host, and lose its VIPs", "sysctl -w kernel.sched_rt_runtime_us=950000"))
+		found = append(found, problem("no process can run with real-time priority on this host", "vipd owner would be late on a busy host, and lose its VIPs", "sysctl -w kernel.sched_rt_runtime_us=950000"))
 	}
 	s, err := o.Owner()
 	if err != nil {

@@ -20,9 +20,9 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: problem: vipd owner does not answer, so this host owns no VIPs: connection refused",
 		}},
 		{name: "an owner that has no session", change: func(m *fakeHost) {
-			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", Etcd: "no", Problems: []string{"this host can own no VIPs"}}
+			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Gate: "closed", Etcd: "no", Problems: []string{"this host can't own VIPs"}}
 		}, want: []string{
-			"ownership: problem: this host can own no VIPs",
+			"ownership: problem: this host can't own VIPs",
 			"ownership: warning: vipd owner can't reach etcd: no",
 			"ownership: warning: vipd owner is not confirmed by other hosts or by etcd, so its VIPs are silent",
 		}},
@@ -54,9 +54,9 @@ func TestFindingsOfFailover(t *testing.T) {
 			}}}
 		}, want: []string{
 			"ownership: warning: 192.168.1.12 has the priority of this host in main: 150",
-			"ownership: note: router_id 51 is used by a router with other addresses; free on this LAN: 2, 4, 5",
+			"ownership: note: another router uses router_id 51 for other VIPs; IDs that are free on this LAN: 2, 4, 5",
 			"ownership: warning: main sends adverts every 100ms, but vipd owner might be late here",
-			"ownership: note: no advert from peers was ever received in more",
+			"ownership: note: group more has never received an advert from its peers",
 			"ownership: warning: vipd owner lacks a privilege or a limit that it needs: no priority",
 		}},
 		{name: "an owner with much in its way", change: func(m *fakeHost) {
@@ -71,7 +71,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			m.files["/etc/keepalived/keepalived.conf"] = "virtual_ipaddress {\n192.168.1.77/24 dev eth0\n}\n"
 		}, want: []string{
 			"ipvs: note: keepalived is running",
-			"ownership: problem: no process may run with real-time priority here",
+			"ownership: problem: no process can run with real-time priority on this host",
 			"ownership: problem: another host answers",
 			"ownership: warning: vipd owner waited 300ms for a processor",
 			"ownership: warning: 10.7.7.7: not in the network of any device on this host",
@@ -108,7 +108,7 @@ func TestFindingsOfFailover(t *testing.T) {
 			"ownership: note: on this host, etcd elects a new leader after 3s without a leader",
 			"ownership: note: this host is a virtual machine (kvm), which answers for its VIPs for up to 250ms after a pause",
 			"ownership: warning: a restart of nftables.service also flushes the gate of owned VIPs",
-			"ownership: note: 192.168.1.77: the group has no VIP without services for endpoints to use as their gateway",
+			"ownership: note: 192.168.1.77: each VIP of the group has services, so endpoints have no VIP to use as their gateway",
 		}},
 		{name: "an owner with all as it should be around it", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.owner = true, &api.OwnerStatus{Node: "gw1", Gate: "open", Confirmed: map[string]float64{"gw2": 0.1}}
@@ -120,6 +120,6 @@ func TestFindingsOfFailover(t *testing.T) {
 		}},
 		{name: "a kernel without a fence", change: func(m *fakeHost) {
 			m.Config.Ownership.Enabled, m.unfenced = true, errors.New("the kernel has no netdev egress: nf_tables refused \"add chain\"")
-		}, want: []string{`ownership: problem: this host can own no VIPs (hold = "one"): the kernel has no netdev egress`}},
+		}, want: []string{`ownership: problem: this host can't own VIPs (hold = "one"): the kernel has no netdev egress`}},
 	})
 }

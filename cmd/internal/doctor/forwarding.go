@@ -39,7 +39,7 @@ func checkForwarding6(_ context.Context, o *observed) []Finding {
 	case value == "0" && o.hasFamily(false):
 		return []Finding{warning("IPv6 packets are not forwarded",
 			"clients on other hosts can't reach endpoints through IPv6 VIPs. vipd does not enable it, because the host would then "+
-				"ignore routes of router advertisements, unless accept_ra is 2",
+				"ignore routes from router advertisements, unless accept_ra is 2",
 			"sysctl -w "+name+"=1")}
 	case value == "1":
 		return []Finding{fine("IPv6 packets are forwarded")}

@@ -71,7 +71,7 @@ type virtualSysctl struct{ name, value, loss string }
 // virtualSysctls returns the sysctls that ipvs mode needs on this kernel.
 func virtualSysctls(o *observed) []virtualSysctl {
 	all := []virtualSysctl{
-		{"conntrack", "1", "the node's address can't replace the client's, so node ports and clients next to endpoints fail, and DROP policies stop connections to VIPs"},
+		{"conntrack", "1", "the node's address can't replace the client's, so node ports and connections from an endpoint's network fail, and DROP policies stop connections to VIPs"},
 		{"expire_nodest_conn", "1", "connections to removed endpoints hang until the client gives up"},
 		{"expire_quiescent_template", "1", "clients with affinity still reach an endpoint that drains"},
 	}

@@ -44,9 +44,9 @@ func TestIPVSReal(t *testing.T) {
 	wantIPVSFinding(t, h, Note, "on VIPs of services, on other ports: 10.96.0.10:81/tcp")
 	wantIPVSFinding(t, h, Note, "there are virtual servers of other programs: [2001:db8::1]:53/udp, mark 7")
 	run(t, "ipvsadm -A -t 10.96.0.10:80 -s rr")
-	run(t, wantIPVSFinding(t, h, Problem, "have addresses and ports of services: 10.96.0.10:80/tcp").Fix)
+	run(t, wantIPVSFinding(t, h, Problem, "use the addresses and ports of services: 10.96.0.10:80/tcp").Fix)
 	h.Recorded = func() ([]balancer.Key, error) { return []balancer.Key{h.Frontends[0].Key}, nil }
-	wantNoIPVSFinding(t, h, "have addresses and ports of services")
+	wantNoIPVSFinding(t, h, "use the addresses and ports of services")
 }
 
 // ipvsFindings returns the findings of the checks modes and ipvs that contain part. It runs no

@@ -64,7 +64,7 @@ func TestFindingsOfVirtualServers(t *testing.T) {
 			m.files["/sys/module/ip_vs/parameters/conn_tab_bits"], m.Config.Mode = "12\n", config.UserspaceMode
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
 		}},
-		{name: "in the way", change: func(m *fakeHost) { m.owned = nil }, want: []string{"ipvs: problem: virtual servers of other programs have addresses and ports of services: 10.96.0.10:80/tcp"}},
+		{name: "in the way", change: func(m *fakeHost) { m.owned = nil }, want: []string{"ipvs: problem: virtual servers of other programs use the addresses and ports of services: 10.96.0.10:80/tcp"}},
 		{name: "whose they are is not known", change: func(m *fakeHost) { m.lost = errors.New("no") }, want: []string{"ipvs: warning: vipd's ledger of virtual servers can't be read: no"}},
 		{name: "own range of ports", change: func(m *fakeHost) {
 			k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: balancer.AllPorts, Proto: balancer.UDP}

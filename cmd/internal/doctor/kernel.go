@@ -30,7 +30,7 @@ func needs() []need {
 		{"set", only(config.IPTablesMode), "without sets of addresses, iptables mode does not work"},
 		{"statistic", only(config.IPTablesMode), "without it, connections can't be spread over endpoints"},
 		{"bpf", only(config.IPTablesMode), "without it, the schedulers sh and mh choose at random"},
-		{"addrtype", only(config.IPVSMode), "without it, a policy of DROP in OUTPUT also stops what virtual servers forward"},
+		{"addrtype", only(config.IPVSMode), "without it, a policy of DROP in OUTPUT also stops packets that virtual servers forward"},
 	}
 }
 

@@ -38,7 +38,7 @@ func checkLocalPorts(_ context.Context, o *observed) []Finding {
 		names, all = append(names, strconv.Itoa(port)), append(all, strconv.Itoa(port))
 	}
 	return []Finding{warning(fmt.Sprintf("this host's own connections can use node ports as their source ports: %s (%s is %d to %d)", list(names), between, low, high),
-		"in ipvs mode, answers to such a connection go to endpoints, so it fails. Use node ports outside the range, or reserve them",
+		"in ipvs mode, these connections fail, because their answers go to endpoints. Use node ports outside the range, or reserve them",
 		"sysctl -w "+reserved+"="+strings.Join(all, ","))}
 }
 

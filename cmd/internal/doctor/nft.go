@@ -112,7 +112,7 @@ func foreignChain(ctx context.Context, o *observed, c *nftChain) (found []Findin
 				break
 			}
 			found = append(found, warning(fmt.Sprintf("a rule of the nft chain %s (hook %s) drops or rejects packets to %s", c.place(), c.Hook, list(to)),
-				"the rule might have other conditions; health checks come from this host, and can pass another hook",
+				"the rule might have other conditions; health checks come from this host, so they might pass through another hook",
 				fmt.Sprintf("nft delete rule %s handle %d", c.place(), object.Rule.Handle)))
 		}
 		if how == "" && object.Rule.dropsAll() {

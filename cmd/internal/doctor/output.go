@@ -50,7 +50,7 @@ func droppedOutput(o *observed, b *iptablesRules) (found []Finding) {
 	}
 	for _, by := range slices.Sorted(maps.Keys(lost)) {
 		found = append(found, warning(fmt.Sprintf("OUTPUT of %s drops packets that this host sends to %s: %s", b.program, list(lost[by]), by),
-			"health checks from here fail, and so do userspace mode and programs of this host", b.program+" -S OUTPUT"))
+			"health checks, userspace mode and programs on this host can't reach these endpoints", b.program+" -S OUTPUT"))
 	}
 	return found
 }

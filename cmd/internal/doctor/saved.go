@@ -26,7 +26,7 @@ func checkSaved(_ context.Context, o *observed) (found []Finding) {
 		for _, object := range []string{"VIPD-", "vipd-sticky", "table ip vipd", "table ip6 vipd"} {
 			if strings.Contains(text, object) {
 				found = append(found, warning("rules that are loaded at boot contain vipd's: "+object+" in "+file,
-					"until vipd runs, they lead to the endpoints that existed when they were saved; if a set is missing, iptables-restore loads no rules", saved[file]))
+					"until vipd starts, the saved rules lead to endpoints that might no longer exist; if a set is missing, iptables-restore loads no rules", saved[file]))
 				break
 			}
 		}

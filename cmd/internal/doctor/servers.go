@@ -122,7 +122,7 @@ func checkForeignServers(_ context.Context, o *observed) (found []Finding) {
 		show = "ipvsadm -Ln"
 	}
 	if len(inTheWay) > 0 {
-		found = append(found, problem("virtual servers of other programs have addresses and ports of services: "+list(inTheWay),
+		found = append(found, problem("virtual servers of other programs use the addresses and ports of services: "+list(inTheWay),
 			"the kernel can have only one virtual server for an address and port. "+
 				"Remove it with the program that created it, or give the service another VIP or port",
 			show))

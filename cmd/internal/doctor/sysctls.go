@@ -33,7 +33,7 @@ func checkReversePath(_ context.Context, o *observed) []Finding {
 		return []Finding{fine("no device filters packets by their return path (rp_filter)")}
 	}
 	return []Finding{note("rp_filter is strict on "+list(strict),
-		"with asymmetric routes, it drops packets that arrive on a device other than the one that leads back to the client",
+		"with asymmetric routes, it drops packets if the route back to the client uses another device",
 		"sysctl -w "+deviceSysctl(strict[0], "rp_filter")+"=2")}
 }
 
@@ -47,7 +47,7 @@ func checkARP(_ context.Context, o *observed) (found []Finding) {
 		name := "net.ipv4.conf.all." + s.name
 		if value := o.sysctl(name); value != "" && value < s.least {
 			found = append(found, warning(fmt.Sprintf("%s is %s while VIPs are held here", name, value),
-				"this host also answers ARP for VIPs that other hosts hold, so clients on its link may reach the wrong host",
+				"this host also answers ARP for VIPs that other hosts hold, so clients on its link might reach the wrong host",
 				"sysctl -w "+name+"="+s.least))
 		}
 	}
@@ -85,7 +85,7 @@ func checkWindows(_ context.Context, o *observed) []Finding {
 		return nil
 	}
 	return []Finding{note("connection tracking is strict about TCP windows (nf_conntrack_tcp_be_liberal)",
-		"packets that tracking considers invalid are not translated; if packets are often late or lost, an endpoint's untranslated answer can reset its connection",
+		"packets that tracking considers invalid are not translated; if packets are often late or lost, an endpoint's untranslated answer can reset the connection",
 		"sysctl -w net.netfilter.nf_conntrack_tcp_be_liberal=1")}
 }
 

@@ -59,7 +59,7 @@ func TestFindingsOfSysctls(t *testing.T) {
 					{Name: "br0", OneWay: []string{"veth1", "veth2"}, Networks: here}, {Name: "br1", OneWay: []string{"veth3"}, Networks: other}, {Name: "br2", Networks: here},
 				}, nil
 			}
-		}, want: []string{"sysctls: note: bridge ports don't send packets back where they arrived (hairpin): br0 (veth1, veth2)"}},
+		}, want: []string{"sysctls: note: bridge ports don't return packets to the port where they arrived (hairpin is off): br0 (veth1, veth2)"}},
 		{name: "source = client", change: func(m *fakeHost) {
 			m.Status.Mode = api.Mode{InUse: "userspace", Wanted: "userspace"}
 			m.files["/proc/sys/net/ipv4/conf/all/src_valid_mark"] = "1"

@@ -128,7 +128,7 @@ func (t *traffic) arrival(a api.Address) Finding {
 	case a.Owned:
 		return fine(a.Note)
 	case device == "host":
-		return fine("the host's own" + in(t.devices[addr]) + ": every client that reaches the host reaches it")
+		return fine("the host's own" + in(t.devices[addr]) + ": every client that reaches the host also reaches this address")
 	case device == unsure:
 		return note(fmt.Sprintf("on %s; it is not known whether vipd holds addresses there", t.devices[addr]),
 			"no vipd answers, and its ledger can't be read", "sudo vipctl doctor")

@@ -31,7 +31,7 @@ func TestArrival(t *testing.T) {
 		{"on a real device", "192.168.1.77", "eth0", "eth0", "192.168.1.77 is held on eth0: this host answers ARP or NDP for it there"},
 		{"owned", "192.168.1.100", "vipd0", "owned", "192.168.1.100 is owned by this host (eth0), which answers ARP or NDP for it"},
 		{"owned by another host", "192.168.1.101", "vipd0", "owned elsewhere", "192.168.1.101 is not owned by this host"},
-		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
+		{"the host's own", "192.168.1.100", "vipd0", "host", "192.168.1.100 is the host's own (eth0): every client that reaches the host also reaches this address"},
 		{"loopback", "127.0.3.1", "vipd0", "host", "127.0.3.1 is on this host's loopback: only programs on this host reach it"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 		{"before the first start", "10.96.0.10", "lo", nil, OK, "10.96.0.10 is not here yet: vipd puts addresses on lo; other hosts reach them if they have a route to this host"},
 		{"before the first start, on a real device", "10.96.0.10", "eth0", nil, OK,
 			"10.96.0.10 is not here yet: vipd puts addresses on eth0, where this host answers ARP or NDP for them"},
-		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host reaches it"},
+		{"the host's own", "192.168.1.100", "vipd0", nil, OK, "192.168.1.100 is the host's own (eth0): every client that reaches the host also reaches this address"},
 		{"loopback", "127.0.3.1", "vipd0", nil, OK, "127.0.3.1 is on this host's loopback: only programs on this host reach it"},
 		{"without root", "192.168.1.100", "vipd0", func(m *fakeHost) { m.lost = fs.ErrPermission }, Note,
 			"192.168.1.100 is on eth0; it is not known whether vipd holds addresses there"},

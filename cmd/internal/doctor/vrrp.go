@@ -26,15 +26,15 @@ func vrrpRouters(_ context.Context, o *observed, s *api.OwnerStatus) (found []Fi
 			}
 		}
 		if lists {
-			found = append(found, note(fmt.Sprintf("router_id %d is used by a router with other addresses; free on this LAN: %s", g.RouterID, freeRouterIDs(s, &o.Config)), "", ""))
+			found = append(found, note(fmt.Sprintf("another router uses router_id %d for other VIPs; IDs that are free on this LAN: %s", g.RouterID, freeRouterIDs(s, &o.Config)), "", ""))
 		}
 		if len(settings.Peers) > 0 && g.State == vrrp.Active && len(g.Routers) == 0 {
-			found = append(found, note(fmt.Sprintf("no advert from peers was ever received in %s", g.Name),
+			found = append(found, note(fmt.Sprintf("group %s has never received an advert from its peers", g.Name),
 				"a backup is silent, so this is normal if this host has always been the owner; otherwise IP protocol 112 is dropped on the way", "nft list ruleset | grep -n -e vrrp -e 112"))
 		}
 		if len(s.Hindered) > 0 && settings.AdvertInterval < 200*time.Millisecond {
 			found = append(found, warning(fmt.Sprintf("%s sends adverts every %s, but vipd owner might be late here", g.Name, settings.AdvertInterval),
-				"a late advert moves the VIPs: set advert_interval to 200ms or more on all hosts", ""))
+				"if an advert is late, the VIPs move: set advert_interval to 200ms or more on all hosts", ""))
 		}
 	}
 	return found

@@ -27,11 +27,11 @@ func Acquire(path string) (*os.File, error) {
 	}, func() int { return Holder(path) })
 	switch err := lockErr; {
 	case held:
-		return nil, errors.Join(fmt.Errorf("%w (it holds %s)", ErrHeld, path), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w (%s is locked)", ErrHeld, path), f.Close())
 	case err != nil:
 		return nil, errors.Join(fmt.Errorf("locking %s: %w", path, err), f.Close())
 	case Lost(f): // a cleanup removed the file before it was locked, so another process could lock a new file
-		return nil, errors.Join(fmt.Errorf("%w (it has just removed %s); try again", ErrHeld, path), f.Close())
+		return nil, errors.Join(fmt.Errorf("%w (%s was just removed); try again", ErrHeld, path), f.Close())
 	}
 	return f, nil
 }

@@ -64,7 +64,7 @@ func (p Place) atName(service *balancer.Service, name string) ([]balancer.Target
 	if targets == nil {
 		for l := range balancer.LookupsOf(service, p.Inputs) {
 			if HostName(l.Name) == name {
-				return nil, fmt.Errorf("the addresses of %s, a name of service %s, are not known here", name, service.Name)
+				return nil, fmt.Errorf("the addresses of %s, an endpoint of service %s, are not known here", name, service.Name)
 			}
 		}
 		return nil, fmt.Errorf("service %s has no endpoint with the name %s%s", service.Name, name, Other(name, known))
