@@ -27,7 +27,7 @@ func (p *proxy) agent() {
 			first, used = s, at
 			p.check(s.line, "agent", map[string]any{"port": int64(at.port), "interval": seconds(at.interval)})
 		case at != used:
-			p.note(s.line, "all endpoints use the agent's port and interval of line %d; this server's values differ", first.line)
+			p.note(s.line, "all endpoints use the agent's port and interval on line %d; this server's values differ", first.line)
 		}
 	}
 	for _, s := range p.usedServers() {

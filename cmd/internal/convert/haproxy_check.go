@@ -28,7 +28,7 @@ func (p *proxy) once(line int, name string, value any) {
 	if s := find(p.health, name); s == nil {
 		p.check(line, name, value)
 	} else if fmt.Sprint(s.value) != fmt.Sprint(value) {
-		p.note(line, "a check has one %s; the %[1]s of line %d is used", name, s.line)
+		p.note(line, "a check has one %s; the %[1]s on line %d is used", name, s.line)
 	}
 }
 

@@ -152,7 +152,7 @@ func (p *proxy) serverChecks(checked []*server) {
 			different = append(different, "check-ssl")
 		}
 		if len(different) > 0 {
-			p.note(s.line, "all endpoints use the check of line %d; this server's check differs in %s", first.line, strings.Join(different, ", "))
+			p.note(s.line, "all endpoints use the check on line %d; this server's check differs in %s", first.line, strings.Join(different, ", "))
 		}
 	}
 	for _, time := range []struct {
@@ -221,7 +221,7 @@ func (p *proxy) onFailure(checked []*server) {
 		if !cuts(s) {
 			for _, other := range checked {
 				if cuts(other) {
-					p.note(other.line, "not set: on_failure applies to all endpoints of a service, but the server of line %d has no on-marked-down", s.line)
+					p.note(other.line, "not set: on_failure applies to all endpoints of a service, but the server on line %d has no on-marked-down", s.line)
 				}
 			}
 			return

@@ -112,7 +112,7 @@ func (p *haproxyParser) read(line int) {
 		return
 	}
 	if n := len(p.conditions); n > 0 {
-		doubt = fmt.Sprintf("the condition of line %d decides whether this line applies: keep only the lines of one branch", p.conditions[n-1])
+		doubt = fmt.Sprintf("the condition on line %d decides whether this line applies: keep only the lines of one branch", p.conditions[n-1])
 	}
 	if isSection(words[0]) {
 		p.section(line, words, doubt)

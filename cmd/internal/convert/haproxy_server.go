@@ -138,7 +138,7 @@ func (p *proxy) serverSettings() {
 			backup = s.line
 		default:
 			p.endpoints[s.endpoint].fields()["draining"] = true
-			p.note(s.line, "is drained: HAProxy uses this backup only if the server of line %d fails, but vipd's backups share connections; see \"vipctl undrain\"", backup)
+			p.note(s.line, "is drained: HAProxy uses this backup only if the server on line %d fails, but vipd's backups share connections; see \"vipctl undrain\"", backup)
 		}
 	}
 	p.slowStart(p.service, ramps)
@@ -160,7 +160,7 @@ func (p *proxy) proxyProtocol() {
 	servers := p.usedServers()
 	for _, s := range servers {
 		if version(s) != version(servers[0]) {
-			p.disable(p.service, s.line, "the server of line %d gets a different PROXY header, but all endpoints of a service get the same: write a service for each kind", servers[0].line)
+			p.disable(p.service, s.line, "the server on line %d gets a different PROXY header, but all endpoints of a service get the same: write a service for each kind", servers[0].line)
 			return
 		}
 	}

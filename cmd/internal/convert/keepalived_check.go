@@ -54,7 +54,7 @@ func (k *keepalived) health(s *service, checkers []*checker) {
 	converted := map[string][]setting{}
 	for i, c := range checkers {
 		if c == nil {
-			k.note(s.endpoints[i].line, "has no check in keepalived, but in vipd the check of line %d applies to all endpoints", first.root.line)
+			k.note(s.endpoints[i].line, "has no check in keepalived, but in vipd the check on line %d applies to all endpoints", first.root.line)
 			continue
 		}
 		words := c.words()
@@ -85,9 +85,9 @@ func (k *keepalived) compareChecks(s *service, first, c *checker, own []setting)
 		}
 	}
 	if slices.Contains(different, "mark") {
-		k.disable(s, c.root.line, "the check's mark differs from the mark in line %d, but all endpoints share one check: write a service for each mark", first.root.line)
+		k.disable(s, c.root.line, "the check's mark differs from the mark on line %d, but all endpoints share one check: write a service for each mark", first.root.line)
 	} else if len(different) > 0 {
-		k.note(c.root.line, "all endpoints use the check of line %d; this server's check differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
+		k.note(c.root.line, "all endpoints use the check on line %d; this server's check differs in %s: write a service for each kind of check", first.root.line, strings.Join(different, ", "))
 	}
 }
 

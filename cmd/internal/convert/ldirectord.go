@@ -272,7 +272,7 @@ func (l *ldirectord) method(s *service, line int, words []string) {
 	if first := find(s.settings, "forward"); first == nil {
 		s.set(line, "forward", way)
 	} else if first.value != way {
-		l.disable(s, line, "forward is the same for all endpoints of a service, but it is %q in line %d; write a service for each forwarding method", first.value, first.line)
+		l.disable(s, line, "forward is the same for all endpoints of a service, but it is %q on line %d; write a service for each forwarding method", first.value, first.line)
 	}
 }
 

@@ -209,7 +209,7 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 		n.disable(s, g.line, noPROXY)
 	}
 	if server.shared > 0 {
-		n.disable(s, server.block.line, "the server of line %d has the same address and port: nginx chooses by server_name, but vipd does not read TLS. Give each name its own VIP", server.shared)
+		n.disable(s, server.block.line, "the server on line %d has the same address and port: nginx chooses by server_name, but vipd does not read TLS. Give each name its own VIP", server.shared)
 	}
 	for _, one := range settings {
 		if word := one.word(0); strings.Contains(word, "_by_lua") || word == "js_access" || word == "js_preread" || word == "js_filter" {
