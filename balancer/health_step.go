@@ -92,9 +92,9 @@ func (r *healthReader) checkStep(s *HealthStep, path string) {
 	}
 	switch {
 	case expects > 1:
-		r.errorf(path, "has several of expect, expect_hex and expect_regexp: keep one")
+		r.errorf(path, "has more than one of expect, expect_hex and expect_regexp: keep only one of them")
 	case s.Send != "" && s.SendHex != "":
-		r.errorf(path, "has send and send_hex: keep one")
+		r.errorf(path, "has both send and send_hex: keep only one of them")
 	case expects == 0 && s.Send == "" && s.SendHex == "":
 		r.errorf(path, "needs send or expect: without them, a step does nothing")
 	}

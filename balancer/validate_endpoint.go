@@ -178,7 +178,7 @@ func (r *tableReader) checkDuplicates(s *Service) {
 		case shared == len(s.Ports):
 			r.errorf(element("endpoints", i, ""), "%s has the same ports as endpoints[%d], so it is a duplicate", e.Host(), other)
 		default:
-			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s, so it counts only once there", e.Host(), other, name)
+			r.warnf(element("endpoints", i, ""), "%s has the same port as endpoints[%d] for %s, so the two count only once for that port", e.Host(), other, name)
 		}
 	}
 }

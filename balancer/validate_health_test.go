@@ -129,8 +129,8 @@ func TestWrongHealth(t *testing.T) {
 		}},
 		{fields: check + `{"type": "tcp", "steps": [{}, {"send": "a", "send_hex": "61"}, {"expect": "a", "expect_hex": "61"}, {"send_hex": "6"}, {"expect_hex": "0x61"}]}`, want: []string{
 			`health.steps[0]: needs send or expect: without them, a step does nothing`,
-			`health.steps[1]: has send and send_hex: keep one`,
-			`health.steps[2]: has several of expect, expect_hex and expect_regexp: keep one`,
+			`health.steps[1]: has both send and send_hex: keep only one of them`,
+			`health.steps[2]: has more than one of expect, expect_hex and expect_regexp: keep only one of them`,
 			`health.steps[3].send_hex: needs an even number of hexadecimal digits, such as "0d0a"`,
 			`health.steps[4].expect_hex: needs an even number of hexadecimal digits, such as "0d0a"`,
 		}},

@@ -218,7 +218,7 @@ func TestWrongEndpoints(t *testing.T) {
 		}},
 		{fields: web + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "port": 8080}]`},
 		{fields: two + `, "endpoints": [{"address": "10.0.0.1"}, {"address": "10.0.0.1", "ports": {"https": 8443}}]`, want: []string{
-			`warning: endpoints[1]: 10.0.0.1 has the same port as endpoints[0] for http, so it counts only once there`,
+			`warning: endpoints[1]: 10.0.0.1 has the same port as endpoints[0] for http, so the two count only once for that port`,
 		}},
 		{fields: web + `, "endpoints": [{"address": "fd00::1"}, {"address": "10.96.0.10"}, {"address": "10.96.0.10", "port": 81}]`, want: []string{
 			`warning: endpoints[0].address: fd00::1 is never used: the service has no IPv6 VIP`,

@@ -72,7 +72,7 @@ func (r *router) heardAsOwner(p *peer) {
 	case a.Priority == resigns:
 		r.reply()
 	case a.Priority > own || a.Priority == own && p.addr.Compare(r.g.Link.Source) > 0:
-		text := fmt.Sprintf("gave %s to %s (priority %d over %d)", r.g.label(), p.addr, a.Priority, own)
+		text := fmt.Sprintf("gave %s to %s (priority %d; this host has %d)", r.g.label(), p.addr, a.Priority, own)
 		r.stepDown(local.NoteGave, text, cause{"priority", fmt.Sprintf("%s has priority %d; this host has %d", p.addr, a.Priority, own)}, a.Interval)
 	case r.witness.here && !r.witnessed():
 		// Perhaps only this host was cut off.

@@ -436,7 +436,7 @@ func TestUnyieldingOwner(t *testing.T) {
 	}
 	b.receiveFor(2*time.Second, low, 50, more)
 	b.want(vrrp.Active)
-	want := "main is Active, but 10.9.0.1 is also Active and ignores the adverts of this host: it also lists 10.9.0.101"
+	want := "main is Active, but 10.9.0.1 is also Active and ignores this host's adverts: it also lists 10.9.0.101"
 	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}

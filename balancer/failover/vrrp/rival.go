@@ -110,7 +110,7 @@ func (x *rivals) present(now local.Time, g *Group) *peer {
 
 // ignores describes a rival that ignores this host's adverts, for operators.
 func (p *peer) ignores(g *Group) string {
-	text := fmt.Sprintf("%s is Active, but %s is also Active and ignores the adverts of this host", g.Name, p.addr)
+	text := fmt.Sprintf("%s is Active, but %s is also Active and ignores this host's adverts", g.Name, p.addr)
 	if d := p.differs(g); d != "" {
 		text += ": " + d
 	}
@@ -141,7 +141,7 @@ func (r *router) contest() {
 		case !v.preempted:
 			asks = asks || x.asksAbout(v, r.now, limit)
 		case v.adverts > 1 && r.now.Since(t.began) >= limit && 2*r.now.Since(v.last) <= 3*v.interval(r.g.Interval):
-			r.yield(v.peer, v.addr.String()+" is Active and ignores the adverts of this host")
+			r.yield(v.peer, v.addr.String()+" is Active and ignores this host's adverts")
 			return
 		}
 	}

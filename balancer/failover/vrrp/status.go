@@ -182,7 +182,7 @@ func (r *router) problems(now local.Time) (all []string) {
 		all = append(all, fmt.Sprintf("%s has no owner here: no host of ownership.reach answers", r.g.Name))
 	}
 	if y := &r.peers.yielded; y.text != "" {
-		all = append(all, fmt.Sprintf("%s is left to another router: %s", r.g.Name, y.text))
+		all = append(all, fmt.Sprintf("this host leaves %s to another router: %s", r.g.Name, y.text))
 	}
 	if text := r.sender.problem(now, &r.g); text != "" {
 		all = append(all, text)

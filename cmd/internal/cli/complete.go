@@ -68,7 +68,7 @@ complete -c vipctl -a '(__vipctl_offered)'
 func CompleteVerb() *Verb {
 	return &Verb{
 		Name: completeName, Brief: "list completions of a command line", MaxArgs: AnyArgs, Fleet: true,
-		About: "Prints the possible last words, one per line. The scripts of \"vipctl completion\" call it.", Example: "vipctl __complete get \"\"",
+		About: "Prints the possible completions of the last word, one per line. Scripts from \"vipctl completion\" call this command.", Example: "vipctl __complete get \"\"",
 		Run: runComplete,
 	}
 }

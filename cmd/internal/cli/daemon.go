@@ -41,7 +41,7 @@ func (c *Call) Client() (*api.Client, error) {
 // which may name another socket, could not be read.
 func (c *Call) whyAbsent(socket string, unread error) string {
 	if errors.Is(unread, fs.ErrPermission) {
-		return fmt.Sprintf("the socket does not exist, and you may not read the config %s, which might set another socket: use sudo, or set --socket",
+		return fmt.Sprintf("the socket does not exist, and you have no permission to read the config %s, which might set another socket: use sudo, or set --socket",
 			c.Flags.String("config"))
 	}
 	conf, _, err := config.Load(c.Flags.String("config"))

@@ -26,7 +26,7 @@ func fleetFlags() []urfave.Flag {
 		&urfave.StringFlag{Name: "password-file", Usage: "read the user's password from `FILE`"},
 		&urfave.StringFlag{Name: "ca-file", Usage: "trust the CA certificates in `FILE` for etcd"},
 		&urfave.StringFlag{Name: "cert-file", Usage: "read the client's certificate from `FILE`"},
-		&urfave.StringFlag{Name: "key-file", Usage: "read the key of the client's certificate from `FILE`"},
+		&urfave.StringFlag{Name: "key-file", Usage: "read the client's private key from `FILE`"},
 	}
 }
 

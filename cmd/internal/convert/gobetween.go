@@ -217,7 +217,7 @@ func (g *gobetween) element(t table, list string, i int) int {
 // discovery.
 func (g *gobetween) discovery(s *service, t table) {
 	if kind := t.text("kind"); kind != "static" {
-		g.note(g.line(t, "kind"), "vipd does not support discovery %q; endpoints join with \"vipctl register\" or a tool that writes them to etcd", kind)
+		g.note(g.line(t, "kind"), "vipd does not support discovery %q; let endpoints join with \"vipctl register\", or write them to etcd with a tool", kind)
 		return
 	}
 	list, _ := t.fields["static_list"].([]any)

@@ -99,7 +99,7 @@ func (l *ldirectord) negotiate(s *service, v *virtual) {
 func (l *ldirectord) web(s *service, v *virtual, request directive) {
 	path := request.value
 	if rest, absolute := strings.CutPrefix(path, "http"); absolute && strings.Contains(rest, "://") {
-		l.note(request.line, "the check goes to each endpoint, not to the address in the request")
+		l.note(request.line, "vipd sends the check to each endpoint, not to the address in the request")
 		_, rest, _ = strings.Cut(rest, "://")
 		host, after, _ := strings.Cut(rest, "/")
 		s.check(request.line, "host", host)

@@ -56,7 +56,7 @@ func (o *observed) waysBack(endpoints []netip.Addr) (found []Finding) {
 	}
 	if len(far) > 0 {
 		found = append(found, warning("replies to clients from endpoints behind other routers must also come back to this host: "+list(far),
-			why, "ip route get "+far[0]+"  # the routers on this way need a route to the clients via this host"))
+			why, "ip route get "+far[0]+"  # the routers on this path need a route to the clients via this host"))
 	}
 	return found
 }

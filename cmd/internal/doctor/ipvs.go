@@ -76,7 +76,7 @@ func virtualSysctls(o *observed) []virtualSysctl {
 		{"expire_quiescent_template", "1", "clients with affinity still reach an endpoint that drains"},
 	}
 	if o.kernelSince(4, 1) && !o.kernelSince(5, 9) {
-		all = append(all, virtualSysctl{"conn_reuse_mode", "0", "a client that reuses a port waits a second for its connection, on kernels 4.1 to 5.8"})
+		all = append(all, virtualSysctl{"conn_reuse_mode", "0", "on kernels 4.1 to 5.8, a client that reuses a port waits a second for its connection"})
 	}
 	return all
 }

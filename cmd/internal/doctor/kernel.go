@@ -26,7 +26,7 @@ func needs() []need {
 	}
 	return []need{
 		{"connmark", every, "without it, an iptables policy of DROP also stops connections to services"},
-		{"conntrack", only(config.IPTablesMode), "without it, iptables mode can't keep connections with their endpoints"},
+		{"conntrack", only(config.IPTablesMode), "without it, iptables mode can't keep connections on their endpoints"},
 		{"set", only(config.IPTablesMode), "without sets of addresses, iptables mode does not work"},
 		{"statistic", only(config.IPTablesMode), "without it, connections can't be spread over endpoints"},
 		{"bpf", only(config.IPTablesMode), "without it, the schedulers sh and mh choose at random"},

@@ -142,7 +142,7 @@ func checkServerPrograms(_ context.Context, o *observed) (found []Finding) {
 	for _, p := range []struct{ name, why string }{
 		{"keepalived", "vipd does not change virtual servers of keepalived. With lvs_flush, keepalived removes vipd's when it starts or stops; " +
 			"vipd restores them within about a second"},
-		{"ldirectord", "vipd does not change virtual servers of ldirectord; no address and port may be in both configurations"},
+		{"ldirectord", "vipd does not change virtual servers of ldirectord; do not use the same address and port in both configurations"},
 	} {
 		if o.runs(p.name) {
 			found = append(found, note(p.name+" is running", p.why, ""))

@@ -34,7 +34,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 			}
 			to := packet{Key: balancer.Key{Addr: group, Proto: "vrrp"}}
 			if _, by := b.verdictOf(to, "INPUT", 0); by != "" {
-				found = append(found, problem(fmt.Sprintf("INPUT of %s drops adverts of other routers: %s", b.program, by), effect,
+				found = append(found, problem(fmt.Sprintf("INPUT of %s drops adverts from other routers: %s", b.program, by), effect,
 					b.program+" -I INPUT -p "+vrrpProtocol+" -j ACCEPT"))
 			}
 		}
@@ -49,7 +49,7 @@ func advertDrops(ctx context.Context, o *observed, s *api.OwnerStatus) (found []
 			continue
 		}
 		if rules, err := o.nft(ctx, "list", "chain", c.Family, c.Table, c.Name); err == nil && dropsAdverts(c, rules) {
-			found = append(found, problem("the nft chain "+c.place()+" drops adverts of other routers", effect,
+			found = append(found, problem("the nft chain "+c.place()+" drops adverts from other routers", effect,
 				"nft insert rule "+c.place()+" meta l4proto "+vrrpProtocol+" accept"))
 		}
 	}

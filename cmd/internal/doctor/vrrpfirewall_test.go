@@ -29,14 +29,14 @@ func TestAdvertDrops(t *testing.T) {
 		peers    []netip.Addr
 		want     string
 	}{
-		{name: "a policy of nft", nft: []string{state, lo, ssh}, want: "the nft chain inet filter input drops adverts of other routers"},
-		{name: "the last rule of nft", nft: []string{ssh, refuse, adverts}, want: "the nft chain inet filter input drops adverts of other routers"},
+		{name: "a policy of nft", nft: []string{state, lo, ssh}, want: "the nft chain inet filter input drops adverts from other routers"},
+		{name: "the last rule of nft", nft: []string{ssh, refuse, adverts}, want: "the nft chain inet filter input drops adverts from other routers"},
 		{name: "a rule for adverts", nft: []string{state, adverts}},
 		{name: "a rule for the other host", nft: []string{state, source}},
 		{name: "an unknown chain", nft: []string{state, jump}},
 		{name: "unicast", nft: []string{state}, peers: []netip.Addr{netip.MustParseAddr("192.168.1.12")}},
-		{name: "a policy of iptables", iptables: ":INPUT DROP [0:0]\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -j ACCEPT\n", want: "INPUT of iptables-nft drops adverts of other routers: its policy is DROP"},
-		{name: "a rule of iptables", iptables: ":INPUT ACCEPT [0:0]\n-A INPUT -d 224.0.0.0/4 -j DROP\n", want: "INPUT of iptables-nft drops adverts of other routers: -d 224.0.0.0/4 -j DROP"},
+		{name: "a policy of iptables", iptables: ":INPUT DROP [0:0]\n-A INPUT -i lo -j ACCEPT\n-A INPUT -p tcp -j ACCEPT\n", want: "INPUT of iptables-nft drops adverts from other routers: its policy is DROP"},
+		{name: "a rule of iptables", iptables: ":INPUT ACCEPT [0:0]\n-A INPUT -d 224.0.0.0/4 -j DROP\n", want: "INPUT of iptables-nft drops adverts from other routers: -d 224.0.0.0/4 -j DROP"},
 		{name: "a rule of iptables for adverts", iptables: ":INPUT DROP [0:0]\n-A INPUT -p 112 -j ACCEPT\n"},
 		{name: "a rule of iptables for the LAN", iptables: ":INPUT DROP [0:0]\n-A INPUT -s 192.168.1.0/24 -j ACCEPT\n"},
 	} {
