@@ -100,7 +100,7 @@ func (r endpointRefusal) text(whose string, endpoints []*Endpoint) string {
 	remedy := fmt.Sprintf("To use them, add allowed_endpoints = [%s] to [addresses] of the host's configuration", strings.Join(networks, ", "))
 	switch r {
 	case metadataAddress:
-		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: it might serve this host's credentials. %s; a larger network is not enough", whose, remedy)
+		return fmt.Sprintf("endpoints from etcd at a cloud's metadata address are not used%s: that address might expose this host's credentials. %s; a larger network is not enough", whose, remedy)
 	case ownAddress:
 		return fmt.Sprintf("endpoints from etcd are not used on the host that has their address%s: clients would bypass the host's firewall. %s", whose, remedy)
 	case etcdCheck:

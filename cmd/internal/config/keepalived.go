@@ -4,7 +4,7 @@ package config
 // of vipd.
 func (*VRRP) OtherNames() map[string]string {
 	const (
-		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats that"
+		delay  = "vipd owner announces VIPs at once; [ownership] announce_every repeats the announcements"
 		script = `a host can't own a VIP if a service on it has no usable endpoint; see require in [vips."ADDRESS"]`
 		notify = "write [hooks] on_vip"
 		none   = "vipd has no equivalent setting"

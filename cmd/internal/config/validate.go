@@ -136,7 +136,7 @@ func (c *Config) checkFleet(f *findings) {
 		f.add(balancer.SeverityWarning, "etcd", "is only for vipctl: vipd follows etcd if store.kind is \"etcd\"")
 	}
 	if usual := "/" + strings.Trim(path.Clean(c.Etcd.Prefix), "/"); c.Etcd.Prefix != "" && c.Etcd.Prefix != usual {
-		f.add(balancer.SeverityWarning, "etcd.prefix", "%q is not the same prefix as %q, the usual spelling: hosts with different spellings don't share services", c.Etcd.Prefix, usual)
+		f.add(balancer.SeverityWarning, "etcd.prefix", "%q and the usual spelling %q are different prefixes: hosts that use different spellings don't share services", c.Etcd.Prefix, usual)
 	}
 	for _, err := range c.etcdErrors() {
 		field, text, _ := strings.Cut(err.Error(), ": ")

@@ -28,7 +28,7 @@ const (
 	noPorts      = "a service needs ports; write a service that lists the ports in use"
 	nearLog      = "the nearest setting is access_log of the service or of [userspace], in logfmt or as JSON"
 	nearBound    = "the nearest setting is max_connections in the endpoints"
-	ownResolver  = "vipd resolves names itself; to use other DNS servers than /etc/resolv.conf, set [resolver] in vipd.toml"
+	ownResolver  = "vipd resolves names itself; to use DNS servers that are not in /etc/resolv.conf, set [resolver] in vipd.toml"
 	ownAddress   = "connections leave with this host's address"
 )
 

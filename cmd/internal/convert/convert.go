@@ -81,7 +81,7 @@ func Convert(format, file string, text []byte, o Options) (*Result, error) {
 	case !utf8.Valid(text):
 		valid := strings.ToValidUTF8(string(text), "\xff")
 		line := 1 + strings.Count(valid[:strings.IndexByte(valid, 0xff)], "\n")
-		return nil, &Error{File: file, Line: line, Text: "is not text in UTF-8; convert its encoding first, for example with iconv"}
+		return nil, &Error{File: file, Line: line, Text: "is not UTF-8 text; convert its encoding first, for example with iconv"}
 	}
 	d := newDraft(format, file, strings.TrimPrefix(string(text), "\ufeff"), o)
 	if err := read(d); err != nil {

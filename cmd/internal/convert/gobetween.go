@@ -130,9 +130,9 @@ func (g *gobetween) tls(s *service, t table) {
 	case fromTLS && toTLS:
 		g.note(g.line(t, "protocol"), noTLSEnd)
 	case fromTLS:
-		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		g.disable(s, g.line(t, "protocol"), "gobetween ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case toTLS:
-		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, but vipd does not: plain connections would reach endpoints that expect TLS")
+		g.disable(s, g.line(t, "backends_tls"), "gobetween speaks TLS with the endpoints, but vipd does not: plaintext connections would reach endpoints that expect TLS")
 	}
 	if _, bySNI := t.fields["sni"]; bySNI {
 		g.disable(s, g.line(t, "sni"), "gobetween chooses endpoints by SNI, but vipd does not read TLS; give each name its own VIP and service")

@@ -18,7 +18,7 @@ type haproxy struct {
 
 const (
 	proxyMode = "userspace"
-	proxyWhy  = "a proxy, as before; in kernel modes endpoints see the clients' addresses, and have to route their replies through this host"
+	proxyWhy  = "works as a proxy, like the original program; in kernel modes, endpoints see the clients' addresses and must route replies through this host"
 )
 
 // haproxyAnswers returns notes about features of HAProxy that vipd does not have. Each server

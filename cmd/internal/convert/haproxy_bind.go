@@ -124,12 +124,12 @@ func (p *proxy) refuse(g bindGroup[haproxyTraits]) {
 	}
 	switch {
 	case t.tls && (toTLS == nil || toPlain != nil):
-		p.disable(p.service, g.line, "HAProxy ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		p.disable(p.service, g.line, "HAProxy ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case t.tls && t.verified:
 		p.disable(p.service, g.line, "HAProxy verifies client certificates, but vipd does not read TLS")
 	case t.tls:
 		p.note(g.line, noTLSEnd)
 	case toTLS != nil:
-		p.disable(p.service, toTLS.line, "HAProxy speaks TLS with the server, but vipd does not: plain connections would reach an endpoint that expects TLS")
+		p.disable(p.service, toTLS.line, "HAProxy speaks TLS with the server, but vipd does not: plaintext connections would reach an endpoint that expects TLS")
 	}
 }

@@ -129,7 +129,7 @@ func nameLength(text string) int {
 // results in several lines.
 func (k *keepalivedLines) expand(l sourceLine, depth int) {
 	if depth > maxReplacements || len(k.out) > maxLines {
-		l.doubt = "its variables contain each other, or there are too many variables"
+		l.doubt = "its variables refer to each other, or there are too many variables"
 		k.note(l.line, "%s", l.doubt)
 		k.add(l)
 		return

@@ -199,11 +199,11 @@ func (n *nginx) refuse(s *service, server *nginxServer, g bindGroup[nginxTraits]
 	toTLS := on("proxy_ssl")
 	switch {
 	case g.traits.tls && toTLS == nil:
-		n.disable(s, g.line, "nginx ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plain ones")
+		n.disable(s, g.line, "nginx ends TLS here, but vipd does not: encrypted connections would reach endpoints that expect plaintext")
 	case g.traits.tls && on("ssl_verify_client") != nil:
 		n.disable(s, g.line, "nginx verifies client certificates, but vipd does not read TLS")
 	case !g.traits.tls && toTLS != nil:
-		n.disable(s, toTLS.line, "nginx speaks TLS with the endpoints, but vipd does not: plain connections would reach endpoints that expect TLS")
+		n.disable(s, toTLS.line, "nginx speaks TLS with the endpoints, but vipd does not: plaintext connections would reach endpoints that expect TLS")
 	}
 	if g.traits.proxied {
 		n.disable(s, g.line, noPROXY)
