@@ -544,7 +544,7 @@ func TestCheckedByFleet(t *testing.T) {
 		{key, balancer.ExecHealth, true, true, ""},
 		{file, balancer.ExecHealth, true, true, "this node checks these endpoints itself"},
 		{key, balancer.ExecHealth, false, true, ""},
-		{key, balancer.ExecHealth, false, false, "no node of the fleet sets that: these endpoints are not checked"},
+		{key, balancer.ExecHealth, false, false, "no node of the fleet has that setting: these endpoints are not checked"},
 	} {
 		env := balancer.Env{Capabilities: plainEnv().Capabilities, AllowExec: c.exec, FleetExec: c.others}
 		s := balancer.Service{VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Health: &balancer.Health{Type: c.kind, From: balancer.HealthFromFleet}}

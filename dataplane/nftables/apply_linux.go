@@ -229,8 +229,8 @@ func (y *familyTable) newFront(f *balancer.Frontend, was *front) *front {
 	return next
 }
 
-// setNumbered updates the numbered elements of a frontend in a map: it replaces the old values, was,
-// with the new values, next. The zero value means a missing element.
+// setNumbered updates the numbered elements of a frontend in a map: it replaces the old values,
+// was, with the new values, next. The zero value means a missing element.
 func setNumbered[V comparable](e *edit, set *nft.Set, k balancer.Key, was, next []V, write func(V) []byte) {
 	at := func(all []V, i int) (v V) {
 		if i < len(all) {

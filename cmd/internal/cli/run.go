@@ -87,8 +87,8 @@ func report(ctx context.Context, w World, err error) int {
 // ExitError ends a verb with an exit code. No message is printed.
 type ExitError struct{ Code int }
 
-// ErrDifferences is the error of a diff that found differences. ErrReported ends a verb that has already
-// printed the reason for its failure.
+// ErrDifferences is the error of a diff that found differences. ErrReported ends a verb that has
+// already printed the reason for its failure.
 var ErrDifferences, ErrReported error = &ExitError{ExitDifferences}, &ExitError{ExitFailed}
 
 // Error returns a text with the exit code.

@@ -109,7 +109,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 	for i := range 256 {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
-	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, but an advert has room for 255") {
+	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, but an advert can list only 255") {
 		t.Errorf("problems with 256 VIPs = %s, want the limit of 255", problems)
 	}
 }

@@ -40,7 +40,7 @@ func TestDirect(t *testing.T) {
 		return []Interface{{Name: "br0", Bridge: true, Addrs: []netip.Addr{netip.MustParseAddr("10.4.0.1")}}, {Name: "br1", Bridge: true}}, nil
 	}
 	found := checkDirect(t.Context(), observe(t.Context(), m.Host))
-	if len(found) != 3 || found[0].Level != Warning || !strings.HasSuffix(found[0].What, "clients behind bridges: br0") {
+	if len(found) != 3 || found[0].Level != Warning || !strings.HasSuffix(found[0].What, ": br0") {
 		t.Fatalf("findings = %+v, want a warning about the bridge with an address, and two others", found)
 	}
 	if found = found[1:]; found[0].Level != Warning || found[0].What != "direct-routing endpoints do not answer ARP on eth0: 10.4.0.12 (web)" ||

@@ -54,7 +54,7 @@ func TestAdvertDrops(t *testing.T) {
 			}
 			var got []string
 			for _, f := range Examine(t.Context(), m.Host) {
-				if strings.Contains(f.What, "adverts of other routers") {
+				if strings.Contains(f.What, "adverts from other routers") {
 					got = append(got, f.What)
 				}
 			}

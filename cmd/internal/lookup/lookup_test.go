@@ -132,7 +132,7 @@ func TestTargetsByName(t *testing.T) {
 		"web.example.org":   "[web/192.0.2.1 web/192.0.2.2] <nil>",
 		"WEB.example.org.":  "[web/192.0.2.1 web/192.0.2.2] <nil>",
 		"own.example.org":   "[web/192.0.2.1:9000] <nil>",
-		"new.example.org":   "[] the addresses of new.example.org, a name of service web, are not known here",
+		"new.example.org":   "[] the addresses of new.example.org, an endpoint of service web, are not known here",
 		"webs.example.org":  "[] service web has no endpoint with the name webs.example.org; did you mean web.example.org?",
 		"192.168.1":         `[] "192.168.1" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`,
 		"web.example.org:1": `[] "web.example.org:1" is not an endpoint's ADDRESS or ADDRESS:PORT, such as 192.168.1.11, 192.168.1.11:8080 or [fd00::1]:8080`,
