@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// served starts a daemon whose handler is answer, and returns a client of it with the given
-// patience.
+// served starts an HTTP server that calls answer for each request, in place of a daemon. It returns
+// a client of this server. patience is the client's limit for silence.
 func served(t *testing.T, patience time.Duration, answer http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "d.sock")
@@ -99,7 +99,7 @@ func TestSlowDaemon(t *testing.T) {
 	}
 	followed := errors.New("followed")
 	if err := c.Events(t.Context(), EventsQuery{Follow: true}, func(EventPage) error { return followed }); !errors.Is(err, followed) {
-		t.Errorf("Events = %v, want the error of each", err)
+		t.Errorf("Events = %v, want the callback's error", err)
 	}
 }
 
@@ -117,8 +117,8 @@ func TestInterruptedQuestion(t *testing.T) {
 	}
 }
 
-// TestAbsentSocket connects to a missing socket. The error must contain the reason from Absent, or
-// advice if the reason is unknown.
+// TestAbsentSocket connects to a missing socket. The error must contain the reason that the
+// client's function Absent returns, or advice if the reason is unknown.
 func TestAbsentSocket(t *testing.T) {
 	c := NewClient(filepath.Join(t.TempDir(), "d.sock"))
 	for _, known := range []string{"", "vipd runs (pid 7)"} {

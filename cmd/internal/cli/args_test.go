@@ -114,7 +114,8 @@ func parsed(l *commandLine) string {
 	return strings.Join(append(append(words, "--"), l.Args...), " ")
 }
 
-// TestParseInAnyOrder inserts flags at random places among the words. The result must not change.
+// TestParseInAnyOrder inserts flags at random positions in a command line. The parsed result must
+// not change.
 func TestParseInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	flags := [][]string{{"--wait"}, {"--timeout", "3s"}, {"--reason=x y"}, {"--socket", "s"}, {"-ojson"}, {"--config", "-"}}
@@ -152,8 +153,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSocketWins names a socket on the command line. The socket must override an etcd in the
-// environment, but not an etcd on the command line.
+// TestSocketWins parses command lines with and without --socket. A socket on the command line must
+// override an etcd address in the environment, but not an etcd address on the command line.
 func TestSocketWins(t *testing.T) {
 	for line, want := range map[string]bool{
 		"get services --socket /s":               true,
@@ -162,7 +163,7 @@ func TestSocketWins(t *testing.T) {
 		"get services --socket /s --etcd http:/": false,
 	} {
 		if a, err := parse(t.Context(), testVerbs(), strings.Fields(line)); err != nil || a.SocketWins != want {
-			t.Errorf("%s: arguments = %+v, error = %v; want the opposite SocketWins and no error", line, a, err)
+			t.Errorf("%s: arguments = %+v, error = %v; want the other value of SocketWins and no error", line, a, err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestProblemsNameThePlace(t *testing.T) {
 	}
 }
 
-// TestSettingBelowATable writes each setting that must precede all tables into a table. The problem
+// TestSettingBelowATable writes settings that must precede all tables inside a table. The problem
 // must explain where the setting belongs.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
@@ -105,7 +105,7 @@ func TestUnboundedFleet(t *testing.T) {
 	for text, warned := range map[string]bool{"": false, etcd: true, etcd + "allowed = []": true, etcd + "allowed = [\"10.96.0.0/16\"]": false} {
 		_, got, _ := load(t, text)
 		if has := strings.Contains(got, "addresses.allowed: "+config.Unbounded); has != warned || !warned && got != "" {
-			t.Errorf("%q: problems = %q, want the warning = %v", text, got, warned)
+			t.Errorf("%q: problems = %q, want a warning = %v", text, got, warned)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestFastPathDevices(t *testing.T) {
 			got = problems[0].Field
 		}
 		if got != want || len(problems) > 1 {
-			t.Errorf("%s: problems = %v, want one at the field %q", text, problems, want)
+			t.Errorf("%s: problems = %v, want one problem at the field %q", text, problems, want)
 		}
 	}
 }

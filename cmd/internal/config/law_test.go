@@ -143,8 +143,8 @@ func owner(text string, at int) (service string, inServices bool) {
 }
 
 // touched returns the services whose definitions e changes. An inserted line belongs to the
-// preceding table. If e removes the end of a line, the next line also changes. A heading is an
-// exception, because its loss is an error.
+// preceding table. If e removes the end of a line, the next line also changes. A table's heading
+// does not count as changed, because vipd reports an error if a heading is lost.
 func (e edit) touched(text string) (services [2]string, inServices bool) {
 	at := e.from
 	if e.from == e.to && e.from > 0 && strings.HasSuffix(e.text, "\n") {
@@ -197,8 +197,8 @@ func (l *lawful) reload(t testing.TB) store.Snapshot {
 	return l.last
 }
 
-// restarted runs the store with the files in good, and then again with files, like a vipd that is
-// restarted. It returns the first snapshot of the second run.
+// restarted runs the store with the files in good, and then again with files, as after a restart of
+// vipd. It returns the first snapshot of the second run.
 func (l *lawful) restarted(t testing.TB, good, files []string) (s store.Snapshot) {
 	for _, texts := range [][]string{good, files} {
 		l.save(t, texts)
@@ -220,8 +220,9 @@ func faulty(s store.Snapshot) bool {
 	return slices.ContainsFunc(slices.Concat(problems, s.Problems), func(p balancer.Problem) bool { return p.Severity == balancer.SeverityError })
 }
 
-// missing compares a service before and after an edit (was and is). It describes a part that is
-// missing afterwards, or returns "". If whole is true, any difference counts as missing.
+// missing compares a service before an edit (was) with the service after the edit (is). It
+// describes a part that is missing afterwards, or returns "". If whole is true, any difference
+// counts as missing.
 func missing(was, is *balancer.Service, whole bool) string {
 	switch {
 	case is == nil:
@@ -262,7 +263,7 @@ func TestSingleEdits(t *testing.T) {
 	defer cancel()
 	before := l.reload(t)
 	if before.Services.Len() != 6 || faulty(before) {
-		t.Fatalf("problems of the valid files = %v, want no errors, and 6 services", before.Problems)
+		t.Fatalf("problems of the valid files = %v, want no error, and 6 services", before.Problems)
 	}
 	r := rand.New(rand.NewPCG(39, 1))
 	counts := map[string]int{}
@@ -298,7 +299,7 @@ func TestSingleEdits(t *testing.T) {
 		}
 		l.save(t, good)
 		if s := l.reload(t); len(s.Problems) > 0 || !maps.Equal(texts(before), texts(s)) {
-			t.Fatalf("edit %d, %s: after it was undone, services = %v, problems = %v; want the services before it, and no problems", i, e, texts(s), s.Problems)
+			t.Fatalf("edit %d, %s: after it was undone, services = %v, problems = %v; want the services from before the edit, and no problems", i, e, texts(s), s.Problems)
 		}
 		if t.Failed() {
 			break

@@ -77,8 +77,8 @@ func TestVRRPGroupDefaults(t *testing.T) {
 	}
 }
 
-// TestVRRPGroupsOfVIPs assigns VIPs to groups. Each mistake must be reported at the table of the
-// VIP or the group that contains it.
+// TestVRRPGroupsOfVIPs assigns VIPs to groups. Each mistake must be reported at the line of the
+// table that contains the mistake: a VIP's table or a group's table.
 func TestVRRPGroupsOfVIPs(t *testing.T) {
 	two := vrrpTable("[ownership.vrrp.second]\nrouter_id = 52\n")
 	one := func(addr, more string) string { return fmt.Sprintf("[vips.%q]\nhold = \"one\"\n%s\n", addr, more) }
@@ -110,7 +110,7 @@ func TestVRRPGroupsOfVIPs(t *testing.T) {
 		many += one(fmt.Sprintf("10.0.%d.1", i), "")
 	}
 	if _, problems := vrrpGroups(t, many); !strings.Contains(problems, "advertise: has 256 VIPs, but an advert can list only 255") {
-		t.Errorf("problems with 256 VIPs = %s, want the limit of 255", problems)
+		t.Errorf("problems with 256 VIPs = %s, want a problem that names the limit of 255", problems)
 	}
 }
 

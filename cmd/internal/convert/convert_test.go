@@ -70,8 +70,8 @@ func TestConfigurations(t *testing.T) {
 	}
 }
 
-// TestRandomDamage converts randomly damaged configurations of testdata. The result must be an
-// error with its line, or TOML whose services vipd accepts.
+// TestRandomDamage converts randomly damaged configurations from testdata. The result must be an
+// error that names the line, or TOML whose services vipd accepts.
 func TestRandomDamage(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -94,7 +94,7 @@ func TestRandomDamage(t *testing.T) {
 			result, err := Convert(format, "origin", text, options)
 			placed, ok := errors.AsType[*Error](err)
 			if err != nil && (!ok || placed.Line < 1 || placed.Text == "") {
-				t.Errorf("seed %d, %s: error = %v, want an error with its line\n%s", seed, file, err, text)
+				t.Errorf("seed %d, %s: error = %v, want an error that names the line\n%s", seed, file, err, text)
 			}
 			if err == nil {
 				for _, p := range problemsOf(result) {
@@ -172,8 +172,8 @@ func ownershipProblems(doc store.Document, result *Result) (problems []balancer.
 	return problems
 }
 
-// problemsOf returns the errors that vipd finds in the output, and mistakes in the counts of
-// result. The output must also be valid TOML if its disabled services are uncommented.
+// problemsOf returns the errors that vipd finds in the output, and an error if the counts in result
+// are wrong. The output must also be valid TOML if its disabled services are uncommented.
 func problemsOf(result *Result) []balancer.Problem {
 	doc, problems := tomlfile.Parse("converted", []byte(result.TOML))
 	if doc == nil {

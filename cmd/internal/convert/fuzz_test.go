@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzConvert converts arbitrary text from each format. The result must be an error with its line,
-// or TOML whose services vipd accepts.
+// FuzzConvert converts arbitrary text from each format. The result must be an error that names the
+// line, or TOML whose services vipd accepts.
 func FuzzConvert(f *testing.F) {
 	files, err := filepath.Glob("testdata/*/*.conf")
 	if err != nil || len(files) == 0 {
@@ -30,7 +30,7 @@ func FuzzConvert(f *testing.F) {
 		result, err := Convert(format, "origin", text, options)
 		placed, ok := errors.AsType[*Error](err)
 		if err != nil && (!ok || placed.Line < 1 || placed.Text == "") {
-			t.Fatalf("error = %v, want an error with its line", err)
+			t.Fatalf("error = %v, want an error that names the line", err)
 		}
 		if err == nil {
 			for _, p := range problemsOf(result) {

@@ -9,8 +9,9 @@ import (
 	"testing"
 )
 
-// TestNetsetOperations computes unions, differences and complements of random networks. At the ends
-// of all networks, each result must contain an address exactly if the set operation does.
+// TestNetsetOperations computes unions, differences and complements of random networks. The test
+// checks the first and last address of each network, and the addresses next to them. A result must
+// contain an address exactly if the set operation requires it.
 func TestNetsetOperations(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -35,7 +36,7 @@ func TestNetsetOperations(t *testing.T) {
 					continue
 				}
 				if in(union, addr) != (in(a, addr) || in(b, addr)) || in(minus, addr) != (in(a, addr) && !in(b, addr)) || in(not, addr) == in(a, addr) {
-					t.Fatalf("seed %d, %s: a = %v, b = %v: union = %v, minus = %v, complement = %v; want the set operations of a and b", seed, addr, a, b, union, minus, not)
+					t.Fatalf("seed %d, %s: a = %v, b = %v: union = %v, minus = %v, complement = %v; want the correct set operations on a and b", seed, addr, a, b, union, minus, not)
 				}
 			}
 		}
