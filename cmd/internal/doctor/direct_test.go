@@ -12,9 +12,10 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestDirect checks endpoints of direct routing that are silent, known and behind a router, on a
-// host whose bridges pass frames to netfilter. The bridge and the silent endpoint must be warnings,
-// and the endpoint behind a router must be a note.
+// TestDirect checks three endpoints of direct routing: a neighbor that answers ARP, a silent
+// neighbor, and an endpoint behind a router. The host's bridges pass frames to netfilter. There
+// must be warnings about the bridge and the silent neighbor, and a note about the endpoint behind a
+// router.
 func TestDirect(t *testing.T) {
 	m := newFakeHost()
 	m.Modes = append(m.Modes, trialOf(config.NFTablesMode, true, nil))
@@ -41,13 +42,13 @@ func TestDirect(t *testing.T) {
 	}
 	found := checkDirect(t.Context(), observe(t.Context(), m.Host))
 	if len(found) != 3 || found[0].Level != Warning || !strings.HasSuffix(found[0].What, ": br0") {
-		t.Fatalf("findings = %+v, want a warning about the bridge with an address, and two others", found)
+		t.Fatalf("findings = %+v, want three findings, the first a warning about br0", found)
 	}
 	if found = found[1:]; found[0].Level != Warning || found[0].What != "direct-routing endpoints do not answer ARP on eth0: 10.4.0.12 (web)" ||
 		found[1].Level != Note || !strings.Contains(found[1].What, "10.9.0.9 (web)") {
 		t.Errorf("findings = %+v, want a warning about 10.4.0.12 and a note about 10.9.0.9", found)
 	}
 	if all := Watched(context.Background(), m.Host); !slices.ContainsFunc(all, func(f Finding) bool { return f.What == found[0].What }) {
-		t.Errorf("findings of the daemon = %+v, want the warning", all)
+		t.Errorf("findings of the daemon = %+v, want a warning among them", all)
 	}
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 func namespace(t *testing.T) Host {
 	h := ThisHost()
 	h.Config, h.ConfigFile, h.NoDaemon = config.Default(), "vipd.toml", "no vipd answers"
-	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // trials of real modes need a second
+	h.Modes = []modes.Mode{trialOf(config.IPTablesMode, true, nil)} // a trial of a real mode lasts a second
 	k, err := balancer.ParseKey("10.96.0.10:80/tcp")
 	if err != nil {
 		t.Fatal(err)
@@ -62,13 +62,13 @@ func find(t *testing.T, h Host, check, part string) []Finding {
 	return slices.DeleteFunc(Examine(t.Context(), h), func(f Finding) bool { return f.Check != check || !strings.Contains(f.What, part) })
 }
 
-// wantFinding requires that the check has exactly one finding that contains part, and that it has
-// this level. It returns the finding.
+// wantFinding requires that the check has exactly one finding that contains part, and that the
+// finding has this level. It returns the finding.
 func wantFinding(t *testing.T, h Host, check string, level Level, part string) Finding {
 	t.Helper()
 	found := find(t, h, check, part)
 	if len(found) != 1 || found[0].Level != level {
-		t.Fatalf("%s: findings = %+v with the text %q, want one with level %s; all findings of the check: %+v", check, found, part, level, find(t, h, check, ""))
+		t.Fatalf("%s: findings = %+v with the text %q, want one finding with level %s; all findings of the check: %+v", check, found, part, level, find(t, h, check, ""))
 	}
 	return found[0]
 }
@@ -99,7 +99,7 @@ func mode(t *testing.T, name config.ModeName) modes.Mode {
 	t.Helper()
 	m, ok := modes.Find(name)
 	if !ok {
-		t.Fatalf("mode %s does not exist, want it", name)
+		t.Fatalf("mode %s does not exist on this system, want it to exist", name)
 	}
 	return m
 }
@@ -116,7 +116,7 @@ func TestRealBackends(t *testing.T) {
 	wantFinding(t, namespace(t), "tools", Warning, "other programs also have rules in the legacy tables (iptables, rules: 1), and vipd uses nft")
 	run(t, strings.TrimPrefix(wantFinding(t, namespace(t), "firewall", Problem, "FORWARD of iptables-legacy drops packets that no rule accepts, and vipd uses the other").Fix, "$ "))
 	if left := find(t, namespace(t), "firewall", "iptables-legacy"); len(left) > 0 {
-		t.Errorf("finding after its command = %+v, want none", left)
+		t.Errorf("finding after running its command = %+v, want none", left)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestRealDropsBefore(t *testing.T) {
 			wantFinding(t, namespace(t), "firewall", OK, "FORWARD of "+program+" drops packets that no rule accepts; vipd accepts its own connections there")
 			run(t, program+" -I FORWARD "+test.rule)
 			if found := find(t, namespace(t), "firewall", "vipd accepts"); len(found) > 0 {
-				t.Errorf("%s %s: findings = %+v, want none that says that vipd accepts", program, test.rule, found)
+				t.Errorf("%s %s: findings = %+v, want none that says that vipd accepts connections", program, test.rule, found)
 			}
 			f := wantFinding(t, namespace(t), "firewall", test.level, "in FORWARD of "+program)
 			if got := Drops(t.Context(), namespace(t)); !slices.Contains(got, f) {
@@ -161,8 +161,8 @@ func TestRealDropsBefore(t *testing.T) {
 	}
 }
 
-// TestRealForeignChains adds another program's chains that drop. Doctor must find them with the
-// real nft, and the finding's command must fix the cause.
+// TestRealForeignChains adds chains of another program that drop packets. Doctor must find them
+// with the real nft, and the finding's command must fix the cause.
 func TestRealForeignChains(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -202,7 +202,7 @@ func TestRealOthers(t *testing.T) {
 	f := wantFinding(t, namespace(t), "firewall", Problem, "a rule of another program translates connections to 10.96.0.10:80/tcp (web)")
 	run(t, f.Fix)
 	if left := find(t, namespace(t), "firewall", "translates"); len(left) > 0 {
-		t.Errorf("finding after its command = %+v, want none", left)
+		t.Errorf("finding after running its command = %+v, want none", left)
 	}
 }
 
@@ -380,8 +380,8 @@ func TestVIPElsewhere(t *testing.T) {
 	}
 }
 
-// TestVIPOfAnotherHost examines VIPs on vipd0 that are addresses of a neighbour. There must be a
-// problem that names the device of the neighbour.
+// TestVIPOfAnotherHost examines VIPs on vipd0 that a neighbour also has as addresses. There must be
+// a problem that names the device that leads to the neighbour.
 func TestVIPOfAnotherHost(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")

@@ -22,7 +22,7 @@ func TestIPVSReal(t *testing.T) {
 	h := namespace(t)
 	real, ok := modes.Find(config.IPVSMode)
 	if !ok {
-		t.Fatal("ipvs mode does not exist, want it")
+		t.Fatal("ipvs mode exists = false, want true")
 	}
 	h.Modes, h.Config.RunDir = []modes.Mode{real}, t.TempDir()
 	h.Recorded = func() ([]balancer.Key, error) { return ipvs.Recorded(h.Config.RunDir) }
@@ -65,7 +65,7 @@ func wantIPVSFinding(t *testing.T, h Host, level Level, part string) Finding {
 	t.Helper()
 	found := ipvsFindings(t, h, part)
 	if len(found) != 1 || level != "" && found[0].Level != level {
-		t.Fatalf("findings = %+v with the text %q, want one with level %s; all findings: %+v", found, part, level, ipvsFindings(t, h, ""))
+		t.Fatalf("findings = %+v with the text %q, want one finding with level %s; all findings: %+v", found, part, level, ipvsFindings(t, h, ""))
 	}
 	return found[0]
 }

@@ -24,8 +24,8 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// fakeHost is a fake Host. files maps paths to the content of files, and prints maps command lines
-// to their output.
+// fakeHost is a fake Host. The field files holds the content of the file at each path. The field
+// prints holds the output of each command line.
 type fakeHost struct {
 	Host
 	files, prints map[string]string
@@ -33,7 +33,7 @@ type fakeHost struct {
 	owned         []balancer.Key
 	refused       []folder.Refusal
 	put           map[netip.Addr]string
-	lost          error // the error when the ledgers are read
+	lost          error // the error of reading the ledgers
 	unfenced      error
 	members       [][]string // the URLs of each member of etcd
 	words         []string   // the arguments of etcd's process

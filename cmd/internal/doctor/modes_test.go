@@ -86,7 +86,7 @@ func TestTrialsApart(t *testing.T) {
 			t.Errorf("with vipd running = %t: run_dir of the trial = %s, run_dir of vipd = %s; want them to differ only if vipd runs", runs, used, m.Config.RunDir)
 		}
 		if _, err := os.Stat(used); runs && !os.IsNotExist(err) {
-			t.Errorf("after the trial, the error of Stat(%s) = %v, want that it does not exist", used, err)
+			t.Errorf("after the trial, error of Stat(%s) = %v, want an error that the directory does not exist", used, err)
 		}
 	}
 }

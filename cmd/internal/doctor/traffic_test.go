@@ -131,8 +131,8 @@ func TestArrivalWithoutDaemon(t *testing.T) {
 	}
 }
 
-// TestManyServices examines a host with 10,000 VIPs, with and without a daemon. That must not need
-// too much time, and devices must be read only a few times.
+// TestManyServices examines a host with 10,000 VIPs, with and without a daemon. The examinations
+// must be fast, and must read the devices only a few times.
 func TestManyServices(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.put, m.Status.Addresses = nil, map[netip.Addr]string{}, nil
@@ -154,7 +154,7 @@ func TestManyServices(t *testing.T) {
 	m.Status, m.NoDaemon = nil, "no vipd answers"
 	m.wantArrival(t, OK, "10.96.0.0, 10.96.0.1, 10.96.0.2, 10.96.0.3, 10.96.0.4 and 9995 more are held on lo by a vipd that does not answer: reached by programs of this host, and by other hosts that have a route to this host")
 	if took := time.Since(began); took > wait.Bound(20*time.Second) {
-		t.Errorf("two examinations took %s, want less", took)
+		t.Errorf("two examinations lasted %s, want less than the time limit", took)
 	}
 	if looks > 20 {
 		t.Errorf("devices were read %d times, want at most 20", looks)

@@ -59,7 +59,7 @@ func TestAdvertDrops(t *testing.T) {
 				}
 			}
 			if text := strings.Join(got, "\n"); c.want == "" && text != "" || !strings.HasPrefix(text, c.want) {
-				t.Errorf("findings = %q, want the start %q", text, c.want)
+				t.Errorf("findings = %q, want a text that starts with %q", text, c.want)
 			}
 		})
 	}

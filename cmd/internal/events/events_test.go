@@ -58,7 +58,7 @@ func (m *model) read(since uint64, most int) (events []events.Event, missed uint
 }
 
 // TestHistoryIsItsModel records and reads random events, with random limits. The history must
-// return the same as the model.
+// return the same events as the model.
 func TestHistoryIsItsModel(t *testing.T) {
 	for range 200 {
 		seed := rand.Uint64()
@@ -136,7 +136,7 @@ func TestFollowers(t *testing.T) {
 	for _, e := range events {
 		var i int
 		if _, err := fmt.Sscan(e.Text, &i); err != nil || i < next[e.Service] {
-			t.Errorf("event %q of %s is out of order (%v), want the order of recording", e.Text, e.Service, err)
+			t.Errorf("order of event %q of %s is wrong (%v), want the order of recording", e.Text, e.Service, err)
 		}
 		next[e.Service] = i + 1
 	}
@@ -189,8 +189,8 @@ func TestEarlierProcess(t *testing.T) {
 	}
 }
 
-// TestLog records events. Each must be in the log once, with its text and attributes, unless its
-// level is too low.
+// TestLog records events. Each event must appear in the log once, with its text and attributes,
+// unless its level is too low.
 func TestLog(t *testing.T) {
 	var out bytes.Buffer
 	j := events.New(events.Options{Log: logTo(&out)})

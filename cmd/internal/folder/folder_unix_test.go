@@ -18,7 +18,7 @@ func TestCheck(t *testing.T) {
 		name  string
 		make  func(t *testing.T, dir string) (path string)
 		chown bool
-		want  string // part of the error, in which DIR stands for the directory; "" means no error
+		want  string // a part of the error, with DIR for the directory; "" means no error
 	}{
 		{name: "its own", make: func(_ *testing.T, dir string) string { return dir }},
 		{name: "missing", make: func(_ *testing.T, dir string) string { return dir + "/run/vipd" }},
@@ -100,7 +100,7 @@ func TestMake(t *testing.T) {
 }
 
 // TestCheckInNamespace checks directories of user 65534. In a user namespace, the host's root may
-// appear as this user. It may own parent directories, but not the directory itself.
+// appear as this user. This user may own parent directories, but not the directory itself.
 func TestCheckInNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to another user")
@@ -118,7 +118,7 @@ func TestCheckInNamespace(t *testing.T) {
 	}
 	chown(t, inside, overflow, 0)
 	if err := check(inside, above, maxLinks); err == nil || !strings.Contains(err.Error(), "belongs to user 65534") {
-		t.Errorf("directory of user 65534: error = %v, want its owner", err)
+		t.Errorf("directory of user 65534: error = %v, want an error that names the owner", err)
 	}
 }
 

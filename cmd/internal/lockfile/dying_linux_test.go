@@ -94,8 +94,8 @@ func TestTakeFromDying(t *testing.T) {
 	_ = f.Close()
 }
 
-// TestIsDying checks running, killed and ended processes. IsDying must be false only for those that
-// run, and for process 0.
+// TestIsDying checks running, killed and ended processes. IsDying must be false only for the
+// running processes and for process 0.
 func TestIsDying(t *testing.T) {
 	if IsDying(os.Getpid()) || IsDying(0) {
 		t.Error("IsDying of this process or of process 0 = true, want false")
@@ -120,7 +120,7 @@ func TestIsDying(t *testing.T) {
 }
 
 // TestAwait waits for holders that run, end or are dying. A running holder must be reported after
-// one more attempt, and a holder that never finishes dying after patience.
+// one more attempt. A holder that never finishes dying must be reported after patience.
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string
