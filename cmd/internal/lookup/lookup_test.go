@@ -30,8 +30,8 @@ func TestOther(t *testing.T) {
 
 // TestSpares drains endpoints of a service. The request must be refused exactly if new connections
 // would fail. Each letter is an endpoint: u is usable, d is down, b is a usable backup, and B is a
-// backup that is down. The agent of m drains it, the agent of f reports it as down, and the agent
-// of 0 sets its weight to 0. M and O are m and 0 with an override.
+// backup that is down. Agents affect three endpoints: m is drained, f is reported as down, and 0
+// has the weight 0. M and O are like m and 0, but have an override.
 func TestSpares(t *testing.T) {
 	const none = "no usable endpoint would remain for service web (port 80/tcp), so new connections would fail: nothing was changed; --force changes it anyway"
 	const few = "fewer usable endpoints than min_usable would remain for service web (port 80/tcp; min_usable = 2), so new connections would fail: nothing was changed; --force changes it anyway"
@@ -115,7 +115,7 @@ func TestSpares(t *testing.T) {
 }
 
 // TestTargetsByName requests endpoints by DNS names. All known addresses of a name must be
-// selected, and other names must be errors.
+// selected, and unknown names must be refused.
 func TestTargetsByName(t *testing.T) {
 	s := &balancer.Service{Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
 	s.Endpoints = []balancer.Endpoint{{Name: "web.example.org"}, {Name: "new.example.org"}, {Name: "own.example.org", Port: 9000}, {Address: netip.MustParseAddr("192.0.2.9")}}
@@ -144,8 +144,8 @@ func TestTargetsByName(t *testing.T) {
 	}
 }
 
-// TestTargetsOfRange requests an endpoint by its range of ports, or by the first port. Other ranges
-// must be refused, with the ranges that exist.
+// TestTargetsOfRange requests an endpoint by its range of ports, or by the first port of the range.
+// Other ranges must be refused with an error that lists the existing ranges.
 func TestTargetsOfRange(t *testing.T) {
 	s := &balancer.Service{Name: "ftp", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{
 		{Name: "control", Port: 21, TargetPort: 21}, {Name: "data", Port: balancer.NewPortRange(8000, 8999), TargetPort: balancer.NewPortRange(9000, 9999)},

@@ -17,7 +17,7 @@ func TestNFTablesPlansLoad(t *testing.T) {
 	lab.Need(t, "nft")
 	files, err := filepath.Glob(folder + "/*/nftables.want")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want at least one", folder, err)
 	}
 	nft := func(t *testing.T, input string, args ...string) string {
 		t.Helper()

@@ -26,7 +26,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 	lab.Need(t, "ipvsadm")
 	files, err := filepath.Glob(folder + "/*/ipvs.want")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want at least one", folder, err)
 	}
 	for _, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {

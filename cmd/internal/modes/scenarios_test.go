@@ -33,14 +33,14 @@ const folder = "../../../balancer/testdata/scenarios"
 func TestScenarios(t *testing.T) {
 	cases, err := filepath.Glob(folder + "/*/services.toml")
 	if err != nil || len(cases) == 0 {
-		t.Fatalf("scenarios in %s = none, error = %v, want some", folder, err)
+		t.Fatalf("scenarios in %s = none, error = %v, want at least one", folder, err)
 	}
 	for _, file := range cases {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			loaded := tomlfile.Load(file)
 			for _, p := range loaded.Snapshot.Problems {
-				t.Error("problem of a scenario, want none:", p)
+				t.Error("problem of a scenario (want none):", p)
 			}
 			conf := config.Default()
 			own := []netip.Addr{netip.MustParseAddr("192.168.1.1"), netip.MustParseAddr("192.168.2.1"), netip.MustParseAddr("fd00:1::1")}

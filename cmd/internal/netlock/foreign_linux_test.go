@@ -16,7 +16,7 @@ import (
 // TestForeignHolder occupies the name of the lock as an unprivileged user. Acquire must return a
 // ForeignError with that user.
 func TestForeignHolder(t *testing.T) {
-	lab.New(t) // its own network namespace
+	lab.New(t) // gives this test its own network namespace
 	if os.Getuid() != 0 {
 		t.Skip("needs root to listen as another user")
 	}

@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { lab.Main(m) }
 // TestHolder acquires the lock again while it is held. The error must name the holder, even if the
 // holder does not answer. After the holder has closed the lock, Acquire must succeed.
 func TestHolder(t *testing.T) {
-	lab.New(t) // its own network namespace
+	lab.New(t) // gives this test its own network namespace
 	first, err := Acquire(Holder{Config: "/etc/vipd/vipd.toml", RunDir: "/run/vipd"})
 	if err != nil {
 		t.Fatal(err)
@@ -22,14 +22,14 @@ func TestHolder(t *testing.T) {
 	want := Holder{PID: os.Getpid(), Program: "netlock.test"}
 	var held *HeldError
 	if _, err := Acquire(Holder{}); !errors.As(err, &held) || held.Holder != want {
-		t.Errorf("error while the holder does not answer = %v, want the process without its files", err)
+		t.Errorf("error while the holder does not answer = %v, want a HeldError with the process but without its files", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- first.Run(ctx) }()
 	want.Config, want.RunDir = "/etc/vipd/vipd.toml", "/run/vipd"
 	if _, err := Acquire(Holder{}); !errors.As(err, &held) || held.Holder != want {
-		t.Errorf("error = %v, want the holder %v", err, want)
+		t.Errorf("error = %v, want a HeldError with the holder %v", err, want)
 	}
 	cancel()
 	if err := <-ended; err != nil {

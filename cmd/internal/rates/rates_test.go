@@ -16,9 +16,9 @@ func counted(second int, connections, in uint64) api.Traffic {
 	}}}
 }
 
-// TestRates adds counts of several times. Rates must be computed from the difference of successive
-// counts. Lower counts, after a restart of vipd, must result in a rate of 0, and repeated counts
-// must be ignored.
+// TestRates adds counts from several points in time. Rates must be computed from the difference of
+// successive counts. Lower counts, after a restart of vipd, must result in a rate of 0, and
+// repeated counts must be ignored.
 func TestRates(t *testing.T) {
 	var w Window
 	for _, c := range []struct {
@@ -43,7 +43,7 @@ func TestRates(t *testing.T) {
 		w.Add(counted(20+i, 10, 10))
 	}
 	if n := len(w.Services()[0].Past); n != Kept {
-		t.Errorf("number of kept rates = %d, want the limit", n)
+		t.Errorf("number of kept rates = %d, want the maximum number", n)
 	}
 	w.Add(api.Traffic{At: time.Unix(1e6, 0)})
 	if len(w.series) != 0 || len(w.Services()) != 0 {

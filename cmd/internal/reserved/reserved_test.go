@@ -51,7 +51,8 @@ const (
 )
 
 // TestWritten configures URLs of etcd with addresses. The addresses and the gateways to them must
-// be reserved from the start. Name servers must not be reserved, because there is no host name.
+// be reserved from the start. Name servers must not be reserved, because no URL contains a host
+// name.
 func TestWritten(t *testing.T) {
 	resolver := filepath.Join(t.TempDir(), "resolv.conf")
 	if err := os.WriteFile(resolver, []byte("nameserver 192.168.1.53\n"), 0o600); err != nil {

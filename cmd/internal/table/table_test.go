@@ -51,7 +51,7 @@ func TestColorDoesNotMoveColumns(t *testing.T) {
 	tab.Row("active", "b")
 	want := "STATE   NAME\n\x1b[31mdown\x1b[0m    a\nactive  b\n"
 	if got := tab.Text(Form{Color: true}); got != want {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("table in color = %q, want %q", got, want)
 	}
 }
 
@@ -94,7 +94,7 @@ func TestWrap(t *testing.T) {
 	got := Wrap("ipvs: the kernel has no ip_vs; iptables: not found", 20)
 	want := []string{"ipvs: the kernel has", "no ip_vs; iptables:", "not found"}
 	if strings.Join(got, "|") != strings.Join(want, "|") {
-		t.Errorf("got %q, want %q", got, want)
+		t.Errorf("Wrap = %q, want %q", got, want)
 	}
 	if got := Wrap("", 20); got != nil {
 		t.Errorf("Wrap of an empty text = %q, want nil", got)
@@ -138,7 +138,7 @@ func TestWidthCutsTheWidest(t *testing.T) {
 		t.Errorf("table in colour =\n%s\nwant a style around the cut name", got)
 	}
 	if got := tab.Text(Form{}); !strings.Contains(got, "a-name-that-is-too-long-01") {
-		t.Errorf("table without a width =\n%s\nwant the whole name", got)
+		t.Errorf("table without a width =\n%s\nwant the whole name in it", got)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestWidthLaws(t *testing.T) {
 			widest = max(widest, Width(strings.TrimSuffix(line, "\n")))
 		}
 		if widest <= width && text != whole {
-			t.Fatalf("width %d is enough for\n%sbut the text is\n%s", width, whole, text)
+			t.Fatalf("width %d is enough for the whole table\n%sgot\n%s", width, whole, text)
 		}
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 		at := Width(lines[0][:strings.Index(lines[0], "C")])
