@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// namedServices returns the definitions of n services, each with an endpoint that has a DNS name,
-// and of a service whose endpoints come from a program. The DNS server is server.
+// namedServices defines n services with one endpoint each, whose address is a DNS name. Another
+// service, "found", has endpoints from a program. server is the address of the DNS server.
 func namedServices(t *testing.T, server string, n int) *localDefinitions {
 	t.Helper()
 	var b strings.Builder
@@ -47,7 +47,7 @@ func TestLookUp(t *testing.T) {
 	server.Set(t, records...)
 	d := namedServices(t, server.Address, n)
 	if unrun := d.lookUp(t.Context()); !slices.Equal(unrun, []string{"found"}) {
-		t.Errorf("services whose programs did not run = %q, want found", unrun)
+		t.Errorf("services whose programs did not run = %q, want only the service \"found\"", unrun)
 	}
 	mode, _ := modes.Find("userspace")
 	found := 0

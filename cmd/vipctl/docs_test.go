@@ -105,13 +105,13 @@ func TestDocsCommands(t *testing.T) {
 // or in none, except -f.
 func TestFlagsAgreeAmongVerbs(t *testing.T) {
 	hasValue := map[string]bool{}
-	differ := []string{"f"} // a file, as in kubectl apply, or follow, as in tail
+	differ := []string{"f"} // -f names a file, as in kubectl apply, or follows, as in tail
 	for _, v := range allVerbs() {
 		for _, f := range v.Flags {
 			_, isBool := f.(*cli.BoolFlag)
 			for _, name := range f.Names() {
 				if before, known := hasValue[name]; known && before == isBool && !slices.Contains(differ, name) {
-					t.Errorf("flag %s of %s has a value only in some verbs, want all or none", name, v.Name)
+					t.Errorf("flag %s of %s has a value only in some verbs, want a value in all verbs or in none", name, v.Name)
 				}
 				hasValue[name] = !isBool
 			}

@@ -89,7 +89,7 @@ func TestEventsFollow(t *testing.T) {
 }
 
 // TestMissedEvents formats the number of lost events. For a filtered list, the message must say
-// that they may be of any kind and service.
+// that the lost events may be of any kind and service.
 func TestMissedEvents(t *testing.T) {
 	for query, want := range map[api.EventsQuery]string{
 		{}:               "7 events were lost before they could be shown",

@@ -178,7 +178,8 @@ func (d *fakeDaemon) checkNow(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(d.check)
 }
 
-// checkDirectPaths answers with a path that works and, for all services, one that does not.
+// checkDirectPaths answers with a path that works. If the request is for all services, the answer
+// also contains a path that fails.
 func checkDirectPaths(w http.ResponseWriter, r *http.Request) {
 	var q api.DirectRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {

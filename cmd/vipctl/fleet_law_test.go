@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// randomService returns the table of a random valid service. Services with different n never
-// conflict.
+// randomService returns the table of a random valid service. Services with different values of n
+// never conflict.
 func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 	maybe := func() bool { return r.IntN(2) == 0 }
 	one := func(values ...any) any { return values[r.IntN(len(values))] }
@@ -68,7 +68,7 @@ func randomService(t *testing.T, r *rand.Rand, n int) map[string]any {
 			fields[field] = value
 		}
 	}
-	if maybe() { // only with TCP ports, and only together
+	if maybe() { // these fields need a TCP port, and each needs the other
 		ports[0].(map[string]any)["protocol"] = "tcp"
 		fields["accept_proxy_protocol"], fields["trusted"] = true, []any{"10.0.0.0/8", "fd00::/8"}
 	}
@@ -153,7 +153,7 @@ func TestHistoryLaw(t *testing.T) {
 			switch kind := r.IntN(4); {
 			case kind == 0 && now != nil:
 				if out := f.do(cli.ExitDone, "delete", "service", name, "--dry-run"); !strings.Contains(out, name+": would be removed") {
-					t.Errorf("%s: output of a removal with --dry-run = %q, want the removal", at, out)
+					t.Errorf("%s: output of a removal with --dry-run = %q, want the text of a removal", at, out)
 				}
 				f.expect(t, at+", rehearsed", name, now, texts)
 				f.do(cli.ExitDone, "delete", "service", name)

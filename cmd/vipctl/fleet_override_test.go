@@ -186,7 +186,7 @@ func TestFleetDrainWait(t *testing.T) {
 	f.waitForPoll()
 	select {
 	case <-l.ended:
-		t.Fatalf("drain has ended with stdout = %s, want it to wait", l.out)
+		t.Fatalf("drain has ended with stdout = %s, want the drain to wait", l.out)
 	default:
 	}
 	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
@@ -262,7 +262,7 @@ func TestFleetOverrideExpiry(t *testing.T) {
 // change either etcd or the daemon, but not both.
 func TestOverridePlace(t *testing.T) {
 	f := newStage(t)
-	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon also has a service web
+	f.service("web", nil, "192.168.1.11", "192.168.1.12") // the daemon also has a service "web"
 	d, socket := fakeHere(t)
 	config := func(kind string) string {
 		file := filepath.Join(t.TempDir(), "vipd.toml")
@@ -329,7 +329,7 @@ func TestFleetUndrainHere(t *testing.T) {
 	} {
 		l := f.line()
 		if code := run(t.Context(), l.world, strings.Fields(test.line)); code != test.code {
-			t.Errorf("exit code of %q = %d, want the code in the table: %s", test.line, code, l.err)
+			t.Errorf("exit code of %q = %d, want the expected code; stderr = %s", test.line, code, l.err)
 		}
 		if got := l.err.String(); !strings.Contains(got, test.want) || strings.Contains(got, note) != (test.want == note) {
 			t.Errorf("output of %q = %q, want %q", test.line, got, test.want)
@@ -340,8 +340,8 @@ func TestFleetUndrainHere(t *testing.T) {
 	}
 }
 
-// TestSocketAndEtcdPrecedence sets both a socket and an etcd in the environment. The etcd must
-// override that socket, but not a socket on the command line.
+// TestSocketAndEtcdPrecedence sets a socket and an etcd address in the environment. The etcd
+// address must override that socket, but not a socket on the command line.
 func TestSocketAndEtcdPrecedence(t *testing.T) {
 	s := newSession(t)
 	socket := os.Getenv("VIPCTL_SOCKET")
@@ -372,8 +372,8 @@ func TestFleetDrainKept(t *testing.T) {
 	}
 	d.services = []api.Service{
 		{Name: "web", Origin: balancer.Origin{Key: "/vipd/services/web"}, Endpoints: []api.Endpoint{
-			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // the last has another port
-			kept("10.0.0.4:8080", "http", 0), // removed; it only drains
+			kept("10.0.0.1:8080", "http", 1), kept("10.0.0.1:8443", "https", 1), kept("10.0.0.2:9000", "http", 1), // the last endpoint uses another port
+			kept("10.0.0.4:8080", "http", 0), // this endpoint was removed and only drains
 		}},
 		{Name: "dns", Origin: balancer.Origin{File: "vipd.toml"}, Endpoints: []api.Endpoint{{Service: "dns", Address: "10.0.0.5:8080", Node: "rack1", Configured: 1}}},
 	}
@@ -435,8 +435,8 @@ func TestFleetOverrideJSON(t *testing.T) {
 	}
 }
 
-// TestFleetOverrideRights drains two endpoints with the right to write only one. This endpoint must
-// be drained, and the failure of the other must be reported.
+// TestFleetOverrideRights drains two endpoints with the right to write only one. The writable
+// endpoint must be drained, and an error must report that the other endpoint is not drained.
 func TestFleetOverrideRights(t *testing.T) {
 	f := newStage(t)
 	f.service("web", map[string]any{"endpoints": []any{map[string]any{"address": "10.0.0.1", "node": "rack1"}}})
@@ -444,7 +444,7 @@ func TestFleetOverrideRights(t *testing.T) {
 	f.limit("ops", []string{"/vipd/"}, []string{"/vipd/overrides/web/"})
 	stdout, stderr := f.do(cli.ExitFailed, "drain", "--node", "rack1", "--force")
 	if !strings.HasPrefix(stdout, "web/10.0.0.1: draining\n") || !strings.Contains(stderr, "dns/10.0.0.1: the user ops may not do that") {
-		t.Errorf("stdout = %q, stderr = %q; want web drained and the failure of dns reported", stdout, stderr)
+		t.Errorf("stdout = %q, stderr = %q; want the endpoint of \"web\" drained, and an error about \"dns\"", stdout, stderr)
 	}
 }
 

@@ -31,7 +31,7 @@ import (
 type testFleet struct {
 	t       *testing.T
 	cluster *etcdkit.Cluster
-	// flags are added to each line.
+	// flags are added to each command line.
 	flags []string
 }
 
@@ -171,7 +171,7 @@ func TestParallelApplies(t *testing.T) {
 		name, _, _ := strings.Cut(e.By, "@")
 		revision, known := acknowledged[name]
 		if delete(acknowledged, name); !known || revision != e.Revision {
-			t.Errorf("revision of text %d by %s = %d, want the revision %d that its writer got (writer known: %t)", e.N, e.By, e.Revision, revision, known)
+			t.Errorf("revision of text %d by %s = %d, want the revision %d that its author received (author known: %t)", e.N, e.By, e.Revision, revision, known)
 		}
 		port := e.Fields["ports"].([]any)[0].(map[string]any)["port"]
 		if want := "op" + fmt.Sprint(mustInt(t, port)-1001); name != want {
@@ -192,7 +192,8 @@ func mustInt(t *testing.T, v any) int {
 	return int(n)
 }
 
-// newEditFor applies services, and calls then before the write. then may make another edit.
+// newEditFor applies services, and calls the function then just before the write. This function may
+// make another edit.
 func (f *testFleet) newEditFor(t *testing.T, services string, then func()) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -227,7 +228,7 @@ func TestConcurrentEdit(t *testing.T) {
 	})
 	if code != cli.ExitFailed || !strings.Contains(stderr, "service web was changed (now at revision ") || !strings.Contains(stderr, " by bob@") ||
 		!strings.Contains(stderr, " at 20") || !strings.HasPrefix(stdout, "api: created\n10.96.0.10: created\n") || strings.Contains(stdout, "web") {
-		t.Errorf("exit code = %d, want api and 10.96.0.10 created, and web reported as changed by bob:\n%s%s", code, stdout, stderr)
+		t.Errorf("exit code = %d, want \"api\" and 10.96.0.10 created, and \"web\" reported as changed by bob:\n%s%s", code, stdout, stderr)
 	}
 	if got := f.do(cli.ExitDone, "export", "web"); !strings.Contains(got, "port = 82") {
 		t.Errorf("service =\n%s\nwant bob's edit in it", got)
@@ -346,8 +347,8 @@ func TestFleetCheckRules(t *testing.T) {
 	}
 }
 
-// TestFleetAccess uses an etcd with TLS, users and rights, which flags or the configuration
-// provide. No output may contain a password.
+// TestFleetAccess uses an etcd with TLS, users and rights. Flags or the configuration provide the
+// certificate, the user and the password. No output may contain a password.
 func TestFleetAccess(t *testing.T) {
 	const password, wrong = "s3cret-of-ana", "wrong-secret"
 	f := newFleet(t, etcdkit.Options{TLS: true})
@@ -458,7 +459,7 @@ func TestFleetWatch(t *testing.T) {
 		{"81/tcp", func() { f.cluster.Members[0].Kill(); f.cluster.Members[0].Start(); f.apply(t, f.writer(t), 82) }}, // a new writer, because w would wait for a reconnect
 		{"82/tcp", interrupt},
 	}
-	seen := make(chan func(), len(steps)) // vipctl may show a change before its writer has etcd's answer, so another goroutine waits for it
+	seen := make(chan func(), len(steps)) // vipctl may show a change before the change's writer has etcd's answer, so another goroutine makes the next change
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer close(seen)
@@ -481,7 +482,7 @@ func TestFleetWatch(t *testing.T) {
 	}
 }
 
-// apply changes the port of the service web, as another operator would.
+// apply changes the port of the service "web", as another operator would.
 func (f *testFleet) apply(t *testing.T, w *etcd.Store, port int) {
 	fields := map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(port)}}}
 	if _, err := w.Apply(t.Context(), definitions.Change{Name: balancer.Name("web"), Fields: fields, Base: definitions.Any}); err != nil {

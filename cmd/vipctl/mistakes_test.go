@@ -63,7 +63,7 @@ func TestNoBareErrors(t *testing.T) {
 }
 
 // TestSystemErrorsHaveAWayOut makes verbs fail with system errors that users can cause. Each
-// message must contain the place, the cause and the remedy.
+// message must contain the path, the cause and the remedy.
 func TestSystemErrorsHaveAWayOut(t *testing.T) {
 	s := newSession(t)
 	lines := []string{"--help", "status --help", "version", "completion bash", "check ok.toml", "plan ok.toml --mode nftables", "status", "get services", "get endpoints -o json",
@@ -93,12 +93,12 @@ func TestSystemErrorsHaveAWayOut(t *testing.T) {
 	}
 }
 
-// failing is an output that can't be written.
+// failing is a writer whose writes fail with err.
 type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// wayOut calls do, which must print the place, the cause and the remedy of the error e.
+// wayOut calls the function do. It must print the path, the cause and the remedy of the error e.
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}
@@ -107,7 +107,7 @@ func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) 
 	text := s.err.String()
 	_, way, _ := strings.Cut(text, e.Error())
 	if !strings.HasPrefix(text, "vipctl: ") || !strings.Contains(text, "/the/place") || !strings.Contains(way, "; ") || bareError.MatchString(text) {
-		t.Errorf("%s: text of %v = %q, want the cause and the remedy", what, e, text)
+		t.Errorf("%s: text of %v = %q, want the path, the cause and the remedy in it", what, e, text)
 	}
 }
 

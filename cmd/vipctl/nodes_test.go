@@ -46,7 +46,7 @@ func TestGetNodesWatch(t *testing.T) {
 	frames := strings.Split(l.out.String(), "\n\n")
 	for i, frame := range frames[1:] {
 		if frame == frames[i] {
-			t.Errorf("frame =\n%s\nwant it once", frame)
+			t.Errorf("frame =\n%s\nwant this frame once", frame)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestRegister(t *testing.T) {
 	l.stop()
 	l.waitForExit(cli.ExitDone)
 	if f.endpoint("web", webID) != nil {
-		t.Error("endpoint exists after the exit, want it removed")
+		t.Error("endpoint exists after the exit = true, want false")
 	}
 	if d := cmp.Diff("vipctl: web/10.0.0.1:8080 is registered\nvipctl: web/10.0.0.1:8080 is removed\n", l.err.String()); d != "" {
 		t.Errorf("stderr (-want +got):\n%s", d)
@@ -192,7 +192,7 @@ func TestRegisterCommandEnds(t *testing.T) {
 		_ = feed.Close() // the command reads vipctl's stdin until it is closed
 		p.waitForExit(test.code)
 		if f.endpoint("web", webID) != nil {
-			t.Errorf("%s: endpoint exists after the exit, want it removed", test.script)
+			t.Errorf("%s: endpoint exists after the exit = true, want false", test.script)
 		}
 		p.waitForStderr(test.says)
 	}
@@ -256,7 +256,7 @@ func TestRegisterDrains(t *testing.T) {
 	p.waitForStderr("web/10.0.0.1:8080 drains: waiting until no node has a connection to it, 10m0s at most")
 	e := f.endpoint("web", webID)
 	if e == nil || !e.Draining {
-		t.Fatalf("endpoint = %+v, want it draining", e)
+		t.Fatalf("endpoint = %+v, want a draining endpoint", e)
 	}
 	drained := f.revisionOf(webKey)
 	still := func(why string) {
@@ -277,7 +277,7 @@ func TestRegisterDrains(t *testing.T) {
 	p.waitForExit(5)
 	p.waitForStdout("asked")
 	if f.endpoint("web", webID) != nil {
-		t.Error("endpoint exists after the exit, want it removed")
+		t.Error("endpoint exists after the exit = true, want false")
 	}
 }
 
@@ -292,7 +292,7 @@ func (f *stage) revisionOf(key string) int64 {
 }
 
 // waitForPoll waits until vipctl, which polls every second, has read etcd's current state.
-func (f *stage) waitForPoll() { time.Sleep(fleetInterval + fleetInterval/2) } // the timer runs in vipctl's process, so only time passes here
+func (f *stage) waitForPoll() { time.Sleep(fleetInterval + fleetInterval/2) } // the timer runs in vipctl's process, so the test can only sleep
 
 // TestRegisterDrainTimeout prevents the end of a drain in several ways. The timeout must end the
 // drain.
@@ -380,7 +380,7 @@ func TestRegisterKeepsForeignEndpoint(t *testing.T) {
 }
 
 // TestRegisterRights limits the registrar's rights. If it may not read the nodes, it must drain
-// until drain_timeout. If it may, it must drain only until the connections end.
+// until drain_timeout. If it may read them, it must drain only until the connections end.
 func TestRegisterRights(t *testing.T) {
 	for name, test := range map[string]struct {
 		read []string

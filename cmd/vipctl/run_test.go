@@ -253,7 +253,7 @@ func TestDrainWaitsForRemovedService(t *testing.T) {
 				t.Errorf("exit code = %d, want 0: %s", code, s.err)
 			}
 			if !waited {
-				t.Error("drain ended before the open connection, want it to wait")
+				t.Error("drain ended before the connection = true, want false")
 			}
 			if want := "drained: 2 endpoints, no connections left\n"; !strings.HasSuffix(s.out.String(), want) {
 				t.Errorf("stdout = %q, want %q at the end", s.out, want)
@@ -304,7 +304,7 @@ func TestColorFlagAndTerminal(t *testing.T) {
 			s.out.b.Reset()
 			s.run(t.Context(), strings.Fields(line)...)
 			if got := strings.Contains(s.out.String(), "\x1b["); got != color {
-				t.Errorf("%s, color %v: colors in the output = %v, want the opposite", line, color, got)
+				t.Errorf("%s, color %v: colors in the output = %v, want the other value", line, color, got)
 			}
 		}
 		if s.err.String() != "" {
@@ -343,7 +343,7 @@ func TestHelpOfEachVerb(t *testing.T) {
 		}
 		for _, part := range []string{v.Example, "\nFlags:\n", "--socket PATH"} {
 			if !strings.Contains(got, part) {
-				t.Errorf("help of %q has no %q, want it", line, part)
+				t.Errorf("help of %q lacks %q", line, part)
 			}
 		}
 		if v.Brief == "" || v.About == "" || len(v.Brief) > 65 {
@@ -460,7 +460,7 @@ func TestTerminalCutsLongNames(t *testing.T) {
 		}
 		for l := range strings.Lines(got) {
 			if w := table.Width(strings.TrimSuffix(l, "\n")); w > c.width && !c.whole && !strings.HasSuffix(c.line, "wide") || w > 160 && !c.whole {
-				t.Errorf("columns of a line of %s = %d, want no wider line:\n%s", c.line, w, l)
+				t.Errorf("columns of a line of %s = %d, want no line wider than the terminal:\n%s", c.line, w, l)
 			}
 		}
 	}

@@ -32,7 +32,7 @@ type stage struct {
 	t      *testing.T
 	config client.Config
 	writer *etcd.Store
-	// file is an empty configuration.
+	// file is the path of an empty configuration file.
 	file string
 }
 
@@ -53,8 +53,8 @@ func newStage(t *testing.T) *stage {
 	return f
 }
 
-// service writes a service that maps TCP port 80 to 8080, with endpoints at these addresses. fields
-// overrides these fields or adds others.
+// service writes a service to etcd. The service maps TCP port 80 to 8080, and has endpoints at
+// these addresses. The map fields overrides its fields or adds others.
 func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
 	f.t.Helper()
 	all := map[string]any{
@@ -147,7 +147,7 @@ func draining(revision int64, service balancer.Name, address string, active uint
 	}
 }
 
-// waitFor waits until cond returns true. what describes this state.
+// waitFor waits until cond returns true. The text what describes the awaited state.
 func (f *stage) waitFor(what string, cond func() bool) {
 	f.t.Helper()
 	wait.For(f.t, within, what, cond)
@@ -168,7 +168,7 @@ func (f *stage) waitForStatuses(n int) {
 	})
 }
 
-// line runs a command line of vipctl in this process, against a fleet.
+// line is a vipctl command line that runs in this process against a fleet.
 type line struct {
 	t        *testing.T
 	stage    *stage
@@ -284,7 +284,7 @@ func (f *stage) command(stdin *os.File, args ...string) *process {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.Wait() // the state has the result
+		_ = p.Wait() // ProcessState has the result
 	}()
 	f.t.Cleanup(func() {
 		_ = p.Process.Kill()

@@ -177,7 +177,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("stdout = %q, want %q", l.out, want)
 	}
 
-	// A timeout must name the nodes that lag behind.
+	// The message of a timeout must name the nodes that lag behind.
 	_, stderr, timeout := f.failsAfterTimeout("wait", "--revision", "42")
 	want := "vipctl: revision 42 is not applied on all nodes after " + timeout + ": gw1 is at revision 41, gw3 is at revision 41\n"
 	if !strings.HasSuffix(stderr, want) || timeout == shortest && stderr != want {
