@@ -46,7 +46,7 @@ func TestDiskTakesNothing(t *testing.T) {
 	<-ctx.Done()
 	lost := l.Lost()
 	if lost == 0 || lost > more {
-		t.Errorf("lines lost = %d of %d, want some but no more than exceed the queue", lost, queued+more)
+		t.Errorf("lines lost = %d of %d, want at least one, and only lines that did not fit in the queue", lost, queued+more)
 	}
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		p := l.Problems()
@@ -103,7 +103,7 @@ func TestHangsThenFails(t *testing.T) {
 	cancel()
 	<-ended
 	if len(said) == 0 || !strings.Contains(<-said, "the access log can't be written") {
-		t.Error("vipd's log = no failure of the access log, want one")
+		t.Error("failures of the access log in vipd's log = 0, want 1")
 	}
 }
 
@@ -115,8 +115,8 @@ func (l lines) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// TestProblemEndsWithTheSetting changes the file of the only service that names an unwritable file.
-// The problem must end.
+// TestProblemEndsWithTheSetting gives a service an access log that can't be written, and then
+// changes the service to a writable file. The problem must end.
 func TestProblemEndsWithTheSetting(t *testing.T) {
 	bad, good := filepath.Join(t.TempDir(), "none", "log"), filepath.Join(t.TempDir(), "log")
 	var to atomic.Pointer[string]
@@ -137,13 +137,14 @@ func TestProblemEndsWithTheSetting(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool { return len(l.Problems()) == 1 })
 	to.Store(&good)
 	if p := l.Problems(); len(p) > 0 {
-		t.Errorf("problems without a service that names the file = %v, want none", p)
+		t.Errorf("problems after no service names the unwritable file = %v, want none", p)
 	}
 	cancel()
 	<-ended
 }
 
-// TestTornLineEndsAlone fills the disk within a line. The next entry must start on a new line.
+// TestTornLineEndsAlone makes the disk full in the middle of a line. The next entry must start on a
+// new line.
 func TestTornLineEndsAlone(t *testing.T) {
 	const room, before, after = 1000, 50, 5
 	var old syscall.Rlimit
@@ -151,7 +152,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	exceeded := make(chan os.Signal, 1)
-	signal.Notify(exceeded, syscall.SIGXFSZ) // the signal would end the process
+	signal.Notify(exceeded, syscall.SIGXFSZ) // otherwise the signal would end the process
 	defer signal.Stop(exceeded)
 	bound := func(n syscall.Rlimit) {
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &n); err != nil {
@@ -160,7 +161,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 	}
 	defer bound(old)
 	full := old
-	full.Cur = room // as on a full disk, a part is written and the rest fails
+	full.Cur = room // as on a full disk, only the first part of a write succeeds
 	bound(full)
 	path := filepath.Join(t.TempDir(), "log")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -187,7 +188,7 @@ func TestTornLineEndsAlone(t *testing.T) {
 			t.Logf("the log has\n%s", text)
 		}
 	}()
-	wait.For(t, wait.Patience, "each line after it to be whole", func() bool { // they may be written after the end, which waits for 2 s
+	wait.For(t, wait.Patience, "each line after it to be whole", func() bool { // Run waits only 2 s for its writer, so lines may be written later
 		var err error
 		if text, err = os.ReadFile(path); err != nil {
 			t.Fatal(err)

@@ -40,12 +40,12 @@ func TestIdleFileIsClosed(t *testing.T) {
 			ends <- struct{}{}
 			synctest.Wait()
 			if !isOpen(t, path) {
-				t.Error("a file that was just written is closed, want it open")
+				t.Error("file is open just after a write = false, want true")
 			}
 			time.Sleep(2 * idleTime)
 			synctest.Wait()
 			if isOpen(t, path) {
-				t.Errorf("the file is open %s after the last write, want it closed", 2*idleTime)
+				t.Errorf("file is open %s after the last write = true, want false", 2*idleTime)
 			}
 		}
 		cancel()
@@ -53,8 +53,8 @@ func TestIdleFileIsClosed(t *testing.T) {
 	})
 }
 
-// TestTornLineRests lets a file be idle after a write that ended within a line. The next entry must
-// still start on a new line.
+// TestTornLineRests calls rest on an idle file whose last write ended in the middle of a line. The
+// next entry must still start on a new line.
 func TestTornLineRests(t *testing.T) {
 	f := &file{path: filepath.Join(t.TempDir(), "log")}
 	defer f.close()
@@ -68,7 +68,7 @@ func TestTornLineRests(t *testing.T) {
 	f.rest()
 	write("next\n")
 	if text, err := os.ReadFile(f.path); err != nil || string(text) != "torn\nnext\n" {
-		t.Errorf("file = %q, %v, want torn and next on two lines", text, err)
+		t.Errorf("file = %q, %v, want \"torn\" and \"next\" on two lines", text, err)
 	}
 }
 

@@ -13,8 +13,9 @@ import (
 	"vipd/store/statedir"
 )
 
-// TestAgentForgottenAfterThreeQuestions asks an agent that no longer answers, as early and as late
-// as the runner may ask. The answer must be forgotten after exactly three questions.
+// TestAgentForgottenAfterThreeQuestions asks an agent that no longer answers, with the shortest and
+// the longest pauses that the runner may make. The answer must be forgotten after exactly three
+// questions.
 func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 	const interval = 5 * time.Second
 	for _, pause := range []time.Duration{interval * 9 / 10, interval} {
@@ -27,11 +28,11 @@ func TestAgentForgottenAfterThreeQuestions(t *testing.T) {
 			return a.answers.Has(target)
 		}
 		if !ask(health.Result{Outcome: health.Passed, Text: "drain"}) {
-			t.Fatal("answer of the agent is unknown after a drain, want it known")
+			t.Fatal("answer of the agent after \"drain\" is known = false, want true")
 		}
 		for i, want := range []bool{true, true, false} {
 			if got := ask(health.Result{Outcome: health.Failed, Text: "connection refused"}); got != want {
-				t.Errorf("pause %s: answer counts after %d unanswered questions = %v, want %v", pause, i+1, got, want)
+				t.Errorf("pause %s: after %d unanswered questions, answer is used = %v, want %v", pause, i+1, got, want)
 			}
 		}
 	}
@@ -48,9 +49,9 @@ func served() (in balancer.Inputs, target balancer.Target) {
 	return in, target
 }
 
-// TestAnswersOutliveRestart restarts after an agent has drained its endpoint. The drain must count
-// at once, until the third question without an answer. An answer for a removed service must not
-// count.
+// TestAnswersOutliveRestart restarts after an agent has drained its endpoint. The drain must apply
+// at once, and only until the third unanswered question. An answer for a removed service must not
+// be used.
 func TestAnswersOutliveRestart(t *testing.T) {
 	in, target := served()
 	start := restarts(t)
@@ -64,12 +65,12 @@ func TestAnswersOutliveRestart(t *testing.T) {
 	defer stop()
 	answers := a.Answers(&balancer.Env{}, &in)
 	if got := answers.At(target); answers.Len() != 1 || got.State != balancer.AgentDrained || !got.Drained || got.Percent != 50 {
-		t.Errorf("answers after a restart = %+v and %d more, want only the drain and 50 %%", got, answers.Len()-1)
+		t.Errorf("answers after a restart = %+v and %d more, want only the answers \"drain\" and 50 %%", got, answers.Len()-1)
 	}
 	for i, want := range []bool{true, true, false} {
 		a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
 		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
-			t.Errorf("answer counts after %d unanswered questions = %t, want %t", i+1, got, want)
+			t.Errorf("after %d unanswered questions, answer is used = %t, want %t", i+1, got, want)
 		}
 	}
 }
@@ -88,20 +89,20 @@ func restarts(t *testing.T) func() (*Agents, func()) {
 	}
 }
 
-// TestOldAnswersAfterRestart restarts after answers of different ages, once after a stop and once
-// after further answers without a change. An answer must count only if its age is at most three
-// intervals of questions plus the interval of saves.
+// TestOldAnswersAfterRestart restarts when the last answers have different ages. Some runs are
+// stopped before the restart, and some receive the same answer again. An answer must be used only
+// if its age is at most three intervals of questions plus the interval of saves.
 func TestOldAnswersAfterRestart(t *testing.T) {
 	in, target := served()
 	for _, c := range []struct {
-		ages  []time.Duration // of the answers, before the restart
+		ages  []time.Duration // ages of the answers at the restart
 		stops bool
 		want  bool
 	}{
 		{[]time.Duration{30 * time.Second}, false, true},
 		{[]time.Duration{time.Hour}, false, false},
 		{[]time.Duration{time.Hour, 30 * time.Second}, true, true},
-		{[]time.Duration{time.Hour, -2 * saveInterval}, false, true}, // saved again
+		{[]time.Duration{time.Hour, -2 * saveInterval}, false, true}, // the second answer is saved again
 		{[]time.Duration{time.Hour, 2 * saveInterval}, true, false},
 	} {
 		start := restarts(t)
@@ -117,15 +118,15 @@ func TestOldAnswersAfterRestart(t *testing.T) {
 		save()
 		a, save = start()
 		if got := a.Answers(&balancer.Env{}, &in).Has(target); got != c.want {
-			t.Errorf("answers of ages %s, saved at the stop = %t: answer counts = %t, want %t", c.ages, c.stops, got, c.want)
+			t.Errorf("answers of ages %s, saved at the stop = %t: answer is used = %t, want %t", c.ages, c.stops, got, c.want)
 		}
 		save()
 	}
 }
 
 // TestQuestionsCountFromRestart restarts 30 s after an answer, and with an answer without a time,
-// as in files of earlier versions. Only the third question without an answer must end either
-// answer.
+// as in files of earlier versions. In both cases, vipd must use the answer until the third
+// unanswered question.
 func TestQuestionsCountFromRestart(t *testing.T) {
 	in, target := served()
 	rules := health.Rules{Interval: time.Second}
@@ -139,7 +140,7 @@ func TestQuestionsCountFromRestart(t *testing.T) {
 		for i, want := range []bool{true, true, false} {
 			a.process(probe.TargetResult{Target: target, Rules: rules, Result: health.Result{Outcome: health.Failed, Began: time.Now().Add(time.Duration(i+1) * time.Second)}})
 			if got := a.Answers(&balancer.Env{}, &in).Has(target); got != want {
-				t.Errorf("answer %s counts after %d unanswered questions = %t, want %t", name, i+1, got, want)
+				t.Errorf("answer %s: after %d unanswered questions, it is used = %t, want %t", name, i+1, got, want)
 			}
 		}
 		save()
@@ -158,7 +159,7 @@ func TestSilentAgent(t *testing.T) {
 		a.process(probe.TargetResult{Target: target, Result: health.Result{Outcome: o, Text: "up"}})
 		problems := a.Problems(in.Services)
 		if (len(problems) == 1) != wantProblem || kicks != wantKicks {
-			t.Errorf("problems = %v, want some = %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)
+			t.Errorf("problems = %v, want a problem = %t; kicks = %d, want %d", problems, wantProblem, kicks, wantKicks)
 		}
 	}
 	ask(health.Failed, false, 0)

@@ -31,7 +31,7 @@ func TestUnreadableMemory(t *testing.T) {
 			dir := statedir.New(path, func() {})
 			m.load(dir)
 			if m.standby() == nil || !strings.Contains(m.problem(), "ownership.json can't be read: ") {
-				t.Errorf("%s: standby = %+v, problem = %q, want the reason", name, m.standby(), m.problem())
+				t.Errorf("%s: standby = %+v, problem = %q, want a standby, and a problem with the reason", name, m.standby(), m.problem())
 			}
 			_ = dir.Close() // a folder can't be replaced
 		}
@@ -64,7 +64,7 @@ func TestMemoryOutlivesRestart(t *testing.T) {
 		change := vrrp.Change{At: s.At.Add(-age), From: vrrp.Backup, To: vrrp.Active, Why: "silence", Text: fmt.Sprint("change ", i)}
 		s.Groups = []vrrp.GroupStatus{{Name: "main", Changes: []vrrp.Change{change}}}
 		m.note(s, now)
-		m.note(s, now.Add(time.Second)) // a repetition
+		m.note(s, now.Add(time.Second)) // the same change again
 	}
 	if err := m.setStandby(&api.Standby{By: "ana", Since: now}); err != nil {
 		t.Fatal(err)
@@ -77,11 +77,11 @@ func TestMemoryOutlivesRestart(t *testing.T) {
 	again := statedir.New(path, func() {})
 	next.load(again)
 	if got := next.standby(); got == nil || got.By != "ana" {
-		t.Errorf("standby() = %+v, want ana's", got)
+		t.Errorf("standby() = %+v, want ana's standby", got)
 	}
 	all := next.changes("main")
 	if len(all) != maxChanges || all[0].Text != "change 2" || !all[maxChanges-1].At.Equal(now.Add(-time.Minute)) {
-		t.Errorf("changes() = %+v, want the last %d", all, maxChanges)
+		t.Errorf("changes() = %+v, want the last %d changes", all, maxChanges)
 	}
 	if err := next.setStandby(nil); err != nil {
 		t.Fatal(err)

@@ -19,9 +19,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFirstReport starts a vipd. It must not report on VIPs that the kernel still serves until it
-// has applied the model, or until grace has passed. If nothing is served without vipd, its first
-// report must state that it can't serve the VIPs. In all cases, it must receive the owner's state.
+// TestFirstReport runs the reporter of a vipd that has just started. If the kernel still serves the
+// VIPs, the reporter must not report on them until vipd has applied the model or grace has passed.
+// If nothing is served without vipd, the first report must state that vipd can't serve the VIPs. In
+// all cases, the reporter must receive the owner's state.
 func TestFirstReport(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -32,7 +32,7 @@ func TestSummary(t *testing.T) {
 		},
 	} {
 		if got := summary(&c.status); got != c.want {
-			t.Errorf("got %q, want %q", got, c.want)
+			t.Errorf("summary = %q, want %q", got, c.want)
 		}
 	}
 }

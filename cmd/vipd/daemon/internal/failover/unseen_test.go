@@ -9,7 +9,7 @@ import (
 )
 
 // TestUnseenEvents reads the owner's events. Each must be returned once, even if the clock steps
-// back or another owner counts from 1.
+// back or a new owner numbers its events from 1.
 func TestUnseenEvents(t *testing.T) {
 	reporter := New(Options{})
 	began := time.Now()

@@ -99,7 +99,7 @@ func TestTooManyAddresses(t *testing.T) {
 		n.publish(state(addresses))
 		got := n.Problems(true)
 		if large := addresses > 2; large != (len(got) == 1) || large && !strings.Contains(got[0].String(), "/vipd/hosts/gw1 would have") {
-			t.Errorf("problems with %d addresses = %v, want one only if they are too many", addresses, got)
+			t.Errorf("problems with %d addresses = %v, want a problem only if there are too many", addresses, got)
 		}
 	}
 }

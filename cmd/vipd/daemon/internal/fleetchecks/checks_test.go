@@ -33,7 +33,7 @@ func never(t *testing.T, hosts []*simulated, v balancer.Verdict) {
 	t.Helper()
 	for _, h := range hosts {
 		if h.ever(v) {
-			t.Errorf("verdict of %s on a target = %q, want another", h.name, v)
+			t.Errorf("verdict of %s on a target = %q, want any other verdict", h.name, v)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func TestFleetOutvotes(t *testing.T) {
 				said = append(said, e.Text)
 			}
 			if e.Text == "is down" && (!strings.Contains(e.Cause, " of 3 nodes: ") || !strings.Contains(e.Cause, "connection refused") || e.Was != "up" || e.Lasted <= 0) {
-				t.Errorf("event of %s = %+v, want the cause with 3 nodes", h.name, e)
+				t.Errorf("event of %s = %+v, want a cause that names 3 nodes", h.name, e)
 			}
 		}
 		if got := strings.Join(said, ", "); got != "is up, is down, is up again" {
@@ -178,7 +178,7 @@ func TestFleetAfterCrash(t *testing.T) {
 	keeps := func(_ *simulated, o *Options) { o.Keep = kept.Store }
 	former := w.join("host1", behind, keeps)
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
-	former.relay.Cut() // so it can't report its end
+	former.relay.Cut() // so the host can't report its end
 	former.stop()
 	w.hosts = nil
 	w.turn(true, w.targets...)
@@ -194,7 +194,7 @@ func TestFleetAfterCrash(t *testing.T) {
 			!slices.ContainsFunc(answer.Kvs, func(kv *mvccpb.KeyValue) bool { return kv.Lease != kept.Load() })
 	})
 	if left, err := w.client.TimeToLive(t.Context(), clientv3.LeaseID(before)); err != nil || left.TTL <= 0 {
-		t.Errorf("former lease = %+v, %v, want it unexpired", left, err)
+		t.Errorf("former lease = %+v, %v, want a lease that has not expired", left, err)
 	}
 }
 
@@ -215,7 +215,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.turn(true, down)
 	everywhere(t, w.hosts, down, balancer.HealthDown)
 	fell := time.Now()
-	for _, h := range w.hosts { // from now on no host may use the verdict up
+	for _, h := range w.hosts { // from now on no host may use the verdict "up"
 		h.ever("")
 	}
 	w.cluster.Start()
@@ -257,7 +257,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
 	if problems := h.checks.Problems(true); len(problems) == 0 || !strings.Contains(problems[0].Text, "checks endpoints itself: ") {
-		t.Errorf("problems = %v, want the report that the node checks endpoints itself", problems)
+		t.Errorf("problems = %v, want a problem that the node checks endpoints itself", problems)
 	}
 	w.turn(false, w.targets[0])
 	w.cluster.Start()

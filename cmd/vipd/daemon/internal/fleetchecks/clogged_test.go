@@ -10,7 +10,7 @@ import (
 	"vipd/cmd/internal/events"
 )
 
-// gate is a log that blocks until it is closed.
+// gate is a log that blocks until the channel is closed.
 type gate chan struct{}
 
 func (g gate) Write(line []byte) (int, error) {

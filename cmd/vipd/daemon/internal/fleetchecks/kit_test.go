@@ -193,7 +193,7 @@ func (h *simulated) check(ctx context.Context, p *probe.Probe, at netip.AddrPort
 	return health.Result{Outcome: health.Passed, Began: time.Now(), Text: "connected"}
 }
 
-// verdict returns the verdict that the host uses.
+// verdict returns the verdict that the host uses for a target.
 func (h *simulated) verdict(t balancer.Target) balancer.Verdict {
 	h.seen.Lock()
 	defer h.seen.Unlock()
@@ -235,7 +235,7 @@ func (h *simulated) eventsWith(text string) (all []events.Event) {
 	return all
 }
 
-// turn makes targets fail or recover.
+// turn makes targets fail. If down is false, it makes them recover.
 func (w *world) turn(down bool, targets ...balancer.Target) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -37,12 +37,12 @@ func TestDissentIsToldOnce(t *testing.T) {
 	const begins = "this node's own checks are outvoted: it finds web 10.1.1.1:80 down, but most other nodes find it up: no answer 0s"
 	const ends = "this node's checks agree with the majority again:  40s"
 	if len(recorded) != 2 || recorded[23] != begins || recorded[40] != ends {
-		t.Errorf("events by second = %v, want one at 23 and one at 40", recorded)
+		t.Errorf("events by second = %v, want one event at 23 s and one at 40 s", recorded)
 	}
 }
 
-// TestOtherwise compares the verdicts of nodes with the fleet's. A node may report its own verdict
-// only if the fleet's verdict differs.
+// TestOtherwise compares the verdicts of nodes with the fleet's verdict. A node may report its own
+// verdict only if the fleet's verdict differs.
 func TestOtherwise(t *testing.T) {
 	up := quorum.Vote{Verdict: balancer.HealthUp, Cause: "connected"}
 	s := quorum.Tally{Verdict: balancer.HealthUp, Checkers: []balancer.NodeName{"a", "b", "c"}, Votes: map[balancer.NodeName]quorum.Vote{

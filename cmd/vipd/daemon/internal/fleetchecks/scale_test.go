@@ -84,8 +84,8 @@ func (w *world) flips(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// removeHost removes a host. Only its targets may move, and no host may use the verdicts down or
-// unknown during the move.
+// removeHost removes a host. Only its targets may move, and no host may use the verdicts "down" or
+// "unknown" during the move.
 func (w *world) removeHost(t *testing.T) {
 	t.Helper()
 	last := w.hosts[len(w.hosts)-1]
@@ -105,11 +105,11 @@ func (w *world) removeHost(t *testing.T) {
 		}
 		moved += h.checking() - before[h]
 		if h.ever(balancer.HealthDown) {
-			t.Errorf("%s used the verdict down when a host left, want up", h.name)
+			t.Errorf("%s used the verdict \"down\" when a host left, want \"up\"", h.name)
 		}
 	}
 	if moved != had {
-		t.Errorf("targets that moved when a host left = %d, want its %d", moved, had)
+		t.Errorf("targets that moved when a host left = %d, want %d, the targets of the host that left", moved, had)
 	}
 	t.Logf("one of %d hosts leaves: %d of %d targets move (3/n are %.1f), in %d writes", len(rest)+1, moved, len(w.targets), 3*float64(len(w.targets))/float64(len(rest)+1), w.revision()-revision)
 }

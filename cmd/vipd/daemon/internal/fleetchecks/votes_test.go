@@ -125,8 +125,8 @@ func TestFleetNeedsRights(t *testing.T) {
 	}
 }
 
-// TestFleetGivesUp makes the board unreadable for a node. It must take part only until its lease
-// expires.
+// TestFleetGivesUp makes the votes in etcd unreadable for a node. The node may take part in the
+// fleet's checks only until its lease expires.
 func TestFleetGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, err := New(Options{Node: "host1", Lease: 15 * time.Second, Record: func(events.Event) {}, Kick: func() {}})
@@ -232,7 +232,7 @@ func TestVoteSaysWhatDecided(t *testing.T) {
 	}
 }
 
-// TestVoteOfSeveralChecks makes one of two checks unable to run. The vote must depend on it unless
+// TestVoteOfSeveralChecks makes one of two checks unable to run. The vote must be "unknown" unless
 // the other check decides alone.
 func TestVoteOfSeveralChecks(t *testing.T) {
 	state := func(v balancer.Verdict, o health.Outcome) probe.Status {
@@ -288,7 +288,8 @@ func TestKnowsAfterLeavingTheFleet(t *testing.T) {
 	}
 }
 
-// TestForgottenIsTold makes the verdict on an endpoint unknown. This must be recorded.
+// TestForgottenIsTold makes the verdict on an endpoint unknown. The change must be recorded as an
+// event.
 func TestForgottenIsTold(t *testing.T) {
 	target := balancer.Target{Service: "web", Addr: netip.MustParseAddr("127.0.0.1"), Port: 9}
 	subject := health.Subject{At: netip.MustParseAddrPort("127.0.0.1:9"), Fleet: true, Health: &balancer.Health{Type: balancer.ExecHealth, Interval: time.Hour, Timeout: time.Second, Rise: 2, Fall: 2}}

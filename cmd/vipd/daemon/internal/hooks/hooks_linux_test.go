@@ -98,7 +98,7 @@ func TestHooksThatFail(t *testing.T) {
 	wait.For(t, wait.Patience, "the hook to run", func() bool { _, err := os.Stat(filepath.Join(out, "began")); return err == nil })
 	journal.Record(events.Event{Kind: events.Problem, Text: "bad"})
 	if line := <-logged.lines; !strings.Contains(line, "exited with 3: no mail today") {
-		t.Errorf("log = %q, want the exit code and the output", line)
+		t.Errorf("log = %q, want the exit code and the output of the hook", line)
 	}
 	const more = 10_200 // the history has lost the first events
 	var want strings.Builder

@@ -70,7 +70,7 @@ func ask(t *testing.T, l *inMemory) (closes bool, err error) {
 		return false, err
 	}
 	if text, err := io.ReadAll(r.Body); err != nil || string(text) != "quick" {
-		return false, fmt.Errorf("got %q, %w", text, err)
+		return false, fmt.Errorf("answer = %q, error = %w", text, err)
 	}
 	return r.Close, nil
 }
@@ -98,7 +98,7 @@ func TestSilentClients(t *testing.T) {
 					go func() { _, err := io.Copy(io.Discard, c); ends <- err }()
 				}
 				if synctest.Wait(); time.Since(began) > 0 {
-					t.Fatal("time advanced, want no wait")
+					t.Fatal("virtual time advanced = true, want false")
 				}
 				if _, err := ask(t, l); err != nil {
 					t.Errorf("error of another client's request = %v, want none", err)
@@ -129,7 +129,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		began := time.Now()
 		l.dial(t, quick)
 		if err := <-ended; time.Since(began) != Default().write {
-			t.Errorf("end of the answer after %s with %v, want it after %s", time.Since(began), err, Default().write)
+			t.Errorf("answer ended after %s with %v, want its end after %s", time.Since(began), err, Default().write)
 		}
 	})
 }
@@ -173,7 +173,7 @@ func TestFollowers(t *testing.T) {
 			t.Errorf("response over the limit = %v, %v, want 503", r, err)
 		}
 		if closes, err := ask(t, l); err != nil || !closes {
-			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, because half of them are in use")))
+			t.Error(errors.Join(err, errors.New("want an answer that ends its connection, because half of the connections are in use")))
 		}
 		for range Default().Connections / 2 {
 			if n := <-counts; n != lines {

@@ -35,7 +35,7 @@ func TestNode(t *testing.T) {
 }
 
 // TestOwnershipNeedsTwoRestarts changes [ownership]. The problem must name both units, because vipd
-// owner reads the file at its start as well.
+// owner also reads the file at its start.
 func TestOwnershipNeedsTwoRestarts(t *testing.T) {
 	start := config.Default()
 	start.Ownership.Enabled = true
@@ -73,7 +73,7 @@ masquerade_bit = 3
 	}
 	current, problems := c.Now()
 	if len(problems) != 3 {
-		t.Errorf("problems = %v, want one each of addresses, userspace and iptables", problems)
+		t.Errorf("problems = %v, want one problem each for addresses, userspace and iptables", problems)
 	}
 	if len(current.Addresses.Allowed) != 1 || len(current.Addresses.AllowedEndpoints) != 1 || current.Mode != config.UserspaceMode {
 		t.Errorf("allowed = %v and %v, mode = %s; want all new values", current.Addresses.Allowed, current.Addresses.AllowedEndpoints, current.Mode)

@@ -62,7 +62,7 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 		`vipd_ownership_announcements_total 0`, `vipd_ownership_late_seconds_max 0`,
 	} {
 		if !strings.Contains(text.String(), want+"\n") {
-			t.Errorf("metrics have no %s, want it", want)
+			t.Errorf("metrics lack the series %s", want)
 		}
 	}
 	if t.Failed() {
@@ -75,6 +75,6 @@ func TestMetricsOfOwnedVIPs(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
 	cmd.Stdin = &text
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool: %v\n%s", err, output)
+		t.Errorf("error of promtool = %v, want none\n%s", err, output)
 	}
 }

@@ -21,7 +21,7 @@ func TestClockSteps(t *testing.T) {
 				step = time.Duration(r.Int64N(int64(20*365*24*time.Hour))) - 10*365*24*time.Hour
 			}
 			set += step
-			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // between the two readings
+			blur := time.Duration(r.Int64N(int64(time.Millisecond))) // the time between the readings of the two clocks
 			got := c.stepped(began.Round(0).Add(gone+set+blur), gone)
 			if told += got; step == 0 && got != 0 || (told-set).Abs() > time.Millisecond {
 				t.Fatalf("seed %d: clock step = %s, reported %s; sum = %s, want the reported sum %s", seed, step, got, set, told)

@@ -12,8 +12,8 @@ import (
 	"vipd/store/statedir"
 )
 
-// TestMemoryIsKept restarts the model. All memory must be kept, except for entries that have
-// expired since.
+// TestMemoryIsKept restarts the model. Everything that the model remembers must be kept, except
+// entries that have expired since.
 func TestMemoryIsKept(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	vip := netip.MustParseAddr("10.96.0.10")

@@ -50,8 +50,8 @@ func options(t *testing.T, path string) model.Options {
 	}
 }
 
-// TestWaiting blocks the loop, like a disk that hangs. Waiting must report the time since then,
-// whether the loop works on a snapshot or on a kick.
+// TestWaiting blocks the loop, like a disk that hangs. The function Waiting must report how long
+// the loop has been blocked, whether the loop works on a snapshot or on a kick.
 func TestWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := options(t, t.TempDir())
@@ -101,7 +101,7 @@ func TestWaitsAtRest(t *testing.T) {
 		}
 		m := model.New(o)
 		if m.State().Local.Len() != 1 {
-			t.Fatal("local overrides != 1, want the saved override")
+			t.Fatal("local overrides after the start are not 1, want the saved override")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)

@@ -61,7 +61,7 @@ func TestOverridesInAnyMixture(t *testing.T) {
 		before, had := o, o.Len()
 		o = o.Say(at(c.port), c.said, defined(at(c.port)), false)
 		if before.Len() != had {
-			t.Errorf("%+v changed the published overrides, want them unchanged", c.said)
+			t.Errorf("published overrides after %+v have changed, want no change", c.said)
 		}
 		now := in
 		now.Overrides = o.over(in.Overrides, in.Overrides)
@@ -94,10 +94,10 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 		}
 	}
 	if again := local.over(in.Overrides, now.Overrides); again.At(at(9001)) != now.Overrides.At(at(9001)) {
-		t.Error("pointer of the unchanged override changed, want the same pointer")
+		t.Error("pointer of the unchanged override is the same = false, want true")
 	}
 	if none := local.over(Overrides{}.Map, now.Overrides); none.At(at(9001)).Drains() {
-		t.Error("the removed drain of the fleet still applies, want no drain")
+		t.Error("drain of the fleet applies after its removal = true, want false")
 	}
 }
 
@@ -112,7 +112,7 @@ func TestOverridesLapse(t *testing.T) {
 		t.Errorf("next expiry = %v, want in a minute", next)
 	}
 	if same := o.expire(now.Add(time.Minute - 1)); same.Map != o.Map {
-		t.Error("overrides before the expiry changed, want no change")
+		t.Error("overrides changed before the expiry = true, want false")
 	}
 	if o = o.expire(now.Add(time.Minute)); o.Len() != 1 || o.At(at(9002)) == nil || !o.nextExpiry().IsZero() {
 		t.Errorf("overrides = %d, next expiry = %v, want 1 and none", o.Len(), o.nextExpiry())

@@ -19,7 +19,7 @@ import (
 	"vipd/test/fake"
 )
 
-// refusing is a dataplane and its host. It refuses writes until works is true.
+// refusing is a dataplane and its host. Applies fail until works is true.
 type refusing struct {
 	fake.NoHost
 	works atomic.Bool
@@ -66,9 +66,9 @@ func (r *remains) cleanup(_ context.Context, _ config.Config, dry bool) ([]strin
 	return []string{"delete rules"}, nil
 }
 
-// TestLeftoversGoOnceTheModeServes starts next to the remains of another mode. The remains must
-// stay until the mode in use serves. Then they must be removed, regardless of the number of
-// attempts.
+// TestLeftoversGoOnceTheModeServes starts a mode while the kernel holds the remains of another
+// mode. The remains must stay until the mode in use serves. Then they must be removed, regardless
+// of the number of attempts.
 func TestLeftoversGoOnceTheModeServes(t *testing.T) {
 	for name, others := range map[string]*remains{
 		"at once":                  {attempts: 1},
@@ -86,7 +86,7 @@ func leftoversGo(t *testing.T, others *remains) {
 	serving := &refusing{}
 	log := slog.New(slog.DiscardHandler)
 	mode := modes.Mode{Name: "here", Cleanup: func(context.Context, config.Config, bool) ([]string, error) {
-		t.Error("Cleanup of the mode in use was called, want no call")
+		t.Error("calls of Cleanup of the mode in use = at least 1, want 0")
 		return nil, nil
 	}}
 	engine := dataplane.NewEngine(dataplane.Options{Dataplane: serving, Host: serving, Log: log})
@@ -101,7 +101,7 @@ func leftoversGo(t *testing.T, others *remains) {
 
 	key := balancer.Key{Addr: netip.MustParseAddr("192.0.2.1"), Port: 80, Proto: balancer.TCP}
 	engine.Set(balancer.Desired{Frontends: snap.Map[balancer.Key, *balancer.Frontend]{}.Set(key, &balancer.Frontend{Key: key})})
-	time.Sleep(time.Hour) // in the bubble's time
+	time.Sleep(time.Hour) // an hour of the bubble's virtual time
 	synctest.Wait()
 	if s := engine.Status(); !s.Tried || s.Ready || others.looks > 0 {
 		t.Errorf("tried = %t, ready = %t, probes = %d; want a failed attempt, and no probe of rules that may still serve", s.Tried, s.Ready, others.looks)

@@ -20,7 +20,7 @@ import (
 // TestMain checks that no goroutine outlives the tests.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a Names with services, and DNS servers that give every name the same answer.
+// node is a Names with services, and with DNS servers that give every name the same answer.
 type node struct {
 	*names.Names
 	in    balancer.Inputs
@@ -79,7 +79,7 @@ func (n *node) answer(ctx context.Context, l balancer.Lookup, last []balancer.Lo
 	return a
 }
 
-// answers sets the answer to every later question.
+// answers sets the answer of the DNS servers to every later question.
 func (n *node) answers(failure string, ttl time.Duration, addresses ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -89,7 +89,7 @@ func (n *node) answers(failure string, ttl time.Duration, addresses ...string) {
 	}
 }
 
-// times returns when a name was looked up since the last call.
+// times returns the times at which a name was looked up since the last call.
 func (n *node) times(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestSchedule changes the TTL and the outcome of a lookup. It must be repeated after its TTL, but
-// at least once per interval, and with growing pauses after failures.
+// TestSchedule changes the TTL and the outcome of a lookup. The lookup must be repeated after the
+// TTL, but at least once per interval. After failures, the pauses between lookups must grow.
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())

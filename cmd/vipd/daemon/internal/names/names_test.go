@@ -14,7 +14,7 @@ import (
 var both = []string{"10.96.0.10", "fd00::10"}
 
 // TestChangedDefinition changes the VIPs of a service, then the name of its SRV records, while DNS
-// fails. Endpoints whose address family the VIPs have must stay, even after a restart.
+// fails. Endpoints must stay if a VIP has their address family, even after a restart.
 func TestChangedDefinition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := t.TempDir()
@@ -144,7 +144,7 @@ func TestFormerEndpoints(t *testing.T) {
 		define()
 		n.in.Health = health
 		n.found("db", true)
-		shows("192.0.2.4 (192.0.2.1)") // the answer in between passed no check, so it is forgotten
+		shows("192.0.2.4 (192.0.2.1)") // the previous answer is forgotten, because its address passed no check
 		n.answers("", time.Second, "192.0.2.1", "192.0.2.5")
 		time.Sleep(time.Second)
 		shows("192.0.2.1 192.0.2.5")
@@ -157,8 +157,9 @@ func TestFormerEndpoints(t *testing.T) {
 	})
 }
 
-// TestEtcdLimit defines services in etcd beyond the limit of names. They must not be looked up
-// until there is room. Names that a file also uses must not count.
+// TestEtcdLimit defines services in etcd that use more host names than the limit allows. The excess
+// names must not be looked up until other names are removed. Names that a service from a file also
+// uses must not count.
 func TestEtcdLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, t.TempDir())
@@ -195,10 +196,10 @@ func TestEtcdLimit(t *testing.T) {
 			t.Errorf("d was looked up at %s, want never", got)
 		}
 		n.in.Services = n.in.Services.Delete("b")
-		shows("d", refused) // e needs the name of b
+		shows("d", refused) // service "e" uses the same name as "b"
 		n.in.Services = n.in.Services.Delete("file")
 		n.in.Services = n.in.Services.Delete("e")
-		shows("d", refused) // the name shared counts now
+		shows("d", refused) // the name "shared" now counts, because no file uses it
 		n.in.Services = n.in.Services.Delete("c")
 		shows("d", "192.0.2.1")
 		inEtcd("f", "f")

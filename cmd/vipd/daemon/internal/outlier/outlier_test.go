@@ -17,7 +17,7 @@ import (
 	"vipd/test/fake"
 )
 
-// passiveOf returns a Detector that ejects at the first failure, and its inputs for a service web.
+// passiveOf returns a Detector that ejects at the first failure, and inputs with the service s.
 func passiveOf(s *balancer.Service) (*Detector, *balancer.Inputs) {
 	p := New(Options{
 		Rules:  health.EjectionRules{Failures: 1, Base: time.Hour, Max: time.Hour, Forgive: time.Hour},
@@ -126,7 +126,7 @@ func TestHintsComeBack(t *testing.T) {
 		}
 		events, _ := p.o.Events.Read(0, 0)
 		if len(events) != 1 || events[0].Cause != "the dump was torn" {
-			t.Errorf("events = %+v, want one with the cause", events)
+			t.Errorf("events = %+v, want one event with the cause", events)
 		}
 	})
 }

@@ -138,7 +138,7 @@ func TestCountsOfProcesses(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 5000)) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		dir, kernel, next := t.TempDir(), objects{}, 0
-		var sent, lost, shown uint64 // lost is a maximum
+		var sent, lost, shown uint64 // lost is the maximum number of connections that a kill may lose
 		for range 6 {
 			all, c := &Counters{}, &counter{kernel: kernel, ended: map[netip.AddrPort]uint64{}, busy: r.IntN(5)}
 			all.Open(dir, slog.New(slog.DiscardHandler))

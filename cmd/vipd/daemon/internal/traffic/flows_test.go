@@ -19,8 +19,8 @@ type tracker struct {
 	flows map[int]uint64
 	grow  func() // adds bytes just before a reading
 	ended uint64
-	shut  bool // after its end it reports the same counts
-	fresh bool // reports whether it repeats the last reading
+	shut  bool // the dataplane has ended, so its counts no longer change
+	fresh bool // Counters returns the previous counts again
 	last  []dataplane.FrontendCount
 }
 
@@ -73,7 +73,7 @@ func (w *world) serve() {
 	if mode == config.UserspaceMode {
 		c.shut = true
 	} else if w.reads() && w.r.IntN(2) == 0 {
-		w.end(w.r.IntN(5), c) // flows may end before it is asked for counts
+		w.end(w.r.IntN(5), c) // flows may end before the dataplane's counts are read
 	}
 	w.live = append(w.live, c)
 	w.all.Begin(mode, c, w.r.IntN(2) == 0)
@@ -126,7 +126,7 @@ func TestFlowsAreCountedOnce(t *testing.T) {
 				case 0, 1, 2:
 					w.send(w.r.IntN(5))
 				case 3:
-					if w.reads() { // otherwise no dataplane receives its end
+					if w.reads() { // otherwise no dataplane receives the flow's end
 						w.end(w.r.IntN(5))
 					}
 				case 4:

@@ -8,8 +8,9 @@ import (
 	"vipd/cmd/vipd/daemon/internal/model"
 )
 
-// TestDrainBegins describes drains with different ends. The text must have the maximum duration,
-// which must never be negative. A drain may outlive its end if vipd was stopped.
+// TestDrainBegins describes the start of drains with different ends. The text must contain the
+// maximum duration, which must never be negative. If vipd was stopped, the end of a drain may be in
+// the past.
 func TestDrainBegins(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	for until, want := range map[time.Time]string{

@@ -14,7 +14,7 @@ import (
 )
 
 // TestDrainEventsAlternate runs random histories of desired states. The events of an endpoint's
-// drain must alternate between start and end, and a drain without an end must be in progress.
+// drain must alternate between start and end, and a drain without an end event must be in progress.
 func TestDrainEventsAlternate(t *testing.T) {
 	states := []balancer.BackendState{balancer.Active, balancer.Draining, balancer.Removed, balancer.Down}
 	for range 50 {
@@ -65,7 +65,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 		}
 		for subject, is := range open {
 			if is != want[subject] {
-				t.Fatalf("seed %d: drain of %s in progress by its events = %v, want %v", seed, subject, is, want[subject])
+				t.Fatalf("seed %d: according to its events, the drain of %s is in progress = %v, want %v", seed, subject, is, want[subject])
 			}
 		}
 		for subject := range want {

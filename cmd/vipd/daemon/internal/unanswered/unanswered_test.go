@@ -28,7 +28,7 @@ func target() balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.2.0.2"), Port: 8080}
 }
 
-// start runs a Watch in a bubble of synctest.
+// start runs a Watch in a synctest bubble.
 func start(t *testing.T) *node {
 	n := &node{
 		service: balancer.Service{Name: "web", Ports: []balancer.Port{{Name: "http", Port: 80, Protocol: balancer.TCP}, {Name: "log", Port: 514, Protocol: balancer.UDP}}},
@@ -87,7 +87,7 @@ func TestProblemThresholds(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := start(t)
-				n.count(c.port, 1000, 500) // counts from before the window
+				n.count(c.port, 1000, 500) // these failures happened before the window of a minute
 				n.Record(target(), netip.MustParseAddr("10.1.0.2"), c.dial)
 				time.Sleep(pause / 2)
 				n.count(c.port, 1000+c.connections, 500+c.failures)
@@ -100,7 +100,7 @@ func TestProblemThresholds(t *testing.T) {
 					t.Errorf("problems = %q, want %q", text, c.want)
 				}
 				if _, found := n.StatsOf(target()); found != (c.want != "") {
-					t.Errorf("StatsOf(target) found = %t, want the opposite", found)
+					t.Errorf("StatsOf(target) found = %t, want the other value", found)
 				}
 			})
 		})
@@ -121,7 +121,7 @@ func TestProblemEnds(t *testing.T) {
 		n.count("http", 20, 10)
 		time.Sleep(pause)
 		if len(n.Problems()) != 1 {
-			t.Fatalf("problems = %v, want one", n.Problems())
+			t.Fatalf("problems = %v, want one problem", n.Problems())
 		}
 		n.count("http", 1000, 10)
 		time.Sleep(window + 2*pause)
