@@ -137,6 +137,6 @@ func TestAccessLogOfServices(t *testing.T) {
 	n.write(strings.Replace(all, "[services.quiet]", "[services.quiet]\naccess_log = \"journal\"", 1))
 	wait.For(t, 0, "a log of a service that had none", func() bool { askAll(); return logged("quiet") != "" })
 	if usual, alone, told := logged("usual"), logged("alone"), logged("told"); usual != "" || strings.Contains(alone, "journal") || strings.Contains(told, "own") {
-		t.Errorf("logs usual = %q, alone = %q, told = %q; want each service's lines only at its own destination", usual, alone, told)
+		t.Errorf("destinations of the services' lines: \"usual\" = %q, \"alone\" = %q, \"told\" = %q; want only each service's own destination", usual, alone, told)
 	}
 }

@@ -42,7 +42,7 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 	}
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:active/1")
 	log.Lock()
-	defer log.Unlock() // unlocked before the node is stopped
+	defer log.Unlock() // the log is unlocked before the node is stopped
 	two()
 	states("127.59.1.1:9001:active/1 127.59.1.1:9002:down/0")
 	server(t, "127.59.1.1:9002", "two")
@@ -51,6 +51,6 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms", rise = 2, fall = 
 		t.Error(err)
 	}
 	if n.eventsOf(events.Health) == "" || n.eventsOf(events.Reload) == "" {
-		t.Errorf("health events =\n%s\nreload events =\n%s\nwant both", n.eventsOf(events.Health), n.eventsOf(events.Reload))
+		t.Errorf("health events =\n%s\nreload events =\n%s\nwant events of both kinds", n.eventsOf(events.Health), n.eventsOf(events.Reload))
 	}
 }

@@ -53,8 +53,8 @@ func newBrowser(t *testing.T) *browser {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Chromium can't create its sandbox in namespaces and containers. It only reads vipd's own
-	// page.
+	// Chromium can't create its sandbox in namespaces and containers. It needs no sandbox here,
+	// because it only reads vipd's own pages.
 	cmd := exec.Command(program, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--hide-scrollbars",
 		"--remote-debugging-pipe", "--user-data-dir="+t.TempDir(), "about:blank")
 	cmd.ExtraFiles = []*os.File{theirs, answers}
@@ -82,7 +82,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// call calls ask and fails the test on an error.
+// call is like ask, but fails the test on an error.
 func (b *browser) call(method string, params map[string]any, result any) {
 	b.t.Helper()
 	if err := b.ask(method, params, result); err != nil {
@@ -90,8 +90,8 @@ func (b *browser) call(method string, params map[string]any, result any) {
 	}
 }
 
-// ask sends a request to the page's session, and decodes the result. It returns the error that the
-// page answers, if any.
+// ask sends a request to the page's session, and decodes the result. It returns the error in the
+// browser's answer, if any.
 func (b *browser) ask(method string, params map[string]any, result any) error {
 	b.t.Helper()
 	b.last++
@@ -181,7 +181,8 @@ func (b *browser) waitForTrue(what, expression string) {
 	wait.For(b.t, time.Minute, what, func() bool { return b.eval(expression) == "true" })
 }
 
-// picture saves a screenshot in the directory in VIPD_PICTURES, if that is set.
+// picture saves a screenshot in the directory that the environment variable VIPD_PICTURES names. If
+// the variable is not set, picture does nothing.
 func (b *browser) picture(name string) {
 	b.t.Helper()
 	folder := os.Getenv("VIPD_PICTURES")
@@ -224,7 +225,7 @@ ports = [{ port = "<b>" }]
 				b.open(top+path, screen[0], screen[1], scheme)
 				b.waitForTrue("the page to be live", `document.getElementById("state").textContent == "live"`)
 				if got := b.eval(`document.documentElement.scrollWidth <= innerWidth`); got != "true" {
-					t.Errorf("page %s at a width of %d points does not fit the screen, want it to fit", path, screen[0])
+					t.Errorf("page %s is wider than the screen at a width of %d points, want no wider page", path, screen[0])
 				}
 				if got, want := b.eval(`getComputedStyle(document.body).color`), map[string]string{"light": "rgb(0, 0, 0)", "dark": "rgb(255, 255, 255)"}[scheme]; got != want {
 					t.Errorf("%s, %s: text colour = %s, want %s", path, scheme, got, want)
@@ -238,7 +239,7 @@ ports = [{ port = "<b>" }]
 		t.Errorf("messages on the browser's console = %s, want none", b.complaints)
 	}
 	if got := b.eval(`(() => { const s = document.createElement("script"); s.textContent = "window.run = true"; document.body.append(s); return window.run === undefined })()`); got != "true" {
-		t.Error("foreign script ran, want the policy to forbid it")
+		t.Error("foreign script ran = true, want false")
 	}
 }
 

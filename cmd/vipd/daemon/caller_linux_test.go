@@ -139,7 +139,7 @@ health = { type = "tcp", steps = [{ send = "AUTH sesame\r\n" }] }
 	for who, c := range map[string]*api.Client{"nobody": reader, "operator": clientAs(t, n.socket(), nobody, games)} {
 		all, err := c.Services(t.Context())
 		if err != nil || len(all) != 1 {
-			t.Fatalf("services as %s = %v, %v, want one", who, all, err)
+			t.Fatalf("services as %s = %v, %v, want one service", who, all, err)
 		}
 		if got, hides := fmt.Sprint(all[0].Definition["health"]), who == "nobody"; strings.Contains(got, "sesame") == hides || strings.Contains(got, "(hidden)") != hides {
 			t.Errorf("health check as %s = %s, want its secret hidden only from nobody", who, got)

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// checked is a service with two endpoints and a check.
+// checked defines a service with two endpoints and a check.
 const checked = `
 [services.web]
 vips = ["127.42.0.1"]
@@ -37,19 +37,19 @@ func TestChecksSteer(t *testing.T) {
 	states("127.42.1.1:9001:active/1 127.42.1.1:9002:down/0")
 	for range 6 {
 		if got := ask("127.42.0.1:8080"); got != "one" {
-			t.Errorf("answer while one endpoint is down = %q, want one", got)
+			t.Errorf("answer while one endpoint is down = %q, want \"one\"", got)
 		}
 	}
 	n.stop()
 	if text, err := os.ReadFile(filepath.Join(n.dir, "state", "health.json")); err != nil || !strings.Contains(string(text), "127.42.1.1:9002") {
-		t.Errorf("saved checks = %s, error = %v, want both endpoints", text, err)
+		t.Errorf("saved checks = %s, error = %v, want the checks of both endpoints", text, err)
 	}
 	n.start()
 	if got := n.endpoints(); got != "127.42.1.1:9001:active/1 127.42.1.1:9002:down/0" {
-		t.Errorf("endpoints after a restart = %s, want the second down", got)
+		t.Errorf("endpoints after a restart = %s, want the second endpoint down", got)
 	}
 	if got := n.eventsOf(events.Health); got != "web 127.42.1.1:9002 is still down: connection refused: nothing listens there" {
-		t.Errorf("events after a restart =\n%s\nwant only that the second endpoint is still down", got)
+		t.Errorf("events after a restart =\n%s\nwant only the event that the second endpoint is still down", got)
 	}
 	file, long := filepath.Join(n.dir, "state", "health.json"), time.Now().Add(-time.Hour)
 	if err := os.Chtimes(file, long, long); err != nil {
@@ -89,7 +89,8 @@ func serverUntil(t *testing.T, address, name string) (stop func()) {
 }
 
 // TestUnsavedChecks makes the saved results of checks unreadable, and then makes it impossible to
-// save them. Each must be a problem and an event, and both must end when the file works again.
+// save them. Each failure must be reported as a problem and an event. The problem must end when
+// vipd can save the results again.
 func TestUnsavedChecks(t *testing.T) {
 	server(t, "127.42.1.1:9001", "one")
 	two := serverUntil(t, "127.42.1.1:9002", "two")
@@ -106,7 +107,7 @@ func TestUnsavedChecks(t *testing.T) {
 	n.start()
 	t.Cleanup(func() { n.stop() })
 	if p := n.problems(); !strings.Contains(p, "health.json.broken") {
-		t.Errorf("problems with a broken health.json = %q, want the report that it was renamed", p)
+		t.Errorf("problems with a broken health.json = %q, want a problem that reports the renamed file", p)
 	}
 	wait.For(t, 20*time.Second, "the results to be saved", func() bool { return n.problems() == "" })
 	if err := os.Rename(state, state+".away"); err != nil {
@@ -122,6 +123,6 @@ func TestUnsavedChecks(t *testing.T) {
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 	story := n.eventsOf(events.Problem)
 	if strings.Count(story, "there is a problem: ") != 2 || strings.Count(story, "problem resolved") != 2 || strings.Count(story, lost) != 2 {
-		t.Errorf("problem events =\n%s\nwant two starts and two ends", story)
+		t.Errorf("problem events =\n%s\nwant the starts and the ends of two problems", story)
 	}
 }

@@ -81,7 +81,7 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 		})
 		for range some {
 			if got := ask("127.58.9.9:8080"); got != "one" && got != "two" {
-				t.Fatalf("answer = %q, want one or two, after %s", got, history)
+				t.Fatalf("answer = %q, want \"one\" or \"two\", after %s", got, history)
 			}
 		}
 		sent += some
@@ -95,8 +95,8 @@ endpoints = [{ address = "127.58.9.1", port = 9001 }, { address = "127.58.9.2", 
 	}
 }
 
-// newWeightedNode returns a node in a mode, with a service of two silent endpoints. weigh sets
-// weights that differ between even and odd i.
+// newWeightedNode returns a node in a mode, with a service that has two silent endpoints. The
+// function weigh sets the endpoints' weights, which differ between even and odd values of i.
 func newWeightedNode(t *testing.T, name config.ModeName) (n *node, weigh func(i int)) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")
@@ -123,8 +123,9 @@ endpoints = [{ address = "127.58.9.1", port = 5353, weight = %d }, { address = "
 
 // TestCountsOverRestarts changes weights, and stops, kills and starts vipd, while each client sends
 // one datagram. No count may decrease or exceed the number of datagrams. Each flow must be counted
-// once, except flows that are in a rule when it is removed, and flows of rules that were replaced
-// since the last reading before a kill.
+// once. Two kinds of flows may be missing: flows that a CPU is processing in a rule when the rule
+// is removed, and flows of rules that were replaced between the last reading of counters and a
+// kill.
 func TestCountsOverRestarts(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsOverRestarts(t, name) })
@@ -231,8 +232,8 @@ func (n *node) spawn(bin string) {
 }
 
 // TestCountsWhileServicesChange changes weights, which replaces all counters, while 30,000 clients
-// send a datagram each. Each flow must be counted once, except flows that are in a rule when it is
-// removed.
+// send a datagram each. Each flow must be counted once, except flows that a CPU is processing in a
+// rule when the rule is removed.
 func TestCountsWhileServicesChange(t *testing.T) {
 	for _, name := range []config.ModeName{config.NFTablesMode, config.IPTablesMode} {
 		t.Run(string(name), func(t *testing.T) { countsWhileServicesChange(t, name) })
@@ -240,7 +241,7 @@ func TestCountsWhileServicesChange(t *testing.T) {
 }
 
 // between returns the maximum number of uncounted flows. When a change removes a rule, each CPU may
-// be processing a flow in it.
+// be processing a flow in that rule.
 func between(changes int) uint64 { return uint64(changes * runtime.NumCPU()) }
 
 func countsWhileServicesChange(t *testing.T, name config.ModeName) {

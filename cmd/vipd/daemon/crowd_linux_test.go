@@ -29,15 +29,15 @@ func TestConnectionListIsStreamed(t *testing.T) {
 	const maxKept = 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
 	crowd := wait.Soak(30_000, 100_000)
 	lab.New(t)
-	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // of this namespace
+	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // the setting of this namespace
 	before, err := os.ReadFile(timeout)
 	if err == nil {
-		err = errors.Join(os.WriteFile(timeout, []byte("3600"), 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)) // of earlier tests
+		err = errors.Join(os.WriteFile(timeout, []byte("3600"), 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)) // removes flows of earlier tests
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // other tests run later in the namespace
+	t.Cleanup(func() { // later tests run in the same namespace
 		if err := errors.Join(os.WriteFile(timeout, before, 0o644), netlink.ConntrackTableFlush(netlink.ConntrackTable)); err != nil {
 			t.Error(err)
 		}
@@ -99,14 +99,14 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	if t.Logf("%d listed in %s, %d KiB kept at most", listed, time.Since(began).Round(time.Millisecond), grown>>10); grown > maxKept {
 		t.Errorf("memory kept by listing connections = %d bytes, want at most %d", grown, maxKept)
 	}
-	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine without CPU time looks like a silent kernel
+	wait.For(t, 0, "a list in which nothing is named", func() bool { // a machine that is short of CPU time looks like a silent kernel
 		none, err := n.client.Connections(ctx, dataplane.ConnectionQuery{Client: netip.MustParseAddrPort("192.0.2.1:0")})
 		return err == nil && len(none) == 0
 	})
 }
 
-// crowds sends a datagram from each of several consecutive loopback addresses, starting with the
-// address that has the number first.
+// crowds sends one datagram from each of several consecutive loopback addresses. The first of them
+// is the address with the number first.
 func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -53,7 +53,7 @@ type node struct {
 	log    slog.Handler // nil means that the log is discarded
 	// replace makes launch pass --replace.
 	replace bool
-	// ejection is zero for the default rules.
+	// ejection replaces the default rules for ejections, unless it is zero.
 	ejection health.EjectionRules
 	watch    time.Duration // 0 means the daemon's own interval
 	stop     func()        // ends the daemon and waits
@@ -97,8 +97,8 @@ func (n *node) write(services string) {
 	program.Save(n.t, n.file(), header+services)
 }
 
-// written waits until no process has the file open for writing. A forked process holds the file
-// until it executes its program.
+// written waits until no process has the configuration file open for writing. A forked process
+// holds the file until it executes its program.
 func (n *node) written() {
 	n.t.Helper()
 	wait.For(n.t, 10*time.Second, "the file to be closed", func() bool {
@@ -192,7 +192,7 @@ func (n *node) endpoints() string {
 	return strings.Join(words, " ")
 }
 
-// server answers each connection with its name until the test ends.
+// server starts a server that answers each connection with name until the test ends.
 func server(t *testing.T, address, name string) {
 	t.Helper()
 	serverUntil(t, address, name)
@@ -212,7 +212,7 @@ func ask(address string) string {
 	return string(text)
 }
 
-// web is a service with two endpoints.
+// web defines a service with two endpoints.
 const web = `
 [services.web]
 vips = ["127.40.0.1"]
@@ -227,7 +227,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	got := []string{ask("127.40.0.1:8080"), ask("127.40.0.1:8080")}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"one", "two"}) {
-		t.Errorf("answers of two requests = %q, want one and two", got)
+		t.Errorf("answers of two requests = %q, want \"one\" and \"two\"", got)
 	}
 	if p := n.problems(); p != "" {
 		t.Error("problems:", p)
@@ -239,7 +239,7 @@ func TestServesAndFollowsTheFile(t *testing.T) {
 	wait.For(t, 5*time.Second, "the change to be applied", func() bool { return n.status().Sync.Pending == 0 })
 	for range 4 {
 		if got := ask("127.40.0.1:8080"); got != "two" {
-			t.Errorf("answer with one endpoint draining = %q, want two", got)
+			t.Errorf("answer with one endpoint draining = %q, want \"two\"", got)
 		}
 	}
 	n.stop()
@@ -261,11 +261,11 @@ func TestBrokenFile(t *testing.T) {
 		n.write(c.services)
 		wait.For(t, 5*time.Second, c.name+": a problem", func() bool { return strings.Contains(n.problems(), c.want) })
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("%s: answer = %q, want one", c.name, got)
+			t.Errorf("%s: answer = %q, want \"one\"", c.name, got)
 		}
 		r, err := n.client.Reload(t.Context(), "")
 		if err != nil || len(r.Problems) == 0 {
-			t.Errorf("problems of the reload of %s = %v, error = %v; want one at the mistake", c.name, r.Problems, err)
+			t.Errorf("problems of the reload of %s = %v, error = %v; want one problem at the mistake", c.name, r.Problems, err)
 		}
 	}
 	n.write(web)
@@ -274,7 +274,7 @@ func TestBrokenFile(t *testing.T) {
 	// be read.
 	first, _, _ := strings.Cut(n.eventsOf(events.Reload), "\n")
 	if !strings.HasPrefix(first, "reloaded: 1 service (= web kept because of an error), 1 problem: a file has changed") {
-		t.Errorf("first reload event = %s, want web kept", first)
+		t.Errorf("first reload event = %s, want a message that \"web\" was kept", first)
 	}
 }
 
@@ -323,7 +323,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/5" {
-		t.Errorf("endpoints after undrain = %s, want both active", got)
+		t.Errorf("endpoints after undrain = %s, want both endpoints active", got)
 	}
 	one := 1 // the same as in the definition, so nothing is overridden
 	if err := drain(api.OverrideRequest{Service: "web", Address: "127.40.1.1", Weight: &one}); err != nil {
@@ -357,7 +357,7 @@ func TestOverridesSurviveRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.endpoints(); got != "127.40.1.1:9001:active/1 127.40.1.1:9002:active/1" {
-		t.Errorf("endpoints after undrain of a defined drain = %s, want both active", got)
+		t.Errorf("endpoints after undrain of a defined drain = %s, want both endpoints active", got)
 	}
 	wait.For(t, 5*time.Second, "that problem to end", func() bool { return !strings.Contains(n.problems(), refused) })
 }
@@ -371,7 +371,7 @@ func TestWatch(t *testing.T) {
 		ended <- n.client.Watch(ctx, "services", func(m json.RawMessage) error { answers <- string(m); return nil })
 	}()
 	if first := <-answers; !strings.Contains(first, `"web"`) {
-		t.Error("first answer has no service web: ", first)
+		t.Error("first answer has no service \"web\": ", first)
 	}
 	n.write(web + strings.NewReplacer("services.web", "services.api", "port = 8080", "port = 8081").Replace(web))
 	for next := range answers {
@@ -405,7 +405,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		ask("127.40.0.1:8080")
 	}
 	text := ""
-	wait.For(t, 0, "the connections to be counted", func() bool { // after a long reading the previous connections are shown
+	wait.For(t, 0, "the connections to be counted", func() bool { // during a long reading of counters, vipd shows the previous counts
 		_, text = n.get("/metrics")
 		return strings.Contains(text, `vipd_service_bytes_total{direction="out",port="",service="web"} 30`)
 	})
@@ -421,7 +421,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		`vipd_service_bytes_total{direction="out",port="",service="web"} 30`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("metrics have no line %q, want it:\n%s", line, text)
+			t.Errorf("metrics lack the line %q; metrics =\n%s", line, text)
 		}
 	}
 	for _, name := range []string{
@@ -430,7 +430,7 @@ func TestMetricsAndHealth(t *testing.T) {
 		"vipd_config_reload_failures_total", "vipd_endpoint_active_connections", "go_goroutines", "process_open_fds",
 	} {
 		if !strings.Contains(text, "# TYPE "+name+" ") {
-			t.Errorf("metrics have no %s, want it", name)
+			t.Errorf("metrics lack the series %s", name)
 		}
 	}
 	const programmed = "\nvipd_programming_duration_seconds_count 1\n"
@@ -462,7 +462,7 @@ endpoints = []
 		`vipd_endpoints{service="web",state="active"} 0`, `vipd_endpoints{service="empty",state="active"} 0`,
 	} {
 		if !strings.Contains(text, line+"\n") {
-			t.Errorf("metrics have no line %q, want it:\n%s", line, text)
+			t.Errorf("metrics lack the line %q; metrics =\n%s", line, text)
 		}
 	}
 	if strings.Contains(text, `service="empty",state="draining"`) {
@@ -470,8 +470,9 @@ endpoints = []
 	}
 }
 
-// TestSocketInUse starts a daemon on a socket that answers, like a vipd in another network
-// namespace. The daemon must be refused, and the socket must still answer.
+// TestSocketInUse starts a second daemon with the socket of a running daemon, as may happen in
+// another network namespace. The second daemon must refuse to start, and the first must still
+// answer at the socket.
 func TestSocketInUse(t *testing.T) {
 	dir := t.TempDir()
 	file, socket := filepath.Join(dir, "vipd.toml"), filepath.Join(dir, "other.sock")
@@ -535,7 +536,7 @@ func TestWebWithoutAddress(t *testing.T) {
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
 	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {
-		t.Errorf("goroutines = %.200s, error = %v, want the daemon's stack", text, err)
+		t.Errorf("goroutines = %.200s, error = %v, want the daemon's stack traces", text, err)
 	}
 	if text, err := n.client.Profile(t.Context(), "frob"); err == nil {
 		t.Errorf("unknown profile = %.200s, want an error", text)
@@ -543,8 +544,8 @@ func TestProfiles(t *testing.T) {
 }
 
 // TestStoreAppearsLate starts a daemon before the directory of its services exists, as with a late
-// mount. The status must show the reason until the directory exists. Then the services must be
-// served.
+// mount. Until the directory exists, the status must show why no services are served. Afterwards,
+// the services must be served.
 func TestStoreAppearsLate(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	n.write("[store]\npath = \"services\"\n")
@@ -566,7 +567,7 @@ func TestStoreAppearsLate(t *testing.T) {
 	}
 	wait.For(t, 10*time.Second, "the services of the folder", func() bool { s := n.status(); return s.Ready && s.Services == 1 && s.Store.EverRead })
 	if got, want := n.status().Store.Place, n.file()+" and "+folder; got != want {
-		t.Errorf("place of services = %q, want %q", got, want)
+		t.Errorf("Store.Place = %q, want %q", got, want)
 	}
 	for _, exists := range []bool{false, true} {
 		from, to := folder, folder+".away"
@@ -606,7 +607,7 @@ func TestExternalAddressMissing(t *testing.T) {
 }
 
 // TestRemovesRemainsOfOtherModes starts vipd after another mode was in use. The other modes'
-// remains must be removed after the new mode serves, and the mode in use must keep its objects.
+// remains must be removed once the new mode serves, and the mode in use must keep its objects.
 func TestRemovesRemainsOfOtherModes(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")
@@ -635,7 +636,7 @@ func TestRemovesRemainsOfOtherModes(t *testing.T) {
 				t.Errorf("cleanup = %s, want %s", got, want)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("no removal in %s, want the removal of %s", wait.Patience, want)
+			t.Fatalf("removals within %s = none, want the removal of %s", wait.Patience, want)
 		}
 	}
 	n.stop()
@@ -659,18 +660,19 @@ func TestModeFallsBack(t *testing.T) {
 		t.Errorf("mode = %+v, want a fallback to userspace; problems: %s", s.Mode, n.problems())
 	}
 	if _, text := n.get("/metrics"); !strings.Contains(text, "vipd_mode_fallback 1\n") {
-		t.Error("metrics have no vipd_mode_fallback 1, want it")
+		t.Error("metrics lack the line vipd_mode_fallback 1")
 	}
 	n.stop()
 	program.Save(t, n.file(), "strict_mode = true\n"+text)
 	_, err := daemon.New(daemon.Options{ConfigFile: n.file(), Log: slog.New(slog.DiscardHandler), Modes: noRoot()})
 	if err == nil || !strings.Contains(err.Error(), "strict_mode") {
-		t.Errorf("error with strict_mode = %v, want the error of the mode", err)
+		t.Errorf("error with strict_mode = %v, want an error that names strict_mode", err)
 	}
 }
 
-// TestContestedAddress adds a second service on the address of another. The first service must keep
-// the address, even after a restart. The problem of the second must name the line of its field.
+// TestContestedAddress adds a second service on the address of an existing service. The first
+// service must keep the address, even after a restart. The second service's problem must name the
+// line of its field ports.
 func TestContestedAddress(t *testing.T) {
 	n := startNode(t, web)
 	other := strings.Replace(web, "services.web", "services.app", 1)
@@ -687,11 +689,11 @@ func TestContestedAddress(t *testing.T) {
 		return strings.Contains(n.problems(), "service app: ports[0].port: 127.40.0.1:8080/tcp is held by service web")
 	})
 	if h := holder(); h != "web" {
-		t.Error("holder of the address is not web: ", h)
+		t.Error("holder of the address is not \"web\": ", h)
 	}
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) != 1 {
-		t.Fatalf("problems of the reload = %v, error = %v; want one for the new service", r.Problems, err)
+		t.Fatalf("problems of the reload = %v, error = %v; want one problem for the new service", r.Problems, err)
 	}
 	at := r.Problems[0].Origin
 	text, err := os.ReadFile(at.File)
@@ -705,6 +707,6 @@ func TestContestedAddress(t *testing.T) {
 	n.stop()
 	n.start()
 	if h := holder(); h != "web" {
-		t.Error("holder of the address after a restart is not web: ", h)
+		t.Error("holder of the address after a restart is not \"web\": ", h)
 	}
 }

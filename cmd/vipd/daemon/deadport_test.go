@@ -40,7 +40,7 @@ health = { type = "tcp", interval = "500ms", timeout = "400ms", rise = 2, fall =
 	}
 	for i, up := range []int{2, 0} {
 		if p := services[0].Ports[i]; p.Up != up || p.Of != 2 {
-			t.Errorf("port %s: %d of %d are up, want %d of 2", p.Name, p.Up, p.Of, up)
+			t.Errorf("port %s: endpoints up = %d of %d, want %d of 2", p.Name, p.Up, p.Of, up)
 		}
 	}
 	traffic, err := n.client.Traffic(t.Context())

@@ -29,7 +29,7 @@ vips = ["10.96.0.10"]
 ports = [{ port = 80 }]
 endpoints = [{ address = "10.2.1.2", port = 8080 }]
 `)
-	// Filters in iptables make the guard add chains to them.
+	// If iptables has filter rules, the guard also adds its own chains to iptables.
 	if out, err := exec.Command("iptables-nft", "-A", "FORWARD", "-i", "other0", "-j", "ACCEPT").CombinedOutput(); err != nil {
 		t.Fatalf("iptables: %v: %s", err, out)
 	}
@@ -51,7 +51,7 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 		t.Setenv("PATH", idle+":"+path)
 		shown := func() bool {
 			got := n.diff()
-			if what == "the guard" { // services may work without it, so it is a problem and not a difference
+			if what == "the guard" { // services may work without the guard, so its absence is a problem and not a difference
 				got = n.problems()
 			}
 			return strings.Contains(got, "does nothing")
@@ -64,16 +64,16 @@ endpoints = [{ address = "10.2.1.2", port = 8080 }]
 			return shown()
 		})
 		if !shown() {
-			t.Errorf("second difference of %s = %q, problems = %q, want the failed repair again", what, n.diff(), n.problems())
+			t.Errorf("second difference of %s = %q, problems = %q, want the failed repair in one of them again", what, n.diff(), n.problems())
 		}
 		if got := strings.Count(n.eventsOf(events.Drift), "repaired"); got != drifts {
-			t.Errorf("repair events of %s = %s, want none yet", what, n.eventsOf(events.Drift))
+			t.Errorf("repair events of %s = %s, want no event yet", what, n.eventsOf(events.Drift))
 		}
 		t.Setenv("PATH", path)
 		wait.For(t, wait.Patience, what+" to be repaired", func() bool { return n.diff() == "" })
 	}
 	if got := n.eventsOf(events.Drift); !strings.Contains(got, "repaired") || strings.Contains(got, "has filters now") {
-		t.Errorf("drift events = %q, want the name of the repaired object", got)
+		t.Errorf("drift events = %q, want an event that names the repaired object", got)
 	}
 }
 

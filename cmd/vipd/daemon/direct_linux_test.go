@@ -34,7 +34,7 @@ func directNode(t *testing.T) (n *node, l *lab.Lab, hosts []*lab.NS) {
 	return n, l, hosts
 }
 
-// silent returns the VIPs that a node holds silently.
+// silent returns the VIPs that a node holds without answering ARP requests for them.
 func (n *node) silent() (all []string) {
 	for _, a := range n.status().Addresses {
 		if a.Silent {
@@ -44,9 +44,9 @@ func (n *node) silent() (all []string) {
 	return all
 }
 
-// TestRealServerDaemon starts vipd on a real server. It must hold the VIPs silently and serve
-// nothing at them, so a program of the host answers the client of a gateway. Without the service,
-// the VIPs must be removed.
+// TestRealServerDaemon starts vipd on a real server. It must hold the VIPs without answering ARP
+// requests for them, and must not serve them, so a program of the host answers a gateway's client.
+// When the service is removed, the VIPs must also be removed.
 func TestRealServerDaemon(t *testing.T) {
 	n, l, hosts := directNode(t)
 	vip := netip.MustParseAddr("10.96.0.74")
@@ -80,13 +80,13 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 		t.Fatal(err)
 	}
 	if a, err := lab.Ask(c); err != nil || a.Server != "program" || a.Client.Addr().String() != "10.74.0.11" {
-		t.Errorf("answer = %+v, %v, want that of the host's program to the client", a, err)
+		t.Errorf("answer = %+v, %v, want an answer of the host's program that reaches the client", a, err)
 	}
 	_ = c.Close()
 	hosts[1].Exec("ip", "route", "add", "10.96.0.0/24", "dev", "lan")
 	if d, err := hosts[1].Dial(t.Context(), "tcp", key.AddrPort().String()); err == nil {
 		_ = d.Close()
-		t.Error("a neighbor found the VIP by ARP, want no answer")
+		t.Error("a neighbor's ARP request for the VIP was answered, want no answer")
 	}
 	write("")
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
@@ -100,8 +100,9 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 	})
 }
 
-// TestCheckDirect tests the path to two servers from a gateway. The second answers ARP for the VIP,
-// which both paths must report. No program listens on port 81.
+// TestCheckDirect tests the path to two servers from a gateway. The second server answers ARP
+// requests for the VIP, so the paths to both servers must report failures. No program listens on
+// port 81.
 func TestCheckDirect(t *testing.T) {
 	n, _, hosts := directNode(t)
 	for i, host := range hosts {
@@ -127,7 +128,7 @@ endpoints = [{ address = "10.74.0.11" }]
 	t.Cleanup(func() { n.stop() })
 	paths, err := n.client.CheckDirect(t.Context(), api.DirectRequest{Service: "web"})
 	if err != nil || len(paths) != 4 {
-		t.Fatalf("paths = %+v, %v, want two ports by two servers", paths, err)
+		t.Fatalf("paths = %+v, %v, want 4: two ports of two servers", paths, err)
 	}
 	for _, p := range paths {
 		var wrong []string
@@ -140,10 +141,10 @@ endpoints = [{ address = "10.74.0.11" }]
 		second := p.Endpoint.String() == "10.74.0.12"
 		if strings.Contains(text, "it answers ARP requests for 10.96.0.74 on lan") != second || strings.Contains(text, "another host (") == second ||
 			strings.Contains(text, "refuses connections to port 81") != (p.Frontend.Port == 81) {
-			t.Errorf("failures of %s by %s = %q", p.Frontend, p.Endpoint, text)
+			t.Errorf("failures of the path to %s at %s = %q, want only the expected failures", p.Frontend, p.Endpoint, text)
 		}
 	}
 	if _, err := n.client.CheckDirect(t.Context(), api.DirectRequest{Service: "nat"}); err == nil || !strings.Contains(err.Error(), "by direct routing") {
-		t.Errorf("error for a service by nat = %v, want one about direct routing", err)
+		t.Errorf("error for a service that uses nat = %v, want an error about direct routing", err)
 	}
 }

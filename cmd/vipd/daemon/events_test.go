@@ -82,7 +82,8 @@ func (n *node) eventsOf(kind events.Kind) string {
 	return strings.Join(lines, "\n")
 }
 
-// watched is a service with two checked endpoints. Its times are long enough for a busy machine.
+// watched defines a service with two checked endpoints. The times of its checks are long enough for
+// a busy machine.
 const watched = `
 [services.web]
 vips = ["127.47.0.1"]
@@ -142,7 +143,7 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 		if e := &all[i]; e.Endpoint != "127.47.1.1:9001" && e.Kind != events.Apply {
 			story = append(story, strings.Trim(e.Subject()+" "+e.Text+": "+e.Cause, ": "))
 			if ended := e.Was != "" || e.Kind == events.Panic && e.Level == slog.LevelInfo; ended && e.Lasted <= 0 {
-				t.Errorf("event at an end = %+v, want a duration", e)
+				t.Errorf("event at the end of a state = %+v, want a duration", e)
 			}
 		}
 	}
@@ -170,18 +171,18 @@ func TestEventsOfAnEndpoint(t *testing.T) {
 	defer log.mu.Unlock()
 	for i := range all {
 		if line := logged(&all[i]); len(log.all) <= i || log.all[i] != line {
-			t.Fatalf("log line of event %d is not %q, want it; log =\n%s", i, line, strings.Join(log.all, "\n"))
+			t.Fatalf("log line of event %d is not %q; log =\n%s", i, line, strings.Join(log.all, "\n"))
 		}
 	}
 }
 
-// showsFailure checks the views of an endpoint that is down.
+// showsFailure checks what the API shows about an endpoint that is down.
 func (n *node) showsFailure() {
 	n.t.Helper()
 	e := n.list()[1]
 	if e.Check == nil || time.Since(e.Check.Since) > time.Hour || e.Check.LastText != "connection refused: nothing listens there" ||
 		e.Check.LastOutcome != "failed" || e.Check.Needed != 1 || e.Check.Next.IsZero() && !e.Check.Checking || !e.Until.IsZero() {
-		n.t.Errorf("endpoint that is down = %+v with check %+v, want the failure and the next check", e, e.Check)
+		n.t.Errorf("endpoint that is down = %+v with check %+v, want the failure of the last check, and the time of the next check", e, e.Check)
 	}
 	// During a panic the endpoint is still used, so its connections are not cut.
 	const want = "2 1 0 [web] []"
@@ -241,8 +242,8 @@ func TestWatchingEndpointsIsQuiet(t *testing.T) {
 	}
 }
 
-// TestCheckNow runs checks manually. The answer must show the exchange, the verdict must stay, and
-// an impossible check must be explained.
+// TestCheckNow runs checks manually. The answer must show the exchanged messages, the endpoint's
+// verdict must not change, and an impossible check must be explained.
 func TestCheckNow(t *testing.T) {
 	server(t, "127.47.1.1:9001", "one")
 	n := startNode(t, watched+`
@@ -313,7 +314,7 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// checkNow returns the result of one check, or the reason why there is none.
+// checkNow returns the result of one check, or the reason why there is no result.
 func (n *node) checkNow(service balancer.Name, address string) string {
 	n.t.Helper()
 	r, err := n.client.Check(n.t.Context(), api.CheckRequest{Service: service, Address: address})
@@ -321,7 +322,7 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 		return err.Error()
 	}
 	if !strings.Contains(r.Exchange, "* ") || r.Took <= 0 || r.At == "" || r.Type != balancer.TCPHealth {
-		n.t.Errorf("answer = %+v, want the exchange, the duration and the address", r)
+		n.t.Errorf("answer = %+v, want the exchanged messages, the duration and the address", r)
 	}
 	return r.Outcome + ": " + r.Text
 }
@@ -352,7 +353,7 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	wait.For(t, 2*time.Minute, "everything to be applied", func() bool { return strings.HasSuffix(n.eventsOf(events.Problem), "applied again") })
 	all := n.events(api.EventsQuery{Kind: "problem"})
 	if len(all) != 2 || !strings.Contains(all[0].Cause, "address already in use") || all[1].Lasted < time.Second {
-		t.Errorf("problem events =\n%s\nwant the start with its cause, and the end", n.eventsOf(events.Problem))
+		t.Errorf("problem events =\n%s\nwant the start of the problem with its cause, and the end of the problem", n.eventsOf(events.Problem))
 	}
 }
 

@@ -29,15 +29,15 @@ import (
 	"vipd/test/wait"
 )
 
-// fleetNode is a node of a fleet. The test runs its etcd.
+// fleetNode is a node of a fleet. The test runs the fleet's etcd.
 type fleetNode struct {
 	*node
 	etcd   *etcdkit.Cluster
 	writer *etcd.Store
 }
 
-// joinFleet returns a node that follows its own etcd and has its own services. The caller starts
-// it.
+// joinFleet returns a node that follows a new etcd. services defines services in the node's own
+// file. The caller starts the node.
 func joinFleet(t *testing.T, services string) *fleetNode {
 	t.Helper()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -92,8 +92,8 @@ func (m *fleetNode) answers(vip, want string) {
 	wait.For(m.t, 10*time.Second, want+" to answer at "+vip, func() bool { return ask(vip+":8080") == want })
 }
 
-// TestFleet defines services in etcd and in the node's file, two of them with the same name. All
-// must be served. Of the two with the same name, the node's own must be served.
+// TestFleet defines services in etcd and in the node's file. One name is defined in both, and the
+// node's own definition must be used. All other services must be served.
 func TestFleet(t *testing.T) {
 	server(t, "127.41.1.1:9001", "shared")
 	server(t, "127.41.1.1:9002", "own")
@@ -104,14 +104,14 @@ func TestFleet(t *testing.T) {
 	m.answers("127.41.0.2", "own")
 	m.waitForNoProblems()
 	if place := m.status().Store.Place; !strings.HasPrefix(place, "/vipd at http://127.") {
-		t.Errorf("place of services = %q, want etcd first", place)
+		t.Errorf("Store.Place = %q, want etcd first", place)
 	}
 	r := m.apply("own", "127.41.0.3", "127.41.1.1:9001")
 	wait.For(t, 10*time.Second, "the problem of two services with the same name", func() bool {
 		return strings.Contains(m.problems(), "/vipd/services/own: service own: this node's own service of that name (vipd.toml:")
 	})
 	if got := ask("127.41.0.3:8080"); got == "shared" {
-		t.Error("service of the node = the one from etcd, want the node's own")
+		t.Error("definition of the service = the definition in etcd, want the node's own definition")
 	}
 	m.answers("127.41.0.2", "own")
 	wait.For(t, 10*time.Second, "the revision to be applied", func() bool { return m.status().Sync.Applied >= r.Revision })
@@ -136,7 +136,7 @@ func TestFleetAway(t *testing.T) {
 	m.start()
 	m.answers("127.41.0.5", "one")
 	if s := m.status().Store; s.Connected || !s.EverRead || !strings.Contains(s.Error, "kept in") {
-		t.Errorf("store after a restart without etcd = %+v, want the kept state", s)
+		t.Errorf("store after a restart without etcd = %+v, want the state that was kept from before the restart", s)
 	}
 	for _, e := range m.etcd.Members {
 		e.Start()
@@ -178,7 +178,7 @@ func (m *fleetNode) wantStoreEvents(want ...string) {
 }
 
 // TestFleetNeverRead starts a node while etcd does not run. The node's own services must be served,
-// and the status must show why the services in etcd are not.
+// and the status must show why the services in etcd are not served.
 func TestFleetNeverRead(t *testing.T) {
 	server(t, "127.41.1.3:9001", "own")
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -191,11 +191,11 @@ func TestFleetNeverRead(t *testing.T) {
 	wait.For(t, 5*time.Second, "the event", func() bool { return len(m.events(api.EventsQuery{Kind: "store"})) > 0 })
 	_, body := m.get("/readyz")
 	if !strings.Contains(body, "connection refused; no state was ever read") {
-		t.Errorf("reason why vipd is not ready = %s, want that no state was ever read", body)
+		t.Errorf("reason why vipd is not ready = %s, want a text that no state was ever read", body)
 	}
 	wait.For(t, 30*time.Second, "the node's own service", func() bool { return ask("127.41.0.7:8080") == "own" })
 	if s := m.status(); s.Ready || !strings.Contains(s.Store.Error, "no state was ever read") {
-		t.Errorf("ready = %v, %q; want the report that no state was ever read", s.Ready, s.Store.Error)
+		t.Errorf("ready = %v, %q; want false and a text that no state was ever read", s.Ready, s.Store.Error)
 	}
 	m.wantStoreEvents("etcd has been unreachable since the start, and there is no last good state")
 }
@@ -354,6 +354,6 @@ func TestFleetCountsDrains(t *testing.T) {
 		})
 	}
 	if all, err := m.client.Overrides(t.Context()); err != nil || len(all.Targets) > 0 {
-		t.Errorf("overrides = %+v, error = %v, want neither", all, err)
+		t.Errorf("overrides = %+v, error = %v, want no overrides and no error", all, err)
 	}
 }

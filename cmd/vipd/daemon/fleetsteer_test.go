@@ -73,7 +73,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 	for range 4 {
 		if got := ask("127.44.0.1:8080"); got != "one" {
-			t.Errorf("answer = %q, want one, because the fleet reports the other endpoint down", got)
+			t.Errorf("answer = %q, want \"one\", because the fleet reports the other endpoint down", got)
 		}
 	}
 	m.waitForNoProblems()
@@ -85,7 +85,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
 	put("/health/n3/web/127.44.1.1:9002", `{"version":1,"verdict":"down","since":"2026-01-31T12:40:00Z"}`)
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:down/0")
-	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // includes n1's votes, which return
+	if _, err := client.Delete(t.Context(), "/vipd/health/n", clientv3.WithPrefix()); err != nil { // also deletes n1's votes, which n1 then writes again
 		t.Fatal(err)
 	}
 	states("127.44.1.1:9001:active/1 127.44.1.1:9002:active/1")
@@ -99,13 +99,13 @@ func TestFleetChecksSteer(t *testing.T) {
 	}
 }
 
-// check returns the view of an endpoint's check.
+// check returns what the API shows about an endpoint's check.
 func (m *fleetNode) check(address string) *api.Check {
 	m.t.Helper()
 	all := m.list()
 	i := slices.IndexFunc(all, func(e api.Endpoint) bool { return e.Address == address && e.Check != nil && e.Check.Fleet != nil })
 	if i < 0 {
-		m.t.Fatalf("check of %s by the fleet is missing, want it: %+v", address, all)
+		m.t.Fatalf("endpoint %s has no check by the fleet; endpoints = %+v", address, all)
 	}
 	return all[i].Check
 }
@@ -168,7 +168,7 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	}
 	state("127.44.1.3:9001:down/0")
 	if p := m.problems(); strings.Contains(p, "health.type") || !strings.Contains(p, "all endpoints fail their checks") {
-		t.Errorf("problems = %s, want only that all endpoints fail", p) // that only other nodes run the check is not a problem
+		t.Errorf("problems = %s, want only the problem that all endpoints fail", p) // that only other nodes run the check is not a problem
 	}
 	if r, err := m.client.Check(t.Context(), api.CheckRequest{Service: "web", Address: "127.44.1.3"}); err == nil || !strings.Contains(err.Error(), "service web is in etcd, and services from etcd may not run programs on this host: set health.allow_exec = true in its configuration") {
 		t.Errorf("CheckNow of an exec check = %+v, %v, want an error", r, err)
@@ -179,6 +179,6 @@ func TestFleetRunsNoPrograms(t *testing.T) {
 	wait.For(t, 30*time.Second, "five intervals", func() bool { return checked() >= before+5 })
 	state("127.44.1.3:9001:down/0")
 	if _, err := os.Stat(ran); err == nil {
-		t.Error("the program ran, want no run")
+		t.Error("program ran = true, want false")
 	}
 }

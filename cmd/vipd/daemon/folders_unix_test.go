@@ -30,7 +30,7 @@ func TestRefusesForeignFolders(t *testing.T) {
 		}
 		_, err := n.make(false)
 		if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), name+"_dir: other users can write to "+path) {
-			t.Errorf("error with a foreign %s_dir = %v, want its setting and folder", name, err)
+			t.Errorf("error with a foreign %s_dir = %v, want an error that names the setting and the directory", name, err)
 		}
 	}
 }
@@ -50,6 +50,6 @@ func TestRefusesForeignSocketFolder(t *testing.T) {
 	program.Save(t, n.file(), strings.Replace(header, `"run/vipd.sock"`, `"shared/vipd.sock"`, 1)+web)
 	_, err := n.make(false)
 	if err == nil || !errors.Is(err, daemon.ErrConfig) || !strings.HasPrefix(err.Error(), "api.socket: other users can write to "+path) {
-		t.Errorf("error = %v, want api.socket and its folder", err)
+		t.Errorf("error = %v, want an error that names api.socket and its directory", err)
 	}
 }

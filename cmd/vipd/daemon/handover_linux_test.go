@@ -117,7 +117,7 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	fmt.Fprintln(c, "after")
 	if got, err := answers.ReadString('\n'); err != nil {
-		t.Errorf("answer of the connection = %q, error = %v, want the line that was sent", got, err)
+		t.Errorf("reply on the open connection = %q, error = %v, want the line that was sent", got, err)
 	}
 	_ = c.Close()
 }

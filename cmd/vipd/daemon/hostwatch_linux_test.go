@@ -17,7 +17,7 @@ import (
 )
 
 // TestReportsDrops adds and removes firewall rules that drop connections. vipd itself must report
-// the findings of "vipctl doctor", and their end.
+// the findings of "vipctl doctor", and must also report when they end.
 func TestReportsDrops(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables", "nft")
@@ -103,8 +103,9 @@ func TestUnownedWithoutOwnership(t *testing.T) {
 	}
 }
 
-// TestReportsLostFiles removes run_dir of a running daemon. Because vipctl can't reach the daemon,
-// /readyz, a metric and the log must report that. The advised command must fix it.
+// TestReportsLostFiles removes run_dir of a running daemon. vipctl then can't reach the daemon, so
+// /readyz, a metric and the log must report the missing files. The command that they advise must
+// fix the problem.
 func TestReportsLostFiles(t *testing.T) {
 	log := &journaled{}
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, log: slog.NewTextHandler(log, nil)}

@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// hanging is a dataplane whose kernel calls hang when the test sets a switch. They ignore their
+// hanging is a dataplane whose kernel calls hang while hangs is true. These calls ignore their
 // context.
 type hanging struct {
 	dataplane.Dataplane
@@ -167,8 +167,8 @@ func (n *node) cleansUp() {
 	})
 }
 
-// answersAll requests every view of the node. Each answer must arrive within a second. If
-// connections can't be listed, a pending list of them must not block the views.
+// answersAll requests every view of the node. Each answer must arrive within a second. If unlisted
+// is true, the list of connections hangs, and must not block the other views.
 func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -187,7 +187,7 @@ func (n *node) answersAll(t *testing.T, connections uint64, unlisted bool) {
 		},
 	}
 	if unlisted {
-		go func() { _ = list() }() // the list ends with ctx
+		go func() { _ = list() }() // the request for the list ends with ctx
 	} else {
 		asks["conns"] = list
 	}

@@ -25,8 +25,8 @@ func (logFunc) WithAttrs([]slog.Attr) slog.Handler              { return slog.Di
 func (logFunc) WithGroup(string) slog.Handler                   { return slog.DiscardHandler }
 
 // TestStateDirHangs makes the disk of state_dir hang. Changes must be applied, /healthz must be ok,
-// and status must report unsaved state. A manual drain must be refused until the disk answers. At
-// its end, vipd must serve while it waits for the disk.
+// and status must report unsaved state. A manual drain must be refused until the disk answers. When
+// vipd is stopped, it must continue to serve while it waits for the disk.
 func TestStateDirHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -42,7 +42,7 @@ func TestStateDirHangs(t *testing.T) {
 	serves(both)
 	state := filepath.Join(n.dir, "state")
 	release := lab.HangFolder(t, state)
-	n.write(strings.Replace(web, `, { address = "127.40.1.1", port = 9002, node = "b" }`, "", 1)) // a removed endpoint drains, which is saved
+	n.write(strings.Replace(web, `, { address = "127.40.1.1", port = 9002, node = "b" }`, "", 1)) // the removed endpoint drains, and vipd saves the drain
 	serves(one)
 	yes := true
 	drain := func() error {
@@ -84,13 +84,13 @@ func TestStateDirHangs(t *testing.T) {
 	select {
 	case err := <-accepts:
 		if err != nil {
-			t.Error("error of a request while the end waited for the disk = ", err)
+			t.Error("error of a request while the stopped vipd waited for the disk = ", err)
 		}
 	default:
-		t.Error("vipd ended before the disk answered, want it to wait")
+		t.Error("vipd ended before the disk answered = true, want false")
 	}
 	release()
-	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // they create no directory
+	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // the writers create no directory
 }
 
 // TestStateDirHangsAtTheStart starts vipd while the disk of state_dir hangs. It must start without

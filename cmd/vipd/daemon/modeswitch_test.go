@@ -74,7 +74,7 @@ func TestAbandonsFailingMode(t *testing.T) {
 	n.configure(`mode = "userspace"`, `mode = "iptables"`, web)
 	wait.For(t, time.Minute, "the mode to be tried and abandoned", func() bool {
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Fatalf("answer during the switch = %q, want one", got)
+			t.Fatalf("answer during the switch = %q, want \"one\"", got)
 		}
 		return closed.Load() > 0
 	})
@@ -83,13 +83,13 @@ func TestAbandonsFailingMode(t *testing.T) {
 		return m.InUse == "userspace" && m.Wanted == "iptables" && m.Fallback && strings.Contains(m.Reason, "the kernel refuses")
 	})
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("answer after the switch = %q, want one", got)
+		t.Errorf("answer after the switch = %q, want \"one\"", got)
 	}
 	for _, part := range []string{
 		"iptables mode can't apply the wanted state: switching back: ", "\niptables mode is not usable here, so userspace mode is used: not iptables: ",
 	} {
 		if got := n.eventsOf(events.Mode); strings.Count(got, part) != 1 {
-			t.Errorf("mode events, want %q in them once:\n%s", part, got)
+			t.Errorf("mode events: want the text %q once, got\n%s", part, got)
 		}
 	}
 }
@@ -164,14 +164,14 @@ func TestChoosesBetterModeAtReload(t *testing.T) {
 		t.Fatalf("mode = %+v, want userspace without a fallback", m)
 	}
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Fatalf("answer = %q, want one", got)
+		t.Fatalf("answer = %q, want \"one\"", got)
 	}
 	works.Store(true)
 	if _, err := n.client.Reload(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	if m := n.status().Mode; m.InUse != "iptables" || m.Reason != "the best mode that works here" {
-		t.Errorf("mode = %+v, want iptables as the best", m)
+		t.Errorf("mode = %+v, want iptables, the best mode", m)
 	}
 	wait.For(t, 10*time.Second, "the previous mode to end", func() bool { return ask("127.40.0.1:8080") != "one" })
 	wait.For(t, 0, "the counts of the previous mode", func() bool { return n.connections() > 0 })
@@ -222,7 +222,7 @@ func TestRemovesRulesLater(t *testing.T) {
 	n.configure("", "", web)
 	wait.For(t, time.Minute, "the remains to be removed", func() bool { return removed.Load() > 0 })
 	if got := ask("127.40.0.1:8080"); got != "one" {
-		t.Errorf("answer = %q, want one", got)
+		t.Errorf("answer = %q, want \"one\"", got)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		if m := n.status().Mode; m.InUse != name && works.Load() {
 			t.Fatalf("mode = %+v, want %s", m, name)
 		}
-		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // a long reading is shown later
+		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // the result of a long reading is shown late
 			counted := n.connections()
 			if counted > 5 {
 				t.Fatalf("counted connections = %d in %s mode, want 5", counted, name)

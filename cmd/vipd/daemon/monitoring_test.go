@@ -92,7 +92,7 @@ func (p *prometheus) has(expr string) bool {
 	return p.ask("query?query="+url.QueryEscape(expr), &data) && len(data.Result) > 0
 }
 
-// fires waits until alerts fire.
+// fires waits until the named alerts fire.
 func (p *prometheus) fires(fired map[string]bool, names ...string) {
 	p.t.Helper()
 	for _, name := range names {
@@ -159,7 +159,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
 	check.Stdin = strings.NewReader(metrics)
 	if output, err := check.CombinedOutput(); err != nil {
-		t.Errorf("promtool check metrics: %v\n%s", err, output)
+		t.Errorf("error of promtool check metrics = %v, want none\n%s", err, output)
 	}
 
 	wrong := strings.Replace(header, `mode = "userspace"`, `mode = "ipvs"`, 1) + strings.Replace(text, "endpoints = []", "endpoints = 7", 1)
@@ -175,7 +175,7 @@ endpoints = [{ address = "127.58.1.1", port = 9001 }]
 	cmd := exec.CommandContext(t.Context(), "promtool", "test", "rules", "alerts_test.yml")
 	cmd.Dir = monitoring
 	if output, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("promtool: %v\n%s", err, output)
+		t.Errorf("error of promtool = %v, want none\n%s", err, output)
 	}
 	maps.Copy(fired, named(t, "alerts_test.yml", `alertname: (\w+)`))
 	if all := named(t, "alerts.yml", `alert: (\w+)`); !maps.Equal(all, fired) {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// withNames returns a configuration with a service whose endpoint has a DNS name, and with the DNS
-// server at address. It allows endpoints with loopback addresses.
+// withNames returns a configuration with a service whose endpoint has a DNS name. The configuration
+// uses the DNS server at address, and allows endpoints with loopback addresses.
 func withNames(address string) string {
 	return fmt.Sprintf(`
 [addresses]
@@ -55,7 +55,7 @@ func TestEndpointsByName(t *testing.T) {
 	n.stop()
 	n.start()
 	if got := ask("127.42.0.1:8080"); got != "two" {
-		t.Errorf("answer after a restart without DNS = %q, want two", got)
+		t.Errorf("answer after a restart without DNS = %q, want \"two\"", got)
 	}
 	reports("answered SERVFAIL")
 	dns.Break("*", dnskit.None)
@@ -101,7 +101,7 @@ discover = { exec = ["/bin/echo", "127.43.1.3:9003 weight=5"], interval = "1s" }
 }
 
 // TestReplacedByWrongAddresses replaces the address of a name by a wrong address, and then by a
-// good one. No connection may fail, and each change must be an event.
+// correct address. No connection may fail, and each change must be an event.
 func TestReplacedByWrongAddresses(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "web.example.org. 1 IN A 127.43.1.1")
@@ -163,7 +163,7 @@ endpoints = [{ address = "127.43.1.5", port = 9001 }]
 	wait.For(t, 10*time.Second, "a question", func() bool { return dns.Asked("web.example.org.") > 0 })
 	wait.For(t, 10*time.Second, "the service without names", func() bool { return ask("127.42.0.5:8080") == "written" })
 	if code, body := n.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "DNS for the names of endpoints") {
-		t.Errorf("/readyz = %d, %s, want 503 and that DNS has not answered", code, body)
+		t.Errorf("/readyz = %d, %s, want 503 and a message that DNS has not answered", code, body)
 	}
 	dns.Break("*", dnskit.None)
 	wait.For(t, 20*time.Second, "the node to be ready", func() bool { return n.status().Ready })

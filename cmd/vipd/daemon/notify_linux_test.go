@@ -81,7 +81,7 @@ func TestStatusLineNamesFailure(t *testing.T) {
 	configure(first + strings.NewReplacer("services.web", "services.more", "10.96.0.10", "10.96.0.11").Replace(first))
 	hears("the line says why", func(text string) bool {
 		if strings.Count(text, "writing the ledger") > 1 {
-			t.Errorf("status line = %q, want the reason once", text)
+			t.Errorf("status line = %q, want the reason in it once", text)
 		}
 		return strings.HasPrefix(text, "STATUS=") && strings.Contains(text, "writing the ledger")
 	})

@@ -53,14 +53,14 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 	two()
 	const begins, ends = "has no endpoint left at port 8080/tcp: all endpoints fail their checks: clients are refused", "has an endpoint again at port 8080/tcp"
 	story(begins)
-	var s api.Status // the problem follows the event
+	var s api.Status // the problem may appear shortly after the event
 	wait.For(t, 0, "status to say that web has no endpoint left", func() bool { s = n.status(); return fmt.Sprint(s.Health.Out) == "[web]" })
 	if got := fmt.Sprint(s.Problems); strings.Count(got, "service web: no_endpoints: port 8080/tcp: all endpoints fail") != 1 ||
 		strings.Count(got, "service empty: endpoints: the service has no endpoints: clients are refused") != 1 {
-		t.Errorf("problems = %s, want one for each service", got)
+		t.Errorf("problems = %s, want one problem for each service", got)
 	}
 	if _, metrics := n.get("/metrics"); !strings.Contains(metrics, "\nvipd_problems{field=\"no_endpoints\",service=\"web\"} 1\n") {
-		t.Errorf("metrics have no series for a service without endpoints, want one")
+		t.Errorf("metrics lack the series of a service without endpoints")
 	}
 	server(t, "127.42.1.1:9002", "two")
 	story(begins, ends)
@@ -75,12 +75,12 @@ health = { type = "tcp", interval = "100ms", timeout = "90ms" }
 				t.Fatal(err)
 			}
 			if got := strings.Contains(n.problems(), "service web: "+idle+"2 drained by an override"); got != (yes && i == 1) {
-				t.Errorf("with draining = %v for %d endpoints, problems = %s; want one only if both drain", yes, i, n.problems())
+				t.Errorf("with draining = %v for %d endpoints, problems = %s; want a problem only if both endpoints drain", yes, i, n.problems())
 			}
 		}
 	}
 	if got := n.eventsOf(events.Problem); strings.Count(got, "web has a problem: ") != 1 || strings.Count(got, "web problem resolved: ") != 1 || strings.Count(got, idle+"2 drained by an override") != 2 {
-		t.Errorf("problem events =\n%s\nwant one start and one end", got)
+		t.Errorf("problem events =\n%s\nwant one start and one end of the problem", got)
 	}
 }
 
@@ -101,10 +101,10 @@ health = { type = "exec", command = ["/nowhere/check"], interval = "100ms", time
 	})
 	story := n.eventsOf(events.Problem)
 	if !strings.Contains(story, "exn has a problem: ") || !strings.Contains(story, "can't be checked from here: ") || strings.Count(story, "\n") != 0 {
-		t.Errorf("events =\n%s\nwant the problem of the check once", story)
+		t.Errorf("events =\n%s\nwant one event about the check's problem", story)
 	}
 	if got := fmt.Sprint(n.status().Problems); strings.Count(got, "can't be checked") != 1 || !strings.Contains(got, "no such file") {
-		t.Errorf("problems = %s, want one with the reason", got)
+		t.Errorf("problems = %s, want one problem with the reason", got)
 	}
 	n.write(checked) // replaces the service, so its problem must end
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.status().Health.Unable == 0 && len(n.status().Problems) == 0 })
@@ -122,7 +122,7 @@ func TestAllowExecIsFollowed(t *testing.T) {
 	n.write(checked + "[health]\nallow_exec = true\n")
 	r, err := n.client.Reload(t.Context(), "")
 	if err != nil || len(r.Problems) > 0 {
-		t.Errorf("problems of the reload = %v, error = %v, want neither", r.Problems, err)
+		t.Errorf("problems of the reload = %v, error = %v, want no problems and no error", r.Problems, err)
 	}
 }
 

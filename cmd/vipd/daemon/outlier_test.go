@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a service with two endpoints and no checks. Its timeouts are long, because a busy machine
-// that pauses for a second must not look like a failed endpoint. An endpoint that refuses
+// pair defines a service with two endpoints and no checks. Its timeouts are long, because a busy
+// machine that pauses for a second must not look like a failed endpoint. An endpoint that refuses
 // connections still fails at once.
 const pair = `
 [services.web]
@@ -67,7 +67,7 @@ func startPassive(t *testing.T, services string, base time.Duration) (*node, *jo
 func (n *node) askUntil(vip, want string) {
 	n.t.Helper()
 	wait.For(n.t, 20*time.Second, want, func() bool {
-		if got := ask(vip); len(got) > 3 { // otherwise the name of a server
+		if got := ask(vip); len(got) > 3 { // answers of the servers are at most three bytes long
 			n.t.Errorf("answer to a client = %q, want a server's name", got)
 		}
 		return n.endpoints() == want
@@ -87,7 +87,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	all := n.list()
 	x := all[1].Ejection
 	if all[0].Ejection != nil || x == nil || x.Count < 1 || x.Cause != "connection refused" || x.Until.Sub(x.Since) != min(time.Duration(x.Count)*base, 10*base) {
-		t.Fatalf("ejection = %+v, want the refusal and its end", x)
+		t.Fatalf("ejection = %+v, want a count, the cause \"connection refused\", and an end that depends on the count", x)
 	}
 
 	var asked moments // the endpoint listens again, so a connection to it would be counted
@@ -110,7 +110,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	}()
 	for time.Until(x.Until) > base/3 {
 		if got := ask("127.58.0.1:8080"); got != "one" && time.Until(x.Until) > 0 {
-			t.Fatalf("answer while the other is ejected = %q, want one", got)
+			t.Fatalf("answer while the other endpoint is ejected = %q, want \"one\"", got)
 		}
 	}
 	_ = l.Close()
@@ -121,22 +121,22 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 
 	wait.For(t, 20*time.Second, "the end of the ejection", func() bool { return n.endpoints() != ejected })
 	if early := time.Until(x.Until); early > 0 {
-		t.Errorf("the ejection ended %s early, want it to last", early)
+		t.Errorf("the ejection ended %s early, want it to last until its end time", early)
 	}
 	n.askUntil("127.58.0.1:8080", ejected) // one failure is enough now
 	server(t, "127.58.1.1:9002", "two")
 	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if got := n.endpoints(); strings.Contains(got, "ejected") {
-		t.Errorf("endpoints at the end = %s, want none ejected", got)
+		t.Errorf("endpoints at the end = %s, want no ejected endpoint", got)
 	}
 	n.stop()
 	begun, ended := log.lines("is ejected for"), log.lines("no longer ejected")
 	if len(begun) < 2 || !strings.Contains(begun[0], `"endpoint is ejected for 2s" kind=health service=web backend=127.58.1.1:9002 cause="connection refused"`) ||
 		!strings.Contains(begun[1], "for 4s") {
-		t.Errorf("logged starts = %q, want the second for 4s", begun)
+		t.Errorf("logged starts = %q, want the second start with 4s", begun)
 	}
 	if len(ended) != len(begun) || !regexp.MustCompile(`cause="the ejection time has passed" was=ejected lasted=([2-9]|\d\d)[.\d]*s`).MatchString(ended[0]) {
-		t.Errorf("logged ends = %q, want one for each start", ended)
+		t.Errorf("logged ends of ejections = %q, want one end for each start", ended)
 	}
 }
 
@@ -150,12 +150,12 @@ func TestEjectionIsNoOutage(t *testing.T) {
 	one()
 	for range 5 {
 		if got := ask("127.58.0.1:8080"); got != "two" {
-			t.Fatalf("answer while both fail = %q, want two", got)
+			t.Fatalf("answer while both endpoints fail = %q, want \"two\"", got)
 		}
 	}
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:ejected/0 127.58.1.1:9002:active/1")
 	if ended := log.lines("it accepted a connection"); len(ended) != 1 || !strings.Contains(ended[0], "127.58.1.1:9002") {
-		t.Errorf("logged ends = %q, want one, after an accepted connection", ended)
+		t.Errorf("logged ends of ejections = %q, want one end, with an accepted connection as its cause", ended)
 	}
 	n.write("") // a removed endpoint is no longer ejected
 	wait.For(t, 20*time.Second, "the ejection to end with the endpoint", func() bool { return len(log.lines("it is no longer an endpoint")) == 1 })
@@ -174,7 +174,7 @@ func TestFailedDialHintsTheCheck(t *testing.T) {
 	two()
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:down/0")
 	if down := log.lines("endpoint is down"); len(down) != 1 {
-		t.Errorf("logged failures = %q, want one", down)
+		t.Errorf("logged failures = %q, want one failure", down)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	n.askUntil("127.58.0.1:8080", "127.58.1.1:9001:active/1 127.58.1.1:9002:active/1")
 	wait.For(t, 10*time.Second, "the recovered endpoint", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if ended := log.lines("it passes its checks"); len(ended) != 1 {
-		t.Errorf("logged ends = %q, want one, after passing checks", ended)
+		t.Errorf("logged ends of ejections = %q, want one end, with passing checks as its cause", ended)
 	}
 }
 
@@ -212,7 +212,7 @@ func (m *moments) add() {
 	m.all = append(m.all, time.Now())
 }
 
-// until removes times after end.
+// until removes all times after end.
 func (m *moments) until(end time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

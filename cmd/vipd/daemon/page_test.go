@@ -38,18 +38,18 @@ ports = [{ port = "<b>" }]
 		_, text := n.get(path)
 		for _, part := range parts {
 			if !strings.Contains(text, part) {
-				t.Errorf("page %s has no %s, want it:\n%s", path, part, text)
+				t.Errorf("page %s lacks %s; page =\n%s", path, part, text)
 			}
 		}
 		if found := regexp.MustCompile(`(?i)(src|href)="(https?:|//)[^"]*|@import|url\(|<b>`).FindString(text); found != "" {
-			t.Errorf("page %s has %s, want no external asset", path, found)
+			t.Errorf("page %s contains %s, want no external asset", path, found)
 		}
 		policy := r.Header.Get("Content-Security-Policy")
 		for _, tag := range []string{"style", "script"} {
 			inside := regexp.MustCompile(`(?s)<` + tag + `>(.*)</` + tag + `>`).FindStringSubmatch(text)
 			sum := sha256.Sum256([]byte(inside[1]))
 			if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(policy, want) {
-				t.Errorf("page %s: policy = %q does not allow its %s, want %s", path, policy, tag, want)
+				t.Errorf("page %s: policy = %q, want it to allow the page's %s: %s", path, policy, tag, want)
 			}
 		}
 	}
@@ -118,5 +118,5 @@ func (n *node) follows(t *testing.T, path, part string, change func()) {
 		}
 		first = false
 	}
-	t.Errorf("events ended before %s, want it: %v", part, in.Err())
+	t.Errorf("events ended before an event with %s; error = %v", part, in.Err())
 }

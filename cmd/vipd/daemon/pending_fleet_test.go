@@ -13,8 +13,8 @@ import (
 )
 
 // TestPendingFleet starts a pending change for another node, and then for this node. Only the
-// second may be served here, even after a restart without etcd. At the deadline, the node must
-// revert this change without etcd.
+// second change may apply on this node, even after a restart without etcd. At the deadline, the
+// node must revert this change without etcd.
 func TestPendingFleet(t *testing.T) {
 	a := joinFleet(t, "")
 	first := a.apply("web", "127.41.0.9", "127.41.1.9:9001")
@@ -70,7 +70,7 @@ func TestPendingFleet(t *testing.T) {
 	text := eventTexts(t, a.node, "pending")
 	for _, want := range []string{"a change to /vipd/pending is pending: ", "the pending change to /vipd/pending is reverted: it was not confirmed by "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events have no %q, want it:\n%s", want, text)
+			t.Errorf("events lack %q; events =\n%s", want, text)
 		}
 	}
 }

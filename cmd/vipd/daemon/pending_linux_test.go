@@ -84,7 +84,7 @@ func TestPendingChange(t *testing.T) {
 	text := eventTexts(t, n, "pending")
 	for _, want := range []string{" is confirmed: the file contains it now", "a change to " + n.file() + " is pending: it will be reverted at "} {
 		if !strings.Contains(text, want) {
-			t.Errorf("events have no %q, want it:\n%s", want, text)
+			t.Errorf("events lack %q; events =\n%s", want, text)
 		}
 	}
 }
@@ -100,15 +100,15 @@ func TestPendingMistake(t *testing.T) {
 		}
 	}
 	if s := n.status(); len(s.Pending) > 0 || s.Services > 0 {
-		t.Errorf("pending = %v, services = %d, want neither", s.Pending, s.Services)
+		t.Errorf("pending = %v, services = %d, want no pending change and no services", s.Pending, s.Services)
 	}
 	if _, err := n.client.Pending(t.Context()); err == nil || err.Error() != "no change is pending" {
-		t.Errorf("error without a change = %v, want that none is pending", err)
+		t.Errorf("error of Pending without a change = %v, want an error that no change is pending", err)
 	}
 	if _, err := n.client.Abort(t.Context(), ""); err == nil || err.Error() != "no change to "+n.file()+" is pending" {
-		t.Errorf("error of an abort without a change = %v, want that none is pending", err)
+		t.Errorf("error of Abort without a change = %v, want an error that no change is pending", err)
 	}
 	if _, err := os.Stat(filepath.Join(n.dir, "state", "pending.json")); err == nil {
-		t.Error("a refused change was recorded, want no record")
+		t.Error("file of a refused change exists = true, want false")
 	}
 }

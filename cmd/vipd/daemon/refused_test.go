@@ -18,7 +18,7 @@ func (n *node) row(t *testing.T, name balancer.Name) api.Service {
 	all, err := n.client.Services(t.Context())
 	i := slices.IndexFunc(all, func(s api.Service) bool { return s.Name == name })
 	if err != nil || i < 0 {
-		t.Fatalf("service %s is not among %d services, want it; error = %v", name, len(all), err)
+		t.Fatalf("service %s is missing from the list of %d services; error = %v", name, len(all), err)
 	}
 	return all[i]
 }
@@ -62,7 +62,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 				r, err := n.client.Reload(t.Context(), "", api.ReloadPrune)
 				if name == "a wrong heading" {
 					if err != nil || !slices.Contains(r.Removed, "web") {
-						t.Errorf("reload --prune = %+v, %v; want web removed", r, err)
+						t.Errorf("reload --prune = %+v, %v; want \"web\" removed", r, err)
 					}
 					n.write(web)
 					if _, err = n.client.Reload(t.Context(), ""); err != nil {
@@ -72,7 +72,7 @@ func TestRetainedServiceHasProblem(t *testing.T) {
 					r, err = n.client.Reload(t.Context(), "")
 				}
 				if err != nil || !slices.Contains(r.Kept, "web") || len(r.Problems) == 0 || !isErrorAt(r.Problems[0]) {
-					t.Fatalf("reload = %+v, %v; want web kept", r, err)
+					t.Fatalf("reload = %+v, %v; want \"web\" kept", r, err)
 				}
 				if name != "an empty service" && len(r.Problems) != 1 {
 					t.Errorf("problems of one mistake = %d, want 1: %v", len(r.Problems), r.Problems)
@@ -109,7 +109,7 @@ func TestStatusReportsLastValid(t *testing.T) {
 		})
 	}
 	if says() {
-		t.Error("status reports the last valid configuration, want it only after a mistake")
+		t.Error("status reports the use of the last valid configuration before a mistake = true, want false")
 	}
 	for name, text := range map[string]string{
 		"unknown field": header + "[sync]\nmin_intervall = \"1s\"\n" + web, "not TOML": header + "[services.",
@@ -118,7 +118,7 @@ func TestStatusReportsLastValid(t *testing.T) {
 		program.Save(t, n.file(), text)
 		n.start()
 		if !says() {
-			t.Errorf("problems after %s = %v, want the report that the last valid configuration is in use", name, n.status().Problems)
+			t.Errorf("problems after %s = %v, want a problem that the last valid configuration is in use", name, n.status().Problems)
 		}
 		n.write(web)
 		wait.For(t, 10*time.Second, "the end of the problem", func() bool { return !says() })

@@ -14,8 +14,8 @@ import (
 )
 
 // TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". They must load
-// at boot, when no rules or interfaces exist. Loaded over the rules of the running vipd, they must
-// change nothing.
+// at boot, when no rules or interfaces exist. If they are loaded while vipd runs, they must change
+// nothing.
 func TestSavedRulesetLoads(t *testing.T) {
 	for name, mode := range map[string]struct {
 		mode            config.ModeName
@@ -42,7 +42,7 @@ func TestSavedRulesetLoads(t *testing.T) {
 			boot := exec.Command("unshare", "--net", "nft", "-f", "-")
 			boot.Stdin = strings.NewReader(saved)
 			if out, err := boot.CombinedOutput(); err != nil {
-				t.Errorf("nft -f in a namespace without interfaces: %v\n%s\nThe file:\n%s", err, out, saved)
+				t.Errorf("error of nft -f in a namespace without interfaces = %v, want none\n%s\nfile =\n%s", err, out, saved)
 			}
 			nft(t, remove+saved, "-f", "-")
 			wait.For(t, 30*time.Second, "no difference after the rules were loaded", func() bool { return n.diff() == "" })

@@ -32,7 +32,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	served := func(when string) {
 		t.Helper()
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("answer after %s = %q, want one", when, got)
+			t.Errorf("answer after %s = %q, want \"one\"", when, got)
 		}
 	}
 	hidden := strings.ReplaceAll(web, "[services.web", "[service.web")
@@ -50,7 +50,7 @@ func TestMistakeOutsideService(t *testing.T) {
 	wait.For(t, 10*time.Second, "the other service", func() bool { return n.status().Services == 2 })
 	added := kept
 	added.Added = []balancer.Name{"other"}
-	reload(added) // vipd has already read the change
+	reload(added) // vipd has already read the change without a reload
 	reload(kept)
 	reload(api.ReloadChanges{Removed: []balancer.Name{"web"}}, api.ReloadPrune)
 	n.write("")
@@ -73,7 +73,7 @@ func TestStartWithMistake(t *testing.T) {
 			t.Errorf("file %q: wanted mode = %s, problems = %v; want userspace and a problem", text, s.Mode.Wanted, s.Problems)
 		}
 		if got := ask("127.40.0.1:8080"); got != "one" {
-			t.Errorf("answer with the file %q = %q, want one", text, got)
+			t.Errorf("answer with the file %q = %q, want \"one\"", text, got)
 		}
 		n.stop()
 	}

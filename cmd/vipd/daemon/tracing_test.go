@@ -207,7 +207,7 @@ func TestTraceOfEtcd(t *testing.T) {
 // TestReceiverAway exports traces to a server that does not answer. Changes must be applied, and
 // vipd must end as usual.
 func TestReceiverAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and answers none
+	l, err := net.Listen("tcp", "127.0.0.1:0") // this server accepts connections, but never answers
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,6 +221,6 @@ func TestReceiverAway(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(wait.Patience):
-		t.Fatal("vipd still runs, want it to end")
+		t.Fatal("vipd still runs = true, want false")
 	}
 }

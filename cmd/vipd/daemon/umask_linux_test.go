@@ -10,8 +10,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestFoldersUnderUmask creates vipd's directories under the umask of the unit. Users in the
-// socket's group must still reach the socket.
+// TestFoldersUnderUmask creates vipd's directories under the umask of vipd's systemd unit. Users in
+// the socket's group must still reach the socket.
 func TestFoldersUnderUmask(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir()}
 	program.Save(t, n.file(), strings.Replace(header, `socket = "run/vipd.sock"`, `socket = "sockets/deep/vipd.sock"`, 1))
