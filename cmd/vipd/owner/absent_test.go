@@ -11,24 +11,25 @@ import (
 	onhost "vipd/dataplane/failover"
 )
 
-// TestLastingBindError owns a VIP again after each pause but can't add it. Each pause must be twice
-// as long as the last, up to an hour. A success must reset the pause.
+// TestLastingBindError makes a host own a VIP again after each pause, but adding the VIP always
+// fails. Each pause must be twice as long as the last, up to an hour. A success must reset the
+// pause.
 func TestLastingBindError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var x absent
 		failed := map[netip.Addr]error{vip: errors.New("no space")}
 		for _, minutes := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 			if x.bound([]netip.Addr{vip}, failed) == nil {
-				t.Error("bound of another attempt = nil, want the error")
+				t.Error("bound() after a new attempt = nil, want the error")
 			}
 			time.Sleep(time.Second)
 			if x.bound(x.again(), failed) != nil {
-				t.Error("bound of a repeated attempt = the same error, want nil")
+				t.Error("bound() after a repeated attempt = the same error, want nil")
 			}
 			x.unbound([]netip.Addr{vip})
 			time.Sleep(minutes*time.Minute - time.Second)
 			if len(x.reasons()) == 0 {
-				t.Errorf("reasons within %d minutes = none, want the VIP's", minutes)
+				t.Errorf("reasons() within %d minutes = none, want a reason for the VIP", minutes)
 			}
 			time.Sleep(time.Second)
 			if why := x.reasons(); len(why) > 0 {
@@ -46,7 +47,8 @@ func TestLastingBindError(t *testing.T) {
 }
 
 // TestUnplacedVIP configures a VIP that is outside the networks of all interfaces. The host must
-// not be healthy for the VIP's group, so the group does not return after each failed attempt.
+// not be healthy for the VIP's group, so the group does not return to this host after each failed
+// attempt.
 func TestUnplacedVIP(t *testing.T) {
 	d := &byVRRP{report: &api.OwnerReport{}, layout: onhost.Layout{Places: onhost.Places{Devices: map[netip.Addr]string{vip: "lan"}}}}
 	if why := d.lacks([]netip.Addr{vip}); why != "" {

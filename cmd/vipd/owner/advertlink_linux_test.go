@@ -35,13 +35,13 @@ func (r *vrrpRouter) cannotOwn(problem string) {
 	}
 }
 
-// TestVRRPCannotAdvertise starts hosts that can't send adverts. Each must report a problem with the
-// group, the reason and the remedy, and must not own the VIP. It must own the VIP once the reason
-// is fixed.
+// TestVRRPCannotAdvertise starts hosts that can't send adverts. Each must report a problem that
+// names the group, the reason and the remedy, and must not own the VIP. The host must own the VIP
+// once the cause is fixed.
 func TestVRRPCannotAdvertise(t *testing.T) {
 	for _, c := range []struct {
 		name, group, problem string
-		// before runs before the start. after enables the host to send.
+		// The function before runs before the start. The function after enables the host to send.
 		before, after func(p *pair)
 	}{
 		{

@@ -126,7 +126,7 @@ func (p *arpProbe) since(at time.Time) (all []arpRequest) {
 	return all
 }
 
-// first returns the time from after to a host's first later answer, or 0.
+// first returns how long after the given time a host first answered, or 0 if it did not answer.
 func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	for _, r := range p.since(after) {
 		if slices.Contains(r.hosts, mac) {
@@ -136,8 +136,9 @@ func (p *arpProbe) first(mac string, after time.Time) time.Duration {
 	return 0
 }
 
-// gap returns the time from the last answer of the host from to the first answer of the host to. It
-// ignores requests before the time after.
+// gap returns how long neither host answered: the time from the last answer of one host (from) to
+// the first answer of the other host (to). It ignores requests that were sent before the given
+// time.
 func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	last := after
 	for _, r := range p.since(after) {
@@ -151,7 +152,7 @@ func (p *arpProbe) gap(from, to string, after time.Time) time.Duration {
 	return 0
 }
 
-// twice returns the number of requests since a time that two hosts answered.
+// twice counts the requests since a given time that two hosts answered.
 func (p *arpProbe) twice(after time.Time) (n int) {
 	for _, r := range p.since(after) {
 		if len(r.hosts) > 1 {

@@ -25,8 +25,9 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// vip and vip6 form a group. taken is the address of another machine, and aside is the only VIP on
-// its device. Each host holds the VIP routed while it is not on standby.
+// The addresses vip and vip6 are the VIPs of a group. The address taken belongs to another machine,
+// and aside is the only VIP on its device. Each host that is not on standby holds the VIP in the
+// variable routed.
 var (
 	vip, vip6    = netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	taken, aside = netip.MustParseAddr("10.9.0.99"), netip.MustParseAddr("10.8.0.100")
@@ -37,7 +38,7 @@ var (
 type gateway struct {
 	t      *testing.T
 	ns     *lab.NS
-	relays []*etcdkit.Relay // to the members of etcd
+	relays []*etcdkit.Relay // the relays to the members of etcd
 	bin    string
 	dir    string
 	daemon *lab.Cmd // vipd
@@ -68,7 +69,7 @@ func newFleet(t *testing.T, mode string, o etcdkit.Options, more ...string) *fle
 	return newFleetIn(t, lab.New(t), mode, o, more...)
 }
 
-// newFleetIn works like newFleet in a lab of the test.
+// newFleetIn is like newFleet, but builds the fleet in a given lab.
 func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more ...string) *fleet {
 	t.Helper()
 	bin := program.Bin(t)
@@ -82,8 +83,8 @@ func newFleetIn(t *testing.T, l *lab.Lab, mode string, o etcdkit.Options, more .
 	return f
 }
 
-// join adds another host that uses the etcd c, with configuration lines before and after the usual
-// lines. It starts no programs.
+// join adds another host that uses the etcd cluster c, with configuration lines before and after
+// the usual lines. It starts no programs.
 func (f *fleet) join(number int, c *etcdkit.Cluster, more ...string) *gateway {
 	f.t.Helper()
 	ns := f.lab.Add(fmt.Sprintf("gw%d", number))

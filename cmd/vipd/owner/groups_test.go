@@ -61,7 +61,7 @@ func TestReportedGroups(t *testing.T) {
 			}
 			text := strings.Join(problems, "\n")
 			if !strings.Contains(text, test.problem) || (text == "") != (test.problem == "") || text != "" && !strings.Contains(text, "systemctl restart vipd-owner") {
-				t.Errorf("problems = %q, want %q and the restart", text, test.problem)
+				t.Errorf("problems = %q, want %q and the command that restarts vipd-owner", text, test.problem)
 			}
 		})
 	}

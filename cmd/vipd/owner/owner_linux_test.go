@@ -75,7 +75,7 @@ func TestOneOwner(t *testing.T) {
 		return slices.Contains(g.answer().Unowned, taken) && g.problem(taken.String()+" is not owned here: a host outside the fleet has it")
 	})
 	if f.has(taken) {
-		t.Errorf("a host has %s, want no host to have it", taken)
+		t.Errorf("a host has the address %s, want no such host", taken)
 	}
 	// Hosts must use a new key without a pause.
 	foreign := f.waitForOwner().answer().Foreign
@@ -116,7 +116,7 @@ func (f *fleet) standsBy(g *gateway) {
 	}
 	g.waitForVIP(false)
 	if s := g.answer(); !slices.ContainsFunc(s.Events, func(e api.OwnerEvent) bool { return strings.HasSuffix(e.Text, `: "kernel")`) }) {
-		f.t.Errorf("events of %s = none with the reason for the standby, want one", g.ns.Name)
+		f.t.Errorf("events of %s with the reason for the standby = 0, want 1", g.ns.Name)
 	}
 }
 
@@ -177,7 +177,7 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	} else {
 		time.Sleep(time.Second) // no VIP may move in this time, which exceeds the life of an unconfirmed session
 		if o, late := f.owner(), f.late(); o != nil && o != g && late < tooLate {
-			f.t.Errorf("%s: the VIP moved although the owner's delay was only %s, want no move", c.name, late)
+			f.t.Errorf("%s: the VIP moved, but the owner was late by only %s; want no move", c.name, late)
 		}
 	}
 	c.repair(g)
@@ -209,8 +209,8 @@ func (f *fleet) judge(p probers, what string) time.Duration {
 	return gap
 }
 
-// losesDaemon kills vipd next to an owner, so its services stop. The VIP must move. Then it starts
-// both again.
+// losesDaemon kills vipd on the owner's host, so the host's services stop. The VIP must move to
+// another host. Afterwards, losesDaemon starts all programs of the host again.
 func (f *fleet) losesDaemon() {
 	f.t.Helper()
 	g := f.waitForOwner()
@@ -219,9 +219,9 @@ func (f *fleet) losesDaemon() {
 	wait.For(f.t, wait.Patience, "another owner after kill -9 of vipd", func() bool { o := f.owner(); return o != nil && o != g })
 	f.answers(vip, vip6)
 	f.judge(p, "kill -9 of vipd")
-	<-g.gone.Done() // vipd holds the network namespace until its end
+	<-g.gone.Done() // vipd holds the network namespace until it has ended
 	if out := g.vipctl("cleanup"); !strings.Contains(out, "stop vipd owner, process") || !strings.Contains(out, "vipd-owner") {
-		f.t.Errorf("vipctl cleanup next to an owner = %s, want a request to stop vipd owner", out)
+		f.t.Errorf("output of vipctl cleanup while vipd owner runs = %s, want a request to stop vipd owner", out)
 	}
 	g.boot()
 }
@@ -293,8 +293,8 @@ func diesWithEtcd(t *testing.T) (gap time.Duration) {
 }
 
 // TestForeignFleetsTakeNothing starts hosts of another fleet on the LAN, with another key or
-// without rights in etcd. They must not own a VIP, and must report the reason. From their start
-// they must not answer for VIPs of others, and neither must a vipd without vipd owner.
+// without rights in etcd. They must not own a VIP, and must report the reason. These hosts must
+// never answer for the first fleet's VIPs, and neither must a vipd without vipd owner.
 func TestForeignFleetsTakeNothing(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	f.waitForOwner()
@@ -432,7 +432,8 @@ func (g *gateway) configure(change func(string) string) {
 	}
 }
 
-// alone returns hosts for vipd without vipd owner, one for each mode that uses netfilter rules.
+// alone returns hosts on which vipd runs without vipd owner, one for each mode that uses netfilter
+// rules.
 func (f *fleet) alone(c *etcdkit.Cluster) (all []*gateway) {
 	defer func(mode string) { f.mode = mode }(f.mode)
 	for i, mode := range []string{"nftables", "iptables", "iptables", "userspace"} {
@@ -509,8 +510,8 @@ func bound(hosts []*gateway) (n int) {
 	return n
 }
 
-// TestStoppedDaemon stops vipd with a signal. vipd must count as hanging after its own grace
-// period, but not if it is only late.
+// TestStoppedDaemon pauses a process in the place of vipd with SIGSTOP. The process must count as
+// hanging after its own grace period, but not if it is only late.
 func TestStoppedDaemon(t *testing.T) {
 	daemon := exec.Command("sleep", "600")
 	if err := daemon.Start(); err != nil {
@@ -525,22 +526,22 @@ func TestStoppedDaemon(t *testing.T) {
 	}
 	const short, hour = 500 * time.Millisecond, time.Hour
 	if hangs(false, hour, short) {
-		t.Error("hangs of a running vipd = true, want false")
+		t.Error("hangs() of a running vipd = true, want false")
 	}
 	if err := daemon.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
 	if hangs(true, 0, hour) || hangs(true, time.Second, hour) {
-		t.Error("hangs before the end of the grace period = true, want false")
+		t.Error("hangs() before the end of the grace period = true, want false")
 	}
 	if hangs(true, -hour, short) {
-		t.Error("hangs of a vipd that has just reported = true, want false")
+		t.Error("hangs() of a vipd that has just reported = true, want false")
 	}
 	if !hangs(true, time.Second, short) || !o.daemon.reportedAt.IsZero() {
-		t.Error("hangs after the grace period = false, want true")
+		t.Error("hangs() after the grace period = false, want true")
 	}
 	if o.daemon.hangs() {
-		t.Error("hangs again for the same stop = true, want false")
+		t.Error("second hangs() for the same pause = true, want false")
 	}
 }
 

@@ -38,8 +38,8 @@ func TestReplayedHeartbeats(t *testing.T) {
 	stop()
 }
 
-// record records the heartbeats that a host sends to all others. last returns the last heartbeat to
-// each address.
+// record records the heartbeats that a host sends to all others. The function last returns the last
+// heartbeat to each address.
 func (f *fleet) record(from *gateway) (last func() map[netip.AddrPort][]byte) {
 	f.t.Helper()
 	var mu sync.Mutex

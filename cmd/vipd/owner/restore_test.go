@@ -105,8 +105,8 @@ type opens struct{ Kernel }
 
 func (opens) Open() error { return nil }
 
-// TestOpenedLate makes a gate lapse after it was opened, before the node has processed this. The
-// gate must be closed, so it can be opened again.
+// TestOpenedLate makes a gate lapse after it was opened, but before the node has processed the
+// opening. The gate must be closed, so it can be opened again.
 func TestOpenedLate(t *testing.T) {
 	timing := failover.NewTiming(time.Hour)
 	n := failover.New(failover.Options{Name: "a", Member: failover.Member{Boot: 7, Weight: 1}, Timing: timing, NewID: newID, Wall: time.Now})
@@ -125,7 +125,7 @@ func TestOpenedLate(t *testing.T) {
 		at := now().Add(timing.Gate * 9 / 10)
 		late, yes := w.gate.lapsed(at)
 		if !yes {
-			t.Error("the gate is still open, want it closed")
+			t.Error("gate is open = true, want false")
 		}
 		did = append(n.Lapsed(at, local.NotRefreshed, late), opened(at)...)
 	}
@@ -143,8 +143,9 @@ type refreshes struct {
 
 func (k *refreshes) Refresh() { k.count++ }
 
-// TestRefreshOverdue wakes the refresher after the gate has closed because of its timeout. It must
-// not refresh, because otherwise the loop would miss the lapse, even if the deadline is far away.
+// TestRefreshOverdue wakes the refresher after the gate has closed because of its timeout. Even if
+// the deadline is far away, it must not refresh the gate, because otherwise the loop would miss the
+// lapse.
 func TestRefreshOverdue(t *testing.T) {
 	k := &refreshes{}
 	r := refresher{kernel: k, timeout: 100 * time.Millisecond}

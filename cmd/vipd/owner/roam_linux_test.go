@@ -172,7 +172,7 @@ func (f *fleet) wantConnectionsContinue(c fault) {
 	})
 	for _, l := range all {
 		if err := l.ended.Load(); err != nil {
-			f.t.Errorf("%s: connection to %s (both sides send: %t) ended: %v, want it to continue", c.name, l.to, l.both, *err)
+			f.t.Errorf("%s: error of the connection to %s (both sides send: %t) = %v, want none", c.name, l.to, l.both, *err)
 		}
 	}
 	c.repair(g)

@@ -30,7 +30,7 @@ func TestRouterReplaced(t *testing.T) {
 	router.DelAddr("lan", "10.9.0.1/16")
 	time.Sleep(4 * time.Second) // no VIP may move in this time, which exceeds the 2 s for which a gateway may be silent
 	if now, late := f.takeovers(), f.late(); now != took && late < tooLate {
-		t.Errorf("VIPs moved from %s after the gateway was replaced, although no owner was later than %s, want no move", g.ns.Name, late)
+		t.Errorf("VIPs moved from %s after the gateway was replaced, but no owner was late by more than %s; want no move", g.ns.Name, late)
 	}
 	f.judge(p, "another gateway")
 	f.meets(lanLost)

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// TestClosedConnectionOfDaemon closes vipd's connection. The end must be reported if nothing is
-// served without vipd. A repeated report must be decoded only once.
+// TestClosedConnectionOfDaemon closes the connection over which vipd reports to vipd owner. If
+// nothing is served without vipd, the VIPs must then have a reason why this host can't serve them.
+// A repeated report must be decoded only once.
 func TestClosedConnectionOfDaemon(t *testing.T) {
 	o := New(Options{}, "")
 	first, second := net.Conn(&net.TCPConn{}), net.Conn(&net.UnixConn{})
@@ -31,7 +32,7 @@ func TestClosedConnectionOfDaemon(t *testing.T) {
 	told := o.daemon.current()
 	say(short, second)
 	if o.daemon.current() != told {
-		t.Error("the repeated report was decoded again, want the first result")
+		t.Error("repeated report was decoded again = true, want false")
 	}
 	o.daemon.closed(first, http.StateClosed) // the connection of a vipd that has handed over
 	cannot("")

@@ -60,8 +60,8 @@ func logGaps(t *testing.T, what string, gaps []time.Duration) {
 	t.Logf("%s, %d times: nobody answered for %s (median), %s (worst)", what, n, gaps[n/2].Round(time.Millisecond), gaps[n-1].Round(time.Millisecond))
 }
 
-// TestCostAtRest measures the cost of 10,000 idle VIPs on three hosts, announced each second and
-// each minute, the default.
+// TestCostAtRest measures the cost of 10,000 idle VIPs on three hosts. The VIPs are announced every
+// second, and then every minute, which is the default.
 func TestCostAtRest(t *testing.T) {
 	n := wait.Soak(0, 10000)
 	if n == 0 {

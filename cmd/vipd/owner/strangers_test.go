@@ -14,8 +14,8 @@ import (
 )
 
 // TestStrangersWithOtherRouterID receives adverts with a router ID that no group has. An advert
-// that lists a VIP of a group must cause a problem, and a note at most once a minute. Otherwise
-// only its ID must be recorded.
+// that lists a VIP of a group must cause a problem, and a note at most once a minute. For any other
+// advert, only the router ID must be recorded.
 func TestStrangersWithOtherRouterID(t *testing.T) {
 	host, to, shared := netip.MustParseAddr("10.9.0.12"), netip.MustParseAddr("224.0.0.18"), netip.MustParseAddr("10.9.0.100")
 	groups := []vrrp.Group{{Name: "main", RouterID: 51, VIPs: []netip.Addr{shared}}}
@@ -37,7 +37,7 @@ func TestStrangersWithOtherRouterID(t *testing.T) {
 	problems, ids := x.list(end, groups)
 	const want = "10.9.0.12 sends adverts for 10.9.0.100 with router_id 52, but main has 51 here: both hosts own the VIP, so set the same router_id on both"
 	if got := strings.Join(problems, "; "); got != want || notes != 2 {
-		t.Errorf("list() = %q with %d notes, want %q with 2", got, notes, want)
+		t.Errorf("list() = %q, notes = %d; want %q and 2 notes", got, notes, want)
 	}
 	if !slices.Equal(ids, []int{52, 60}) {
 		t.Errorf("router IDs = %v, want 52 and 60", ids)

@@ -74,11 +74,11 @@ func TestMovesByVipctl(t *testing.T) {
 	f.leadsTo(third, two...)
 
 	third.relays[0].Cut()
-	wait.For(t, wait.Patience, "vipctl to say that gw3 has not answered", func() bool { // a second may be over before it was asked
+	wait.For(t, wait.Patience, "vipctl to say that gw3 has not answered", func() bool { // vipctl's timeout of a second may end before gw3 has received the order
 		out, err := first.ns.Command(t.Context(), filepath.Join(f.bin, "vipctl"), "vip", "move", "@two", "--to", first.ns.Name, "--timeout", "1s",
 			"--config", first.config()).CombinedOutput()
 		if err == nil {
-			t.Fatalf("move without a received order = %s, want an error", out)
+			t.Fatalf("output of a move that gw3 can't receive = %s, want an error", out)
 		}
 		return strings.Contains(string(out), "gw3 has not answered in time: 10.9.0.110 stays there")
 	})
@@ -86,7 +86,7 @@ func TestMovesByVipctl(t *testing.T) {
 	time.Sleep(2 * time.Second) // the VIPs must not move in this time; the owner checks every second
 	f.leadsTo(third, two...)
 	if out := first.vipctl("get", "vips"); strings.Count(out, " force ") != 2 {
-		t.Errorf("forced moves are missing from\n%s\nwant them in it", out)
+		t.Errorf("list of VIPs =\n%s\nwant two forced moves in it", out)
 	}
 
 	for n := 112; n <= 115; n++ {
@@ -103,7 +103,7 @@ func TestMovesByVipctl(t *testing.T) {
 	}
 }
 
-// leadsTo waits until a client's requests for VIPs return the host's MAC.
+// leadsTo waits until a client's ARP requests for VIPs return the host's MAC.
 func (f *fleet) leadsTo(g *gateway, vips ...netip.Addr) {
 	f.t.Helper()
 	var mac string

@@ -38,7 +38,7 @@ func lowTTL(r *vrrpRouter) {
 }
 
 // TestVRRPDiffers starts a host whose group differs from the owner's. It must report a problem that
-// names the difference. If only this host can end the double ownership, it must do so within k+2
+// names the difference. If only this host can end the double ownership, it must do so within five
 // intervals.
 func TestVRRPDiffers(t *testing.T) {
 	const fast = 200 * time.Millisecond
@@ -141,7 +141,7 @@ func TestVRRPNextToKeepalived(t *testing.T) {
 	p.owns(t, p.a)
 	const problem = "keepalived also has router_id 51 on interface lan of this host"
 	if p.a.problem(problem) {
-		t.Errorf("problems = %q, want none of gw2's keepalived", p.a.answer().Problems)
+		t.Errorf("problems = %q, want no problem about gw2's keepalived", p.a.answer().Problems)
 	}
 	p.b.signal(syscall.SIGTERM)
 	<-p.b.ended.Done()
@@ -178,7 +178,7 @@ func TestVRRPChecksum(t *testing.T) {
 
 // TestVRRPNewcomer starts a keepalived with other addresses next to a long-time owner. keepalived
 // drops the owner's adverts, so only the owner can end the double ownership. The owner must do so
-// within k+2 intervals, name the difference, and own the VIP again after keepalived has stopped.
+// within five intervals, name the difference, and own the VIP again after keepalived has stopped.
 func TestVRRPNewcomer(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "0s", first: 150, second: 100, keepalived: true, late: true, listed: "10.9.0.101/32 dev lan\n"})
@@ -192,15 +192,15 @@ func TestVRRPNewcomer(t *testing.T) {
 		t.Errorf("time in which both hosts answered = %s, want at most %s", both, bound)
 	}
 	if !p.a.problem("it also lists 10.9.0.101") {
-		t.Errorf("problems = %q, want the difference", p.a.answer().Problems)
+		t.Errorf("problems = %q, want a problem that names the difference", p.a.answer().Problems)
 	}
 	p.b.signal(syscall.SIGTERM)
 	p.owns(t, p.a)
 }
 
 // TestVRRPPartition cuts the owner off and connects it again. Without a witness both hosts own the
-// VIP, and must report an event within a second of the reconnection. With a witness the owner must
-// be silent after 2 s, and the other host must keep the VIP.
+// VIP, and must report an event within a second of the reconnection. With a witness, the owner must
+// stop answering within 2 s, and the other host must keep the VIP.
 func TestVRRPPartition(t *testing.T) {
 	const interval = 200 * time.Millisecond
 	for _, witness := range []bool{false, true} {
@@ -241,7 +241,7 @@ func TestVRRPPartition(t *testing.T) {
 			after := max(p.a.meeting(healed), p.b.meeting(healed))
 			t.Logf("event after %s", after.Round(time.Millisecond))
 			if after > wait.Bound(time.Second) {
-				t.Errorf("event arrived %s after the hosts met, want it within a second", after)
+				t.Errorf("event arrived %s after the reconnection, want an event within a second", after)
 			}
 			p.owns(t, p.a)
 			wait.For(t, wait.Patience, "the rival to be over", func() bool {

@@ -41,7 +41,7 @@ func (r *vrrpRouter) restart() {
 	r.serve()
 }
 
-// TestVRRPVerbs moves the VIP of a pair without etcd with vipctl. A host on standby must stay on
+// TestVRRPVerbs uses vipctl to move the VIP of a pair without etcd. A host on standby must stay on
 // standby across restarts, and a host that no other host can replace must keep the VIP.
 func TestVRRPVerbs(t *testing.T) {
 	const services = `
@@ -92,7 +92,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	text := p.a.vipctl("describe", "vip", "10.9.0.100")
 	for _, want := range []string{"main is Backup here: router_id 51, version 3, priority 150", "10.9.0.12", "requested by an operator"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("output of describe has no %q, want it:\n%s", want, text)
+			t.Errorf("output of describe lacks %q; output =\n%s", want, text)
 		}
 	}
 
@@ -114,7 +114,7 @@ endpoints = [{ address = "10.9.0.50" }]
 	<-p.a.ended.Done()
 	time.Sleep(2 * time.Second) // a host that is not on standby would take over within this time
 	if p.probe.only(p.b.mac) {
-		t.Error("a host on standby owns the VIP after a restart, want the other host")
+		t.Error("host on standby owns the VIP after a restart = true, want false")
 	}
 	p.b.wantOutput("node gw2: it may own VIPs again", "node", "resume")
 	p.owns(t, p.b)
@@ -126,9 +126,9 @@ endpoints = [{ address = "10.9.0.50" }]
 	wait.For(t, wait.Patience, "nobody to answer", func() bool { return !p.probe.only(p.b.mac) })
 }
 
-// TestVRRPDrain drains the node that owns the VIP. It must pass the VIP to the other host even
-// though its endpoints are elsewhere, and must stay on standby until it is undrained. A move to a
-// host that is not in peers must be refused.
+// TestVRRPDrain drains the node that owns the VIP. The node must pass the VIP to the other host
+// even though it has no endpoints itself, and must stay on standby until it is undrained. A move to
+// a host that is not in peers must be refused.
 func TestVRRPDrain(t *testing.T) {
 	const services = `
 [services.probe]
