@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// carriedOn opens a connection that conntrack forwards, and switches modes. The next mode must
-// count and list it, and cut it when the drain of its endpoint ends.
+// carriedOn opens a connection that conntrack forwards, and switches to another mode. The new mode
+// must count and list the connection, and cut it when the drain of the connection's endpoint ends.
 func carriedOn(t *testing.T, from, to, intercept string) {
 	g := newPlainGateway(t)
 	mode := func(name string, drained time.Duration) string {
@@ -25,7 +25,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	_, c := g.ask(g.client)
 	g.write(mode(to, time.Hour), 0)
 	g.serves(to)
-	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
+	if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the connection must count once while the previous mode drains
 		t.Errorf("endpoints = %+v, %v, want one live connection", all, err)
 	}
 	active := func(want uint64) {
@@ -53,7 +53,7 @@ func carriedOn(t *testing.T, from, to, intercept string) {
 	g.write(mode(to, wait.Scaled(2*time.Second)), 1)
 	lab.Eventually(t, time.Minute, "the end of the connection to a removed endpoint", func() error {
 		if err := echoes(c); err == nil {
-			return fmt.Errorf("the connection still exists")
+			return fmt.Errorf("the echo on the connection succeeds, want an error")
 		}
 		return nil
 	})
@@ -115,6 +115,6 @@ endpoints = [{ address = "10.2.0.2" }]
 func sends(t *testing.T, c net.Conn) {
 	t.Helper()
 	if _, err := c.Write([]byte("still there?\n")); err != nil {
-		t.Log(err) // a refusal of the previous datagram
+		t.Log(err) // the error may be the refusal of the previous datagram
 	}
 }

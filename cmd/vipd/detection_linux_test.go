@@ -110,7 +110,8 @@ func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 }
 
 // checkedGateway is a gateway with a service for each kind of failure, whose second endpoint fails
-// in that way. Its services quiet and panicky work, but fail their checks on request.
+// in that way. Its services "quiet" and "panicky" answer clients, but their checks fail when the
+// test asks for it.
 type checkedGateway struct {
 	*gateway
 	audiences []*audience
@@ -168,8 +169,8 @@ var (
 	panickyVIP = netip.MustParseAddrPort("10.96.0.51:80")
 )
 
-// found waits until all endpoints that fail on request have the verdict want: the endpoints of the
-// second server, and of the services quiet and panicky.
+// found waits until these endpoints have the verdict want: the endpoints on the second server, and
+// the endpoints of the services "quiet" and "panicky".
 func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 	g.t.Helper()
 	lab.Eventually(g.t, within, "endpoints to be found "+string(want), func() error {
@@ -216,7 +217,7 @@ func detects(t *testing.T, mode string) {
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
 		case attempt == 6:
-			t.Fatal("requests were lost for longer than documented, want less")
+			t.Fatal("requests were lost for longer than docs/health.md promises, want at most that time")
 		}
 	}
 }
@@ -235,7 +236,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	for _, s := range g.doubted {
 		s.fail()
 	}
-	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // so later losses would be noticed
+	time.Sleep(time.Until(failed.Add(detection() + applySlack() + scaled(checkInterval)))) // to notice later losses
 	g.found(balancer.HealthDown, 20*time.Second)
 	for _, a := range g.audiences {
 		late = max(late, a.behind())
@@ -247,7 +248,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 			measured++
 		}
 	}
-	if measured < len(g.audiences)/2 { // some lose nothing, by chance or because userspace mode retries another endpoint
+	if measured < len(g.audiences)/2 { // some clients lose nothing, by chance or because userspace mode retries another endpoint
 		g.t.Errorf("kinds of failures that clients noticed = %d, want at least half of %d", measured, len(g.audiences))
 	}
 	g.checkUnhealthyServices()
@@ -322,12 +323,12 @@ func (g *checkedGateway) checkUnhealthyServices() {
 		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):
 			return nil
 		case err == nil:
-			g.t.Fatal("a service without a healthy endpoint answers, want no answer")
+			g.t.Fatal("service without a healthy endpoint answers = true, want false")
 		}
 		return err
 	})
 	met := map[string]bool{}
-	for range 64 { // each is chosen at random; 8 requests reached a single server once in 128 runs
+	for range 64 { // the server is chosen at random for each request, so 8 requests would reach only one server once in 128 runs
 		if len(met) == 2 {
 			break
 		}
@@ -338,7 +339,7 @@ func (g *checkedGateway) checkUnhealthyServices() {
 		met[c.Server] = true
 	}
 	if len(met) != 2 {
-		g.t.Errorf("answering endpoints of a service that panics = %v, want both", met)
+		g.t.Errorf("answering endpoints of a service that panics = %v, want both endpoints", met)
 	}
 }
 

@@ -41,7 +41,7 @@ func (g *gateway) explains(open net.Conn) {
 		return err
 	})
 	if e.Verdict != explain.Served || len(e.Endpoints) != 2 || e.Endpoints[0].Part != 0.5 || e.Endpoints[1].Part != 0.5 || len(e.Objects) == 0 {
-		g.t.Errorf("answer = %+v, want it served by two endpoints with half of the clients each", e.Answer)
+		g.t.Errorf("answer = %+v, want an answer that each of two endpoints serves half of the clients", e.Answer)
 	}
 	for _, s := range e.Steps {
 		if s.Wrong {
@@ -49,7 +49,7 @@ func (g *gateway) explains(open net.Conn) {
 		}
 	}
 	if len(e.Existing) != 1 || e.Existing[0].Client != client {
-		g.t.Errorf("existing connections of %s = %+v, want one; steps: %+v", client, e.Existing, e.Steps)
+		g.t.Errorf("existing connections of %s = %+v, want one connection; steps: %+v", client, e.Existing, e.Steps)
 	}
 	if l := e.Live; l == nil || l.Error != "" || e.Led(l.Endpoint) == 0 || l.Connected <= 0 || l.Taken < l.Connected {
 		g.t.Errorf("live connection = %+v, want an answer", l)
@@ -93,7 +93,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !told[event+" "+c.LocalAddr().String()] {
-			return fmt.Errorf("no event %s of %s", event, c.LocalAddr())
+			return fmt.Errorf("events lack the event %s of %s", event, c.LocalAddr())
 		}
 		return nil
 	}
@@ -117,7 +117,7 @@ func (g *gateway) kills(mode string) (client netip.AddrPort) {
 		k, err := g.api.Kill(ctx, dataplane.ConnectionQuery{Client: client}, "ana")
 		if mode == "ipvs" {
 			if err == nil {
-				g.t.Error("result of ending a single IPVS connection = ", k)
+				g.t.Error("Kill of a single IPVS connection succeeded, want an error; result = ", k)
 			}
 			return netip.AddrPort{}
 		}
@@ -157,7 +157,7 @@ func (g *gateway) reuses(client netip.AddrPort) {
 		defer c.Close()
 		_, err = lab.AskWithin(c, wait.Patience)
 	}
-	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection uses it
-		g.t.Errorf("error from %s at the port of an ended connection = %v, want none or that the port is in use", client, err)
+	if err != nil && !errors.Is(err, syscall.EADDRINUSE) && !errors.Is(err, syscall.EADDRNOTAVAIL) { // another connection uses the port
+		g.t.Errorf("error from %s at the port of an ended connection = %v, want no error, or an error that the port is in use", client, err)
 	}
 }

@@ -38,7 +38,8 @@ type failure struct {
 	reply func(c net.Conn, answer string)
 	// certificate is the certificate during the failure.
 	certificate string
-	// If deaf, the listener is closed during the failure; if cut, packets are dropped.
+	// If deaf is true, the listener is closed during the failure. If cut is true, packets are
+	// dropped.
 	deaf, cut bool
 }
 
@@ -56,7 +57,7 @@ func failures() []failure {
 				if _, err := io.WriteString(c, answer[i:i+1]); err != nil {
 					return
 				}
-				time.Sleep(scaled(slowByte)) // slow on purpose
+				time.Sleep(scaled(slowByte)) // the answer is slow on purpose
 			}
 		}},
 		{name: "wrong status", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
@@ -65,7 +66,7 @@ func failures() []failure {
 		{name: "truncated", check: balancer.HTTPHealth, reply: func(c net.Conn, answer string) { _, _ = io.WriteString(c, answer[:len(answer)-3]) }},
 		{name: "endless body", check: balancer.HTTPHealth, reply: func(c net.Conn, _ string) {
 			_, err := io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
-			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // slow on purpose
+			for more := strings.Repeat("more ", 1000); err == nil; time.Sleep(time.Millisecond) { // the answer is slow on purpose
 				_, err = io.WriteString(c, more)
 			}
 		}},
@@ -79,7 +80,7 @@ func failures() []failure {
 type certificates struct {
 	of    map[string]*tls.Certificate
 	roots *x509.CertPool
-	file  string // contains all of them
+	file  string // the path of a file with all these certificates
 }
 
 // siteName is the name of TLS servers.
@@ -122,7 +123,8 @@ func newCertificates(t *testing.T) *certificates {
 // machine.
 func quick() []tls.CurveID { return []tls.CurveID{tls.X25519} }
 
-// site is the server of one endpoint. On request, it fails in the way that its failure describes.
+// site is the server of one endpoint. After a call of fail, it fails in the way that its failure
+// describes.
 type site struct {
 	t       *testing.T
 	failure failure

@@ -57,7 +57,7 @@ func (g *gateway) writeFew(settings string, services int) {
 	program.Save(g.t, g.file, string(append(text, more.String()...)))
 }
 
-// holes records failed requests at flushes.
+// holes records the requests that fail because of flushes.
 type holes struct {
 	mu                        sync.Mutex // guards the counts
 	requests, refused, silent int
@@ -77,7 +77,7 @@ const (
 func (h *holes) flush(g *gateway) {
 	ctx, cancel := context.WithTimeout(g.t.Context(), beforeFlush+afterFlush)
 	defer cancel()
-	var first, last time.Time // failures
+	var first, last time.Time // times of the first and the last failed request
 	var all sync.WaitGroup
 	for range askers {
 		all.Go(func() {
@@ -119,7 +119,7 @@ func (h *holes) ask(g *gateway) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
 		h.silent++
-		return nil // ends long after the hole
+		return nil // the timeout ends long after the rules have been restored
 	case err != nil:
 		h.refused++
 	}

@@ -36,7 +36,7 @@ type gateway struct {
 	*lab.Lab
 	t      testing.TB
 	client *lab.NS
-	ends   []*lab.NS // of the servers
+	ends   []*lab.NS // the servers' namespaces
 	file   string
 	vipctl string
 	log    *slog.Logger // nil means the test's output
@@ -121,7 +121,7 @@ func (g *gateway) start() {
 		g.log = slog.New(slog.NewTextHandler(g.t.Output(), nil))
 	}
 	d, err := daemon.New(daemon.Options{ConfigFile: g.file, Log: g.log, Modes: modes.All()})
-	for try := 1; try < 4 && err != nil && strings.Contains(err.Error(), "deadline exceeded"); try++ { // a trial on a machine without CPU time
+	for try := 1; try < 4 && err != nil && strings.Contains(err.Error(), "deadline exceeded"); try++ { // a trial may time out on a machine that is short of CPU time
 		g.t.Log(err)
 		d, err = daemon.New(daemon.Options{ConfigFile: g.file, Log: g.log, Modes: modes.All()})
 	}
@@ -167,7 +167,7 @@ func (g *gateway) ask(from *lab.NS) (lab.Answer, net.Conn) {
 func (g *gateway) servers(from *lab.NS) []string {
 	g.t.Helper()
 	var names []string
-	for range 40 { // one of two is missed once in 2^39 runs
+	for range 40 { // one of two servers is missed once in 2^39 runs
 		a, c := g.ask(from)
 		_ = c.Close()
 		names = append(names, a.Server)
@@ -202,7 +202,7 @@ func echoes(c net.Conn) error {
 	}
 	got := make([]byte, len(line))
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
-		return fmt.Errorf("got %q, %w", got, err)
+		return fmt.Errorf("echo = %q, error = %w", got, err)
 	}
 	return nil
 }
@@ -219,7 +219,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.Host().Sysctl("net.ipv4.ip_forward", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_tcp_be_liberal", "0")
 			g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
-			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // of another program
+			rule := []string{"FORWARD", "-s", "203.0.113.0/24", "-j", "DROP"} // a rule of another program
 			g.Host().Exec("iptables-"+backend, append([]string{"-A"}, rule...)...)
 			t.Cleanup(func() { g.Host().Exec("iptables-"+backend, append([]string{"-D"}, rule...)...) })
 			g.Host().Exec("iptables-"+backend, "-P", "FORWARD", "DROP")
@@ -233,7 +233,7 @@ func TestIPTablesMode(t *testing.T) {
 			}
 			for _, from := range []*lab.NS{g.client, g.Host()} {
 				if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-					t.Errorf("servers that answer %s = %v, want both", from.Name, got)
+					t.Errorf("servers that answer %s = %v, want both servers", from.Name, got)
 				}
 			}
 			a, open := g.ask(g.client)
@@ -252,7 +252,7 @@ func TestIPTablesMode(t *testing.T) {
 			g.write(settings("iptables", backend), 1)
 			began := time.Now()
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
-				t.Errorf("reload = %+v, error = %v, want neither problems nor error", r, err)
+				t.Errorf("reload = %+v, error = %v, want no problems and no error", r, err)
 			}
 			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
 				g.waitUntilApplied()
@@ -283,7 +283,7 @@ func (g *gateway) counted(open net.Conn) {
 	all := g.connections(dataplane.ConnectionQuery{Service: "web"})
 	i := slices.IndexFunc(all, func(c api.Connection) bool { return c.Client.String() == open.LocalAddr().String() })
 	if i < 0 || all[i].State != "established" || all[i].Frontend.String() != "10.96.0.10:80/tcp" || all[i].Backend.Port() != 8080 || all[i].In == 0 {
-		g.t.Errorf("connections without the open connection %s, want it: %+v", open.LocalAddr(), all)
+		g.t.Errorf("list of connections lacks the open connection %s, want it in the list: %+v", open.LocalAddr(), all)
 	}
 	lab.Eventually(g.t, 30*time.Second, "counting 81 connections", func() error { // counters are read every few seconds
 		services, err := g.api.Services(g.t.Context())
@@ -325,11 +325,11 @@ func (g *gateway) examine(findings ...string) {
 	out := g.Host().Exec(g.vipctl, "doctor", "--config", g.file)
 	for _, f := range append(findings, "10.96.0.10 is held on ", "0 problems") {
 		if !strings.Contains(out, f) {
-			g.t.Errorf("output of doctor has no %q, want it:\n%s", f, out)
+			g.t.Errorf("output of doctor lacks %q; output =\n%s", f, out)
 		}
 	}
 	if after := g.rules(); !sameRules(before, after) {
-		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s\nwant the same", before, after)
+		g.t.Errorf("rules before doctor =\n%s\nafterwards =\n%s\nwant the same rules", before, after)
 	}
 }
 
@@ -338,10 +338,10 @@ func (g *gateway) cleanup(before string) {
 	g.t.Helper()
 	out := g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if !strings.Contains(out, "iptables mode") || !strings.Contains(out, "10.96.0.10") || !strings.Contains(out, "net.ipv4.ip_forward") {
-		g.t.Errorf("output of cleanup =\n%s\nwant the mode, the VIP and the sysctl", out)
+		g.t.Errorf("output of cleanup =\n%s\nwant the mode, the VIP and the sysctl in it", out)
 	}
 	if after := g.rules(); strings.Contains(after, "VIPD") || !strings.Contains(after, "203.0.113.0/24") || !sameRules(before, after) {
-		g.t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same without vipd's", before, after)
+		g.t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same rules, and none of vipd's", before, after)
 	}
 	if sets := g.Host().Exec("ipset", "list", "-n"); strings.Contains(sets, "vipd-") {
 		g.t.Errorf("sets after cleanup =\n%s\nwant none", sets)
@@ -364,8 +364,8 @@ func sameRules(before, after string) bool {
 	return slices.Equal(only(before), only(after))
 }
 
-// TestRestartInAnotherMode starts vipd in one mode after another mode. Each must serve, and remove
-// the rules that the previous mode left.
+// TestRestartInAnotherMode starts vipd in several modes in turn. Each mode must serve, and must
+// remove the rules that the previous mode left.
 func TestRestartInAnotherMode(t *testing.T) {
 	g := newGateway(t)
 	for _, mode := range []string{"iptables", "userspace", "iptables"} {

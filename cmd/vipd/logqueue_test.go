@@ -22,8 +22,8 @@ func (s *stalledLog) Write(line []byte) (int, error) {
 }
 
 // TestLogTakesNoLines writes to a log that blocks. Writers must wait only once, for stalledAfter.
-// The log must later have the first lines, and the number of dropped lines in its own format. The
-// end must wait only for lastLines.
+// Later, the log must contain the first lines, and the number of dropped lines in the log's own
+// format. At the end, the queue must wait no longer than lastLines.
 func TestLogTakesNoLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &stalledLog{answers: make(chan struct{})}

@@ -11,9 +11,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnansweredClientsHintTheCheck silences an endpoint in iptables mode, and then makes it
-// refuse. vipd itself sees no connects. The next check is far away, but must run at once because
-// clients get no answer.
+// TestUnansweredClientsHintTheCheck silences an endpoint in iptables mode, and then makes it refuse
+// connections. vipd itself sees no connection attempts. The next check is far away, but must run at
+// once because clients get no answer.
 func TestUnansweredClientsHintTheCheck(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")

@@ -27,7 +27,7 @@ func TestIPVSRestart(t *testing.T) {
 	lab.Eventually(t, 30*time.Second, "counting every connection", func() error {
 		services, err := g.api.Services(t.Context())
 		if err != nil || len(services) != 1 {
-			return fmt.Errorf("%v, %w", services, err)
+			return fmt.Errorf("services = %v, error = %w", services, err)
 		}
 		if got, want := services[0].Ports[0].Connections, uint64(clients.done.Load()); got != want {
 			return fmt.Errorf("counted connections = %d, want %d", got, want)

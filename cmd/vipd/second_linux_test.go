@@ -13,7 +13,7 @@ import (
 	"vipd/test/program"
 )
 
-// second starts another vipd with directories of its own while g runs. It must be refused in every
+// second starts another vipd with its own directories while g runs. It must be refused in every
 // mode, and so must a cleanup. Neither may change the first vipd's state in the kernel.
 func (g *gateway) second() {
 	t := g.t
@@ -42,10 +42,10 @@ func (g *gateway) second() {
 	}
 	fails(1, []string{strings.TrimSuffix(who, ": stop that vipd")}, "vipctl", "cleanup", "--config", other)
 	if out := g.Host().Exec(g.vipctl, "cleanup", "--dry-run", "--config", other); !strings.Contains(out, "VIPD-FORWARD") || !strings.Contains(out, "chains of iptables mode") {
-		t.Errorf("output of cleanup --dry-run of another config =\n%s\nwant the chains of iptables mode", out)
+		t.Errorf("output of cleanup --dry-run with another configuration =\n%s\nwant the chains of iptables mode in it", out)
 	}
 	if after := g.kernel(); after != before {
-		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s\nwant the same", before, after)
+		t.Errorf("kernel state of the first vipd before =\n%s\nafterwards =\n%s\nwant the same state", before, after)
 	}
 	if got := g.servers(g.client); !slices.Equal(got, []string{"s1", "s2"}) {
 		t.Errorf("while another vipd was refused, servers = %v, want s1 and s2", got)
@@ -70,6 +70,6 @@ func TestSecondVipd(t *testing.T) {
 	g.second()
 	g.stop()
 	if out, err := exec.Command(g.vipctl, "cleanup", "--config", g.file).CombinedOutput(); err != nil {
-		t.Errorf("error of cleanup after the end = %v, want none\n%s", err, out)
+		t.Errorf("error of cleanup after vipd has ended = %v, want none\n%s", err, out)
 	}
 }

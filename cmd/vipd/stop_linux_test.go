@@ -50,7 +50,7 @@ func TestStop(t *testing.T) {
 		t.Errorf("output of vipctl = %s, want no advice to restart", said)
 	}
 	if out := vipd.Output(); !strings.Contains(out, "stopping: waiting for open connections to end") {
-		t.Errorf("log =\n%s\nwant a line about the wait for connections", out)
+		t.Errorf("log =\n%s\nwant a message about waiting for connections", out)
 	}
 	if err := vipd.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -60,22 +60,22 @@ func TestStop(t *testing.T) {
 	select {
 	case <-vipd.Done():
 	case <-ctx.Done():
-		t.Fatal("vipd runs after the second signal, want it to end")
+		t.Fatal("vipd runs after the second signal = true, want false")
 	}
 	if err := vipd.Err(); err != nil || !strings.Contains(vipd.Output(), "vipd has stopped") {
 		t.Errorf("vipd ended with %v, want a clean end:\n%s", err, vipd.Output())
 	}
 	tree.Daemon(t, "quickstart")
 	if said := status(); strings.Contains(said, "stopping") {
-		t.Errorf("status = %s, want the next vipd not to be stopping", said)
+		t.Errorf("status = %s, want a status of a vipd that is not stopping", said)
 	}
 }
 
-// TestStopWithoutDescriptors stops a vipd that has no descriptor left. It must remove its rules and
-// addresses, even if it needs programs for that.
+// TestStopWithoutDescriptors stops a vipd that has no file descriptor left. It must remove its
+// rules and addresses, even if it needs programs for that.
 func TestStopWithoutDescriptors(t *testing.T) {
 	g := newGateway(t)
-	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // creates filters, in which vipd has rules
+	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // creates filter chains, to which vipd adds rules
 	g.write(settings("userspace", "legacy"), 0, 1)
 	vipd := exec.Command(filepath.Join(filepath.Dir(g.vipctl), "vipd"), "--config", g.file)
 	vipd.Stderr = t.Output()
@@ -98,7 +98,7 @@ func TestStopWithoutDescriptors(t *testing.T) {
 	}
 	_ = vipd.Process.Signal(syscall.SIGTERM)
 	if err := vipd.Wait(); err != nil {
-		t.Errorf("vipd: %v", err)
+		t.Errorf("error of vipd = %v, want none", err)
 	}
 	if left := g.rules(); strings.Contains(strings.ToUpper(left), "VIPD-") {
 		t.Errorf("rules after the stop =\n%s\nwant none", left)

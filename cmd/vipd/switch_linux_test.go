@@ -25,8 +25,7 @@ import (
 	"vipd/test/wait"
 )
 
-// breath is a client's pause between two connections. It leaves CPU time to the parts that clients
-// depend on.
+// breath is a client's pause between two connections. It leaves CPU time for vipd and the servers.
 const breath = 20 * time.Millisecond
 
 // loop is a closed loop of clients: each connects, sends a request, disconnects, and starts again.
@@ -37,8 +36,8 @@ type loop struct {
 }
 
 // clients starts n clients of the VIP, or fewer in a guest. Half of them run on the gateway itself.
-// A request that lasts longer than drained may be cut because the machine may have stopped for so
-// long, but the client must receive an error.
+// A request that lasts longer than the duration drained may fail, because a slow machine may have
+// paused for that long. The client must then receive an error.
 func (g *gateway) clients(n int, drained time.Duration) *loop {
 	ctx, cancel := context.WithCancel(g.t.Context())
 	l := &loop{t: g.t}
@@ -49,7 +48,7 @@ func (g *gateway) clients(n int, drained time.Duration) *loop {
 			for ctx.Err() == nil {
 				began := time.Now()
 				if _, err := once(from, "10.96.0.10:80"); err != nil && (time.Since(began) < drained || isTimeout(err)) {
-					l.t.Errorf("error from %s after %s = %v, want none before the drain ends", from.Name, time.Since(began), err)
+					l.t.Errorf("error from %s after %s = %v, want no error before the drain ends", from.Name, time.Since(began), err)
 					return
 				}
 				l.done.Add(1)
@@ -143,7 +142,7 @@ func switching(t *testing.T, names ...string) {
 	lab.Eventually(t, 30*time.Second, "counting every connection", func() error {
 		services, err := g.api.Services(t.Context())
 		if err != nil || len(services) != 1 {
-			return fmt.Errorf("%v, %w", services, err)
+			return fmt.Errorf("services = %v, error = %w", services, err)
 		}
 		// Connections between the last reading of a chain and its removal are not counted; a busy
 		// machine has more of them. The total of a mode, which must not be lost, is far higher.
@@ -156,7 +155,7 @@ func switching(t *testing.T, names ...string) {
 	g.stop()
 	g.Host().Exec(g.vipctl, "cleanup", "--config", g.file)
 	if left := g.rules(); strings.Contains(left, "VIPD") {
-		t.Errorf("rules after the switch =\n%s\nwant none of vipd", left)
+		t.Errorf("rules after the switch =\n%s\nwant no rules of vipd", left)
 	}
 }
 
@@ -171,10 +170,10 @@ func (g *gateway) lists(c net.Conn, what string) {
 		}
 	}
 	if len(found) != 1 || found[0] != "10.2.0.2" && found[0] != "10.2.1.2" {
-		g.t.Errorf("endpoints of the connection %s = %v, want one", what, found)
+		g.t.Errorf("endpoints of the connection %s = %v, want one endpoint", what, found)
 	}
 	if conns := g.connections(dataplane.ConnectionQuery{Client: client}); len(conns) != 1 {
-		g.t.Errorf("filtered list of the connection %s = %v, want one", what, conns)
+		g.t.Errorf("filtered list of the connection %s = %v, want one connection", what, conns)
 	}
 }
 
@@ -277,7 +276,7 @@ func (g *gateway) serves(mode string) {
 	lab.Eventually(g.t, time.Minute, mode+" mode", func() error {
 		s, err := g.api.Status(g.t.Context())
 		if err == nil && (s.Mode.InUse != mode || s.Mode.Fallback || len(s.Problems) > 0) {
-			err = fmt.Errorf("status %+v", s)
+			err = fmt.Errorf("status = %+v", s)
 		}
 		return err
 	})
@@ -300,11 +299,11 @@ func TestSwitchByFile(t *testing.T) {
 	})
 	wait.For(t, 20*time.Second, "the end of the redirects", func() bool { return !strings.Contains(g.rules(), "vipd-redirect") })
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("no echo after the switch, want one")
+		t.Error("echo after the switch = false, want true")
 	}
 	program.Save(t, g.file, "nonsense")
 	if _, c := g.ask(g.client); echoes(c) != nil {
-		t.Error("no echo after a broken file, want one")
+		t.Error("echo after a broken file = false, want true")
 	}
 }
 
@@ -325,7 +324,7 @@ func TestBytesOverSwitches(t *testing.T) {
 			g.start()
 		}
 		g.serves(mode)
-		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the previous mode drains
+		if all, err := g.api.Endpoints(t.Context()); err != nil || len(all) > 0 && all[0].Active > 1 { // the connection must count once while the previous mode drains
 			t.Errorf("endpoints in %s mode = %+v, %v, want one live connection", mode, all, err)
 		}
 		for range 20 {

@@ -117,7 +117,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	})
 	for _, from := range []*lab.NS{g.client, g.Host()} {
 		if got := g.servers(from); !slices.Equal(got, []string{"s1", "s2"}) {
-			t.Errorf("servers that answer %s = %v, want both", from.Name, got)
+			t.Errorf("servers that answer %s = %v, want both servers", from.Name, got)
 		}
 	}
 	text := ""
@@ -126,7 +126,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 	}
 	for _, want := range []string{"userspace mode serves instead of iptables", "addresses that vipd holds answer on every port"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("problems have no %q, want it:\n%s", want, text)
+			t.Errorf("problems lack %q; problems =\n%s", want, text)
 		}
 	}
 }
@@ -154,6 +154,6 @@ func TestStrictModeWithoutTables(t *testing.T) {
 		}
 	}
 	if after := g.formerState(); after != before {
-		t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same", before, after)
+		t.Errorf("rules before =\n%s\nafterwards =\n%s\nwant the same rules", before, after)
 	}
 }

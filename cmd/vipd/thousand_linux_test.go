@@ -83,7 +83,7 @@ func (l *logged) Write(line []byte) (int, error) {
 		if one := string(m[2]); string(m[1]) == "down" {
 			l.downs[one]++
 		} else {
-			delete(l.downs, one) // it may have failed before on a busy machine
+			delete(l.downs, one) // this endpoint may have failed earlier on a busy machine
 		}
 	}
 	return len(line), nil
@@ -100,7 +100,8 @@ func (l *logged) down() (endpoints, lines int) {
 }
 
 // TestThousandDown makes a thousand endpoints fail at once, at one address or at many, by refusing
-// or by hanging. They must be found together and be applied in a few batches, with a log line each.
+// or by hanging. The endpoints must be detected together and be applied in a few batches, and each
+// must have a log line.
 func TestThousandDown(t *testing.T) {
 	for _, c := range []struct {
 		mode      string
@@ -148,7 +149,7 @@ func TestThousandDown(t *testing.T) {
 }
 
 // writeThousand writes the configuration: a service with the first server, and a thousand endpoints
-// on a number of addresses of the second.
+// on a number of addresses of the second server.
 func (g *gateway) writeThousand(mode string, addresses int) {
 	g.t.Helper()
 	var text strings.Builder
@@ -167,7 +168,7 @@ func (g *gateway) writeThousand(mode string, addresses int) {
 const firstOfMany = 10000
 
 // manyServe makes a listener of the second server serve a thousand ports of each address of
-// 10.3.0.0/16. After end the ports refuse or hang.
+// 10.3.0.0/16. After a call of end, the ports refuse connections or, if hang is true, hang.
 func (g *gateway) manyServe(hang bool) (end func()) {
 	t, ns := g.t, g.ends[1]
 	t.Helper()
@@ -218,7 +219,7 @@ func (g *gateway) count(verdict balancer.Verdict, want int) {
 			}
 		}
 		if n != want {
-			return fmt.Errorf("%d are, %w", n, err)
+			return fmt.Errorf("endpoints with this verdict = %d, error = %w", n, err)
 		}
 		return nil
 	})

@@ -15,10 +15,10 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnansweredEndpointIsAProblem serves two endpoints, one without a route back to the client.
-// The problem must name it, its likely cause and the commands that fix it. explain must report it
-// in its first line. All views must count its unanswered connections, and none for the other
-// endpoint.
+// TestUnansweredEndpointIsAProblem serves two endpoints, one of them without a route back to the
+// client. The problem must name this endpoint, the likely cause and the commands that fix it. The
+// first line of vipctl explain must report the problem. All views must count unanswered connections
+// for this endpoint, and none for the other.
 func TestUnansweredEndpointIsAProblem(t *testing.T) {
 	g := newGateway(t)
 	third := g.Add("s3")
@@ -51,7 +51,7 @@ endpoints = [{ address = "10.2.0.2" }, { address = "10.2.2.2" }]
 		return err == nil && found != nil
 	})
 	if found.Service != "web" || !strings.HasPrefix(found.Text, "10.2.2.2:8080 did not answer ") {
-		t.Errorf("problem = %s, want one of 10.2.2.2:8080 in service web", found)
+		t.Errorf("problem = %s, want a problem of 10.2.2.2:8080 in service \"web\"", found)
 	}
 	for _, part := range []string{"`ip route replace 10.1.0.2 via 10.2.2.1` on the endpoint", `snat = "always" for service web`} {
 		if !strings.Contains(found.Text, part) {
@@ -86,20 +86,20 @@ func (g *gateway) countsUnanswered(healthy, silent string) {
 		count[e.Address] = append(count[e.Address], e.Unanswered)
 	}
 	if n := count[silent]; len(n) != 2 || n[0] == 0 || n[1] == 0 || traffic.Services[0].Unanswered == 0 {
-		g.t.Errorf("unanswered connections of %s = %v, of its service = %d, want some", silent, n, traffic.Services[0].Unanswered)
+		g.t.Errorf("unanswered connections of %s = %v, of its service = %d, want more than 0", silent, n, traffic.Services[0].Unanswered)
 	}
 	if n := count[healthy]; len(n) != 2 || n[0] != 0 || n[1] != 0 {
-		g.t.Errorf("unanswered connections of %s, which answers = %v, want two counts of 0", healthy, n)
+		g.t.Errorf("unanswered connections of the healthy endpoint %s = %v, want two counts of 0", healthy, n)
 	}
 	metrics, page := g.page("/metrics"), g.page("/services/web")
 	series := func(endpoint string) string {
 		return fmt.Sprintf("vipd_endpoint_unanswered_total{endpoint=%q,service=\"web\"} ", endpoint)
 	}
 	if !strings.Contains(metrics, series(healthy)+"0\n") || !strings.Contains(metrics, series(silent)) || strings.Contains(metrics, series(silent)+"0\n") {
-		g.t.Errorf("metrics:\n%s", metrics)
+		g.t.Errorf("metrics =\n%s\nwant the counts of both endpoints", metrics)
 	}
 	if !strings.Contains(page, "did not answer") || !strings.Contains(page, `<td class="n notice">`) {
-		g.t.Errorf("the page:\n%s", page)
+		g.t.Errorf("page =\n%s\nwant the count of unanswered connections", page)
 	}
 }
 
