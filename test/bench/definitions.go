@@ -118,7 +118,8 @@ func writeService(dir string, i, endpoints int) error {
 	return os.Rename(name+".new", name)
 }
 
-// until polls done until it returns true, and returns an error if that takes longer than within.
+// until calls the function done repeatedly until it returns true. It returns an error if that takes
+// longer than the duration within.
 func until(ctx context.Context, within time.Duration, done func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

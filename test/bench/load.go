@@ -177,7 +177,7 @@ func exchange(c net.Conn, out, in []byte) error {
 	return nil
 }
 
-// together runs do n times concurrently, and returns the errors.
+// together calls the function do n times concurrently, and returns the errors.
 func together(n int, do func(i int) error) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup

@@ -124,7 +124,7 @@ health = { type = "tcp", interval = "200ms", timeout = "150ms", fall = 1 }
 	}
 }
 
-// serve starts a server for each address family. end stops both.
+// serve starts a server for each address family. The returned function end stops both servers.
 func (w *world) serve() (end func()) {
 	w.t.Helper()
 	four := w.server.Echo("tcp", "s1", netip.MustParseAddrPort("10.2.0.2:8080"))
@@ -141,7 +141,7 @@ func (w *world) waitForRoutes(want bool) time.Duration {
 		routes := w.router.Exec("ip", "route") + w.router.Exec("ip", "-6", "route")
 		for _, vip := range []string{vip4, vip6} {
 			if has := strings.Contains(routes, vip+" "); has != want {
-				return fmt.Errorf("the route to %s is there: %t", vip, has)
+				return fmt.Errorf("route to %s exists = %t", vip, has)
 			}
 		}
 		return nil
@@ -242,7 +242,7 @@ func (w *world) frr() {
 	// Each daemon gets its part of the file, as in FRR's service.
 	bgp, bfd, found := strings.Cut(recipe(w.t, "frr.conf"), "\nbfd\n")
 	if !found {
-		w.t.Fatal("frr.conf has no section bfd, want one")
+		w.t.Fatal("frr.conf lacks the section bfd")
 	}
 	for _, d := range []struct{ name, conf string }{{"zebra", "!\n"}, {"bfdd", "bfd\n" + bfd}, {"bgpd", bgp + "\n"}} {
 		name, conf := d.name, dir+"/"+d.name+".conf"

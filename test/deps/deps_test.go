@@ -13,7 +13,7 @@ import (
 type ban struct {
 	// from is the importing folder; "" is the whole tree.
 	from string
-	// but holds the folders in from to which the ban does not apply.
+	// but lists the exceptions: folders within from to which the ban does not apply.
 	but []string
 	// what is the forbidden folder or module.
 	what string
@@ -159,7 +159,7 @@ func TestPartsOfEtcd(t *testing.T) {
 		}
 		allowed, known := may[part]
 		if !known {
-			t.Errorf("%s is in a package without a rule, want the packages that it may import in this test", f.path)
+			t.Errorf("%s: no rule exists for this package; list the packages that it may import in this test", f.path)
 		}
 		for _, imported := range f.imports {
 			if other, ok := strings.CutPrefix(imported, parent); imported+"/" == parent || ok && !slices.Contains(allowed, other) {
@@ -213,7 +213,7 @@ func TestModelImportsStandardLibraryOnly(t *testing.T) {
 }
 
 // TestBansApply tests the table of bans. Each ban must forbid an invented import, except in the
-// folders of its field but.
+// folders that its field "but" lists.
 func TestBansApply(t *testing.T) {
 	for _, b := range bans() {
 		from := b.from
@@ -230,7 +230,7 @@ func TestBansApply(t *testing.T) {
 			}
 		}
 		if f := (file{path: from + "/x.go"}); b.covers(f, b.what+"other") {
-			t.Errorf("the ban of %[2]s covers %[1]s, want only the folder and everything below it", b.what+"other", b.what)
+			t.Errorf("the ban of %[2]s covers %[1]s, want a ban of only the folder and everything below it", b.what+"other", b.what)
 		}
 		if b.why == "" {
 			t.Errorf("the ban of %s has no reason", b.what)

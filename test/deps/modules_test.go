@@ -24,7 +24,7 @@ func TestDependenciesHaveAReason(t *testing.T) {
 	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) { // others end in "// indirect"
 		required[m[1]] = true
 		if !strings.Contains(section, "`"+m[1]+"`") {
-			t.Errorf("docs/contributing.md has no reason for %s, want one", m[1])
+			t.Errorf("docs/contributing.md lacks a reason for %s", m[1])
 		}
 	}
 	if len(required) < 10 {

@@ -55,7 +55,7 @@ func parse() (all tree, err error) {
 		return all, err
 	}
 	if _, err := os.Stat(filepath.Join(top, "go.mod")); err != nil {
-		return all, fmt.Errorf("the top of the tree is not where it was: %w", err)
+		return all, fmt.Errorf("finding the top of the tree: %w", err)
 	}
 	all.set = token.NewFileSet()
 	err = filepath.WalkDir(top, func(p string, d fs.DirEntry, err error) error {

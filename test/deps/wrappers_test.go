@@ -28,13 +28,13 @@ func TestDataplaneWrappersUnwrap(t *testing.T) {
 			}
 			wrappers++
 			if !unwraps[path.Join(f.folder(), spec.Name.Name)] {
-				t.Errorf("%s: %s embeds a Dataplane and has no method Unwrap, want one", set.Position(spec.Pos()), spec.Name.Name)
+				t.Errorf("%s: %s embeds a Dataplane and lacks the method Unwrap", set.Position(spec.Pos()), spec.Name.Name)
 			}
 			return true
 		})
 	}
 	if wrappers == 0 {
-		t.Error("no wrapper was found, want some of the tests' wrappers")
+		t.Error("number of wrappers = 0, want at least the wrappers of tests")
 	}
 }
 

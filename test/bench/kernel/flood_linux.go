@@ -32,7 +32,7 @@ type flood struct {
 // burst is the number of frames sent by one system call.
 const burst = 64
 
-// newFlood opens a flood into the box x. Its packets go to random addresses of the list to.
+// newFlood opens a flood into the box x. Each packet goes to a random address of the list to.
 func newFlood(x *box, to []netip.Addr) (*flood, error) {
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0) // with protocol 0 the socket receives nothing
 	if err != nil {

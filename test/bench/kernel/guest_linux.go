@@ -47,7 +47,8 @@ func emulated() bool { return os.Getenv(vm.GuestVar) != "" }
 
 // preferSoftirqs gives the kernel threads that process delayed packets a higher priority than the
 // sender. Otherwise the sender would use all CPU time, and no packet would be processed. It is used
-// only in guests, because they are slow enough for this, and their kernel is discarded afterwards.
+// only in guests, because only guests are slow enough to need it, and their kernel is discarded
+// afterwards.
 func preferSoftirqs() error {
 	names, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {

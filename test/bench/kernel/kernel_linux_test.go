@@ -88,7 +88,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 				t.Errorf("translated packets = %d, want 1000", n)
 			}
 			if err := prove(x, f); err == nil || !strings.Contains(err.Error(), "of 200 packets 0 have") {
-				t.Errorf("error of prove while packets are dropped = %v, want that no packets arrived", err)
+				t.Errorf("error of prove while packets are dropped = %v, want an error that no packets arrived", err)
 			}
 			if _, err := x.ask(request{Do: "open"}); err != nil {
 				t.Fatal(err)
@@ -98,7 +98,7 @@ func TestPacketsAreFirstPackets(t *testing.T) {
 			}
 			f.to = vips(2)[1:]
 			if err := prove(x, f); err == nil {
-				t.Error("error of prove for an address without a VIP = nil, want one")
+				t.Error("error of prove for an address without a VIP = nil, want an error")
 			}
 		})
 	}

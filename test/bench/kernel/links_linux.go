@@ -20,7 +20,7 @@ const (
 )
 
 // connect creates the links and routes of the box; sender is the link address of the sender's end.
-// It returns far.
+// It returns the link far.
 func connect(sender string) (netlink.Link, error) {
 	senderMAC, err := net.ParseMAC(sender)
 	if err != nil {

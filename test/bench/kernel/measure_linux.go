@@ -100,9 +100,9 @@ func run(ctx context.Context, b backend, rows []row, e effort, say func(format s
 	return out, err
 }
 
-// lost returns the number of packets that the kernel dropped because its queues were full. It is
-// the second column, in hexadecimal, of each core's line (softnet_seq_show in
-// net/core/net-procfs.c).
+// lost returns the number of packets that the kernel dropped because its queues were full. In
+// /proc/net/softnet_stat, it is the second column of each core's line, in hexadecimal
+// (softnet_seq_show in net/core/net-procfs.c).
 func lost() (sum uint64, err error) {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {
@@ -280,7 +280,7 @@ func flow(ctx context.Context, paths []*path, e effort, out samples) error {
 
 // shoot sends a batch, and returns the time of one packet in microseconds.
 func (p *path) shoot() (float64, error) {
-	if _, err := p.flood.send(p.packets); err != nil { // a first batch is not counted, because the caches have another box's rules
+	if _, err := p.flood.send(p.packets); err != nil { // the first batch is not counted, because the caches still hold another box's rules
 		return 0, err
 	}
 	took, err := p.flood.send(p.packets)

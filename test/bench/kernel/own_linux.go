@@ -27,7 +27,7 @@ import (
 type own struct {
 	backend   backend
 	spec      spec
-	vips      []netip.Addr // loaded services, and services to add
+	vips      []netip.Addr // VIPs of the loaded services, and of services to add
 	dataplane dataplane.Dataplane
 	host      dataplane.Host
 	engine    *dataplane.Engine

@@ -33,7 +33,7 @@ const (
 	clampLayout        layout = "clamp"         // the same, with segments limited to the path's MTU
 
 	ipvsLayout    layout = "ipvs"    // ipvs mode with everything that the daemon keeps on a host
-	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, by ipvsadm --restore
+	ipvsadmLayout layout = "ipvsadm" // the same virtual servers, loaded by ipvsadm --restore
 )
 
 // spec is the content of a box.

@@ -24,7 +24,7 @@ func (h *host) use(ctx context.Context, what measure, over time.Duration) (float
 			cancel()
 			return 0, fmt.Errorf("starting someone who changes rules: %w", err)
 		}
-		defer func() { // the process is awaited at the end, because its CPU time counts as this process's from then on
+		defer func() { // wait for the process only at the end, because from then on its CPU time counts as this process's
 			cancel()
 			_ = stranger.Wait()
 		}()
