@@ -51,7 +51,7 @@ func TestRelay(t *testing.T) {
 	}
 	wait.For(t, wait.Patience, "an answer through the relay", func() bool { return get() == nil })
 	if r.Bytes() == 0 {
-		t.Fatal("bytes through the relay = 0")
+		t.Fatal("bytes through the relay = 0, want at least 1")
 	}
 	r.Cut()
 	if get() == nil {

@@ -49,7 +49,8 @@ func (m *Member) launch() {
 	started := make(chan error)
 	ended := make(chan struct{})
 	go func() {
-		// The kernel treats the end of the thread that started a process as the end of its parent.
+		// The kernel treats the end of the thread that started a process as the end of the
+		// process's parent.
 		runtime.LockOSThread()
 		err := m.within(cmd.Start)
 		started <- err

@@ -30,7 +30,7 @@ func NewRelay(t testing.TB, target string) *Relay {
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("tcp", host+":0") // the member's address, because its certificate is for it
+	listener, err := net.Listen("tcp", host+":0") // the relay uses the member's address, because the member's certificate is for this address
 	if err != nil {
 		t.Fatal(err)
 	}

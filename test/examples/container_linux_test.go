@@ -53,7 +53,7 @@ func TestContainer(t *testing.T) {
 		_ = answer.Body.Close()
 		name, _, _ := strings.Cut(string(text), " ")
 		if seen[name] = err == nil; !seen["web1"] || !seen["web2"] {
-			return fmt.Errorf("so far %v, %v", seen, err)
+			return fmt.Errorf("servers that have answered = %v, error = %v", seen, err)
 		}
 		return nil
 	})

@@ -18,8 +18,8 @@ import (
 )
 
 // TestIPVSDirect serves examples/direct.toml on the host of a lab. A client and two servers are on
-// its network, and a third server is behind a router. After the file's own commands set up the
-// servers, all must serve the client.
+// its network, and a third server is behind a router. The test sets up the servers with the file's
+// own commands. Then all servers must serve the client.
 func TestIPVSDirect(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ip", "sysctl", "modprobe", "iptables", "ip6tables", "ipset", "ipvsadm")
@@ -75,7 +75,7 @@ func TestIPVSDirect(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {
-			t.Errorf("answer of %s to the host = %+v, error = %v, want an answer to its own address", vip, a, err)
+			t.Errorf("answer of %s to the host = %+v, error = %v, want an answer to the host's own address", vip, a, err)
 		}
 	}
 	if err := daemon.Stop(wait.Patience); err != nil {
@@ -140,11 +140,12 @@ func find(t *testing.T, commands []string, start string) []string {
 			return strings.Fields(strings.TrimPrefix(command, "sudo "))
 		}
 	}
-	t.Fatalf("commands in direct.toml = %[2]q, want one that starts with %[1]q", start, commands)
+	t.Fatalf("commands in direct.toml = %[2]q, want a command that starts with %[1]q", start, commands)
 	return nil
 }
 
-// do runs a command of the file in the directory, and returns its output.
+// do runs the command that begins with start, without sudo, in the example's directory. It returns
+// the command's output.
 func (e example) do(t *testing.T, commands []string, start string) string {
 	t.Helper()
 	words := find(t, commands, start)

@@ -83,7 +83,7 @@ func (e *etcdExample) host(t *testing.T, user, operator string) []string {
 		e.do("vipctl --config " + config + " cleanup")
 		password := strings.TrimSpace(e.read(filepath.Join(folder, "password")))
 		if strings.Contains(p.Output(), password) {
-			t.Error("vipd's log has its password, want no password")
+			t.Error("vipd's log contains the password = true, want false")
 		}
 	})
 	e.await(p, "the fleet sees this node")

@@ -77,7 +77,7 @@ func (e *etcdExample) install(m *etcdMember) {
 	text := e.read(filepath.Join(folder, "etcd.default"))
 	for old, new := range map[string]string{"/etc/etcd/": folder + "/", "/var/lib/etcd/vipd": m.data, "http://127.0.0.1:": "http://" + m.address + ":"} {
 		if !strings.Contains(text, old) {
-			e.t.Fatalf("etcd.default has no %s, want it", old)
+			e.t.Fatalf("etcd.default lacks %s", old)
 		}
 		text = strings.ReplaceAll(text, old, new)
 	}
@@ -183,7 +183,7 @@ func (e *etcdExample) start(members ...*etcdMember) {
 			e.t.Fatal(err)
 		}
 		if _, complaint, ok := strings.Cut(m.running.Output(), "unrecognized environment variable"); ok {
-			e.t.Errorf("log of etcd = %.100s, want no rejected setting", complaint)
+			e.t.Errorf("log of etcd = %.100s, want no message about a rejected setting", complaint)
 		}
 	}
 }
@@ -348,7 +348,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 	e.do("for role in viewer drainer; do ./ctl role grant-permission $role read --prefix=true /vipd/; done")
 	for _, user := range users {
 		if out := e.do("etcdctl get "+secret, e.as(user)...); !strings.Contains(out, "c2VjcmV0") {
-			t.Fatalf("output as %s with the earlier right = %s, want the key", user, out)
+			t.Fatalf("output as %s with the earlier right = %s, want the heartbeat key", user, out)
 		}
 	}
 	e.do("./users viewer vic && ./users drainer deploy")
@@ -377,7 +377,7 @@ func (e *etcdExample) testReaders(t *testing.T) {
 		t.Errorf("vipctl ownership rekey: %v\n%s", err, out)
 	}
 	if out := e.do("./ctl get " + secret); strings.Contains(out, "c2VjcmV0") || !strings.Contains(out, `"key"`) {
-		t.Errorf("key after vipctl ownership rekey =\n%s\nwant another", out)
+		t.Errorf("key after vipctl ownership rekey =\n%s\nwant another key", out)
 	}
 	e.do("./ctl del --prefix /vipd/ownership/ && ./ctl del /vipd/services/web")
 }
@@ -425,7 +425,7 @@ func (e *etcdExample) testFiles(t *testing.T) {
 		}
 		info, err := d.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("mode of %s = %v, want only the owner's rights", path, info.Mode())
+			t.Errorf("mode of %s = %v, want rights only for the owner", path, info.Mode())
 		}
 		return err
 	})
@@ -449,7 +449,7 @@ func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.start(e.members[0])
 	out := e.do("./ctl get --consistency s /vipd/services/meanwhile", e.only(0))
 	if !strings.Contains(out, "{}") {
-		t.Errorf("value at the restored member = %q, want the last", out)
+		t.Errorf("value at the restored member = %q, want the value that was written last", out)
 	}
 	if out := e.do("./ctl endpoint health"); strings.Count(out, "is healthy") != 3 {
 		t.Errorf("output of ./ctl endpoint health = %s, want all members healthy", out)
@@ -489,8 +489,8 @@ func (e *etcdExample) testNewSecrets(t *testing.T) {
 	}
 }
 
-// testProxy runs the command of the proxy's unit, and connects users through the proxy. They must
-// have the same rights as without it.
+// testProxy runs the command of the proxy's unit, and connects users through the proxy. The users
+// must have the same rights as without the proxy.
 func (e *etcdExample) testProxy(t *testing.T) {
 	e.follow("./users proxy")
 	folder := filepath.Join(e.out, "users", "proxy1")

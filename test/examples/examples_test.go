@@ -49,7 +49,7 @@ func TestExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			run, ok := cases[name]
 			if !ok {
-				t.Fatalf("test of %s = none, want one in TestExamples", file)
+				t.Fatalf("TestExamples has no test for %s", file)
 			}
 			e, mode := example{tree, name}, "userspace"
 			if run == nil {
@@ -93,7 +93,7 @@ func (e example) say(t *testing.T, start string) string {
 	t.Helper()
 	i := slices.IndexFunc(e.commands(t), func(c string) bool { return strings.HasPrefix(c, start) })
 	if i < 0 {
-		t.Fatalf("commands of %[1]s.toml = %[3]q, want one that starts with %[2]q", e.name, start, e.commands(t))
+		t.Fatalf("commands of %[1]s.toml = %[3]q, want a command that starts with %[2]q", e.name, start, e.commands(t))
 	}
 	command := e.commands(t)[i]
 	limit := wait.Patience
@@ -127,14 +127,14 @@ func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 		}
 		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
 		if !slices.Contains(servers, name) {
-			t.Fatalf("%s: answer = %q, want one of %v", start, out, servers)
+			t.Fatalf("%s: answer = %q, want an answer of one of %v", start, out, servers)
 		}
 		seen[name] = true
 		if len(seen) == len(servers) {
 			return
 		}
 	}
-	t.Errorf("%s: answers are from %v only, want all of %v", start, seen, servers)
+	t.Errorf("%s: servers that answered = %v, want all of %v", start, seen, servers)
 }
 
 func quickstart(t *testing.T, e example) {
@@ -258,7 +258,7 @@ func sticky(t *testing.T, e example) {
 		servers[first] = true
 	}
 	if len(servers) != 3 {
-		t.Errorf("servers of ten clients = %v, want all three", servers)
+		t.Errorf("servers of ten clients = %v, want all three servers", servers)
 	}
 	first := e.say(t, "curl 127.10.4.1:8080")
 	if again := e.say(t, "curl 127.10.4.1:8080"); again[:1] != first[:1] {

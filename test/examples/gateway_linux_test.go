@@ -48,7 +48,7 @@ func readGatewayGuide(t *testing.T) gatewayGuide {
 	}
 	for _, host := range []string{"gateway foreground", "gateway", "endpoint", "client"} {
 		if g.commands[host] == "" {
-			t.Fatalf("docs/gateway.md has no commands for %q, want some", host)
+			t.Fatalf("docs/gateway.md lacks commands for %q", host)
 		}
 	}
 	return g

@@ -6,9 +6,10 @@ import (
 	"testing"
 )
 
-// guide has the shell blocks of docs/fleet.md. The word after "sh" in a block's opening line is the
-// reader: quick (one machine), operator (the machine with the scripts), or hosts (all others, by
-// ssh, which the tests don't run). Further words are explained at their use.
+// guide has the shell blocks of docs/fleet.md. The word after "sh" in a block's opening line names
+// the reader: "quick" (one machine), "operator" (the machine with the scripts), or "hosts" (all
+// other machines, over ssh). The tests don't run the blocks of "hosts". Further words are explained
+// where the tests use them.
 type guide struct{ blocks []*guideBlock }
 
 type guideBlock struct {
@@ -54,7 +55,7 @@ func (g *guide) block(t testing.TB, whose, text string) string {
 			return b.text
 		}
 	}
-	t.Fatalf("docs/fleet.md has no block of %s with %q, want one", whose, text)
+	t.Fatalf("docs/fleet.md lacks a block for %s with %q", whose, text)
 	return ""
 }
 

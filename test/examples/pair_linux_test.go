@@ -13,7 +13,7 @@ import (
 )
 
 // TestPair runs the script of make demo-pair. After each fault there must be one owner, and the
-// client must reach a server before and after it.
+// client must reach a server before and after each fault.
 func TestPair(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "ip", "ping", "curl", "awk")
@@ -29,7 +29,7 @@ func TestPair(t *testing.T) {
 		`one host owns the VIP: gw[12]\n$`,
 	} {
 		if !regexp.MustCompile(want).Match(out) {
-			t.Errorf("output of the demo has no %q, want it:\n%s", want, out)
+			t.Errorf("output of the demo lacks %q; output =\n%s", want, out)
 		}
 	}
 	t.Logf("%s", out)

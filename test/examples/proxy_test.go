@@ -18,7 +18,7 @@ import (
 )
 
 // proxy sends the headers of another load balancer. The servers must receive the clients that the
-// headers name, and no connection with another beginning or from another network.
+// headers name, and no connection that starts without such a header or comes from another network.
 func proxy(t *testing.T, e example) {
 	seen := make(chan string, 100)
 	for i, name := range []string{"a", "b"} {

@@ -86,14 +86,14 @@ func (k *Kernel) Applies() int {
 	return k.applies
 }
 
-// Tamper changes the frontends like another program.
+// Tamper changes the frontends as another program would.
 func (k *Kernel) Tamper(change func(map[balancer.Key]dataplane.Digest)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	change(k.frontends)
 }
 
-// TamperAddresses changes the addresses like another program.
+// TamperAddresses changes the addresses as another program would.
 func (k *Kernel) TamperAddresses(change func(map[netip.Addr]bool)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

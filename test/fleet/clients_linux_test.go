@@ -37,8 +37,8 @@ func onceWithin(from *lab.NS, at string, within time.Duration) (string, error) {
 	return answer.Server, err
 }
 
-// loop runs clients at every node in a closed loop. Each connects to web, sends a request,
-// disconnects, and starts again. No connection may fail.
+// loop runs clients at every node in a closed loop. Each client connects to the service "web",
+// sends a request, disconnects, and starts again. No connection may fail.
 type loop struct {
 	*world
 	done   []atomic.Int64 // number of connections by node

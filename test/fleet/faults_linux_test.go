@@ -140,8 +140,8 @@ func (w *world) unwritten(since map[*node]written, what string) {
 	})
 }
 
-// during causes a fault, calls do, and ends the fault when its minimum duration is over. Traffic
-// must continue during the fault and after it.
+// during causes a fault, calls the function do, and ends the fault when its minimum duration is
+// over. Traffic must continue during the fault and after it.
 func (w *world) during(f fault, l *loop, do func()) {
 	w.t.Helper()
 	began := time.Now()
@@ -164,8 +164,8 @@ func (w *world) touch() (revision int64) {
 	return w.endpoint("web", "a", 1)
 }
 
-// change changes both services without interrupting web, compacts etcd, and makes another change.
-// It returns the last revision, and the server of move.
+// change changes both services without interrupting "web", compacts etcd, and makes another change.
+// It returns the last revision, and the server of the service "move".
 func (w *world) change() (revision int64, to int) {
 	w.t.Helper()
 	to = w.next()

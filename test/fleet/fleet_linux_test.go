@@ -105,7 +105,7 @@ func (w *world) foreignPorts() {
 		at := fmt.Sprintf("10.1.%d.1", i)
 		wait.For(w.t, patience, "the service to answer at its node port", func() bool { who, err := connectPatiently(n.behind, at+":30100"); return err == nil && who == "e1" })
 		if who, err := connectPatiently(n.behind, fmt.Sprintf("%s:%d", at, hostPort)); err != nil || who != "program" {
-			w.t.Errorf("answer at port %d of %s = %q, error = %v, want the host's program", hostPort, n.name, who, err)
+			w.t.Errorf("answer at port %d of %s = %q, error = %v, want an answer of the host's program", hostPort, n.name, who, err)
 		}
 	}
 	for _, key := range []string{"/services/ports", "/endpoints/ports/a"} {

@@ -14,9 +14,10 @@ import (
 // kernelWithin is the target for the time until every node has applied a changed endpoint.
 const kernelWithin = 250 * time.Millisecond
 
-// moves changes the endpoint of move n times, after random pauses of at most the duration most. It
-// measures the time from the start of each put until a connection at a node reaches the new server.
-// all has the times of all nodes, and last has the longest time of each change.
+// moves changes the endpoint of the service "move" n times, after random pauses of at most the
+// duration most. It measures the time from the start of each put until a connection at a node
+// reaches the new server. The result all has the times of all nodes, and the result last has the
+// longest time of each change.
 func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	w.t.Helper()
 	for range n {
@@ -43,14 +44,14 @@ func (w *world) moves(n int, most time.Duration) (all, last spread) {
 	return all, last
 }
 
-// next returns the next server of move, which differs from the current server.
+// next returns the next server of the service "move", which differs from the current server.
 func (w *world) next() int {
 	w.moved++
 	return 3 + w.moved%2
 }
 
-// stream changes endpoints of other services while do runs, rate times per second. end is the time
-// from the last change until every node has applied it.
+// stream changes endpoints of other services, rate times per second, while the function do runs.
+// The result end is the time from the last change until every node has applied it.
 func (w *world) stream(rate, services, endpoints int, do func()) (changes int, end time.Duration) {
 	w.t.Helper()
 	done := make(chan struct{})
@@ -82,9 +83,9 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 	return changes, time.Since(began)
 }
 
-// meets connects to move until the server answers, and returns the time since began. A connection
-// to the previous server may fail at the end of its drain. It returns 0 if the server never
-// answers.
+// meets connects to the service "move" until the given server answers, and returns the time since
+// began. A connection to the previous server may fail at the end of its drain. It returns 0 if the
+// server never answers.
 func (n *node) meets(server string, began time.Time) time.Duration {
 	for deadline := began.Add(wait.Scaled(patience)); ; {
 		got, err := connectOnce(n.ns, moveVIP)

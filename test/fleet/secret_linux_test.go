@@ -13,14 +13,14 @@ func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {
 		if bytes.Contains(text, []byte(w.secret)) {
-			w.t.Errorf("the password is in %s, want it nowhere", where)
+			w.t.Errorf("password is readable in %s, want it nowhere", where)
 		}
 	}
 	w.each(func(n *node) {
 		for _, args := range [][]string{{"status"}, {"status", "-o", "json"}, {"get", "services", "-o", "json"}, {"describe", "service", "web"}, {"doctor", "--config", n.config()}} {
 			out, err := n.ctl(args...)
 			if out == "" {
-				w.t.Errorf("output of vipctl %q is empty, want some: %v", args, err)
+				w.t.Errorf("output of vipctl %q is empty, want some output; error = %v", args, err)
 			}
 			look("what vipctl says: "+args[0], []byte(out))
 		}

@@ -50,7 +50,7 @@ func memory(t testing.TB, pid int) (now, most int64) {
 		}
 	}
 	if most == 0 {
-		t.Fatal("memory of a process is unknown, want the kernel to report it")
+		t.Fatal("the kernel reports no memory usage of the process")
 	}
 	return now, most
 }

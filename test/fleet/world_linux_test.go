@@ -20,8 +20,8 @@ import (
 // has failed for some time pauses for up to 15 s.
 const patience = time.Minute
 
-// These are the services. The endpoints of web change only if a test changes them. move has one
-// endpoint, which tests move between servers.
+// These are the services. The endpoints of "web" change only if a test changes them. The service
+// "move" has one endpoint, which tests move between servers.
 const (
 	webVIP  = "10.96.0.10"
 	moveVIP = "10.96.0.11"
@@ -75,8 +75,8 @@ func server(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(20
 // readOnly is the node whose user may write nothing, not even its presence.
 const readOnly = 2
 
-// users returns the users of the daemons: each may read what it follows, and write its own node's
-// keys, except readOnly.
+// users returns the users of the daemons: each user may read the keys that its daemon follows, and
+// may write its own node's keys, except the user of readOnly.
 func (w *world) users(nodes int) (users []etcdkit.User) {
 	for i := range nodes {
 		name := fmt.Sprint("n", i+1)
@@ -146,7 +146,7 @@ func (w *world) start(mode string) {
 	w.each(func(n *node) { n.ready() })
 }
 
-// each calls do for every node, one after another.
+// each calls the function do for every node, one node after another.
 func (w *world) each(do func(*node)) {
 	w.t.Helper()
 	for _, n := range w.nodes {
