@@ -17,13 +17,13 @@ import (
 // Hello is the question that echo servers answer with their names.
 const Hello = "who\n"
 
-// Answer is an echo server's name with its view of the client.
+// Answer is an echo server's name, with the addresses that the server sees.
 type Answer struct {
 	// Server is the name of the server.
 	Server string
 	// Client is the source of the connection or datagram, as the server sees it.
 	Client netip.AddrPort
-	// Local is its destination, as the server sees it.
+	// Local is the destination of the connection or datagram, as the server sees it.
 	Local netip.AddrPort
 }
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestIPVSServes configures the kernel's own balancer for two servers by ipvsadm. All other tests
+// TestIPVSServes configures the kernel's own balancer for two servers with ipvsadm. All other tests
 // that need IPVS depend on this.
 func TestIPVSServes(t *testing.T) {
 	NeedIPVS(t)

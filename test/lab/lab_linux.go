@@ -21,7 +21,8 @@ type Lab struct {
 	host *NS
 }
 
-// New starts a network that has only the host with lo. It skips the test if Require does.
+// New starts a network that contains only the host, whose only interface is lo. It skips the test
+// if Require does.
 func New(t testing.TB) *Lab {
 	t.Helper()
 	Require(t)

@@ -130,8 +130,8 @@ func (b *Bridge) Carrier(n *NS, on bool) {
 	b.ns.Exec("ip", "link", "set", n.Name, state)
 }
 
-// Tap adds a tap device to the switch, for a guest (vm.Options.Tap). within calls a function in the
-// switch's namespace, where the function can open the device.
+// Tap adds a tap device to the switch, for a guest (vm.Options.Tap). The returned function within
+// calls another function in the switch's namespace, where that function can open the device.
 func (b *Bridge) Tap(name string) (within func(func() error) error) {
 	b.ns.lab.t.Helper()
 	b.ns.Exec("ip", "tuntap", "add", "dev", name, "mode", "tap")

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Listen listens on a numeric address in the namespace. Its connections, and connections of Dial,
-// send no keepalives, so nothing is sent except by the test.
+// Listen listens on a numeric address in the namespace. Connections of the listener, and
+// connections of Dial, send no keepalives, so only the test sends data.
 func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
 	c := net.ListenConfig{KeepAlive: -1}
 	c.SetMultipathTCP(false)
@@ -18,7 +18,7 @@ func (n *NS) Listen(network, address string) (ln net.Listener, err error) {
 	return ln, err
 }
 
-// ListenPacket opens a packet socket on a numeric address in the namespace.
+// ListenPacket opens a datagram socket, such as UDP, on a numeric address in the namespace.
 func (n *NS) ListenPacket(network, address string) (pc net.PacketConn, err error) {
 	var c net.ListenConfig
 	err = n.Do(func() (err error) {

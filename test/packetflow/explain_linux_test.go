@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// explained describes a wrong explanation of a row on this node, or returns "". Real packets were
-// sent for the row before, so affinity knows the client.
+// explained describes a wrong explanation of a row on this node. If the explanation is right, it
+// returns "". The caller has already sent real packets for the row, so affinity knows the client.
 func (w *world) explained(r row, network string) string {
 	to, err := r.destination()
 	if err != nil {
@@ -70,8 +70,8 @@ func (w *world) keeps(a netip.Addr) bool {
 	return false
 }
 
-// explainedServed compares shares and sources with the row. If one endpoint is named, that endpoint
-// must answer.
+// explainedServed compares an explanation's shares and sources with the row. If one endpoint is
+// named, that endpoint must answer.
 func (w *world) explainedServed(r row, network string, a *explain.Answer) string {
 	total, parts, only := 0, 0.0, ""
 	for _, share := range r.answers {
@@ -106,8 +106,8 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 	return ""
 }
 
-// TestUnforwarded sends packets of connections that the node does not forward in one direction. The
-// explanation must mention this.
+// TestUnforwarded disables the forwarding of clients' packets, and then of replies. The packets and
+// the explanations must have the expected results.
 func TestUnforwarded(t *testing.T) { unforwarded(t, modes()[1]) }
 
 // TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward clients' packets

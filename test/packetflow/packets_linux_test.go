@@ -61,7 +61,7 @@ func (m mode) holds(t *testing.T) {
 			var silent sync.WaitGroup // clients without an answer wait in parallel
 			for _, r := range s.rows {
 				if _, literal := netip.ParseAddrPort(r.to); literal == nil && m.drops {
-					continue // unclaimed packets are dropped then, which is correct
+					continue // the node then drops packets for ports without a service, which is correct
 				}
 				for _, network := range []string{"tcp", "udp"} {
 					check := func() {
@@ -117,7 +117,7 @@ func (m mode) asPlanned(t *testing.T, d balancer.Desired) {
 	}
 	for line := range planned {
 		if !present[line] {
-			t.Errorf("planned rule is missing in the kernel, want it: %s", line)
+			t.Errorf("planned rule is missing from the kernel, want it: %s", line)
 		}
 	}
 }
@@ -144,7 +144,7 @@ type world struct {
 	engine   *dataplane.Engine
 	caps     balancer.Capabilities
 	revision int64
-	port     atomic.Uint32 // of the last UDP client; each has a new port, because an old port would reuse its flow
+	port     atomic.Uint32 // the port of the last UDP client; each client has a new port, because an old port would reuse its flow
 }
 
 func newWorld(t *testing.T, m mode) *world {
@@ -260,8 +260,8 @@ var atOnce = wait.Bound(0)
 
 const (
 	silence = 250 * time.Millisecond // the wait of a client that must get no answer
-	// enough is a number of connections that reach each server with a share of a quarter, except
-	// once in 10^12 runs.
+	// enough connections reach every server that has a share of a quarter, except once in 10^12
+	// runs.
 	enough = 100
 	// fair is the number of connections with which shares are compared. By chance, a share is off
 	// by more than deviations standard deviations once in 10^9 runs.
@@ -304,7 +304,7 @@ func (w *world) remembered(r row, network string) string {
 	}
 	out, err := exec.Command("conntrack", "-L", "-p", network, "--orig-dst", to.Addr().String(), "--orig-port-dst", fmt.Sprint(to.Port())).Output()
 	for line := range strings.Lines(string(out)) {
-		if strings.Contains(line, "[UNREPLIED] src="+to.Addr().String()+" ") { // not translated to an endpoint
+		if strings.Contains(line, "[UNREPLIED] src="+to.Addr().String()+" ") { // the connection was not translated to an endpoint
 			return "it is refused, and remembered: " + line
 		}
 	}

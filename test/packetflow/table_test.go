@@ -149,13 +149,13 @@ func readRow(text string) (r row, err error) {
 		return r, err
 	}
 	if !slices.Contains(places(), r.client) {
-		return r, fmt.Errorf("%q is no client", r.client)
+		return r, fmt.Errorf("%q is not a client", r.client)
 	}
 	switch v := verdict(cells[2]); v {
 	case refused, dropped, lost:
 		r.verdict = v
 		if cells[3] != "" {
-			return r, fmt.Errorf("nobody answers, and sees a source")
+			return r, fmt.Errorf("a row without an answer has a source")
 		}
 		return r, nil
 	}
@@ -169,19 +169,19 @@ func readRow(text string) (r row, err error) {
 			share = "1"
 		}
 		if r.answers[name], err = strconv.Atoi(share); err != nil || !slices.Contains(servers(), name) {
-			return r, fmt.Errorf("%q is no server with a share", one)
+			return r, fmt.Errorf("%q is not a server with a share", one)
 		}
 	}
 	at, some := strings.CutPrefix(cells[3], "node at ")
 	switch {
 	case len(r.answers) == 0:
-		return r, fmt.Errorf("nobody answers")
+		return r, fmt.Errorf("no server answers")
 	case some && slices.Contains(servers(), at):
 		r.nodeAt = at
 	case cells[3] == "node":
 		r.nodeAt = "*"
 	case cells[3] != "kept":
-		return r, fmt.Errorf("%q is no source", cells[3])
+		return r, fmt.Errorf("%q is not a source", cells[3])
 	}
 	return r, nil
 }
@@ -197,8 +197,8 @@ func (r row) destination() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(r.to)
 }
 
-// TestTables reads the tables. They must contain every place, every verdict and every kind of
-// destination.
+// TestTables reads the tables. They must contain every host as a client, every verdict and every
+// kind of destination.
 func TestTables(t *testing.T) {
 	clients, tos, verdicts := map[string]bool{}, map[string]bool{}, map[verdict]bool{}
 	rows := 0

@@ -67,20 +67,20 @@ exit 7`
 		"(size=1048576)", "other modules", "namespaces", "own run", "fast clock", "a clock of its own",
 	} {
 		if !strings.Contains(out.String(), want+"\n") {
-			t.Errorf("output of the guest has no %q, want it", want)
+			t.Errorf("output of the guest lacks %q", want)
 		}
 	}
 	if got := complaints.String(); got != "complaint\n" {
 		t.Errorf("stderr = %q, want only the command's message", got)
 	}
 	if strings.Contains(out.String(), "no ") {
-		t.Error("schedulers of IPVS are incomplete, want all")
+		t.Error("the guest's kernel lacks a scheduler of IPVS")
 	}
 	if t.Failed() {
 		t.Logf("output of the guest:\n%s", out.String())
 	}
 	if _, err := os.Stat(filepath.Join(lost, "file")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error of a file written outside the writable folder = %v, want that it does not exist", err)
+		t.Errorf("error of reading a file that was written outside the writable folder = %v, want an error that it does not exist", err)
 	}
 	if text, err := os.ReadFile(filepath.Join(kept, "file")); err != nil || string(text) != "kept\n" {
 		t.Errorf("file in the writable folder = %q, error = %v, want the written text", text, err)
@@ -104,8 +104,8 @@ func TestTheLimitEndsAGuest(t *testing.T) {
 	}
 }
 
-// TestAFailingBootShowsTheConsole boots with an invalid initial file system. The error must have
-// the console.
+// TestAFailingBootShowsTheConsole boots with an invalid initial file system. The error must contain
+// the output of the console.
 func TestAFailingBootShowsTheConsole(t *testing.T) {
 	needGuest(t)
 	dir, err := cacheDir()

@@ -20,8 +20,8 @@ type source interface {
 	unpack(ctx context.Context, name, into string) error
 }
 
-// cache stores unpacked kernels. Each has a directory with its name, which is complete because it
-// is renamed only after it was filled.
+// cache stores unpacked kernels. Each kernel has a directory with its name. The directory is
+// complete, because it gets this name only after it was filled.
 type cache struct {
 	dir    string
 	source source

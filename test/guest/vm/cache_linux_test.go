@@ -157,6 +157,6 @@ func TestWaitingForTheCacheEndsWithTheContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := c.kernel(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("error of a locked cache = %v, want the deadline", err)
+		t.Errorf("error of a locked cache = %v, want the error of the deadline", err)
 	}
 }

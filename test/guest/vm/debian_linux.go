@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// debian is a source of Debian's kernels, which it downloads by apt-get.
+// debian is a source of Debian's kernels, which it downloads with apt-get.
 type debian struct{}
 
 // metaPackage depends on the newest stock kernel.
