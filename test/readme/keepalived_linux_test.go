@@ -13,7 +13,8 @@ import (
 	"vipd/test/program"
 )
 
-// fault causes a fault on the host that holds the addresses. end ends it.
+// fault causes a fault on the host that holds the addresses. The returned function end ends the
+// fault.
 type fault func(*pair, *router) (end func())
 
 // faults are the faults in the table of docs/gateway.md.
@@ -78,7 +79,7 @@ func TestKeepalived(t *testing.T) {
 			continue
 		}
 		p := newPair(l)
-		all.Go(func() { // in parallel, because they wait for timers of VRRP
+		all.Go(func() { // the faults run in parallel, because each test waits for timers of VRRP
 			t.Run(row.fault, func(t *testing.T) {
 				p.serve(t, bin, i%2 == 0)
 				if row.two == "never" {
@@ -114,7 +115,7 @@ func table(t *testing.T) (rows []row) {
 func (p *pair) moves(begin fault) {
 	two := p.watch()
 	m := p.holder()
-	p.wait("check-vipd to have renewed the addresses", m.renewed) // before that, for about a second, the addresses have no lifetime
+	p.wait("check-vipd to have renewed the addresses", m.renewed) // for about a second after a move, the addresses have no lifetime
 	before, began := m.waited(), time.Now()
 	end := begin(p, m)
 	p.wait("the addresses to leave", func() bool { return !m.hasAddress(moved[0]) && !m.hasAddress(moved[1]) })
@@ -126,11 +127,11 @@ func (p *pair) moves(begin fault) {
 	p.wait("the host to be ready again", func() bool { return m.waited() > before })
 	p.waitForOneHolder()
 	if two() {
-		p.t.Error("for a moment two hosts had an address")
+		p.t.Error("an address was on two hosts at the same time = true, want false")
 	}
 }
 
-// splits checks that a fault leads to two holders, and its end to one.
+// splits checks that a fault leads to two holders, and that the fault's end leads to one holder.
 func (p *pair) splits(begin fault) {
 	began := time.Now()
 	end := begin(p, p.holder())

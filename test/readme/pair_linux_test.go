@@ -89,11 +89,11 @@ func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 			m.startKeepalived()
 		} else {
 			m.startKeepalived()
-			m.await(m.runs[0], "VRRP_Script(vipd) ") // failed, or timed_out on a busy machine: it logs only the first one
+			m.await(m.runs[0], "VRRP_Script(vipd) ") // the result is failed, or timed_out on a busy machine; keepalived logs only the first result
 			m.startVipd()
 		}
 		m.await(m.runs[0], backup)
-		if i == 0 { // without an election, in which both may hold them for a moment
+		if i == 0 { // an election with the other host could give both hosts the addresses for a moment
 			p.wait("the only host to take the addresses", func() bool { return p.held(1) })
 		}
 	}
@@ -112,7 +112,7 @@ func (p *pair) waitForOneHolder() {
 	p.wait("one host to hold the addresses, and to serve", func() bool { return p.held(1) && p.answers() == 1 && p.served() })
 }
 
-// held reports whether each of the addresses is held by that many hosts.
+// held reports whether each of the addresses is held by exactly this number of hosts.
 func (p *pair) held(hosts int) bool {
 	for _, address := range moved {
 		n := 0
@@ -154,9 +154,9 @@ func (p *pair) served() bool {
 	return err == nil
 }
 
-// watch polls whether both hosts have an address, until two is called. It ignores a finding if the
-// machine delayed its polls, because keepalived may also have been delayed between releasing and
-// removing.
+// watch polls whether both hosts have an address, until the returned function two is called. It
+// ignores a finding if the machine delayed its polls, because keepalived may also have been delayed
+// between releasing and removing.
 func (p *pair) watch() (two func() bool) {
 	stop, done := make(chan struct{}), make(chan struct{})
 	both, last, longest := false, time.Now(), time.Duration(0)
@@ -264,7 +264,7 @@ func (m *router) startKeepalived() {
 // backup is keepalived's message that it is ready and does not have the addresses.
 const backup = "Entering BACKUP STATE"
 
-// waited returns the number of times that keepalived has logged this message.
+// waited returns the number of times that keepalived has logged the message backup.
 func (m *router) waited() (times int) {
 	for _, k := range m.runs {
 		times += strings.Count(k.Output(), backup)
@@ -328,7 +328,7 @@ func (m *router) signal(s syscall.Signal, to ...int) {
 }
 
 // reap waits for the end of a keepalived whose main process was killed: this process has become the
-// parent of its other process.
+// parent of keepalived's other process.
 func (m *router) reap(all []int) {
 	<-m.runs[len(m.runs)-1].Done()
 	if _, err := unix.Wait4(all[1], nil, 0, nil); err != nil {

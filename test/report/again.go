@@ -31,7 +31,7 @@ func (s *summary) failingTests(p plan) map[test]plan {
 			all[t] = p.only(t)
 		}
 	}
-	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // the end of their process ended them
+	if len(all) > fewFailing || len(s.builds) > 0 || len(s.begun) > 0 { // a process that ended early also ended its other tests
 		return nil
 	}
 	return all

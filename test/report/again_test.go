@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAgain runs failing tests. A few that pass alone must be unsteady; any other failure must fail
-// the run.
+// TestAgain runs failing tests. A few failing tests that pass alone must count as unsteady. Any
+// other failure must fail the run.
 func TestAgain(t *testing.T) {
 	const head = "import (\"os\"; \"testing\")\nfunc TestGood(t *testing.T) {}\n"
 	const flaky = "if os.Getenv(\"FIRST\") != \"\" { t.Error(\"late\") }"

@@ -30,7 +30,7 @@ const (
 	guestParallel = 2
 )
 
-// where names the guest in the report, and needIPVS its tests.
+// where names the guest in the report, and needIPVS names the guest's tests.
 const where, needIPVS = "in the guest", "the tests that need IPVS"
 
 // runGuest runs the tests that need IPVS in a guest, and adds the results to the summary. It uses
@@ -54,9 +54,10 @@ func runGuest(p plan, o orders, s *summary) {
 	}
 }
 
-// build builds the tests, and the program that converts their output into events, outside the
-// guest, where it would last minutes. It omits the race detector, which would slow emulated code
-// down further: the same code runs under it outside.
+// build builds the tests, and the program that converts their output into events. It runs outside
+// the guest, because a build in the guest would last minutes. It omits the race detector, which
+// would make emulated code even slower. The same code runs with the race detector outside the
+// guest.
 func build(ctx context.Context, p plan, folder string) (orders, error) {
 	o := orders{
 		Test2JSON: filepath.Join(folder, "test2json"), Limit: testLimit, Parallel: guestParallel,

@@ -67,7 +67,7 @@ func TestInside(t *testing.T) {
 	}
 	for _, k := range needing {
 		if !s.ended(k.path, where) || s.ended(k.path, "") {
-			t.Errorf("%s ended in the guest = %t, want true; here = %t, want false", k.path, s.ended(k.path, where), s.ended(k.path, ""))
+			t.Errorf("%s: ended in the guest = %t, ended here = %t; want true and false", k.path, s.ended(k.path, where), s.ended(k.path, ""))
 		}
 	}
 	s.add(event{Action: "pass", Package: "vipd/good", Test: "TestOther"}, "")
@@ -108,7 +108,7 @@ func TestPieces(t *testing.T) {
 		{Path: "vipd/x", Run: "^TestIPVSLong$/^(a|c)$"}, {Path: "vipd/y", Run: "^TestOther$"}, {Path: "vipd/x", Run: "^TestIPVSLong$"},
 	})
 	if len(o.Pieces) != 3 {
-		t.Fatalf("pieces = %q, want two and the rest", o.Pieces)
+		t.Fatalf("pieces = %q, want two pieces and the remaining tests", o.Pieces)
 	}
 	var events strings.Builder
 	if status := inside(saved(t, o), &events); status != 1 {

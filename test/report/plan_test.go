@@ -37,8 +37,8 @@ func TestPlace(t *testing.T) {
 	}
 }
 
-// TestPlanOfThisTree plans this tree. The kit's own test must be found by its name, and lab's users
-// by their imports.
+// TestPlanOfThisTree plans this tree. The test of package lab itself must be found by its name, and
+// the packages that use lab must be found by their imports.
 func TestPlanOfThisTree(t *testing.T) {
 	t.Chdir("../..")
 	p, err := newPlan([]string{"-ipvs", "-count=1"})

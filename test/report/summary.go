@@ -17,7 +17,7 @@ import (
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of build output
+	ImportPath string // the package of build output
 	Test       string
 	Output     string
 	Elapsed    float64
@@ -67,7 +67,7 @@ func (s *summary) expect(pieces []piece, where string) {
 	}
 }
 
-// read reads all events of one place, and prints a line for each package as it ends.
+// read reads all events from here or from the guest, and prints a line for each package as it ends.
 func (s *summary) read(events io.Reader, where string) error {
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
@@ -185,7 +185,7 @@ func (s *summary) print(err error) {
 	if len(s.skipped) > 0 {
 		_, _ = fmt.Fprintln(s.out, "\nskipped:")
 	}
-	left := map[test]int{} // for make soak, by package
+	left := map[test]int{} // the number of tests for make soak, by package
 	for _, t := range s.skipped {
 		if why := reason(s.output[t]); strings.HasPrefix(why, "make soak runs it") {
 			left[test{t.pkg, "", t.where}]++

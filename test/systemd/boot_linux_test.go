@@ -69,8 +69,9 @@ func TestModuleOptions(t *testing.T) {
 	}
 }
 
-// TestIPVSBootFiles runs the programs of boot on the files with everything uncommented. Each module
-// must be loaded, and each sysctl must be set, including IPVS's sysctls.
+// TestIPVSBootFiles runs the programs that load modules and set sysctls at boot. The files have
+// everything uncommented. Each module must be loaded, and each sysctl must be set, including IPVS's
+// sysctls.
 func TestIPVSBootFiles(t *testing.T) {
 	lab.NeedIPVS(t)
 	const load, set = "/lib/systemd/systemd-modules-load", "/lib/systemd/systemd-sysctl"

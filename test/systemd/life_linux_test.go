@@ -216,7 +216,7 @@ func TestIPVSUnitLife(t *testing.T) {
 	g.run("systemctl restart vipd; systemctl stop vipd")
 	echoes(t, open)
 	if n := stop(); n < 5 {
-		t.Errorf("served clients = %d, want more", n)
+		t.Errorf("served clients = %d, want at least 5", n)
 	}
 	g.serves("10.96.0.10")
 	g.cleanedUp()
@@ -268,7 +268,7 @@ func (g *gateway) live(l life) {
 	g.restartUnderLoad(open)
 	if !l.keeps {
 		if n := stop(); n < 20 {
-			t.Errorf("served clients = %d, want more", n)
+			t.Errorf("served clients = %d, want at least 20", n)
 		}
 		_ = open.Close()
 	}
@@ -286,16 +286,16 @@ func (g *gateway) live(l life) {
 		echoes(t, open)
 		g.serves("10.96.0.10")
 		if n := stop(); n < 20 {
-			t.Errorf("served clients = %d, want more", n)
+			t.Errorf("served clients = %d, want at least 20", n)
 		}
 	} else if out := g.run("ip address"); strings.Contains(out, "10.96.0.10/") {
-		t.Errorf("a stopped proxy keeps its address:\n%s", out)
+		t.Errorf("addresses after userspace mode has stopped =\n%s\nwant no VIP", out)
 	}
 	g.cleanedUp()
 }
 
 // restartUnderLoad restarts the unit while clients connect and streams run. None of them may fail,
-// and the connection open must survive.
+// and the open connection must survive.
 func (g *gateway) restartUnderLoad(open net.Conn) {
 	g.t.Helper()
 	perSecond := wait.Soak(20, 500)
@@ -328,12 +328,12 @@ func (g *gateway) killed() {
 	pid := g.property("MainPID")
 	g.run("kill -9 " + pid)
 	wait.For(g.t, 30*time.Second, "systemd to start vipd again", func() bool {
-		now := g.property("MainPID") // first, because a unit may still be active although its process has just died
+		now := g.property("MainPID") // read the process ID first, because a unit may still be active although its process has just died
 		return now != "0" && now != pid && g.property("ActiveState") == "active"
 	})
 }
 
-// reload reloads the unit, first with a mistake in its configuration.
+// reload reloads the unit, first with a mistake in the configuration and then without it.
 func (g *gateway) reload(old, good string) {
 	t := g.t
 	t.Helper()
@@ -348,7 +348,7 @@ func (g *gateway) reload(old, good string) {
 		t.Errorf("journalctl -p warning lacks the mistake:\n%s", out)
 	}
 	if got := g.property("StatusText"); !strings.Contains(got, "problems: ") {
-		t.Errorf("status with a problem = %q, want the number of problems", got)
+		t.Errorf("status with a problem = %q, want the number of problems in it", got)
 	}
 	g.configure(good)
 	g.run("systemctl reload vipd")

@@ -74,7 +74,7 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 		echoes(t, open)
 	}
 	if n := stop(); n < 20 {
-		t.Errorf("served clients = %d, want more", n)
+		t.Errorf("served clients = %d, want at least 20", n)
 	}
 	if text := read(t, g.path("/etc/vipd/vipd.toml")); !strings.Contains(text, "[services.web]") {
 		t.Errorf("the configuration was replaced:\n%s", text)
@@ -106,7 +106,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	before := g.run(owner)
 	g.run(upgrade)
 	if after := g.run(owner); after == before || strings.TrimSpace(after) == "0" {
-		t.Errorf("process of vipd-owner after the upgrade = %s, want another one than %s", after, before)
+		t.Errorf("process of vipd-owner after the upgrade = %s, want another process than %s", after, before)
 	}
 	g.serves(vip)
 	g.run(remove + "; systemctl stop members")

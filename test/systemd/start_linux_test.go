@@ -26,7 +26,7 @@ func (g *gateway) booted() {
 	start := g.when("vipd", "ExecMainStartTimestampMonotonic")
 	for _, before := range []string{"network-slow", "nftables"} {
 		if ended := g.when(before, "ExecMainExitTimestampMonotonic"); ended == 0 || ended > start {
-			t.Errorf("vipd started at %d µs, and %s ended at %d", start, before, ended)
+			t.Errorf("vipd started at %d µs, and %s ended at %d µs; want the start after that end", start, before, ended)
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (g *gateway) etcd() {
 }
 
 // owns makes the machine own a VIP on its link to the client, with the installed
-// vipd-owner.service. It is the only host of its fleet, so etcd confirms it.
+// vipd-owner.service. The machine is the only host of its fleet, so etcd confirms its ownership.
 func (g *gateway) owns() {
 	t := g.t
 	lab.Need(t, "nft")
@@ -153,10 +153,10 @@ func (g *gateway) owns() {
 	g.run("systemctl stop vipd-owner")
 	if c, err := g.dialWithin(vip, wait.Scaled(300*time.Millisecond)); err == nil {
 		_ = c.Close()
-		t.Error("the VIP answers after the owner's end")
+		t.Error("VIP answers after the owner has ended = true, want false")
 	}
 	for line := range strings.Lines(g.run("journalctl --no-pager -p warning -u vipd-owner")) {
-		if strings.Contains(line, "vipd[") && !strings.Contains(line, "etcd is unreachable: no VIP") { // a busy machine may lose it for seconds
+		if strings.Contains(line, "vipd[") && !strings.Contains(line, "etcd is unreachable: no VIP") { // a busy machine may lose etcd for seconds
 			t.Errorf("warning in the journal: %s", line)
 		}
 	}

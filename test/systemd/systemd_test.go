@@ -24,7 +24,7 @@ func TestUnit(t *testing.T) {
 		}
 		out, err := exec.Command("systemd-analyze", "verify", "--man=no", file).CombinedOutput()
 		if err != nil || len(out) > 0 {
-			t.Errorf("systemd-analyze verify %s: %v and\n%s\nwant no warnings", name, err, out)
+			t.Errorf("systemd-analyze verify %s: error = %v, output =\n%s\nwant no warnings", name, err, out)
 		}
 	}
 }
@@ -43,7 +43,7 @@ func TestEtcdUnits(t *testing.T) {
 	}
 	out, err := exec.Command("systemd-analyze", append([]string{"verify", "--man=no"}, files...)...).CombinedOutput()
 	if err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: %v and\n%s\nwant no warnings", err, out)
+		t.Errorf("systemd-analyze verify: error = %v, output =\n%s\nwant no warnings", err, out)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestExampleUnit(t *testing.T) {
 	cmd := exec.Command("systemd-analyze", "verify", "--man=no", filepath.Join(folder, "vipctl-register@web.service"))
 	cmd.Env = append(os.Environ(), "SYSTEMD_UNIT_PATH="+folder+":")
 	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
-		t.Errorf("systemd-analyze verify: %v and\n%s\nwant no warnings", err, out)
+		t.Errorf("systemd-analyze verify: error = %v, output =\n%s\nwant no warnings", err, out)
 	}
 }
 

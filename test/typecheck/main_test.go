@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestFindsWhatOneSystemLacks checks a file for all systems that uses something a system lacks. The
-// check must name that system.
+// TestFindsWhatOneSystemLacks checks a file that compiles on every system except one, which lacks a
+// function. Only the check for that system must report an error.
 func TestFindsWhatOneSystemLacks(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, text := range map[string]string{
@@ -22,10 +22,10 @@ func TestFindsWhatOneSystemLacks(t *testing.T) {
 	}
 	for _, system := range []string{"linux", "darwin"} {
 		if err := check(system, []string{"."}); err != nil {
-			t.Errorf("%s: %v", system, err)
+			t.Errorf("error of the check for %s = %v, want none", system, err)
 		}
 	}
 	if err := check("windows", []string{"."}); err == nil || !strings.Contains(err.Error(), "main.go:5:29: undefined: there") {
-		t.Errorf("windows: %v, want an error about undefined", err)
+		t.Errorf("error of the check for windows = %v, want an error about an undefined name", err)
 	}
 }

@@ -25,7 +25,7 @@ func Soak(usual, long int) int {
 func Emulated() bool { return cost() > 1 }
 
 // ShownElsewhere skips a test in an emulated guest, unless make soak runs it. where names the test
-// that shows the same outside.
+// that covers the same behavior outside the guest.
 func ShownElsewhere(t testing.TB, where string) {
 	t.Helper()
 	if Emulated() && !Soaking() {
