@@ -344,8 +344,8 @@ func must(t *testing.T, read func(string) ([]byte, error), path string) []byte {
 	return text
 }
 
-// TestVIPElsewhere examines VIPs of a real device, and then adds them to another host. There must
-// be one problem, and only after the other host has them.
+// TestVIPElsewhere examines VIPs of a real device, and then adds them to another host. Doctor must
+// report one problem, and only after the other host has the VIPs.
 func TestVIPElsewhere(t *testing.T) {
 	l := lab.New(t)
 	other := l.Add("other")
@@ -371,7 +371,7 @@ func TestVIPElsewhere(t *testing.T) {
 	other.AddAddr("host", "2001:db8::10/128")
 	const both = "192.0.2.10, 2001:db8::10 are also on another host ("
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host may answer late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy machine may delay the other host's answer
 		found = find(t, h, "traffic", both)
 		return len(found) > 0
 	})
@@ -393,7 +393,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 	}}
 	h.Frontends = []Frontend{{Key: balancer.Key{Addr: netip.MustParseAddr("192.0.2.2"), Port: 80, Proto: balancer.TCP}, Service: "web"}}
 	var found []Finding
-	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy host may answer late
+	wait.For(t, 10*time.Second, "the other host's answers", func() bool { // a busy machine may delay the other host's answer
 		found = find(t, h, "traffic", "192.0.2.2, 2001:db8::2 are an address of another host (")
 		return len(found) > 0
 	})
@@ -403,7 +403,7 @@ func TestVIPOfAnotherHost(t *testing.T) {
 }
 
 // TestVIPOnOwnLinks connects two devices of the host to the same link, so the host answers its own
-// probe for a VIP. It must not count as another host.
+// probe for a VIP. This answer must not count as another host.
 func TestVIPOnOwnLinks(t *testing.T) {
 	lab.New(t)
 	run(t, "ip link add lan type bridge")

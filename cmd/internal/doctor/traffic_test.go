@@ -53,7 +53,7 @@ func TestArrival(t *testing.T) {
 }
 
 // TestArrivalAmongNeighbours examines a VIP on vipd0 that is in the network of eth0. The finding
-// must say that no host answers for the VIP, unless this host answers ARP on every device.
+// must say that no host answers for the VIP, unless this host answers ARP requests on every device.
 func TestArrivalAmongNeighbours(t *testing.T) {
 	m := newFakeHost()
 	m.Frontends, m.Status.Addresses = nil, []api.Address{{Address: "192.168.1.77", Held: "vipd0"}}

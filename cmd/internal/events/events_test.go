@@ -230,7 +230,7 @@ func (c *clogged) Write(line []byte) (int, error) {
 
 // TestCloggedLog records more events than the history keeps, while the log is blocked. Recording
 // must not block. When the log is released, it must receive the number of dropped events, and the
-// other events in order.
+// kept events in order.
 func TestCloggedLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &clogged{takes: 2, free: make(chan struct{})}

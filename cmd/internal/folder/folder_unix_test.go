@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 		{name: "a stranger's file", chown: true, want: "DIR/host.json belongs to user 54321", make: func(t *testing.T, dir string) string {
 			return planted(t, dir, "host.json", stranger)
 		}},
-		{name: "a stranger's folder inside", chown: true, make: func(t *testing.T, dir string) string { // vipd uses no subdirectories
+		{name: "a stranger's folder inside", chown: true, make: func(t *testing.T, dir string) string { // vipd does not use subdirectories
 			chown(t, made(t, dir+"/there"), stranger, 0)
 			return dir
 		}},

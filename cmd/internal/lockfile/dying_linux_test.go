@@ -124,7 +124,7 @@ func TestIsDying(t *testing.T) {
 func TestAwait(t *testing.T) {
 	for _, c := range []struct {
 		name         string
-		held, dying  time.Duration // the time after which try and dying return false
+		held, dying  time.Duration // how long the holder holds the lock, and how long it is dying
 		want         bool
 		least, bound time.Duration
 	}{

@@ -35,7 +35,7 @@ func TestIPVSPlansLoad(t *testing.T) {
 				t.Fatal(err)
 			}
 			var want []string
-			servers, _, _ := strings.Cut(string(text), "# nft") // the marks of ranges
+			servers, _, _ := strings.Cut(string(text), "# nft") // omits the nftables rules that mark the ranges' packets
 			for line := range strings.Lines(servers) {
 				if !strings.HasPrefix(line, "#") {
 					want = append(want, strings.TrimSpace(line))

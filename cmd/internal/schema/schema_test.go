@@ -15,7 +15,7 @@ import (
 // top is the path to the top of the source tree.
 const top = "../../.."
 
-// TestSchemaIsCurrent generates the schema. It must equal the file in the tree.
+// TestSchemaIsCurrent generates the schema. The result must equal the schema file in the tree.
 func TestSchemaIsCurrent(t *testing.T) {
 	want, err := generate(top)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestColorDoesNotMoveColumns(t *testing.T) {
 }
 
 // TestTextLaws prints random cells. There must be a line for the titles and for each row, without
-// trailing spaces. The last column must start at the same place in all lines.
+// trailing spaces. The last column must start at the same position in all lines.
 func TestTextLaws(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	letters := []rune("ab ö東\t\n\x1b-.:/\u0301")
