@@ -79,10 +79,10 @@ func TestDocsCommands(t *testing.T) {
 			command, _, _ = strings.Cut(command, "#")
 			command, _, _ = strings.Cut(command, ">")
 			args := strings.Fields(strings.ReplaceAll(command, `"`, ""))
-			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // both examine the host first
+			if !block || !isOurs || args[0] == "cleanup" || args[0] == "doctor" { // cleanup and doctor examine the host first
 				continue
 			}
-			for n, arg := range args { // drop the rest of a quoted reason
+			for n, arg := range args { // drop the remaining words of a quoted reason
 				if arg == "--reason" {
 					args = args[:n+2]
 					break

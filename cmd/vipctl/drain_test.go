@@ -13,7 +13,7 @@ import (
 )
 
 // TestDrainWaitWithStoppedDaemon stops the daemon during a drain, and advances the clock by
-// firstPatience. The wait must fail, and its message must say that the drain stays in place.
+// firstPatience. The wait must fail, and its message must say that the endpoint is still draining.
 func TestDrainWaitWithStoppedDaemon(t *testing.T) {
 	s := newSession(t)
 	s.ErrTerminal = true
@@ -27,7 +27,7 @@ func TestDrainWaitWithStoppedDaemon(t *testing.T) {
 	}
 	s.err.written = func(all string) {
 		if strings.HasSuffix(all, "7 connections left") && !away.Load() {
-			_ = s.server.Close() // while no request is in progress
+			_ = s.server.Close() // no request is in progress
 			away.Store(true)
 		}
 	}

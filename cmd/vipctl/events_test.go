@@ -102,7 +102,7 @@ func TestMissedEvents(t *testing.T) {
 	}
 }
 
-// TestEventsFollowOnlyNew runs events -n 0 -f. It must show only new events.
+// TestEventsFollowOnlyNew runs "vipctl events -n 0 -f", which must show only new events.
 func TestEventsFollowOnlyNew(t *testing.T) {
 	s := newSession(t)
 	s.fakeDaemon.events = []api.Event{{Seq: 1, At: time.Now(), Kind: events.Mode, Text: "old"}}

@@ -189,7 +189,7 @@ func TestFleetDrainWait(t *testing.T) {
 		t.Fatalf("drain has ended with stdout = %s, want the drain to wait", l.out)
 	default:
 	}
-	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // another endpoint
+	two.setStatus(draining(revision, "web", "10.0.0.2", 5)) // connections of another endpoint do not matter
 	l.waitForExit(cli.ExitDone)
 	if want += "drained: 1 endpoint, no connections left on 2 nodes\n"; l.out.String() != want {
 		t.Errorf("stdout = %q, want %q", l.out, want)
@@ -398,7 +398,7 @@ func TestFleetDrainKept(t *testing.T) {
 }
 
 // TestFleetDrainOfTheLastHealthy drains an endpoint while the other endpoint is down. The drain
-// must be refused, like a drain of the last endpoint.
+// must be refused, just as a drain of a service's only endpoint.
 func TestFleetDrainOfTheLastHealthy(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil, "10.0.0.1", "10.0.0.2")

@@ -442,8 +442,8 @@ func TestKubectlHabits(t *testing.T) {
 	}
 }
 
-// TestFleetWatch runs get -w. It must show each change in etcd until it is interrupted, even after
-// an outage.
+// TestFleetWatch runs "vipctl get services -w". Until vipctl is interrupted, it must show each
+// change in etcd, even after an outage.
 func TestFleetWatch(t *testing.T) {
 	f := newFleet(t, etcdkit.Options{})
 	f.do(cli.ExitDone, "apply", "-f", f.file(serviceText("web", "10.96.0.10", 80)))

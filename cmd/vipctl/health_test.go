@@ -60,8 +60,8 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// TestScaledWeights shows weights during a slow start, and weights that agents reduce. The text
-// must show the configured weights, although vipd uses multiples of them.
+// TestScaledWeights shows endpoints' weights during a slow start, and weights that agents reduce.
+// The text must show the configured weights, although vipd uses multiples of them.
 func TestScaledWeights(t *testing.T) {
 	five := 5
 	got := weights([]api.Endpoint{

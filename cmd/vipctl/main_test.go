@@ -38,7 +38,7 @@ type tests struct{ *testing.M }
 
 func (t tests) Run() int {
 	if folder := os.Getenv(program.BinVar); folder != "" && !wait.Soaking() {
-		path, err := os.MkdirTemp("", "vipctl-") // a directory with only this program
+		path, err := os.MkdirTemp("", "vipctl-") // this directory contains only vipctl
 		if err == nil {
 			defer func() { _ = os.RemoveAll(path) }()
 			err = os.Symlink(filepath.Join(folder, "vipctl"), filepath.Join(path, "vipctl"))
@@ -117,7 +117,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	got := 0
 	err = ts.Exec(args[1], args[2:]...)
-	for try := 1; try < 5 && len(args) > 2 && args[2] == "__complete" && ts.ReadFile("stdout") == ""; try++ { // the daemon may have been late
+	for try := 1; try < 5 && len(args) > 2 && args[2] == "__complete" && ts.ReadFile("stdout") == ""; try++ { // the completion is empty if the daemon answered too late
 		err = ts.Exec(args[1], args[2:]...)
 	}
 	if err != nil {

@@ -98,7 +98,8 @@ type failing struct{ err error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// wayOut calls the function do. It must print the path, the cause and the remedy of the error e.
+// wayOut calls the function do. This function must print the path, the cause and the remedy of the
+// error e.
 func (s *session) wayOut(t *testing.T, what string, e syscall.Errno, do func()) {
 	t.Helper()
 	s.err = &notice{}

@@ -116,7 +116,7 @@ func TestRegisterAgain(t *testing.T) {
 func TestTwoRegistrarsOfOneAddress(t *testing.T) {
 	f := newStage(t)
 	f.service("web", nil)
-	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // a short TTL, so it checks its key often
+	first := f.begin("register", "web", webID, "--ttl", "2s", "--weight", "1") // with a short TTL, the registrar checks its key often
 	first.waitForStderr("is registered")
 	second := f.begin("register", "web", webID, "--ttl", "1m", "--weight", "2")
 	second.waitForStderr("is registered")
@@ -273,7 +273,7 @@ func TestRegisterDrains(t *testing.T) {
 	still("a node has connections to its address")
 	two.setStatus(draining(drained+1, "web", webID, 1))
 	still("a node has a connection")
-	two.setStatus(draining(drained+1, "web", "10.0.0.1:9090", 1)) // another endpoint
+	two.setStatus(draining(drained+1, "web", "10.0.0.1:9090", 1)) // connections of another endpoint do not matter
 	p.waitForExit(5)
 	p.waitForStdout("asked")
 	if f.endpoint("web", webID) != nil {

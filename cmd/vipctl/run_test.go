@@ -267,7 +267,7 @@ func TestDrainWaitsForRemovedService(t *testing.T) {
 func TestDrainReportsCutConnections(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		late time.Duration // when the connections end, after the start of the drain
+		late time.Duration // the time from the start of the drain until the connections end
 		want string
 	}{
 		{"before its time", 0, "drained: 2 endpoints, no connections left\n"},
@@ -313,8 +313,8 @@ func TestColorFlagAndTerminal(t *testing.T) {
 	}
 }
 
-// TestHelpOfEachVerb reads the help of each verb. It must have the usage, a valid example, and no
-// line wider than 80 columns.
+// TestHelpOfEachVerb reads the help of each verb. Each help text must contain the usage and a valid
+// example, and no line may be wider than 80 columns.
 func TestHelpOfEachVerb(t *testing.T) {
 	s := newSession(t)
 	for _, v := range append(allVerbs(), nil) {

@@ -174,7 +174,7 @@ type line struct {
 	stage    *stage
 	out, err *notice
 	world    cli.World
-	ahead    atomic.Int64 // nanoseconds by which the clock is ahead
+	ahead    atomic.Int64 // nanoseconds by which the line's clock is ahead of real time
 
 	ended chan struct{}
 	code  int
@@ -197,7 +197,7 @@ func (f *stage) flags() []string {
 	}
 }
 
-// do runs a command line to its end, and checks its exit code.
+// do runs a command line until it ends, and checks the exit code.
 func (f *stage) do(code int, args ...string) (stdout, stderr string) {
 	f.t.Helper()
 	l := f.line()

@@ -128,8 +128,9 @@ func TestTopOnATerminal(t *testing.T) {
 	wait.For(t, 0, "its end", func() bool { return strings.Contains(m.run("capture-pane", "-p"), "exits with 0") })
 }
 
-// TestTopWithoutKeys runs top without a keyboard. It must show the rates until it is interrupted,
-// and send no query to the terminal. Otherwise the shell could read a late answer as typed text.
+// TestTopWithoutKeys runs top without a keyboard. It must show the rates until it is interrupted.
+// It must not send a query to the terminal, because the shell could read a late answer as typed
+// text.
 func TestTopWithoutKeys(t *testing.T) {
 	dir, _ := busyDaemon(t)
 	if _, err := exec.LookPath("script"); err != nil {
