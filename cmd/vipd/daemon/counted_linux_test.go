@@ -215,7 +215,7 @@ func (n *node) spawn(bin string) {
 			with = os.Kill
 		}
 		if n.t.Failed() {
-			with, kill = syscall.SIGQUIT, true // a stack trace of each goroutine
+			with, kill = syscall.SIGQUIT, true // SIGQUIT prints a stack trace of each goroutine
 		}
 		if err := cmd.Process.Signal(with); err != nil {
 			n.t.Error(err)

@@ -26,7 +26,7 @@ import (
 // list while it reads the kernel, without storing it, and must answer other requests at the same
 // time.
 func TestConnectionListIsStreamed(t *testing.T) {
-	const maxKept = 4 << 20 // a stored connection needs 200 bytes, and as many in JSON
+	const maxKept = 4 << 20 // storing all connections would need far more: 200 bytes each, and another 200 as JSON
 	crowd := wait.Soak(30_000, 100_000)
 	lab.New(t)
 	const timeout = "/proc/sys/net/netfilter/nf_conntrack_udp_timeout" // the setting of this namespace
@@ -105,8 +105,8 @@ endpoints = [{ address = "127.58.9.1", port = 5353 }]
 	})
 }
 
-// crowds sends one datagram from each of several consecutive loopback addresses. The first of them
-// is the address with the number first.
+// crowds sends one datagram from each of several consecutive loopback addresses. The number first
+// selects the address of the first sender.
 func crowds(t *testing.T, first, clients int, to netip.AddrPort) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

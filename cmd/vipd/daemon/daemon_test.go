@@ -198,7 +198,7 @@ func server(t *testing.T, address, name string) {
 	serverUntil(t, address, name)
 }
 
-// ask returns the answer of the server behind address.
+// ask connects to address, and returns the answer of the server that gets the connection.
 func ask(address string) string {
 	c, err := net.DialTimeout("tcp", address, wait.Patience)
 	if err != nil {

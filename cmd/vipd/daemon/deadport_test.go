@@ -9,8 +9,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestDeadPortIsShownPerPort runs servers for only one of a service's two ports. Every view must
-// show the other port as down, and the service as served.
+// TestDeadPortIsShownPerPort runs servers for only one of a service's two ports. Every view in the
+// API must show the other port as down, and the service as served.
 func TestDeadPortIsShownPerPort(t *testing.T) {
 	server(t, "127.40.3.1:9001", "one")
 	server(t, "127.40.3.2:9001", "two")

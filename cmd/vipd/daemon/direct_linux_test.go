@@ -74,7 +74,7 @@ endpoints = [{ address = "10.74.0.1" }, { address = "fd74::1" }]
 		t.Errorf("explanation = %+v, %v, want a real server", e, err)
 	}
 	l.Host().Echo("tcp", "program", netip.AddrPortFrom(vip, 80))
-	hosts[0].Route("10.96.0.0/24", "10.74.0.1") // as a gateway would send packets
+	hosts[0].Route("10.96.0.0/24", "10.74.0.1") // the other host sends packets for the VIPs to this host, as a gateway would
 	c, err := hosts[0].Dial(t.Context(), "tcp", key.AddrPort().String())
 	if err != nil {
 		t.Fatal(err)

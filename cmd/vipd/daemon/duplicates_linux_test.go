@@ -12,8 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReportsDuplicates holds VIPs that another host on the link also has. Each must be a problem
-// in status, metrics and events until the other host releases it. All services must be served.
+// TestReportsDuplicates holds VIPs that another host on the link also has. Status, metrics and
+// events must report a problem for each of these VIPs until the other host releases the VIP. All
+// services must be served.
 func TestReportsDuplicates(t *testing.T) {
 	for _, device := range []string{"vipd0", "other"} {
 		t.Run(device, func(t *testing.T) {

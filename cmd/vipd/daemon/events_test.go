@@ -327,8 +327,8 @@ func (n *node) checkNow(service balancer.Name, address string) string {
 	return r.Outcome + ": " + r.Text
 }
 
-// TestFailureIsRecordedOnce serves on a port that another program uses. vipd must retry, and record
-// the failure and its end once each.
+// TestFailureIsRecordedOnce serves on a port that another program uses. vipd must retry, and must
+// record one event for the failure and one for the failure's end.
 func TestFailureIsRecordedOnce(t *testing.T) {
 	other, err := net.Listen("tcp", "127.47.0.9:8080")
 	if err != nil {
@@ -357,8 +357,8 @@ endpoints = [{ address = "127.47.1.1", port = 9001 }]
 	}
 }
 
-// TestDrainExpiresWhileStopped lets a manual drain expire while vipd is stopped. The next vipd must
-// record its end.
+// TestDrainExpiresWhileStopped lets a manual drain expire while vipd is stopped. After the next
+// start, vipd must record the end of the drain.
 func TestDrainExpiresWhileStopped(t *testing.T) {
 	n := startNode(t, web)
 	yes := true

@@ -75,7 +75,7 @@ func (m *fleetNode) apply(name balancer.Name, vip, endpoint string) client.Resul
 		"vips": []any{vip}, "ports": []any{map[string]any{"port": int64(8080)}},
 		"endpoints": []any{map[string]any{"address": host, "port": number(port)}},
 	}}
-	wait.For(m.t, wait.Patience, "etcd to accept a service", func() bool { // it may still be starting
+	wait.For(m.t, wait.Patience, "etcd to accept a service", func() bool { // etcd may still be starting
 		r, err = m.writer.Apply(m.t.Context(), change)
 		return err == nil
 	})
@@ -200,8 +200,8 @@ func TestFleetNeverRead(t *testing.T) {
 	m.wantStoreEvents("etcd has been unreachable since the start, and there is no last good state")
 }
 
-// TestFleetSeesNodes starts a node. It must publish its status, and follow its configuration in
-// etcd.
+// TestFleetSeesNodes starts a node. The node must publish its status, and follow its configuration
+// in etcd.
 func TestFleetSeesNodes(t *testing.T) {
 	server(t, "127.41.1.4:9001", "one")
 	m := joinFleet(t, "")

@@ -19,9 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetChecksSteer starts a daemon in a fleet that shares checks. It must use the fleet's
-// verdicts from its first state on, publish its own votes, and check alone when the other nodes
-// have left.
+// TestFleetChecksSteer starts a daemon in a fleet that shares checks. From its first state on, the
+// daemon must use the fleet's verdicts. It must publish its own votes, and must check alone when
+// the other nodes have left.
 func TestFleetChecksSteer(t *testing.T) {
 	server(t, "127.44.1.1:9001", "one")
 	two := serverUntil(t, "127.44.1.1:9002", "two")
@@ -29,7 +29,7 @@ func TestFleetChecksSteer(t *testing.T) {
 	client := m.etcd.Client()
 	put := func(key, text string) {
 		t.Helper()
-		wait.For(t, wait.Patience, "etcd to accept "+key, func() bool { // it may still be starting
+		wait.For(t, wait.Patience, "etcd to accept "+key, func() bool { // etcd may still be starting
 			_, err := client.Put(t.Context(), "/vipd"+key, text)
 			return err == nil
 		})
@@ -137,9 +137,9 @@ func (m *fleetNode) countChecks(name balancer.Name, vip string, interval time.Du
 	return n.Load
 }
 
-// TestFleetRunsNoPrograms configures a node that may not run programs for services in etcd. It must
-// use the verdicts of other nodes and run no program itself, even on request or without other
-// nodes.
+// TestFleetRunsNoPrograms configures a node that may not run programs for services in etcd. This
+// node must use the verdicts of other nodes and must not run a program itself, even on request or
+// without other nodes.
 func TestFleetRunsNoPrograms(t *testing.T) {
 	m := joinFleet(t, "")
 	ran := filepath.Join(t.TempDir(), "ran")

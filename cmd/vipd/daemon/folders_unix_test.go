@@ -14,8 +14,8 @@ import (
 	"vipd/test/program"
 )
 
-// TestRefusesForeignFolders starts vipd with directories that another user may write to. It must
-// refuse to start, and name the setting and the directory.
+// TestRefusesForeignFolders starts vipd with directories that another user may write to. vipd must
+// refuse to start, and must name the setting and the directory.
 func TestRefusesForeignFolders(t *testing.T) {
 	for _, name := range []string{"run", "state"} {
 		n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
@@ -36,7 +36,7 @@ func TestRefusesForeignFolders(t *testing.T) {
 }
 
 // TestRefusesForeignSocketFolder starts vipd with api.socket in a directory that all users may
-// write to. It must refuse to start, and name the setting.
+// write to. vipd must refuse to start, and must name the setting.
 func TestRefusesForeignSocketFolder(t *testing.T) {
 	n := &node{t: t, dir: t.TempDir(), modes: noRoot()}
 	n.log = slog.DiscardHandler

@@ -63,8 +63,8 @@ endpoints = [{ address = "127.40.1.1", port = 9001 }]
 	return n, c, answers
 }
 
-// TestReplace starts vipd with --replace. It must replace the running vipd, whose connections must
-// continue. Without --replace the second vipd must be refused.
+// TestReplace starts a second vipd with --replace. It must replace the running vipd, whose
+// connections must continue. Without --replace the second vipd must be refused.
 func TestReplace(t *testing.T) {
 	n, c, in := proxying(t)
 	ask := func(when string) {
@@ -122,8 +122,8 @@ func TestTwoReplace(t *testing.T) {
 	_ = c.Close()
 }
 
-// TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. It must wait
-// until the other vipd has ended, and then start.
+// TestReplaceWhileStopping starts vipd with --replace while another vipd is stopping. The new vipd
+// must wait until the other vipd has ended, and then start.
 func TestReplaceWhileStopping(t *testing.T) {
 	n, c, _ := proxying(t)
 	stopped := make(chan struct{})

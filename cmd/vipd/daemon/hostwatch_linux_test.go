@@ -27,7 +27,7 @@ func TestReportsDrops(t *testing.T) {
 			t.Fatalf("nft %s: %v: %s", words, err, out)
 		}
 	}
-	mode, _ := modes.Find(config.NFTablesMode) // a mode that forwards in the kernel
+	mode, _ := modes.Find(config.NFTablesMode) // this mode forwards in the kernel
 	n := &node{t: t, dir: t.TempDir(), watch: 20 * time.Millisecond, modes: []modes.Mode{mode}}
 	n.cleansUp()
 	n.configure(`mode = "userspace"`, `mode = "nftables"`, `

@@ -93,8 +93,8 @@ func TestStateDirHangs(t *testing.T) {
 	wait.For(t, wait.Patience, "the writers to end", func() bool { return os.RemoveAll(state) == nil }) // the writers create no directory
 }
 
-// TestStateDirHangsAtTheStart starts vipd while the disk of state_dir hangs. It must start without
-// saved state, and report that.
+// TestStateDirHangsAtTheStart starts vipd while the disk of state_dir hangs. vipd must start
+// without saved state, and must report that.
 func TestStateDirHangsAtTheStart(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	n := startNode(t, web)

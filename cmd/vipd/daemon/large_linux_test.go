@@ -17,8 +17,8 @@ import (
 
 // TestAnswersWithTenThousandServices requests every view of 10,000 services with ten endpoints. A
 // request may use a second of CPU time, or three on a busy machine. A hundred browsers on the page
-// may use 5 % of a CPU, or 25 % on a busy machine. Both include the client's own work. With the
-// race detector, the test has a fifth of the services and twice the time.
+// may use 5 % of a CPU, or 25 % on a busy machine. Both limits include the client's own work. With
+// the race detector, the test has a fifth of the services and twice the time.
 func TestAnswersWithTenThousandServices(t *testing.T) {
 	services, most := wait.Load(10_000), 3*time.Second
 	if wait.Race {

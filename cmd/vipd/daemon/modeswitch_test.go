@@ -237,7 +237,7 @@ func (metered) Counters() []dataplane.FrontendCount {
 }
 
 // TestReturnsToDrainingMode switches back to a mode that still drains. The mode must adopt its
-// kernel objects, and their counters must count once. If the mode does not serve in the end, its
+// kernel objects, and their counters must count once. If the mode is not in use at the end, its
 // objects must be removed.
 func TestReturnsToDrainingMode(t *testing.T) {
 	var works atomic.Bool
@@ -267,7 +267,7 @@ func TestReturnsToDrainingMode(t *testing.T) {
 		if m := n.status().Mode; m.InUse != name && works.Load() {
 			t.Fatalf("mode = %+v, want %s", m, name)
 		}
-		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // the result of a long reading is shown late
+		wait.For(t, 0, "5 connections to be counted in "+name+" mode", func() bool { // if a reading takes long, its result is shown late
 			counted := n.connections()
 			if counted > 5 {
 				t.Fatalf("counted connections = %d in %s mode, want 5", counted, name)

@@ -62,8 +62,8 @@ func TestEndpointsByName(t *testing.T) {
 	wait.For(t, 20*time.Second, "the end of the problem", func() bool { return n.problems() == "" })
 }
 
-// TestDiscoveredEndpoints finds endpoints by SRV records and by a program. They must be checked,
-// and a backup must get connections only if no other endpoint is up.
+// TestDiscoveredEndpoints finds endpoints by SRV records and by a program. These endpoints must be
+// checked, and a backup must get connections only if no other endpoint is up.
 func TestDiscoveredEndpoints(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, "_web._tcp.example.org. 1 IN SRV 1 3 9001 one.example.org.", "_web._tcp.example.org. 1 IN SRV 2 1 9002 two.example.org.",

@@ -74,10 +74,10 @@ func (n *node) askUntil(vip, want string) {
 	})
 }
 
-// TestRefusingEndpointIsEjected makes one of two endpoints refuse connections. It must be ejected,
-// then be tried again, and be ejected for longer each time. After it accepts connections again, it
-// must stay in use. Connections to the other endpoint must survive. On a busy machine the test may
-// miss the first ejections.
+// TestRefusingEndpointIsEjected makes one of two endpoints refuse connections. This endpoint must
+// be ejected, then be tried again, and be ejected for longer each time. After the endpoint accepts
+// connections again, it must stay in use. Connections to the other endpoint must survive. On a busy
+// machine the test may miss the first ejections.
 func TestRefusingEndpointIsEjected(t *testing.T) {
 	const base = 2 * time.Second
 	server(t, "127.58.1.1:9001", "one")
@@ -123,7 +123,7 @@ func TestRefusingEndpointIsEjected(t *testing.T) {
 	if early := time.Until(x.Until); early > 0 {
 		t.Errorf("the ejection ended %s early, want it to last until its end time", early)
 	}
-	n.askUntil("127.58.0.1:8080", ejected) // one failure is enough now
+	n.askUntil("127.58.0.1:8080", ejected) // a single failure is enough for another ejection
 	server(t, "127.58.1.1:9002", "two")
 	wait.For(t, 30*time.Second, "the end of the second ejection", func() bool { return ask("127.58.0.1:8080") == "two" })
 	if got := n.endpoints(); strings.Contains(got, "ejected") {

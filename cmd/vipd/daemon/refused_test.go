@@ -132,7 +132,7 @@ func TestReloadWaitsForRevision(t *testing.T) {
 	for i := range 20 {
 		text := web
 		if i%2 == 0 {
-			text += "[vips.\"127.40.0.1\"]\nhold = \"each\"\n" // no frontend changes
+			text += "[vips.\"127.40.0.1\"]\nhold = \"each\"\n" // this change affects no frontend
 		}
 		n.write(text)
 		r, err := n.client.Reload(t.Context(), "")

@@ -13,9 +13,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". They must load
-// at boot, when no rules or interfaces exist. If they are loaded while vipd runs, they must change
-// nothing.
+// TestSavedRulesetLoads saves the rules of a running vipd with "nft list ruleset". The saved rules
+// must load at boot, when no rules or interfaces exist. If they are loaded while vipd runs, they
+// must change nothing.
 func TestSavedRulesetLoads(t *testing.T) {
 	for name, mode := range map[string]struct {
 		mode            config.ModeName

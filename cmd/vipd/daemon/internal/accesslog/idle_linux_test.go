@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestIdleFileIsClosed stops writing to a file that no service names. It must be closed, and opened
-// again for the next line.
+// TestIdleFileIsClosed stops writing to a file that no service names. The file must be closed, and
+// must be opened again for the next line.
 func TestIdleFileIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "log")

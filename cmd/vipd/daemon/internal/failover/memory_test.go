@@ -14,8 +14,9 @@ import (
 	"vipd/store/statedir"
 )
 
-// TestUnreadableMemory starts with a file that is damaged, from a newer version, or a folder. This
-// host must be on standby, also after another restart, until an operator resumes it.
+// TestUnreadableMemory starts with a file that is damaged or from a newer version, and with a
+// folder instead of a file. This host must be on standby, also after another restart, until an
+// operator resumes it.
 func TestUnreadableMemory(t *testing.T) {
 	for name, write := range map[string]func(path string) error{
 		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },

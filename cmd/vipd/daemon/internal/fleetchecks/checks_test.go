@@ -140,8 +140,9 @@ func behind(h *simulated, o *Options) {
 	o.Config.Endpoints = []string{"http://" + h.relay.Addr()}
 }
 
-// TestFleetReplacesCheckers cuts a host off from etcd. It must be replaced as a checker when its
-// lease expires, and must check again once it is connected. Verdicts must not change on any host.
+// TestFleetReplacesCheckers cuts a host off from etcd. When the host's lease expires, another host
+// must replace it as a checker. Once the host is connected again, it must check again. Verdicts
+// must not change on any host.
 func TestFleetReplacesCheckers(t *testing.T) {
 	w := newWorld(t, 20, quick())
 	lost := w.join("host1", behind)
@@ -248,7 +249,7 @@ func TestFleetWithoutEtcd(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetBeginsWithoutEtcd starts a host without etcd. It must check everything itself.
+// TestFleetBeginsWithoutEtcd starts a host without etcd. The host must check everything itself.
 func TestFleetBeginsWithoutEtcd(t *testing.T) {
 	w := newWorld(t, 5, quick())
 	w.turn(true, w.targets[0])
@@ -267,7 +268,7 @@ func TestFleetBeginsWithoutEtcd(t *testing.T) {
 }
 
 // TestFleetRunsPrograms uses checks that run programs. The hosts that may run programs must check,
-// and the others must use their verdicts, even without etcd.
+// and the other hosts must use these hosts' verdicts, even without etcd.
 func TestFleetRunsPrograms(t *testing.T) {
 	w := newWorld(t, 6, quick())
 	for target, s := range w.wanted.All() {
@@ -284,7 +285,7 @@ func TestFleetRunsPrograms(t *testing.T) {
 	}
 	everywhere(t, w.hosts, w.targets[0], balancer.HealthDown)
 	everywhere(t, w.hosts, w.targets[1], balancer.HealthUp)
-	wait.For(t, 60*time.Second, "the two hosts that may run programs to be the checkers", func() bool { // a host decides alone while the other one starts
+	wait.For(t, 60*time.Second, "the two hosts that may run programs to be the checkers", func() bool { // one of these hosts decides alone while the other host starts
 		s, _ := w.hosts[1].checks.Standing(w.targets[1])
 		return slices.Equal(slices.Sorted(slices.Values(s.Checkers)), []balancer.NodeName{"may1", "may2"})
 	})

@@ -11,8 +11,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestDissentIsToldOnce makes a node disagree with the fleet. The node must record this once, after
-// the others had time to reach the same verdict, and record the end of the disagreement.
+// TestDissentIsToldOnce makes a node disagree with the fleet. The node must record the disagreement
+// once, after the other nodes have had time to reach the same verdict. It must also record the end
+// of the disagreement.
 func TestDissentIsToldOnce(t *testing.T) {
 	var votes snap.Map[balancer.Target, *quorum.Vote]
 	var fleet snap.Map[balancer.Target, balancer.Verdict]

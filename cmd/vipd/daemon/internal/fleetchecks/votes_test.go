@@ -25,8 +25,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFleetWithdraws makes a host unable to run a check. It must withdraw its vote, so the only
-// other host decides, and must vote again when it can run the check.
+// TestFleetWithdraws makes a host unable to run a check. The host must withdraw its vote, so the
+// only other host decides. It must vote again when it can run the check.
 func TestFleetWithdraws(t *testing.T) {
 	w := newWorld(t, 2, quick())
 	w.join("host1")
@@ -52,9 +52,9 @@ func TestFleetWithdraws(t *testing.T) {
 	w.waitUntilStable(w.hosts, balancer.HealthUp)
 }
 
-// TestFleetNeedsRights starts a host without the right to read votes. It must decide alone, and the
-// others must not wait for it. It must join them once it has the right. A host that may not write
-// must report the missing right.
+// TestFleetNeedsRights starts a host without the right to read votes. This host must decide alone,
+// and the other hosts must not wait for it. Once the host has the right, it must join the others. A
+// host that may not write must report the missing right.
 func TestFleetNeedsRights(t *testing.T) {
 	w := newWorld(t, 3, quick())
 	w.lease, w.patience = 4*time.Second, 2*time.Second
@@ -248,7 +248,7 @@ func TestVoteOfSeveralChecks(t *testing.T) {
 		{balancer.NeedAnyHealth, state(balancer.HealthUp, health.Passed), ""},
 		{balancer.NeedAnyHealth, state(balancer.HealthDown, health.Failed), health.NotRun},
 	} {
-		status := state(balancer.HealthUp, health.Passed) // the shown check runs
+		status := state(balancer.HealthUp, health.Passed) // the check that the status shows can run
 		status.Health = &balancer.Health{Need: c.need}
 		status.Checks = []probe.Status{state(balancer.HealthUp, health.NotRun), c.other}
 		for range 2 {

@@ -30,8 +30,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestPauseUntil computes the pause until times in the past and in the future. It must never be
-// zero, because otherwise the loop would spin.
+// TestPauseUntil computes the pause until times in the past and in the future. The pause must never
+// be zero, because otherwise the loop would spin.
 func TestPauseUntil(t *testing.T) {
 	now := time.Now().Round(0)
 	for ahead, want := range map[time.Duration]time.Duration{

@@ -43,7 +43,7 @@ func TestMemoryIsKept(t *testing.T) {
 	compare(t, "ramps", want.Ramps, got.Ramps)
 	compare(t, "VIPs that are withdrawn", want.Withdrawals, got.Withdrawals)
 
-	const behind = 8 * time.Hour // the clock of a host that has just booted
+	const behind = 8 * time.Hour // a clock may be behind by this much just after the boot
 	got, _ = f.load(now.Add(-behind))
 	compare(t, "drains by a clock that is behind", m.AdjustClock(-behind).Drains, got.Drains)
 	compare(t, "VIPs that go by it", m.AdjustClock(-behind).DrainingVIPs, got.DrainingVIPs)

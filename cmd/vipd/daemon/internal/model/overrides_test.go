@@ -78,8 +78,8 @@ func TestOverridesInAnyMixture(t *testing.T) {
 }
 
 // TestFleetDrainBesideLocalWeight combines a fleet's drain with a node's own weight for an
-// endpoint. Both must apply, and the merged value must get a new pointer only if one of them
-// changes.
+// endpoint. Both must apply. The merged override must get a new pointer only if the drain or the
+// weight changes.
 func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	in, at, defined := web(t)
 	yes, five := true, 5
@@ -101,8 +101,8 @@ func TestFleetDrainBesideLocalWeight(t *testing.T) {
 	}
 }
 
-// TestOverridesLapse lets an override expire. It must be removed at that time and not before, and
-// the others must stay.
+// TestOverridesLapse lets an override expire. It must be removed at the time of its expiry and not
+// before, and all other overrides must stay.
 func TestOverridesLapse(t *testing.T) {
 	_, at, defined := web(t)
 	yes, now := true, time.Unix(1e9, 0)

@@ -15,8 +15,8 @@ import (
 )
 
 // TestCountsAreReadByNobody runs a Switch while nothing requests counts. The dataplane's counters
-// must still be read at intervals, so the dataplane drops removed endpoints. They must not be read
-// before the first apply.
+// must still be read at intervals, because each reading lets the dataplane forget removed
+// endpoints. The counters must not be read before the first apply.
 func TestCountsAreReadByNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := &asked{}

@@ -31,7 +31,7 @@ type node struct {
 
 	mu      sync.Mutex
 	next    resolve.Answer
-	asked   map[string][]time.Duration // since start
+	asked   map[string][]time.Duration // the times of the questions for each name, since the start
 	changes int
 	start   time.Time
 }

@@ -101,8 +101,8 @@ func (m *moody) WatchUnanswered(ctx context.Context, _ bool, _ func(dataplane.Fa
 	return nil
 }
 
-// TestHintsComeBack makes the watch of unanswered connections fail. It must be retried with growing
-// pauses, and the failure must be logged once.
+// TestHintsComeBack makes the watch of unanswered connections fail. The watch must be retried with
+// growing pauses, and the failure must be logged once.
 func TestHintsComeBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := large(2)

@@ -61,7 +61,7 @@ func TestCountsOfAModeThatComesBack(t *testing.T) {
 	all.Begin("b", between, false)
 	all.End(first, true)
 	resumed := &meter{counted: []dataplane.FrontendCount{counted("http", 0, dataplane.BackendCount{Backend: one, Connections: 8, Active: 2})}}
-	all.Begin("a", resumed, true) // a removed endpoint had counted 2
+	all.Begin("a", resumed, true) // an endpoint that was removed later had 2 connections
 	all.End(between, false)
 	want := counted("http", 570, dataplane.BackendCount{Backend: one, Connections: 10, Active: 2}, dataplane.BackendCount{Backend: two, Connections: 7})
 	if d := cmp.Diff(want, count(), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); d != "" {
@@ -92,7 +92,7 @@ func sorted(f dataplane.FrontendCount) dataplane.FrontendCount {
 // objects holds the kernel's counting objects, by number.
 type objects map[int]dataplane.BackendCount
 
-// counter is a dataplane whose kernel objects remain after its end.
+// counter is a dataplane whose kernel objects remain after the dataplane is closed.
 type counter struct {
 	*fake.Dataplane
 	kernel objects
@@ -179,7 +179,7 @@ func TestCountsOfProcesses(t *testing.T) {
 				look()
 				all.Last()
 			}
-			lost += gone // lost because of the kill
+			lost += gone // the kill loses these counts
 			if c.busy >= 0 {
 				lost += gone // without a reading, the next process can't distinguish new objects from replaced objects
 			}

@@ -27,7 +27,7 @@ func TestDrainEventsAlternate(t *testing.T) {
 		for range 60 {
 			now = now.Add(time.Second)
 			after := before
-			for range 1 + r.IntN(3) { // three frontends of two services
+			for range 1 + r.IntN(3) { // up to three frontends of two services
 				n := r.IntN(3)
 				key := balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(n)}), Port: 80, Proto: balancer.TCP}
 				if r.IntN(4) == 0 {

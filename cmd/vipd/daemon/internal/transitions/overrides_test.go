@@ -48,7 +48,8 @@ func TestSignedInEvents(t *testing.T) {
 	}
 }
 
-// TestEndsInEvents changes parts of overrides. Each event must have the end of its own part.
+// TestEndsInEvents changes parts of overrides. Each event must contain the end time of the part
+// that changed.
 func TestEndsInEvents(t *testing.T) {
 	yes, five, now := true, 5, time.Unix(3600, 0)
 	minute, hour := now.Add(time.Minute), now.Add(time.Hour)
