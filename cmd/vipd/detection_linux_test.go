@@ -109,9 +109,9 @@ func (a *audience) send(from *lab.NS, stop <-chan struct{}) {
 	}
 }
 
-// checkedGateway is a gateway with a service for each kind of failure, whose second endpoint fails
-// in that way. Its services "quiet" and "panicky" answer clients, but their checks fail when the
-// test asks for it.
+// checkedGateway is a gateway with a service for each kind of failure. The second endpoint of such
+// a service fails in that way. Its services "quiet" and "panicky" answer clients, but their checks
+// fail when the test asks for it.
 type checkedGateway struct {
 	*gateway
 	audiences []*audience
@@ -189,8 +189,8 @@ func (g *checkedGateway) found(want balancer.Verdict, within time.Duration) {
 }
 
 // detects makes endpoints fail in every way at once while clients send requests. vipd must find
-// them down, and up again after they recover. make soak also measures the time from the first lost
-// request to the last, because a busy machine is late itself.
+// them down, and up again after they recover. Only make soak also measures the time from the first
+// to the last lost request, because other tests would delay it.
 func detects(t *testing.T, mode string) {
 	g := newCheckedGateway(t, mode)
 	g.start()
@@ -212,7 +212,7 @@ func detects(t *testing.T, mode string) {
 			break
 		}
 		t.Logf("attempt %d, in which clients were up to %v late: %s", attempt, late, strings.Join(broken, "; "))
-		switch { // vipd may be late because the clients are
+		switch { // a machine that delays clients may also delay vipd
 		case attempt < 3:
 		case late >= applySlack()/10:
 			t.Skipf("requests are lost for longer than documented, but clients were up to %v late, so this machine is too slow to measure", late)
@@ -256,7 +256,7 @@ func (g *checkedGateway) failOnce(mode string) (broken []string, late time.Durat
 	healed := time.Now()
 	for _, a := range g.audiences {
 		a.site.heal()
-		a.rest.Store(true) // leaves more CPU time to the checks
+		a.rest.Store(true) // leaves more CPU time for the checks
 	}
 	for _, s := range g.doubted {
 		s.heal()
@@ -317,7 +317,7 @@ func (a *audience) judge(t testing.TB, mode string, failed time.Time) (lost int,
 // clients must be refused at once. With a panic threshold all endpoints must be used.
 func (g *checkedGateway) checkUnhealthyServices() {
 	g.t.Helper()
-	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // within a client's timeout
+	lab.Eventually(g.t, 0, "a refusal of a service without a healthy endpoint", func() error { // request fails if no refusal arrives within a client's timeout
 		_, err := g.doubted[0].request(g.client, quietVIP)
 		switch {
 		case errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET):

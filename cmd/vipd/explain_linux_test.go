@@ -33,7 +33,7 @@ func (g *gateway) explains(open net.Conn) {
 		if e, err = g.api.Explain(g.t.Context(), client, key, true); err == nil && e.Live != nil && e.Live.Error != "" {
 			err = errors.New(e.Live.Error) // this node's connection may also be late
 		}
-		for _, s := range e.Steps { // the list of the host's connections may also be late: it includes those of other tests
+		for _, s := range e.Steps { // the list of the host's connections may also be late, because it includes connections of other tests
 			if strings.Contains(s.Text, "was not complete in time") {
 				err = errors.New(s.Text)
 			}

@@ -61,7 +61,7 @@ func (g *gateway) writeFew(settings string, services int) {
 type holes struct {
 	mu                        sync.Mutex // guards the counts
 	requests, refused, silent int
-	lengths                   []time.Duration // of each flush
+	lengths                   []time.Duration // the time from the first to the last failed request of each flush
 }
 
 const (
@@ -94,7 +94,7 @@ func (h *holes) flush(g *gateway) {
 			}
 		})
 	}
-	time.Sleep(beforeFlush) // requests are in progress
+	time.Sleep(beforeFlush) // clients send requests before the flush
 	out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput()
 	all.Wait()
 	if err != nil {
@@ -110,7 +110,7 @@ func (h *holes) ask(g *gateway) error {
 	c, err := g.client.Dial(ctx, "tcp", "10.96.0.10:80")
 	if err == nil {
 		_, err = lab.AskWithin(c, askWithin)
-		_ = c.(*net.TCPConn).SetLinger(0) // otherwise ports run out
+		_ = c.(*net.TCPConn).SetLinger(0) // avoids TIME_WAIT, so the client does not run out of ports
 		_ = c.Close()
 	}
 	h.mu.Lock()

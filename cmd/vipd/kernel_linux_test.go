@@ -254,7 +254,7 @@ func TestIPTablesMode(t *testing.T) {
 			if r, err := g.api.Reload(t.Context(), ""); err != nil || len(r.Problems) > 0 {
 				t.Errorf("reload = %+v, error = %v, want no problems and no error", r, err)
 			}
-			if time.Since(began) >= 5*time.Second { // the maximum wait of a reload
+			if time.Since(began) >= 5*time.Second { // a reload waits for at most 5 s
 				g.waitUntilApplied()
 			}
 			if got := g.servers(g.client); !slices.Equal(got, []string{"s2"}) {
@@ -317,8 +317,8 @@ func (g *gateway) sweep(mode string) {
 	}
 }
 
-// examine runs vipctl doctor next to the daemon. It must print these findings and no problem, and
-// change nothing.
+// examine runs vipctl doctor next to the daemon. Doctor must print these findings and no problem,
+// and must change nothing.
 func (g *gateway) examine(findings ...string) {
 	g.t.Helper()
 	before := g.rules()

@@ -23,7 +23,7 @@ func TestJournalLines(t *testing.T) {
 		log.With("component", "x").Info("two\nlines")
 		log.WithGroup("g").Warn("three", "level", "mine")
 		log.Error("four")
-		slog.Info("five") // as a library does
+		slog.Info("five") // libraries log in this way
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	want := []string{
@@ -58,7 +58,7 @@ func TestLibrariesAreHeard(t *testing.T) {
 		if answer, err := http.Get(s.URL); err == nil {
 			_ = answer.Body.Close()
 		}
-		s.Close() // after the handler has ended
+		s.Close() // returns after the handler has ended
 		_ = in.Close()
 	}()
 	got, err := io.ReadAll(out)

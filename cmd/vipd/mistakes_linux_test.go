@@ -46,7 +46,7 @@ func TestMistakes(t *testing.T) {
 			code = run(t.Context(), strings.Fields(line), &out, &errs)
 		}
 		got := strings.TrimSpace(errs.String())
-		if got = fmt.Sprint(code, " ", got[strings.LastIndex(got, "\n")+1:]); got != want { // after the log lines
+		if got = fmt.Sprint(code, " ", got[strings.LastIndex(got, "\n")+1:]); got != want { // the message follows the log lines
 			t.Errorf("vipd %s:\ngot  %s\nwant %s", line, got, want)
 		}
 	}

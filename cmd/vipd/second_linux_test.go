@@ -13,8 +13,8 @@ import (
 	"vipd/test/program"
 )
 
-// second starts another vipd with its own directories while g runs. It must be refused in every
-// mode, and so must a cleanup. Neither may change the first vipd's state in the kernel.
+// second starts another vipd with its own directories while g runs. The second vipd and a cleanup
+// must be refused in every mode, and neither may change the first vipd's state in the kernel.
 func (g *gateway) second() {
 	t := g.t
 	t.Helper()
@@ -60,11 +60,11 @@ func (g *gateway) kernel() string {
 	}, "\n")
 }
 
-// TestSecondVipd starts vipd in a network namespace with a running vipd. It must be refused,
-// regardless of its run_dir and mode.
+// TestSecondVipd starts vipd in a network namespace with a running vipd. The second vipd must be
+// refused, regardless of its run_dir and mode.
 func TestSecondVipd(t *testing.T) {
 	g := newGateway(t)
-	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // if iptables has filters, the guard has a chain in them
+	g.Host().Exec("iptables-nft", "-P", "FORWARD", "ACCEPT") // creates filter chains, to which the guard adds its own
 	g.write(settings("iptables", "auto"), 0, 1)
 	g.start()
 	g.second()

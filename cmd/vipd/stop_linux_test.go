@@ -19,9 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStop signals a vipd with open connections. It must wait for them and report that, and vipctl
-// must explain why it can't reach vipd. A second signal must end the connections and remove the
-// addresses.
+// TestStop signals a vipd with open connections. vipd must wait for the connections and report
+// that, and vipctl must explain why it can't reach vipd. A second signal must end the connections
+// and remove the addresses.
 func TestStop(t *testing.T) {
 	tree := program.New(t)
 	tree.Echo(t, "s1", "--tcp", "127.0.0.1:17001")
@@ -71,8 +71,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestStopWithoutDescriptors stops a vipd that has no file descriptor left. It must remove its
-// rules and addresses, even if it needs programs for that.
+// TestStopWithoutDescriptors stops a vipd that has no file descriptor left. vipd must remove its
+// rules and addresses, even if it must run programs for that.
 func TestStopWithoutDescriptors(t *testing.T) {
 	g := newGateway(t)
 	g.Host().Exec("iptables-legacy", "-P", "FORWARD", "ACCEPT") // creates filter chains, to which vipd adds rules

@@ -89,7 +89,7 @@ func (l *loop) more(n int64) {
 // connections must survive.
 func switching(t *testing.T, names ...string) {
 	g := newGateway(t)
-	mode := func(name string) string { // drains last as long as the test, even on a slow machine
+	mode := func(name string) string { // the drain timeout exceeds the duration of the test, even on a slow machine
 		return settings(name, "auto") + "[userspace]\naccess_log = \"access.log\"\n[defaults]\ndrain_timeout = \"1h\"\n"
 	}
 	g.write(mode(names[0]), 0, 1)
@@ -144,8 +144,9 @@ func switching(t *testing.T, names ...string) {
 		if err != nil || len(services) != 1 {
 			return fmt.Errorf("services = %v, error = %w", services, err)
 		}
-		// Connections between the last reading of a chain and its removal are not counted; a busy
-		// machine has more of them. The total of a mode, which must not be lost, is far higher.
+		// Connections between the last reading of a chain and its removal are not counted, and a
+		// busy machine has more of them. The limit for them is far lower than a mode's total, which
+		// must not be lost.
 		got, want := services[0].Ports[0].Connections, uint64(l.done.Load())+uint64(len(open))
 		if got+want/20 < want {
 			return fmt.Errorf("counted connections = %d, want %d: the counts of a former mode are lost", got, want)
@@ -261,7 +262,7 @@ func TestSwitchBackAndForth(t *testing.T) {
 				}
 			}
 			g.serves("userspace")
-			time.Sleep(wait.Scaled(4 * time.Second)) // the drain ends
+			time.Sleep(wait.Scaled(4 * time.Second)) // long enough for the last drain to end
 			l.more(20)
 			l.stop()
 			g.stop()

@@ -95,9 +95,9 @@ func (g *gateway) breakTables() {
 // formerState returns the state of iptables and ipsets.
 func (g *gateway) formerState() string { return g.rules() + g.Host().Exec("ipset", "list", "-n") }
 
-// TestUpgradeWithoutTables upgrades vipd on a host whose nf_tables can't hold the guard. It must
-// serve in userspace mode, give the reason, and remove the earlier version's iptables rules and
-// ipsets.
+// TestUpgradeWithoutTables upgrades vipd on a host whose nf_tables can't hold the guard. The new
+// version must serve in userspace mode, give the reason, and remove the earlier version's iptables
+// rules and ipsets.
 func TestUpgradeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")
@@ -132,7 +132,7 @@ func TestUpgradeWithoutTables(t *testing.T) {
 }
 
 // TestStrictModeWithoutTables starts vipd with strict_mode on a host whose nf_tables can't hold the
-// guard. It must refuse to start, and the earlier version's rules must stay.
+// guard. vipd must refuse to start, and the earlier version's rules must stay.
 func TestStrictModeWithoutTables(t *testing.T) {
 	g := newGateway(t)
 	lab.Need(t, "nft", "iptables-legacy", "ipset")

@@ -130,7 +130,7 @@ func TestVRRPWithdrawnGateway(t *testing.T) {
 	wait.For(t, wait.Patience, "the problem", func() bool {
 		return p.b.problem("main has no host for ownership.reach: the route by 10.9.0.50 is withdrawn")
 	})
-	time.Sleep(time.Second) // until the gateway's last answer is too old
+	time.Sleep(time.Second) // after this time, the gateway's last answer is too old
 	p.a.signal(syscall.SIGKILL)
 	wait.For(t, wait.Patience, "no takeover", func() bool { return p.b.problem("main has no owner here") })
 	if got := p.b.bound(); len(got) > 0 {

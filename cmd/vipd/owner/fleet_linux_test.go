@@ -59,7 +59,7 @@ type fleet struct {
 	hosts             []*gateway
 	etcd              *etcdkit.Cluster
 	mode              string
-	bin               string // folder that contains the programs
+	bin               string // the directory that contains the programs
 }
 
 // newFleet starts the hosts. more contains configuration lines to insert before and after the usual

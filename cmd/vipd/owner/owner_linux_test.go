@@ -24,8 +24,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOneOwner injects faults into the owner of a VIP in turn. Soon after each fault the VIP must
-// be answered again, and two hosts must never answer at the same time.
+// TestOneOwner injects one fault after another into the owner of a VIP. Soon after each fault the
+// VIP must be answered again, and two hosts must never answer at the same time.
 func TestOneOwner(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	g := f.waitForOwner()
@@ -323,8 +323,8 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		return without.problem("this host can't own VIPs, because it has no session in etcd") && without.problem("/vipd/ownership/")
 	})
 
-	// The other etcd is a copy of the fleet's etcd with another key. Its host sends heartbeats but
-	// receives none. It must not revoke any session.
+	// The other etcd is a copy of the fleet's etcd with another key. The host that uses this copy
+	// sends heartbeats but receives none. This host must not revoke any session.
 	signal(syscall.SIGKILL)(other)
 	from, to := f.etcd.Client(), second.Client()
 	for _, folder := range []string{"nodes/", "sessions/", "vips/"} {
@@ -346,7 +346,7 @@ func TestForeignFleetsTakeNothing(t *testing.T) {
 		s := other.status()
 		return s != nil && s.Gate == "open"
 	})
-	time.Sleep(2 * time.Second) // exceeds the time of 0.8 s after which a host could own VIPs
+	time.Sleep(2 * time.Second) // a host could own VIPs after 0.8 s
 	for _, g := range []*gateway{other, without} {
 		if all := g.bound(); len(all) > 0 {
 			t.Errorf("VIPs of %s = %v, want none", g.ns.Name, all)
@@ -403,7 +403,7 @@ func (f *fleet) devices() {
 		return slices.ContainsFunc(f.hosts, func(h *gateway) bool { return h != g && slices.Contains(h.bound(), first) })
 	})
 	f.third.Join(g.ns, "10.7.0.200/24")
-	lab.Eventually(f.t, 10*time.Second, "a move to the new device", func() error { // possible once heartbeats arrive there
+	lab.Eventually(f.t, 10*time.Second, "a move to the new device", func() error { // the VIP can move once heartbeats arrive at the new device
 		return g.ns.Command(f.t.Context(), filepath.Join(g.bin, "vipctl"), "vip", "move", first.String(), "--to", g.ns.Name, "--config", g.config()).Run()
 	})
 	wait.For(f.t, wait.Patience, "the VIP on the new device", func() bool {
@@ -590,7 +590,7 @@ func TestVIPThatKernelRefuses(t *testing.T) {
 	if !wait.Soaking() {
 		t.Skip("make soak runs it: on a busy machine, a VIP that moves too often stays for a minute")
 	}
-	v := netip.MustParseAddr("fd09::101") // without a group, so it has not moved before
+	v := netip.MustParseAddr("fd09::101") // this VIP has no group, so it has not moved before
 	f := newFleet(t, "nftables", etcdkit.Options{}, "", fmt.Sprintf("[vips.%q]\nhold = \"one\"\n", v))
 	f.waitForOwner()
 	var g *gateway

@@ -17,7 +17,7 @@ import (
 )
 
 // TestReplayedHeartbeats cuts the power of an owner, while a client repeats its last heartbeats to
-// the other hosts. One of them must nevertheless take over the VIP.
+// the other hosts. One of the other hosts must nevertheless take over the VIP.
 func TestReplayedHeartbeats(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	dead := f.waitForOwner()

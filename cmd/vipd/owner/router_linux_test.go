@@ -10,7 +10,8 @@ import (
 )
 
 // TestRouterReplaced changes the default gateway of all hosts, and removes the first gateway from
-// the LAN. This must not move any VIP. When the owner loses its LAN, another host must take over.
+// the LAN. These changes must not move any VIP. When the owner loses its LAN, another host must
+// take over.
 func TestRouterReplaced(t *testing.T) {
 	f := newFleet(t, "nftables", etcdkit.Options{})
 	router := f.lab.Add("router")
@@ -26,7 +27,7 @@ func TestRouterReplaced(t *testing.T) {
 	for _, h := range f.hosts {
 		h.ns.Exec("ip", "route", "replace", "default", "via", "10.9.0.2")
 	}
-	time.Sleep(500 * time.Millisecond) // a person would need at least this time
+	time.Sleep(500 * time.Millisecond) // a person would need at least this time between the changes
 	router.DelAddr("lan", "10.9.0.1/16")
 	time.Sleep(4 * time.Second) // no VIP may move in this time, which exceeds the 2 s for which a gateway may be silent
 	if now, late := f.takeovers(), f.late(); now != took && late < tooLate {

@@ -134,8 +134,8 @@ func (f *fleet) reading() map[string]float64 {
 	return all
 }
 
-// seconds returns the processor time of a process's threads. The times in /proc/PID/stat are
-// sampled at ticks, which also wake such a process.
+// seconds returns the processor time of a process's threads. It does not read /proc/PID/stat, whose
+// times are sampled at ticks that also wake the process.
 func seconds(t *testing.T, pid int) (all float64) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

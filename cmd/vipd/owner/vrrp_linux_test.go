@@ -27,7 +27,7 @@ type pair struct {
 	client *lab.NS
 	a, b   *vrrpRouter
 	probe  *arpProbe
-	bin    string // the folder of the programs
+	bin    string // the directory that contains the programs
 }
 
 // vrrpRouter is a host that runs vipd owner or keepalived.
@@ -87,7 +87,7 @@ func newPair(t *testing.T, o vrrpPair) *pair {
 	p.b = p.router(t, l.Add("gw2"), 12, o.second, o, o.keepalived)
 	p.probe = newARPProbe(t, p.client, vip)
 	p.a.begin()
-	if o.preempt == "never" && o.services == "" { // otherwise the first to begin would own the VIP for good
+	if o.preempt == "never" && o.services == "" { // otherwise the host that starts first would own the VIP permanently
 		p.owns(t, p.a)
 	}
 	if !o.late {
@@ -218,7 +218,7 @@ func (r *vrrpRouter) reports(vips []netip.Addr) {
 		defer close(ended)
 		for ctx.Err() == nil {
 			_, _ = c.Report(ctx, report)
-			select { // the interval of vipd
+			select { // vipd reports at this interval
 			case <-ctx.Done():
 			case <-time.After(200 * time.Millisecond):
 			}
@@ -273,7 +273,7 @@ func plannedLate() time.Duration {
 }
 
 // meet injects a fault into the owner, waits until the other router owns the VIP, and removes the
-// fault. Both must never answer the same request.
+// fault. The two routers must never answer the same request.
 func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interval time.Duration) {
 	t.Helper()
 	p.owns(t, owner)
@@ -299,8 +299,8 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 	}
 }
 
-// TestVRRPPair injects faults into the owner of a pair in turn. The other host must take over in
-// time, and both must never answer the same request.
+// TestVRRPPair injects one fault after another into the owner of a pair. The other host must take
+// over in time, and both must never answer the same request.
 func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -340,7 +340,7 @@ func (p *pair) brief(t *testing.T, owner, other *vrrpRouter, interval time.Durat
 }
 
 // TestVRRPWithoutGate kills an owner and removes its gate. Both hosts must answer, which proves
-// that the probe detects this.
+// that the probe detects two owners.
 func TestVRRPWithoutGate(t *testing.T) {
 	const interval = 100 * time.Millisecond
 	p := newPair(t, vrrpPair{interval: interval, preempt: "never", first: 150, second: 100})

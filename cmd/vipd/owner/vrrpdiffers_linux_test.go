@@ -37,9 +37,9 @@ func lowTTL(r *vrrpRouter) {
 	r.ns.Exec("nft", "add table ip m; add chain ip m out { type filter hook output priority mangle; }; add rule ip m out meta l4proto 112 ip ttl set 64")
 }
 
-// TestVRRPDiffers starts a host whose group differs from the owner's. It must report a problem that
-// names the difference. If only this host can end the double ownership, it must do so within five
-// intervals.
+// TestVRRPDiffers starts a host whose group differs from the owner's. This host must report a
+// problem that names the difference. If only this host can end the double ownership, it must do so
+// within five intervals.
 func TestVRRPDiffers(t *testing.T) {
 	const fast = 200 * time.Millisecond
 	const version2 = "version = 2\npassword = \"secret\""
@@ -276,7 +276,7 @@ func TestVRRPLostAdverts(t *testing.T) {
 			wait.For(t, wait.Patience, other.ns.Name+" to follow the owner", other.follows)
 			began := time.Now()
 			other.ns.Exec("nft", "add table netdev lose; add chain netdev lose in { type filter hook ingress device lan priority 0; }; add rule netdev lose in ip protocol 112 drop")
-			time.Sleep(time.Until(began.Add(lost * interval))) // until this number of adverts was sent
+			time.Sleep(time.Until(began.Add(lost * interval))) // wait until the owner has sent this number of adverts
 			owner.signal(syscall.SIGSTOP)
 			other.ns.Exec("nft", "delete table netdev lose")
 			wait.For(t, wait.Patience, other.ns.Name+" to own the VIP", func() bool { return p.probe.only(other.mac) })
@@ -305,7 +305,7 @@ func TestVRRPStress(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), stressed)
 	defer cancel()
 	began := time.Now()
-	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // it ends with ctx
+	_ = exec.CommandContext(ctx, "stress-ng", "--cpu", fmt.Sprint(2*runtime.NumCPU()), "--timeout", fmt.Sprint(int(stressed.Seconds()))).Run() // stress-ng ends with ctx
 	if ran := time.Since(began); ran < stressed/2 {
 		t.Fatalf("stress-ng ran for %s, want at least half of the time", ran)
 	}
