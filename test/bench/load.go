@@ -165,7 +165,7 @@ func request(ctx context.Context, address string, clients, n int) ([]time.Durati
 }
 
 func exchange(c net.Conn, out, in []byte) error {
-	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // so a hanging proxy ends the run
+	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil { // the deadline ends the run if a proxy hangs
 		return err
 	}
 	if _, err := c.Write(out); err != nil {

@@ -183,7 +183,7 @@ func (p *proxy) cpu() (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reading the CPU time of %s: %w", p.name, err)
 		}
-		_, rest, _ := strings.Cut(string(text), ") ") // the name before it may contain spaces
+		_, rest, _ := strings.Cut(string(text), ") ") // the program's name in parentheses may contain spaces
 		fields := strings.Fields(rest)
 		for _, f := range fields[11:13] { // utime and stime
 			ticks, err := strconv.ParseInt(f, 10, 64)

@@ -186,8 +186,8 @@ func recipe(t *testing.T, name string) string {
 }
 
 // TestRecipes runs each speaker. While an endpoint is usable and the host is not on standby, the
-// router must have routes to the VIPs, and clients must be served. Otherwise it must have no such
-// routes.
+// router must have routes to the VIPs, and clients must be served. Otherwise the router must have
+// no routes to the VIPs.
 func TestRecipes(t *testing.T) {
 	for _, speaker := range []struct {
 		name  string
@@ -230,7 +230,7 @@ func (w *world) frr() {
 			w.t.Skip("needs frr: apt-get install frr")
 		}
 	}
-	const dir = "/run/frr" // the user frr must own it; /run belongs to the lab
+	const dir = "/run/frr" // the user frr must own this directory; /run belongs to the lab
 	frr, err := user.Lookup("frr")
 	if err != nil {
 		w.t.Fatal(err)

@@ -22,8 +22,8 @@ type ban struct {
 	why   string
 }
 
-// bans has the import directions of the tree: balancer at the bottom, store and dataplane above it
-// next to each other, and cmd at the top.
+// bans lists the forbidden import directions of the tree. Package balancer is at the bottom, store
+// and dataplane are above it and don't import each other, and cmd is at the top.
 func bans() []ban {
 	return []ban{
 		{from: "balancer", what: "vipd/store", tests: true, why: "the model is below its sources"},
@@ -73,7 +73,7 @@ func bans() []ban {
 	}
 }
 
-// kits returns the packages that exist for tests. They may import each other.
+// kits returns the packages that exist for tests. These packages may import each other.
 func kits() []string {
 	return []string{"test", "dataplane/dataplanetest", "dataplane/internal/ipvsnl/ipvsnltest", "store/storetest"}
 }
@@ -169,8 +169,8 @@ func TestPartsOfEtcd(t *testing.T) {
 	}
 }
 
-// TestErrorsOfSockets reads code that runs on Windows. It must check socket errors with package
-// sockerr, which knows the error numbers of Windows.
+// TestErrorsOfSockets reads code that runs on Windows. This code must check socket errors with
+// package sockerr, which knows the error numbers of Windows.
 func TestErrorsOfSockets(t *testing.T) {
 	set, files := readTree(t)
 	for _, f := range files {

@@ -21,7 +21,7 @@ func TestDependenciesHaveAReason(t *testing.T) {
 	_, section, _ := strings.Cut(string(doc), "\n## Dependencies\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	required := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) { // others end in "// indirect"
+	for _, m := range regexp.MustCompile(`(?m)^\t(\S+) v\S+$`).FindAllStringSubmatch(string(mod), -1) { // the lines of indirect requirements end in "// indirect"
 		required[m[1]] = true
 		if !strings.Contains(section, "`"+m[1]+"`") {
 			t.Errorf("docs/contributing.md lacks a reason for %s", m[1])

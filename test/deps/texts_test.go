@@ -74,8 +74,8 @@ func textsOf(f *ast.File) (all []string) {
 	return all
 }
 
-// literal returns the text of a literal, or of a sum that contains one. It replaces other terms by
-// an ellipsis.
+// literal returns the text of a string literal, or of a sum that contains a string literal. It
+// replaces the sum's other terms by an ellipsis.
 func literal(x ast.Expr) string {
 	switch x := x.(type) {
 	case *ast.BasicLit:

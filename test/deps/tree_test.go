@@ -34,7 +34,7 @@ type tree struct {
 	files []file
 }
 
-// readTree parses the tree once for all tests. They must not change it.
+// readTree parses the tree once for all tests. Tests must not change the result.
 func readTree(t *testing.T) (*token.FileSet, []file) {
 	t.Helper()
 	all, err := parsed()

@@ -59,7 +59,7 @@ func setUp() error {
 	for name, value := range map[string]string{
 		"net.ipv4.ip_forward":         "1",
 		"net.ipv4.conf.all.rp_filter": "0", "net.ipv4.conf.default.rp_filter": "0",
-		"net.ipv6.conf.default.disable_ipv6": "1", // the links carry only the measured packets, no neighbour discovery
+		"net.ipv6.conf.default.disable_ipv6": "1", // without IPv6, the links carry only the measured packets and no neighbour discovery
 	} {
 		path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/"))
 		if err := os.WriteFile(path, []byte(value), 0); err != nil {

@@ -53,11 +53,11 @@ func newFlood(x *box, to []netip.Addr) (*flood, error) {
 		copy(frame[6:], x.link.Attrs().HardwareAddr)
 		copy(frame[12:], []byte{
 			8, 0, // IPv4
-			0x45, 0, 0, ipSize + tcpSize, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, // up to the checksum: don't fragment, TTL 64
+			0x45, 0, 0, ipSize + tcpSize, 0, 0, 0x40, 0, 64, unix.IPPROTO_TCP, // the IPv4 header up to the checksum, with the flag "don't fragment" and TTL 64
 		})
 		tcp := frame[ethernetSize+ipSize:]
 		binary.BigEndian.PutUint16(tcp[2:], servicePort)
-		copy(tcp[12:], []byte{tcpSize / 4 << 4, 0x02, 0xff, 0xff}) // SYN, window
+		copy(tcp[12:], []byte{tcpSize / 4 << 4, 0x02, 0xff, 0xff}) // header length, SYN flag and window
 		vectors[i].Base = &frame[0]
 		vectors[i].SetLen(frameSize)
 		f.messages[i].Hdr.Iov = &vectors[i]

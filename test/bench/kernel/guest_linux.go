@@ -57,7 +57,7 @@ func preferSoftirqs() error {
 	for _, name := range names {
 		comm, err := os.ReadFile(name)
 		if err != nil || !strings.HasPrefix(string(comm), "ksoftirqd/") {
-			continue // the process has ended, or is not such a thread
+			continue // the process has ended, or does not process delayed packets
 		}
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name)))
 		if err != nil {

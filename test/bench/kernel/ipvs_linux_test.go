@@ -14,7 +14,7 @@ func TestIPVSQuick(t *testing.T) {
 	lab.NeedIPVS(t)
 	needs(t, ipvsBackend)
 	lab.Need(t, "ipvsadm")
-	which := "ipvs mode|load of 30" // iptables mode has a test of its own
+	which := "ipvs mode|load of 30" // TestQuick measures the rows of iptables mode
 	if wait.Emulated() && !wait.Soaking() {
 		which = "load of 30"
 	}

@@ -35,7 +35,7 @@ func start(args []string) error {
 		}
 		return bench(ctx, args)
 	}
-	o, err := parse(args) // parsed before anything starts
+	o, err := parse(args) // report wrong flags before anything starts
 	if err != nil {
 		return err
 	}

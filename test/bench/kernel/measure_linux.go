@@ -137,7 +137,7 @@ func controlPlane(x *box, rows []row, e effort, load float64, out samples, say f
 			continue
 		case endpointChanged, serviceAdded, serviceRemoved:
 			if times, q.Do = e.changes, "change"; x.spec.Layout == listLayout {
-				times = min(times, 3) // each change needs seconds
+				times = min(times, 3) // each change lasts seconds
 			}
 		case ruleCount:
 			q.Do = "rules"
