@@ -324,7 +324,7 @@ func freePorts(t testing.TB, host string, n int) (addrs []string) {
 				t.Fatal(err)
 			}
 			addrs = append(addrs, l.Addr().String())
-			defer func() { _ = l.Close() }() // closed after all ports are found, so they differ
+			defer func() { _ = l.Close() }() // keep each listener until all ports are found, so the ports differ
 		}
 	})
 	return addrs

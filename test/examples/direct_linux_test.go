@@ -46,7 +46,7 @@ func TestIPVSDirect(t *testing.T) {
 	far.Default("172.16.0.1", "fd00:2::1")
 	l.Host().Route("172.16.0.0/24", "192.168.1.2")
 	l.Host().Route("fd00:2::/64", "fd00:1::2")
-	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems set it, and the commands must work with it
+	far.Sysctl("net.ipv4.conf.all.rp_filter", "1") // many systems set this sysctl, and the commands must work with it
 	runAll(far, e.Top, onFar)
 	far.Echo("tcp", "far", netip.MustParseAddrPort("10.96.0.11:80"))
 	far.Echo("tcp", "far", netip.MustParseAddrPort("[fd00:96::11]:80"))
@@ -71,7 +71,7 @@ func TestIPVSDirect(t *testing.T) {
 		})
 	}
 	// Replies to this host's own programs come from the VIP, which this host also holds. IPv4
-	// accepts such packets only with this sysctl.
+	// accepts packets from an own address only with this sysctl.
 	l.Host().Sysctl("net.ipv4.conf.lan.accept_local", "1")
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80", "10.96.0.11:80", "[fd00:96::11]:80"} {
 		if a, err := askOnce(t, l.Host(), vip); err != nil || a.Client.Addr().String() != "192.168.1.1" && a.Client.Addr().String() != "fd00:1::1" {

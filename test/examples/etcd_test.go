@@ -243,7 +243,7 @@ func TestEtcd(t *testing.T) {
 	e := newEtcd(t)
 	e.start(e.members...)
 	e.follow("./users init")
-	e.do("./users node host1") // again: it changes nothing
+	e.do("./users node host1") // running the command again changes nothing
 	e.do("./users node host2.example.com && ./users viewer vic && ./users drainer deploy && ./users registrar api1 api && ./users registrar many web dns && ./users waiter many")
 	parts := []struct {
 		name string
@@ -441,8 +441,8 @@ func (e *etcdExample) testFiles(t *testing.T) {
 	}
 }
 
-// testMemberLost kills a member. The other two must continue to serve, and the member must have
-// their data after it returns.
+// testMemberLost kills a member. The other two must continue to serve, and the killed member must
+// have the current data after its restart.
 func (e *etcdExample) testMemberLost(t *testing.T) {
 	e.members[0].running.Kill()
 	e.do("etcdctl put /vipd/services/meanwhile {}", e.as("ann")...)
@@ -459,7 +459,7 @@ func (e *etcdExample) testMemberLost(t *testing.T) {
 // testRemovedUser removes a user. The user must no longer have access.
 func (e *etcdExample) testRemovedUser(t *testing.T) {
 	e.do("./users operator gone")
-	env := append(e.as("gone"), e.as("ann")[2:5]...) // a certificate is not revoked
+	env := append(e.as("gone"), e.as("ann")[2:5]...) // the removed user still has a valid certificate
 	e.do("etcdctl get --prefix /vipd/", env...)
 	e.do("./users remove gone && ./users node away && ./users remove node-away")
 	if out, err := e.run("etcdctl get --prefix /vipd/", env...); err == nil || !strings.Contains(out, "invalid user ID or password") {

@@ -36,8 +36,8 @@ func TestExamples(t *testing.T) {
 	cases := map[string]func(t *testing.T, e example){
 		"quickstart": quickstart, "web-tier": webTier, "dns": dns, "database": database, "sticky": sticky, "ipv6": ipv6, "names": names, "redis": redis,
 		"proxy":  proxy,
-		"direct": nil, // TestIPVSDirect serves it, if the kernel can
-		"limits": nil, // dataplanetest floods such a service; clients on this host have no limits
+		"direct": nil, // TestIPVSDirect tests this example on kernels with IPVS
+		"limits": nil, // package dataplanetest tests limits; vipd does not limit clients on its own host
 	}
 	tree := program.New(t)
 	files, err := filepath.Glob(filepath.Join(tree.Top, "examples", "*.toml"))
@@ -70,8 +70,8 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// commands returns the command lines in the file's comments. They are indented by three spaces; two
-// or more spaces separate a description.
+// commands returns the command lines in the file's comments. The command lines are indented by
+// three spaces. Two or more spaces separate a command from its description.
 func (e example) commands(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(e.Top, "examples", e.name+".toml"))
@@ -122,7 +122,7 @@ func (e example) sayUntil(t *testing.T, start string, servers ...string) {
 	seen := map[string]bool{}
 	for range 40 * len(servers) { // the choice may be random, so one of three servers may get none of 12 requests
 		out := e.say(t, start)
-		for again := 0; out == "" && again < 10; again++ { // nc waits a second for a datagram, in which a busy machine may not answer
+		for again := 0; out == "" && again < 10; again++ { // nc waits a second for a datagram, and a busy machine may need longer to answer
 			out = e.say(t, start)
 		}
 		name := strings.Trim(strings.SplitN(strings.TrimSpace(out), " ", 2)[0], `"`)
@@ -145,7 +145,7 @@ func quickstart(t *testing.T, e example) {
 	e.Daemon(t, e.name)
 	e.sayUntil(t, "curl 127.10.0.1:8080", "a", "b", "c")
 	e.sayUntil(t, "echo hello | nc -u", "a", "b", "c")
-	wait.For(t, wait.Patience, "the server's line and then hello of nc", func() bool { // it is ended after two seconds, even on a busy machine
+	wait.For(t, wait.Patience, "the server's line and then hello of nc", func() bool { // nc is ended after two seconds, even on a busy machine
 		return strings.HasSuffix(e.say(t, "nc 127.10.0.1 7000"), "\nhello\n")
 	})
 	if out := e.say(t, "bin/vipctl"); !strings.Contains(out, "userspace") {

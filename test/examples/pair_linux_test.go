@@ -40,7 +40,7 @@ func TestPairFiles(t *testing.T) {
 	l := lab.New(t)
 	lab.Need(t, "ip", "keepalived")
 	gateway := l.Add("gateway")
-	gateway.Exec("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1") // keepalived needs its interface
+	gateway.Exec("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1") // keepalived needs the interface that its file names
 	tree := program.New(t)
 	for _, host := range []string{"gw1", "gw2"} {
 		if out, err := tree.Shell(t, "bin/vipctl check --mode userspace examples/pair/"+host+".toml", wait.Patience); err != nil {

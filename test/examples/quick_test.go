@@ -19,7 +19,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 	beside := map[string]*process.Process{}
 	vars := ""
 	for _, b := range guide.blocks {
-		if b.whose != "quick" || strings.TrimSpace(b.text) == "make build" { // program.New has done that
+		if b.whose != "quick" || strings.TrimSpace(b.text) == "make build" { // program.New has already built the programs
 			continue
 		}
 		if name, ok := strings.CutPrefix(b.more, "foreground "); ok {
@@ -60,7 +60,7 @@ func TestFleetOnOneMachine(t *testing.T) {
 		out, _ := tree.Shell(t, vars+"bin/vipctl status", wait.Patience)
 		return !strings.Contains(out, "the last good state is served")
 	})
-	stop(t, beside["b"], "") // before etcd; without etcd it could not remove the endpoint
+	stop(t, beside["b"], "") // stop the registrar before etcd, because it could not remove the endpoint without etcd
 	stop(t, again, "signal: terminated")
 }
 

@@ -39,7 +39,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "the leader is killed", quiet: true, busy: true,
 			begin: func() { leader = w.leader(); w.etcd.Members[leader].Kill() }, end: func() { w.etcd.Members[leader].Start() },
 		},
-		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, length: long, quiet: true}, // nobody can write
+		{name: "all members are down", begin: w.etcd.Kill, end: w.etcd.Start, lost: w.nodes, length: long, quiet: true}, // without members, the test can't change services
 		{name: "etcd is cut off", begin: all((*node).cut), end: all((*node).heal), lost: w.nodes, length: long / 3, quiet: thorough, busy: true},
 		{name: "the network swallows everything", begin: all((*node).freeze), end: all((*node).heal), length: long / 3, quiet: true, busy: thorough},
 	}
@@ -48,7 +48,7 @@ func (w *world) faults(long time.Duration, thorough bool) []fault {
 			name: "one node is cut off", begin: second[0].cut, end: second[0].heal, lost: second, quiet: true, busy: true,
 		})
 	}
-	return append(faults, fault{ // as after the migration of a virtual machine, time jumps for leases and streams
+	return append(faults, fault{ // time jumps for leases and streams, as after the migration of a virtual machine
 		name: "vipd stands still", length: long / 3, quiet: true, busy: thorough,
 		begin: all(func(n *node) { n.signal(syscall.SIGSTOP) }), end: all(func(n *node) { n.signal(syscall.SIGCONT) }),
 	})

@@ -42,8 +42,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// readOnlyNode checks a vipd that may only read etcd. It must serve like the others, and report the
-// missing rights.
+// readOnlyNode checks a vipd that may only read etcd. This vipd must serve like the others, and
+// report the missing rights.
 func (w *world) readOnlyNode() {
 	w.t.Helper()
 	for i, n := range w.nodes {

@@ -39,7 +39,7 @@ type follower struct {
 
 	in   io.Writer
 	out  *bufio.Scanner
-	stop func() // ends the program, and waits for its end
+	stop func() // ends the program, and waits until it has ended
 }
 
 // follow starts the program, and waits until all sources follow. The program ends with the test, or

@@ -84,8 +84,8 @@ func (w *world) stream(rate, services, endpoints int, do func()) (changes int, e
 }
 
 // meets connects to the service "move" until the given server answers, and returns the time since
-// began. A connection to the previous server may fail at the end of its drain. It returns 0 if the
-// server never answers.
+// began. A connection to the previous server may fail at the end of its drain. meets returns 0 if
+// the server never answers.
 func (n *node) meets(server string, began time.Time) time.Duration {
 	for deadline := began.Add(wait.Scaled(patience)); ; {
 		got, err := connectOnce(n.ns, moveVIP)

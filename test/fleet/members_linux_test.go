@@ -40,8 +40,8 @@ type cutFleet struct {
 	sources [9]*watch.Source
 }
 
-// TestMemberCut cuts each member off from the others, in each direction and for longer than a
-// lease, while clients still reach it. Writes and reads must succeed, no registrar may lose its
+// TestMemberCut cuts each member off from the other members, in each direction and for longer than
+// a lease. Clients still reach the member. Writes and reads must succeed, no registrar may lose its
 // key, and sources must receive all changes.
 func TestMemberCut(t *testing.T) {
 	lab.Require(t)
@@ -187,8 +187,8 @@ func service(port int) string {
 	return fmt.Sprintf("[services.web]\nvips = [\"10.96.0.10\"]\nports = [{ port = %d }]\n", port)
 }
 
-// leaderless is the time without an answer from the other members after which they are assumed to
-// have no leader. Failures are then permitted.
+// leaderless is how long the other members may fail to answer. After that, the test assumes that
+// they have no leader, and permits failures.
 const leaderless = 2 * time.Second
 
 // witness sends requests to the members that are not cut off, each through its own client.

@@ -29,8 +29,8 @@ type node struct {
 	dir    string
 
 	vipd  *lab.Cmd
-	local *http.Client // client of its socket
-	web   *http.Client // client of its web address, in the namespace
+	local *http.Client // client of vipd's socket
+	web   *http.Client // client of vipd's web address, in the node's namespace
 }
 
 // status has the fields of vipctl status that tests read.
@@ -151,7 +151,7 @@ func (n *node) ctl(args ...string) (string, error) {
 	return string(out), err
 }
 
-// status requests vipd's status like vipctl. It is zero if vipd does not answer.
+// status requests vipd's status like vipctl. The result is zero if vipd does not answer.
 func (n *node) status() (s status) {
 	response, err := n.local.Get("http://vipd/v1/status")
 	if err != nil {

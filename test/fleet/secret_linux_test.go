@@ -7,8 +7,9 @@ import (
 	"path/filepath"
 )
 
-// keepsSecret searches for the daemons' password in everything that other users may read. That is
-// logs, vipctl's output, metrics, processes' arguments and environments, and vipd's files.
+// keepsSecret searches for the daemons' password in everything that other users may read. It
+// searches logs, vipctl's output, metrics, the arguments and environments of processes, and vipd's
+// files.
 func (w *world) keepsSecret() {
 	w.t.Helper()
 	look := func(where string, text []byte) {

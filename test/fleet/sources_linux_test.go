@@ -96,14 +96,14 @@ type watchers struct {
 
 // watcherFigures has the figures of 500 sources.
 type watcherFigures struct {
-	first         time.Duration // time until all had the first state after connecting at once
+	first         time.Duration // time until all sources have the first state, if they connect at the same time
 	firstCPU      time.Duration // CPU time of etcd for the first state
 	seen, put     spread
 	idle          float64       // idle etcd's CPU share of one core
 	changeCPU     time.Duration // CPU time of etcd for one change to one source
 	sourceMemory  int64         // memory of etcd for one source
 	processMemory int64         // memory of the follower's process for one source
-	back          time.Duration // time until all follow again after a restart of etcd
+	back          time.Duration // time until all sources receive changes again after a restart of etcd
 	backCPU       time.Duration
 }
 
@@ -195,7 +195,7 @@ func (l large) measure(t testing.TB, binary string) (r largeFigures) {
 	r.lag = f.delays(puts)
 	after, _ := memory(t, f.pid)
 	r.heapMore, r.rssMore = f.heap()-r.heap, after-before
-	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data that is being written to the disk is in use until then
+	for end := time.Now().Add(wait.Patience); r.heapMore > r.heap/10 && time.Now().Before(end); { // data that is being written to the disk counts as heap in use until then
 		r.heapMore = f.heap() - r.heap
 	}
 	return r

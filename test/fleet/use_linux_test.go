@@ -20,7 +20,7 @@ func cpu(t testing.TB, pid int) time.Duration {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, fields, _ := strings.Cut(string(text), ") ") // the name before may contain spaces
+	_, fields, _ := strings.Cut(string(text), ") ") // the program's name in parentheses may contain spaces
 	var ticks int64
 	for _, field := range strings.Fields(fields)[11:13] { // utime and stime
 		n, err := strconv.ParseInt(field, 10, 64)

@@ -131,7 +131,7 @@ func (w *world) try(what string, operation func(context.Context) error) {
 		ctx, cancel := context.WithTimeout(w.t.Context(), 3*time.Second)
 		defer cancel()
 		if err = operation(ctx); err != nil {
-			w.client = w.etcd.Client() // a client fails for good after its token has expired
+			w.client = w.etcd.Client() // a client fails permanently after its token has expired
 		}
 		return err == nil
 	})

@@ -71,7 +71,7 @@ type follower struct {
 	mu      sync.Mutex // guards the fields below
 	first   time.Time
 	samples []sample
-	last    store.Snapshot // kept in memory, as in a daemon
+	last    store.Snapshot // a daemon also keeps the last snapshot in memory
 }
 
 type sample struct {
@@ -138,7 +138,7 @@ func (c crowd) answer(in io.Reader, out io.Writer) error {
 			c.printSamples(w)
 		case "heap":
 			runtime.GC()
-			runtime.GC() // the first collection leaves objects in sync.Pool
+			runtime.GC() // run twice, because the first collection leaves objects in sync.Pool
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
 			fmt.Fprintln(w, "heap", m.HeapAlloc)
