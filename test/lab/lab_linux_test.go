@@ -238,7 +238,7 @@ func TestMainPassesOn(t *testing.T) {
 func TestTheRunFolderIsPrivate(t *testing.T) {
 	Require(t)
 	entries, err := os.ReadDir("/run")
-	if err != nil || len(entries) > 1 { // iptables of another test may have left its lock
+	if err != nil || len(entries) > 1 { // iptables may have left its lock file in another test
 		t.Errorf("/run contains %v, %v, want nothing", entries, err)
 	}
 	if os.Getpid() != 1 {

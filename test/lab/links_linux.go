@@ -14,8 +14,8 @@ import (
 )
 
 // Link connects two namespaces with a veth pair. Each end is named after the namespace at the other
-// end. addrs are the addresses of a and b in turn: "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64",
-// "fd01::2/64"; "" means none.
+// end. addrs are pairs of addresses, one for a and one for b: "10.1.0.1/24", "10.1.0.2/24",
+// "fd01::1/64", "fd01::2/64"; "" means none.
 func (l *Lab) Link(a, b *NS, addrs ...string) {
 	l.t.Helper()
 	l.cable(a, b.Name, b, a.Name)

@@ -118,7 +118,7 @@ const (
 	streamPause = 200 * time.Millisecond
 )
 
-// echo sends one piece, and expects its echo and the end.
+// echo sends one piece, and expects its echo and then the end of the connection.
 func echo(c *net.TCPConn, seed uint64) error {
 	defer func() { _ = c.Close() }()
 	limit := wait.Bound(0)
@@ -147,7 +147,7 @@ func echo(c *net.TCPConn, seed uint64) error {
 }
 
 // stream sends random bytes to an echo server, at least one piece, until ctx ends. It expects the
-// echo of all of them, and the end.
+// echo of all bytes, and then the end of the connection.
 func (n *NS) stream(ctx context.Context, address string, seed uint64) error {
 	limit := wait.Bound(0)
 	dialing, cancel := context.WithTimeout(context.Background(), limit)

@@ -142,11 +142,11 @@ func runAgain(m Tests) (int, error) {
 // too long.
 func passOn(signals <-chan os.Signal, to *os.Process) {
 	for s := range signals {
-		_ = to.Signal(s) // it may have just ended
+		_ = to.Signal(s) // the process may have just ended
 	}
 }
 
-// Require skips the test unless it runs in a host namespace of its own.
+// Require skips the test unless it runs in its own host namespace.
 func Require(t testing.TB) {
 	t.Helper()
 	switch state := os.Getenv(insideVar); {

@@ -48,7 +48,7 @@ func (n *NS) DialSCTP(ctx context.Context, from netip.AddrPort, to netip.AddrPor
 			return err
 		}
 		defer func() { _ = file.Close() }()
-		fd := int(file.Fd()) // blocking; SO_SNDTIMEO limits connect
+		fd := int(file.Fd()) // Fd makes the socket blocking, so SO_SNDTIMEO limits connect
 		if deadline, ok := ctx.Deadline(); ok {
 			left := unix.NsecToTimeval(max(time.Until(deadline), time.Millisecond).Nanoseconds())
 			if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &left); err != nil {

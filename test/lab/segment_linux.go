@@ -30,7 +30,7 @@ func (n *NS) SendStray(c net.Conn) error {
 	binary.BigEndian.PutUint16(s[2:], to.Port())
 	binary.BigEndian.PutUint32(s[4:], sends+beyond)
 	binary.BigEndian.PutUint32(s[8:], expects)
-	s[12], s[13] = 5<<4, 1<<4 // five words of header; ACK
+	s[12], s[13] = 5<<4, 1<<4 // a header of five words, with the flag ACK
 	binary.BigEndian.PutUint16(s[14:], 1000)
 	return n.sendSegment(from, to, s)
 }
@@ -109,7 +109,7 @@ func (n *NS) SendSYN(from, to netip.AddrPort) error {
 	binary.BigEndian.PutUint16(s[0:], from.Port())
 	binary.BigEndian.PutUint16(s[2:], to.Port())
 	binary.BigEndian.PutUint32(s[4:], beyond)
-	s[12], s[13] = 5<<4, 1<<1 // five words of header; SYN
+	s[12], s[13] = 5<<4, 1<<1 // a header of five words, with the flag SYN
 	binary.BigEndian.PutUint16(s[14:], 1000)
 	return n.sendSegment(from, to, s)
 }

@@ -223,9 +223,9 @@ virtual_server 10.96.0.30 25 {
 }
 `
 
-// TestIPVSTablesOfKeepalived converts a configuration of keepalived. Both must create the same
-// virtual servers, with two exceptions: keepalived adds servers of weight 0, and vipd uses sh with
-// fallback.
+// TestIPVSTablesOfKeepalived converts a configuration of keepalived. keepalived and vipd must
+// create the same virtual servers, with two exceptions: keepalived adds servers of weight 0, and
+// vipd uses sh with fallback.
 func TestIPVSTablesOfKeepalived(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "keepalived", "ipvsadm")

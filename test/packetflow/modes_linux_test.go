@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/userspace"
 )
 
-// modes returns the modes that real packets pass through on every kernel. One of them is on a node
-// whose firewall drops by default.
+// modes returns the modes that real packets pass through on every kernel. One of these modes runs
+// on a node whose firewall drops by default.
 func modes() []mode {
 	plain, nft, legacy := host.DefaultOptions(), host.DefaultOptions(), host.DefaultOptions()
 	nft.Variant, nft.Mode = "nft", nftables.Needs()

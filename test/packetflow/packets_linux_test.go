@@ -277,7 +277,7 @@ func (w *world) check(r row, network string) string {
 		}
 		return w.remembered(r, network)
 	case lost:
-		if !w.caps.KeepsSource { // a problem that Compile reports, and no reply is lost then
+		if !w.caps.KeepsSource { // Compile reports a problem for this case, and no reply is lost
 			if _, err := w.ask(r, network, atOnce); err != nil {
 				return fmt.Sprintf("%v, want an answer: the mode can't keep the source", err)
 			}

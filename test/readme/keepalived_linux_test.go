@@ -24,7 +24,7 @@ func faults() map[string]fault {
 			all := processes(m)
 			m.signal(unix.SIGSTOP, all...)
 			end := sync.OnceFunc(func() { m.signal(unix.SIGCONT, all...) })
-			m.t.Cleanup(end) // before m.end, which would wait for a stopped process
+			m.t.Cleanup(end) // runs before m.end, which would wait for a stopped process
 			return end
 		}
 	}
@@ -43,7 +43,7 @@ func faults() map[string]fault {
 		},
 		"both are killed": func(_ *pair, m *router) func() {
 			all := m.keepalived()
-			m.signal(unix.SIGSTOP, all...) // so neither process reacts to the end of the other
+			m.signal(unix.SIGSTOP, all...) // neither process must react to the end of the other process
 			m.signal(unix.SIGKILL, all...)
 			m.reap(all)
 			return m.startKeepalived
@@ -107,11 +107,11 @@ func table(t *testing.T) (rows []row) {
 	if len(rows) < 2 {
 		t.Fatal("docs/gateway.md lacks its table of faults")
 	}
-	return rows[2:] // below the headings
+	return rows[2:] // the rows below the headings
 }
 
-// moves causes a fault at the holder of the addresses. They must move, and neither the fault nor
-// its end may lead to two holders.
+// moves causes a fault on the host that holds the addresses. The addresses must move, and neither
+// the fault nor its end may lead to two holders.
 func (p *pair) moves(begin fault) {
 	two := p.watch()
 	m := p.holder()

@@ -73,8 +73,8 @@ func newPair(l *lab.Lab) *pair {
 	return p
 }
 
-// serve starts both programs, first on one host and, when this host holds the addresses, on the
-// other. vipdFirst determines the order of the programs. The first host has the lower priority, and
+// serve starts both programs on one host and, when this host holds the addresses, on the other
+// host. vipdFirst determines the order of the programs. The first host has the lower priority, and
 // keeps the addresses because the other host does not preempt.
 func (p *pair) serve(t *testing.T, bin string, vipdFirst bool) {
 	p.t, p.client = t, p.client.For(t)
@@ -239,7 +239,7 @@ func (m *router) furnish(priority string) {
 	}
 }
 
-// start starts a program that sees the host's files in their places.
+// start starts a program that sees the host's own /run and /etc/keepalived.
 func (m *router) start(name string, args ...string) (p *process.Process) {
 	m.t.Helper()
 	script := `mount --bind "$0/run" /run; mount --bind "$0/etc" /etc/keepalived; exec "$@"`
@@ -311,7 +311,7 @@ func (m *router) renewed() bool {
 func (m *router) keepalived() []int {
 	pid := m.runs[len(m.runs)-1].Pid()
 	children, err := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", pid))
-	first, _, _ := strings.Cut(string(children), " ") // a process of a script may follow
+	first, _, _ := strings.Cut(string(children), " ") // the process of a check script may follow
 	child, convErr := strconv.Atoi(first)
 	if err := errors.Join(err, convErr); err != nil {
 		m.t.Fatal(err)

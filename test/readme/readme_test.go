@@ -68,8 +68,8 @@ func blocks(t *testing.T, file string) []block {
 type reader struct {
 	top, destination string
 	env              []string
-	// endQuickstart sends Ctrl-C to the quickstart, and waits for its end; a second call does
-	// nothing.
+	// endQuickstart sends Ctrl-C to the quickstart, and waits until it has ended. A second call
+	// does nothing.
 	endQuickstart func()
 }
 
@@ -113,7 +113,7 @@ func newReader(t *testing.T) *reader {
 		t.Fatalf("copying the tree: %v\n%s", err, copied)
 	}
 	r.env = append(os.Environ(),
-		"DESTDIR="+r.destination, "PREFIX=/usr/local", // whatever the caller's PREFIX is
+		"DESTDIR="+r.destination, "PREFIX=/usr/local", // overrides the caller's PREFIX
 		"PATH="+filepath.Join(r.destination, "usr/local/bin")+":"+os.Getenv("PATH"),
 		"VIPCTL_CONFIG="+r.config())
 	return r
@@ -202,7 +202,7 @@ func (r *reader) install(t *testing.T, b block) {
 	r.uninstall(t)
 }
 
-// uninstall runs make uninstall in another DESTDIR. It must remove everything except the
+// uninstall runs make uninstall in another DESTDIR. The command must remove everything except the
 // configuration.
 func (r *reader) uninstall(t *testing.T) {
 	other := t.TempDir()

@@ -101,7 +101,7 @@ func (s *summary) rerunFailing(p plan, run func(plan, *summary) error) bool {
 		if _, ran := all[t]; ran {
 			s.unsteady = append(s.unsteady, t)
 		} else {
-			s.passed[t] = true // the test with these parts
+			s.passed[t] = true // all parts of this test have passed
 		}
 	}
 	s.failing = nil

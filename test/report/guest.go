@@ -81,7 +81,7 @@ func build(ctx context.Context, p plan, folder string) (orders, error) {
 
 func goRun(ctx context.Context, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // like the programs, whose packages are then already compiled
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the programs are built in the same way, so their packages are already compiled
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
 	}

@@ -73,7 +73,7 @@ func inside(file string, out io.Writer) int {
 				failed.Store(true)
 			}
 			e.Elapsed = time.Since(began).Seconds()
-			if line, err := json.Marshal(e); err == nil { // it contains nothing that can't be encoded
+			if line, err := json.Marshal(e); err == nil { // encoding never fails
 				w.write(append(line, '\n'))
 			}
 		})
@@ -103,7 +103,7 @@ func (p piece) run(o orders, limit time.Duration, w *lineWriter) error {
 	}
 	for r := bufio.NewReader(lines); ; {
 		line, err := r.ReadBytes('\n')
-		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside reports how pieces end
+		if e := (event{}); json.Unmarshal(line, &e) != nil || e.Test != "" || e.Action == "output" { // inside itself reports how pieces end
 			w.write(line)
 		}
 		if err != nil {

@@ -67,7 +67,7 @@ func testsFailed(waitErr error) bool {
 // test's.
 func runAll(p plan, s *summary) (readErr, waitErr error) {
 	var guest sync.WaitGroup
-	if p.guest != nil { // the guest is slowest, so it is built first and runs next to the rest
+	if p.guest != nil { // the guest is slowest, so its tests are built first and run concurrently with the others
 		folder, err := os.MkdirTemp("", "vipd-report-")
 		if err != nil {
 			return err, nil
@@ -93,7 +93,7 @@ const packagesAtOnce, testsAtOnce = 6, 4
 
 // runHere runs go test. The second error is go test's.
 func runHere(p plan, s *summary) (readErr, waitErr error) {
-	atOnce := []string{ // a flag of the same name is later, and overrides it
+	atOnce := []string{ // flags on the command line follow, and override these flags
 		fmt.Sprintf("-p=%d", max(packagesAtOnce, runtime.GOMAXPROCS(0))), fmt.Sprintf("-parallel=%d", max(testsAtOnce, runtime.GOMAXPROCS(0))),
 	}
 	cmd := exec.Command("go", slices.Concat([]string{"test", "-json"}, atOnce, p.flags, p.packages)...)

@@ -84,7 +84,7 @@ func newPlan(args []string) (plan, error) {
 }
 
 // longestFirst moves packages whose tests last minutes to the front. go test starts packages in
-// this order, so the run does not end with a long wait for one of them.
+// this order, so the run does not end with a long wait for one of these packages.
 func longestFirst(packages []string) []string {
 	long := []string{
 		"vipd/dataplane/iptables", "vipd/cmd/vipd/daemon", "vipd/cmd/vipctl", "vipd/dataplane/userspace", "vipd/cmd/vipd", "vipd/cmd/vipd/owner",

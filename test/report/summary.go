@@ -75,7 +75,7 @@ func (s *summary) read(events io.Reader, where string) error {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			s.mu.Lock()
-			_, _ = fmt.Fprintln(s.out, lines.Text()) // a message of go itself
+			_, _ = fmt.Fprintln(s.out, lines.Text()) // a message of the go command
 			s.mu.Unlock()
 			continue
 		}
@@ -128,10 +128,10 @@ func (s *summary) endTest(t test, action string) {
 
 func (s *summary) endPackage(t test, e event) {
 	if e.Action == "skip" || s.packages[t] {
-		return // it has no tests, or this was printed
+		return // the package has no tests, or its line was already printed
 	}
 	bad := slices.ContainsFunc(s.failing, func(f test) bool { return f.pkg == t.pkg && f.where == t.where })
-	if e.Action == "fail" && !bad { // it does not build, its TestMain fails, or a race ends it
+	if e.Action == "fail" && !bad { // the package does not build, its TestMain fails, or a data race ends it
 		s.failing = append(s.failing, t)
 		bad = true
 	}
@@ -261,7 +261,8 @@ func filter(tests []test, wanted func(test) bool) []test {
 	return slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return !wanted(t) })
 }
 
-// String returns dataplane/userspace.TestX, or only the package, and the place unless that is here.
+// String returns a name such as dataplane/userspace.TestX, or only the package. For tests in the
+// guest, it adds where they ran.
 func (t test) String() string {
 	words := strings.TrimPrefix(t.pkg, "vipd/")
 	if t.name != "" {

@@ -39,8 +39,8 @@ func lines(text string) []string {
 	return all
 }
 
-// TestNothingIsActive reads the installed files. They must load no module and set no sysctl on
-// hosts that use another mode.
+// TestNothingIsActive reads the installed files. The files must load no module and set no sysctl,
+// because most hosts don't use ipvs mode.
 func TestNothingIsActive(t *testing.T) {
 	for _, file := range []string{"../../systemd/modules-load.d/vipd.conf", "../../systemd/sysctl.d/vipd.conf"} {
 		if got := lines(read(t, file)); len(got) > 0 {
@@ -52,8 +52,8 @@ func TestNothingIsActive(t *testing.T) {
 	}
 }
 
-// TestModuleOptions passes the options to modprobe. It must accept them, and they must only concern
-// ip_vs.
+// TestModuleOptions passes the options to modprobe. modprobe must accept the options, and they must
+// only concern ip_vs.
 func TestModuleOptions(t *testing.T) {
 	lab.Need(t, "modprobe")
 	out, err := exec.Command("modprobe", "-C", "../../systemd/modprobe.d", "-c").Output()

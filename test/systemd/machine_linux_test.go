@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// machine is a systemd that is the init of its own namespaces. It runs on this machine's files
-// under an overlay, in the network namespace of a lab.
+// machine is a systemd that is the init of its own namespaces. It uses an overlay over this
+// machine's files, and the network namespace of a lab.
 type machine struct {
 	t   *testing.T
 	ns  *lab.NS
@@ -166,7 +166,7 @@ func own(t *testing.T) string {
 }
 
 // removed removes a control group and its children, the deepest first, and reports whether the
-// group is gone. Groups whose processes have not ended yet stay.
+// group no longer exists. Groups whose processes have not ended yet stay.
 func removed(group string) bool {
 	entries, _ := os.ReadDir(group)
 	for _, e := range entries {

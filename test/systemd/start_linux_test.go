@@ -103,7 +103,7 @@ func (g *gateway) watchdog() {
 	defer g.dropIn(fmt.Sprintf("[Service]\nWatchdogSec=%d\nTimeoutAbortSec=1s\n", wait.Scaled(3*time.Second)/time.Second))()
 	g.configure("mode = \"userspace\"\n")
 	g.run("systemctl start vipd")
-	wait.For(t, 20*time.Second, "one process of vipd to feed the watchdog twice", func() bool { // on a busy machine one process may be too late for that
+	wait.For(t, 20*time.Second, "one process of vipd to feed the watchdog twice", func() bool { // on a busy machine, a process may feed the watchdog too late and be killed
 		pid := g.property("MainPID")
 		for range 2 {
 			last := g.property("WatchdogTimestampMonotonic")

@@ -12,7 +12,7 @@ import (
 	"vipd/test/program"
 )
 
-// TestUnit runs systemd-analyze on the units, with the programs in their places.
+// TestUnit runs systemd-analyze on the units, in a tree that contains the units' programs.
 func TestUnit(t *testing.T) {
 	lab.Need(t, "systemd-analyze")
 	folder := t.TempDir()
@@ -48,7 +48,7 @@ func TestEtcdUnits(t *testing.T) {
 }
 
 // TestDefaultsLoad loads the installed configuration, unchanged and with every setting uncommented.
-// Both must be valid, so no line breaks the file when a user removes its #.
+// Both variants must be valid, so a user can uncomment any line.
 func TestDefaultsLoad(t *testing.T) {
 	text := read(t, "../../systemd/vipd.toml")
 	setting := regexp.MustCompile(`(?m)^#([a-z_]+ = )`)

@@ -90,7 +90,7 @@ func (c *checker) add(p listed) {
 	conf := types.Config{
 		Importer: imports{c, p.ImportMap}, IgnoreFuncBodies: !ours, FakeImportC: true, Sizes: types.SizesFor("gc", "amd64"),
 		Error: func(err error) {
-			if ours { // errors of other packages show in the tree's uses of them
+			if ours { // errors in other packages only matter where this tree uses them
 				c.errs = append(c.errs, err)
 			}
 		},

@@ -26,11 +26,11 @@ func wine(t *testing.T, prefix string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// TestService installs vipd.exe as a service by sc.exe. It must serve in userspace mode, end when
-// it is stopped, and report the exit code of a failed start. In ipvs mode it must report that the
-// system lacks IPVS.
+// TestService installs vipd.exe as a service with sc.exe. The service must serve in userspace mode,
+// end when it is stopped, and report the exit code of a failed start. In ipvs mode, vipd.exe must
+// report that the system lacks IPVS.
 func TestService(t *testing.T) {
-	if !wait.Soaking() { // building everything for Windows takes as long as the largest packages' tests
+	if !wait.Soaking() { // building everything for Windows takes as long as the slowest tests
 		t.Skip("make test-windows and make soak run it; make lint checks that it compiles")
 	}
 	for _, tool := range []string{"wine", "x86_64-w64-mingw32-ld"} {

@@ -18,8 +18,8 @@ import (
 // fakeSource is a source of invented kernels.
 type fakeSource struct {
 	latest   string
-	away     error // error of newest
-	broken   error // error of unpack, after it has written a file
+	away     error // the error that newest returns
+	broken   error // the error that unpack returns after it has written a file
 	unpacked atomic.Int32
 }
 

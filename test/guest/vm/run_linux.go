@@ -208,7 +208,7 @@ func (m machine) run(ctx context.Context) (int, error) {
 			return 0, err
 		}
 		defer func() { _ = r.Close() }()
-		defer func() { _ = w.Close() }() // closed again in case of an early return
+		defer func() { _ = w.Close() }() // closes the pipe if the function returns early
 		cmd.ExtraFiles = append(cmd.ExtraFiles, w)
 		readers.Go(func() { read(r) })
 	}

@@ -9,9 +9,9 @@ import (
 	"vipd/test/wait"
 )
 
-// startScript returns the script of the guest's first process after it can read the host's files.
-// The script sets up an ordinary machine, runs the command, reports its end, and switches off. The
-// ports are in the order of machine.args.
+// startScript returns the script that the guest's first process runs once it can read the host's
+// files. The script sets up an ordinary machine, runs the command, reports its end, and switches
+// off. The ports are in the order of machine.args.
 func (m machine) startScript(command []string) string {
 	var b strings.Builder
 	k, o := m.kernel, m.options
