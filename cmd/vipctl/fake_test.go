@@ -90,7 +90,7 @@ func serveFake(socket string) (d *fakeDaemon, stop func(), err error) {
 	return d, func() { _ = d.server.Close(); serving.Wait() }, nil
 }
 
-// nextTraffic returns the next counts.
+// nextTraffic removes and returns the first element of traffic, unless it is the last.
 func (d *fakeDaemon) nextTraffic() any {
 	t := d.traffic[0]
 	if len(d.traffic) > 1 {

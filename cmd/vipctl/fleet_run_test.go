@@ -106,7 +106,7 @@ func (f *testFleet) etcdRevision(t *testing.T) int64 {
 	return answer.Header.Revision
 }
 
-// file writes a services file.
+// file writes text to a new file, and returns the path.
 func (f *testFleet) file(text string) string {
 	f.t.Helper()
 	file := filepath.Join(f.t.TempDir(), "services.toml")
@@ -243,7 +243,7 @@ func TestConcurrentEdit(t *testing.T) {
 	}
 }
 
-// oneHolder defines settings of a VIP.
+// oneHolder sets hold = "one" for a VIP.
 const oneHolder = "[vips.\"10.96.0.10\"]\nhold = \"one\"\n"
 
 // wantPolicies checks the number of addresses with settings in etcd.

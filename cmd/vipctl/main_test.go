@@ -132,7 +132,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// change implements the script command fake.
+// change implements the script command "fake".
 func change(ts *testscript.TestScript, _ bool, args []string) {
 	d := ts.Value("daemon").(*fakeDaemon)
 	if len(args) != 1 {

@@ -124,7 +124,7 @@ func (f *stage) start(name string, edit func(*schema.NodeStatus)) *node {
 	return n
 }
 
-// setStatus changes the status.
+// setStatus applies edit to the node's status, and publishes the status in etcd.
 func (n *node) setStatus(edit func(*schema.NodeStatus)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -134,13 +134,13 @@ func (n *node) setStatus(edit func(*schema.NodeStatus)) {
 	n.presence.SetStatus(next)
 }
 
-// atRevision returns an edit that sets the revision.
+// atRevision returns an edit that sets the applied revision.
 func atRevision(revision int64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) { s.Revision = revision }
 }
 
-// draining returns an edit that sets the revision, and the number of connections of a draining
-// endpoint.
+// draining returns an edit that sets the applied revision, and the number of connections of a
+// draining endpoint.
 func draining(revision int64, service balancer.Name, address string, active uint64) func(*schema.NodeStatus) {
 	return func(s *schema.NodeStatus) {
 		s.Revision, s.Drains = revision, []schema.NodeDrain{{Service: service, Address: address, Active: active}}

@@ -29,14 +29,14 @@ import (
 	"vipd/test/lab"
 )
 
-// failure is a way in which an endpoint fails.
+// failure describes a way in which an endpoint fails.
 type failure struct {
 	name  string
 	check balancer.HealthType
-	// reply is the server's answer during the failure, unless it is nil; answer is the healthy
-	// answer.
+	// reply sends the server's answer during the failure. Its argument answer is the answer of a
+	// healthy server. If reply is nil, the server sends this answer.
 	reply func(c net.Conn, answer string)
-	// certificate is the certificate during the failure.
+	// certificate selects the certificate that the server presents during the failure.
 	certificate string
 	// If deaf is true, the listener is closed during the failure. If cut is true, packets are
 	// dropped.
@@ -169,7 +169,6 @@ func (s *site) rule(verb string) []string {
 	return []string{verb, "INPUT", "-p", "tcp", "--dport", fmt.Sprint(s.at.Port()), "-j", "DROP"}
 }
 
-// listen starts the server.
 func (s *site) listen() {
 	s.t.Helper()
 	if s.failure.check == balancer.UDPHealth {

@@ -100,7 +100,7 @@ func TestMaglev(t *testing.T) {
 	}
 }
 
-// TestIPVSMaglev is TestMaglev in ipvs mode.
+// TestIPVSMaglev makes the same check as TestMaglev, but in ipvs mode.
 func TestIPVSMaglev(t *testing.T) {
 	lab.NeedIPVS(t)
 	maglev(t, "ipvs")

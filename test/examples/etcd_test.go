@@ -37,7 +37,6 @@ type etcdExample struct {
 	bin string
 }
 
-// etcdMember is one member.
 type etcdMember struct {
 	name, address string
 	// settings is its /etc/default/etcd, and data its data directory.

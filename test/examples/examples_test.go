@@ -24,7 +24,7 @@ import (
 // TestMain uses a network namespace if possible, so that the examples' ports are free.
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// example is one file under test.
+// example is a file of the examples folder that is under test.
 type example struct {
 	*program.Tree
 	name string

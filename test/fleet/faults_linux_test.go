@@ -14,7 +14,7 @@ import (
 	"vipd/test/wait"
 )
 
-// fault is a fault that a fleet must survive.
+// fault describes a failure that a fleet must survive.
 type fault struct {
 	name       string
 	begin, end func()

@@ -86,7 +86,6 @@ func (f *follower) line(format string, into ...any) {
 	}
 }
 
-// ask sends a question.
 func (f *follower) ask(question string) {
 	f.t.Helper()
 	if _, err := fmt.Fprintln(f.in, question); err != nil {

@@ -105,7 +105,7 @@ func (f *cutFleet) follow(t *testing.T) {
 	}
 }
 
-// register starts a registrar.
+// register starts a registrar for the endpoint at address.
 func (f *cutFleet) register(address string) {
 	log, err := os.Create(filepath.Join(f.t.TempDir(), "log"))
 	if err != nil {

@@ -58,7 +58,7 @@ func memory(t testing.TB, pid int) (now, most int64) {
 // spread is a set of durations.
 type spread []time.Duration
 
-// at returns a quantile.
+// at returns the quantile for part, which is between 0 and 1.
 func (s spread) at(part float64) time.Duration {
 	if len(s) == 0 {
 		return 0

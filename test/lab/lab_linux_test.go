@@ -102,7 +102,7 @@ func TestNamespacesAreApart(t *testing.T) {
 	}
 	defer func() { _ = ln.Close() }()
 	if c, err := client.Dial(t.Context(), "tcp", "127.0.0.1:81"); err != nil {
-		t.Errorf("client to its own loopback: %v", err)
+		t.Errorf("error of the client's connection to its own loopback = %v, want none", err)
 	} else {
 		_ = c.Close()
 	}
@@ -111,7 +111,7 @@ func TestNamespacesAreApart(t *testing.T) {
 	}
 	out := client.Exec("ip", "-o", "address")
 	if !strings.Contains(out, "10.1.0.2/24") || strings.Contains(out, "10.2.0.1/24") {
-		t.Errorf("ip address in the client shows another namespace:\n%s", out)
+		t.Errorf("output of ip address in the client =\n%s\nwant only the client's addresses", out)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestTheThreadComesHome(t *testing.T) {
 		return l.Host().Do(func() error { nested = current(t); return nil })
 	})
 	if err != nil || within == before || nested != before {
-		t.Errorf("Do: %v; host %s, in the client %s, in the host within %s", err, before, within, nested)
+		t.Errorf("error of Do = %v; namespaces of the host = %s, of the client = %s, of a nested Do on the host = %s", err, before, within, nested)
 	}
 	func() {
 		defer func() { _ = recover() }()

@@ -133,7 +133,7 @@ func connectionsByServer(t *testing.T, n *lab.NS) map[string]map[string]int {
 		all["web"] = servers(n, "127.0.0.1", 8001, 60)
 		all["spare"] = servers(n, "127.0.0.1", 8003, 6)
 		if all["web"]["none"]+all["spare"]["none"] > 0 || !maps.Equal(before, all["web"]) {
-			return fmt.Errorf("got %v, and %v before", all, before)
+			return fmt.Errorf("counts of this round = %v, counts of the previous round = %v", all, before)
 		}
 		return nil
 	})
@@ -243,7 +243,7 @@ func TestIPVSTablesOfKeepalived(t *testing.T) {
 	lab.Eventually(t, time.Minute, "keepalived has entered its virtual servers", func() error {
 		got = table(n.Exec("ipvsadm", "--save", "-n"))
 		if len(got) < len(want) {
-			return fmt.Errorf("there are %q", got)
+			return fmt.Errorf("virtual servers = %q", got)
 		}
 		return nil
 	})

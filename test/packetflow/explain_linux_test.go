@@ -110,8 +110,8 @@ func (w *world) explainedServed(r row, network string, a *explain.Answer) string
 // the explanations must have the expected results.
 func TestUnforwarded(t *testing.T) { unforwarded(t, modes()[1]) }
 
-// TestIPVSUnforwarded is TestUnforwarded for virtual servers, which forward clients' packets
-// themselves.
+// TestIPVSUnforwarded makes the same check as TestUnforwarded, but in ipvs mode, whose virtual
+// servers forward clients' packets themselves.
 func TestIPVSUnforwarded(t *testing.T) {
 	lab.NeedIPVS(t)
 	unforwarded(t, ipvsMode())

@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// mode is a running mode.
+// mode is a mode of vipd on a node.
 type mode struct {
 	name string
 	host host.Options
@@ -46,7 +46,7 @@ func TestPackets(t *testing.T) {
 	}
 }
 
-// TestIPVSPackets is TestPackets in ipvs mode, which few kernels have.
+// TestIPVSPackets makes the same check as TestPackets, but in ipvs mode, which few kernels have.
 func TestIPVSPackets(t *testing.T) {
 	lab.NeedIPVS(t)
 	ipvsMode().holds(t)
@@ -234,7 +234,7 @@ func (w *world) start(t *testing.T, m mode) {
 		stop, end := context.WithTimeout(context.Background(), wait.Scaled(30*time.Second))
 		defer end()
 		if err := errors.Join(<-done, dp.Close(stop, false), h.Release(stop), h.Close()); err != nil {
-			t.Errorf("stopping: %v", err)
+			t.Errorf("error of the engine = %v, want none", err)
 		}
 	})
 }
@@ -248,7 +248,7 @@ func (w *world) apply(t *testing.T, s section) balancer.Desired {
 	w.engine.Set(d)
 	lab.Eventually(t, 30*time.Second, "carrying out "+s.name, func() error {
 		if s := w.engine.Status(); !s.Ready || s.Applied.Store < w.revision || len(s.Failing) > 0 || s.LastError != "" {
-			return fmt.Errorf("revision %d is applied of %d, %d frontends fail, last error %q", s.Applied.Store, w.revision, len(s.Failing), s.LastError)
+			return fmt.Errorf("applied revision = %d of %d, failing frontends = %d, last error = %q", s.Applied.Store, w.revision, len(s.Failing), s.LastError)
 		}
 		return nil
 	})

@@ -60,7 +60,7 @@ func (r row) names() []string {
 	return all
 }
 
-// readSections reads flows.md.
+// readSections reads the sections of flows.md.
 func readSections(t *testing.T) []section {
 	t.Helper()
 	text, err := os.ReadFile("flows.md")

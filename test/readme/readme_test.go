@@ -164,7 +164,7 @@ func (r *reader) runBeside(t *testing.T, b block) {
 		select {
 		case <-p.Done():
 		case <-time.After(time.Minute):
-			t.Errorf("README.md:%d: Ctrl-C does not end it; output:\n%s", b.line, p.Output())
+			t.Errorf("README.md:%d: Ctrl-C does not end the script; output:\n%s", b.line, p.Output())
 			p.Kill()
 		}
 	})
@@ -273,7 +273,7 @@ func (r *reader) background(t *testing.T, script string) *process.Process {
 	}
 	t.Cleanup(func() {
 		if err := p.Stop(time.Minute); err != nil {
-			t.Errorf("ending: %v", err)
+			t.Errorf("error of ending the script = %v, want none", err)
 		}
 		if t.Failed() {
 			t.Logf("%s\n%s", script, p.Output())

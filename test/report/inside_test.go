@@ -44,7 +44,7 @@ func TestInside(t *testing.T) {
 	}
 	needing, err := needingIPVS(all)
 	if err != nil || strings.Join(paths(needing), " ") != "vipd/bad vipd/good vipd/hang vipd/skip" {
-		t.Fatalf("packages that need IPVS = %q, %v; want bad, good, hang and skip", paths(needing), err)
+		t.Fatalf("packages that need IPVS = %q, %v; want the packages bad, good, hang and skip", paths(needing), err)
 	}
 	o, err := build(t.Context(), plan{guest: needing}, t.TempDir())
 	if err != nil {

@@ -128,7 +128,7 @@ func (p *plan) place(needing []pkg, only bool, noIPVS, noGuest error) {
 	}
 }
 
-// list lists packages by go list.
+// list runs go list, and returns the packages that match the patterns.
 func list(patterns []string) ([]pkg, error) {
 	const form = "{{.ImportPath}}\t{{.Dir}}\t{{join .Imports \" \"}} {{join .TestImports \" \"}} {{join .XTestImports \" \"}}\t" +
 		"{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"

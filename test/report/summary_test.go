@@ -48,7 +48,7 @@ func TestSummary(t *testing.T) {
 	)
 	for _, unwanted := range []string{"quiet", "none"} {
 		if strings.Contains(got, unwanted) {
-			t.Errorf("report contains %q", unwanted)
+			t.Errorf("report contains %q, want no such text", unwanted)
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 // maxColumns is the maximum width of a line of comments. A tab counts as four columns.
 const maxColumns = 100
 
-// top is the top of the tree.
+// top is the path to the top of the tree.
 const top = "../.."
 
 // others are folders without the project's code.
@@ -50,7 +50,7 @@ func files(t *testing.T) (all []file) {
 		return err
 	})
 	if err != nil || len(all) < 20 {
-		t.Fatalf("parsed %d files of the tree, error %v", len(all), err)
+		t.Fatalf("parsed files = %d, error = %v, want all files of the tree", len(all), err)
 	}
 	return all
 }

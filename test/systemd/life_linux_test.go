@@ -123,7 +123,7 @@ func (g *gateway) clients(vip string) (stop func() int64) {
 			}
 			c, err := g.dial(vip)
 			if err != nil {
-				g.t.Errorf("a client, after %d others: %v", done.Load(), err)
+				g.t.Errorf("error of a client after %d other clients = %v, want none", done.Load(), err)
 				return
 			}
 			_ = c.Close()
@@ -143,7 +143,7 @@ func echoes(t *testing.T, c net.Conn) {
 	got := make([]byte, len(line))
 	_ = c.SetDeadline(time.Now().Add(wait.Bound(0)))
 	if _, err := c.Write([]byte(line)); err != nil {
-		t.Errorf("on the open connection: %v", err)
+		t.Errorf("error on the open connection = %v, want none", err)
 	} else if _, err := io.ReadFull(c, got); err != nil || string(got) != line {
 		t.Errorf("echo on the open connection = %q, %v; want %q", got, err, line)
 	}
@@ -318,7 +318,7 @@ func (g *gateway) cleanedUp() {
 	g.t.Helper()
 	g.run("vipctl cleanup")
 	if out := g.run("iptables-save; iptables-legacy-save 2>/dev/null; ip address"); strings.Contains(out, "VIPD-") || strings.Contains(out, "10.96.0.1") {
-		g.t.Errorf("state after cleanup =\n%s", out)
+		g.t.Errorf("state after cleanup =\n%s\nwant no rules and addresses of vipd", out)
 	}
 }
 
@@ -374,7 +374,7 @@ func (g *gateway) sandbox() {
 		return g.try("nsenter -m -t $(systemctl show vipd --value -p MainPID) " + command)
 	}
 	if out, err := inside("touch /run/vipd/allowed"); err != nil {
-		g.t.Errorf("run_dir is not writable in the sandbox: %v\n%s", err, out)
+		g.t.Errorf("error of writing to run_dir in the sandbox = %v, want none\n%s", err, out)
 	}
 	for _, escape := range []string{
 		"systemctl show vipd", "touch /run/systemd/vipd-escaped", "touch /run/vipd-escaped", "sh -c ': >>/proc/sys/kernel/core_pattern'",
@@ -384,13 +384,13 @@ func (g *gateway) sandbox() {
 		}
 	}
 	if out := g.journal(""); strings.Contains(out, "level=") || strings.Contains(out, "time=") {
-		g.t.Errorf("the journal repeats time and level:\n%s", out)
+		g.t.Errorf("journal =\n%s\nwant lines without time and level", out)
 	}
 	if out := g.journal("-p warning"); strings.Contains(out, "vipd[") {
-		g.t.Errorf("warnings in the journal:\n%s", out)
+		g.t.Errorf("warnings in the journal =\n%s\nwant none", out)
 	}
 	if out := g.run("journalctl --no-pager -p warning -t systemd"); strings.Contains(out, "vipd.service:") {
-		g.t.Errorf("warnings of systemd about the unit:\n%s", out)
+		g.t.Errorf("warnings of systemd about the unit =\n%s\nwant none", out)
 	}
 }
 
@@ -398,7 +398,7 @@ func (g *gateway) sandbox() {
 func (g *gateway) socket() {
 	g.t.Helper()
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --groups=4711 vipctl status"); err != nil {
-		g.t.Errorf("vipctl as a member of group vipd: %v\n%s", err, out)
+		g.t.Errorf("error of vipctl as a member of group vipd = %v, want none\n%s", err, out)
 	}
 	if out, err := g.try("setpriv --reuid=65534 --regid=65534 --clear-groups vipctl status"); err == nil || !strings.Contains(out, "you have no permission to use vipd's socket") {
 		g.t.Errorf("vipctl as nobody: error = %v and\n%s\nwant permission denied", err, out)

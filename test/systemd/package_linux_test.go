@@ -38,7 +38,7 @@ func TestPackages(t *testing.T) {
 		lab.Need(t, "rpm")
 		g := g.inSubtest(t)
 		if out, err := g.try("test -e /usr/bin/vipd || test -e /etc/vipd || test -e /var/lib/vipd || ls -d /etc/systemd/system/*/vipd.service"); err == nil {
-			t.Fatalf("files after dpkg -P:\n%s", out)
+			t.Fatalf("files after dpkg -P =\n%s\nwant none", out)
 		}
 		g.packaged("nftables", "rpm -i --nodeps /packages/old/*.x86_64.rpm; systemctl start vipd", "rpm -U --nodeps /packages/new/*.x86_64.rpm", "rpm -e vipd")
 		g.run("test -e /etc/vipd/vipd.toml.rpmsave")
@@ -77,14 +77,14 @@ func (g *gateway) packaged(mode, install, upgrade, remove string) {
 		t.Errorf("served clients = %d, want at least 20", n)
 	}
 	if text := read(t, g.path("/etc/vipd/vipd.toml")); !strings.Contains(text, "[services.web]") {
-		t.Errorf("the configuration was replaced:\n%s", text)
+		t.Errorf("configuration after the upgrade =\n%s\nwant the service web in it", text)
 	}
 	g.run(remove)
 	if out := g.run("iptables-save; nft list ruleset; ip address"); strings.Contains(strings.ToLower(out), "vipd") || strings.Contains(out, "10.96.0.10") {
-		t.Errorf("files after %s =\n%s", remove, out)
+		t.Errorf("rules and addresses after %s =\n%s\nwant none of vipd", remove, out)
 	}
 	if out, err := g.try("pidof vipd"); err == nil {
-		t.Errorf("vipd runs after %s: %s", remove, out)
+		t.Errorf("processes of vipd after %s = %s, want none", remove, out)
 	}
 }
 
@@ -96,7 +96,7 @@ func (g *gateway) owned(install, upgrade, remove string) {
 	const vip, owner = "10.1.0.100", "systemctl show vipd-owner --value -p MainPID"
 	g.run(install)
 	if pid := strings.TrimSpace(g.run(owner)); pid != "0" {
-		t.Errorf("the installation started vipd-owner as process %s", pid)
+		t.Errorf("process of vipd-owner after the installation = %s, want 0", pid)
 	}
 	g.run("systemd-run --quiet --unit=members --service-type=notify -p StateDirectory=etcd -- etcd --data-dir /var/lib/etcd/data")
 	g.configure("mode = \"nftables\"\n[store]\nkind = \"etcd\"\n[etcd]\nendpoints = [\"http://127.0.0.1:2379\"]\n[ownership]\nenabled = true\n" +
@@ -120,6 +120,6 @@ func (g *gateway) version(want string) {
 	}
 	log := g.journal("")
 	if last := log[max(0, strings.LastIndex(log, "vipd starts")):]; !strings.Contains(last, "version=v"+want) {
-		g.t.Errorf("the last vipd is not %s:\n%s", want, log)
+		g.t.Errorf("want version %s in the last start of vipd; log =\n%s", want, log)
 	}
 }

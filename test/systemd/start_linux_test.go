@@ -157,7 +157,7 @@ func (g *gateway) owns() {
 	}
 	for line := range strings.Lines(g.run("journalctl --no-pager -p warning -u vipd-owner")) {
 		if strings.Contains(line, "vipd[") && !strings.Contains(line, "etcd is unreachable: no VIP") { // a busy machine may lose etcd for seconds
-			t.Errorf("warning in the journal: %s", line)
+			t.Errorf("warning in the journal = %s, want none", line)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestDefaultsLoad(t *testing.T) {
 	text := read(t, "../../systemd/vipd.toml")
 	setting := regexp.MustCompile(`(?m)^#([a-z_]+ = )`)
 	if got := len(setting.FindAllString(text, -1)); got < 40 {
-		t.Fatalf("found %d settings in the default configuration: the pattern no longer matches", got)
+		t.Fatalf("settings in the default configuration = %d, want more: the pattern may no longer match", got)
 	}
 	service := strings.Index(text, "#[services.web]")
 	if service < 0 {
@@ -111,7 +111,7 @@ func TestExposure(t *testing.T) {
 	for _, unit := range []string{"vipd.service", "vipd-owner.service"} {
 		out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=31", "--no-pager", "../../systemd/"+unit).CombinedOutput()
 		if err != nil {
-			t.Errorf("systemd-analyze security %s: %v\n%s\nwant at most 3.1", unit, err, out)
+			t.Errorf("systemd-analyze security %s: error = %v, output =\n%s\nwant an exposure of at most 3.1", unit, err, out)
 		}
 	}
 }

@@ -81,7 +81,7 @@ endpoints = [{ address = "127.0.0.1" }]
 		t.Errorf("state after the stop = %s, want STOPPED with exit code 0", state)
 	}
 	if get("http://"+vip.String()) != "" {
-		t.Error("the VIP answers after the stop")
+		t.Error("VIP answers after the stop = true, want false")
 	}
 
 	write(t, config, "mode = \"ipvs\"\nstrict_mode = true\n")

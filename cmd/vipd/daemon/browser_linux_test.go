@@ -28,7 +28,7 @@ type browser struct {
 	complaints []string
 }
 
-// message is a message of the DevTools protocol.
+// message is a request, a response or an event of the DevTools protocol.
 type message struct {
 	ID     int             `json:"id"`
 	Method string          `json:"method"`

@@ -60,8 +60,8 @@ func (h hanging) Intact(ctx context.Context) (string, error) {
 	return h.Dataplane.Intact(ctx)
 }
 
-// TestAnswersWhileTheKernelHangs makes applies and reads of counters hang. All views must answer
-// with the last counts.
+// TestAnswersWhileTheKernelHangs makes applies and reads of counters hang. Every request for a view
+// must still be answered, with the last counts.
 func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "two")
@@ -84,14 +84,15 @@ func TestAnswersWhileTheKernelHangs(t *testing.T) {
 	}
 }
 
-// TestAnswersWhileDumpsHang makes dumps of counters, rules and conntrack hang in nftables mode. All
-// views must answer with the last counts.
+// TestAnswersWhileDumpsHang makes dumps of counters, rules and conntrack hang in nftables mode.
+// Every request for a view must still be answered, with the last counts.
 func TestAnswersWhileDumpsHang(t *testing.T) {
 	lab.New(t)
 	answersWhileDumpsHang(t, config.NFTablesMode)
 }
 
-// TestIPVSAnswersWhileDumpsHang is TestAnswersWhileDumpsHang in ipvs mode.
+// TestIPVSAnswersWhileDumpsHang makes the same check as TestAnswersWhileDumpsHang, but in ipvs
+// mode.
 func TestIPVSAnswersWhileDumpsHang(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.New(t)
@@ -120,7 +121,8 @@ func answersWhileDumpsHang(t *testing.T, name config.ModeName) {
 	}
 }
 
-// TestAnswersWhileToolsHang is TestAnswersWhileTheKernelHangs in iptables mode with hanging tools.
+// TestAnswersWhileToolsHang makes the tools of iptables mode hang. Every request for a view must
+// still be answered, with the last counts.
 func TestAnswersWhileToolsHang(t *testing.T) {
 	lab.New(t)
 	lab.Need(t, "iptables-nft")

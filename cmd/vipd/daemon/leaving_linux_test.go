@@ -22,7 +22,7 @@ func TestRemovedVIPLeaves(t *testing.T) {
 	}
 }
 
-// TestIPVSRemovedVIPLeaves is TestRemovedVIPLeaves in ipvs mode.
+// TestIPVSRemovedVIPLeaves makes the same check as TestRemovedVIPLeaves, but in ipvs mode.
 func TestIPVSRemovedVIPLeaves(t *testing.T) {
 	lab.NeedIPVS(t)
 	removedVIPLeaves(t, config.IPVSMode)

@@ -200,7 +200,7 @@ func TestChecksEndTheEjection(t *testing.T) {
 	}
 }
 
-// moments is a list of times.
+// moments is a list of times that goroutines can share.
 type moments struct {
 	mu  sync.Mutex
 	all []time.Time

@@ -21,7 +21,7 @@ func TestTraceOfKernelModes(t *testing.T) {
 	}
 }
 
-// TestIPVSTrace is TestTraceOfKernelModes in ipvs mode.
+// TestIPVSTrace makes the same check as TestTraceOfKernelModes, but in ipvs mode.
 func TestIPVSTrace(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.New(t)

@@ -125,7 +125,8 @@ func (f *fleet) has(v netip.Addr) bool {
 	return slices.ContainsFunc(f.hosts, func(g *gateway) bool { return slices.Contains(g.bound(), v) })
 }
 
-// fault is a fault of an owner, with its repair. moves reports whether the owner's VIPs must move.
+// fault describes a failure of an owner. The function fault causes it, and repair ends it. moves
+// reports whether the owner's VIPs must move.
 type fault struct {
 	name          string
 	fault, repair func(*gateway)

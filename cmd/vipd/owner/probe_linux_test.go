@@ -136,7 +136,6 @@ func newProber(own, vip netip.Addr, protocol byte) *prober {
 	}
 }
 
-// probe starts a prober.
 func probe(t *testing.T, client *lab.NS, device string, own, vip netip.Addr, protocol byte, hosts []*lab.NS) *prober {
 	t.Helper()
 	p := newProber(own, vip, protocol)

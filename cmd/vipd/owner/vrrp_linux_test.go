@@ -245,7 +245,6 @@ func (p *pair) owns(t *testing.T, r *vrrpRouter) {
 	wait.For(t, wait.Patience, r.ns.Name+" to own the VIP", func() bool { return p.probe.only(r.mac) })
 }
 
-// vrrpFault is a fault of a router.
 type vrrpFault struct {
 	name          string
 	fault, repair func(*vrrpRouter)

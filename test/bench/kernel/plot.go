@@ -9,7 +9,6 @@ import (
 	"strings"
 )
 
-// bar is one bar of the plot.
 type bar struct {
 	label string
 	value float64

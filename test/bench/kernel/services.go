@@ -30,7 +30,7 @@ func vips(n int) []netip.Addr {
 	return out
 }
 
-// endpoint returns the i-th address of endpoints.
+// endpoint returns the address of the i-th endpoint.
 func endpoint(i int) netip.Addr { return ipv4(endpointBase + uint32(i)&(1<<endpointBits-1)) }
 
 func ipv4(n uint32) netip.Addr {

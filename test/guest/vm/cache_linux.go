@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// source is a source of kernels.
+// source provides unpacked kernels.
 type source interface {
 	// newest returns the name of the newest kernel, which becomes the name of its directory.
 	newest(ctx context.Context) (string, error)

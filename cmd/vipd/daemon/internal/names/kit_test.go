@@ -36,7 +36,7 @@ type node struct {
 	start   time.Time
 }
 
-// startNode starts a node on a state directory.
+// startNode starts a node with the state directory path.
 func startNode(t *testing.T, path string) *node {
 	t.Helper()
 	n := &node{limit: 10_000, asked: map[string][]time.Duration{}, start: time.Now()}
