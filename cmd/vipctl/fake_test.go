@@ -245,8 +245,8 @@ func (d *fakeDaemon) connections(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// override changes overrides of endpoints as the daemon does. If it finds no endpoint, it answers
-// with an error.
+// override changes overrides of endpoints as the daemon does. If no endpoint matches the request,
+// it answers with an error.
 func (d *fakeDaemon) override(w http.ResponseWriter, r *http.Request) {
 	var q api.OverrideRequest
 	if err := json.NewDecoder(r.Body).Decode(&q); err != nil {

@@ -46,7 +46,7 @@ func newFleet(t *testing.T, o etcdkit.Options) *testFleet {
 	return f
 }
 
-// run runs a command line in this process. operator is the name of its user.
+// run runs a command line in this process. operator is the name of the user who runs it.
 func (f *testFleet) run(ctx context.Context, operator string, line ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
 	w := cli.World{
@@ -57,7 +57,7 @@ func (f *testFleet) run(ctx context.Context, operator string, line ...string) (c
 	return code, out.String(), err.String()
 }
 
-// process is like run, but runs the vipctl that TestMain added to PATH in a new process.
+// process is like run, but runs vipctl in a new process. TestMain has added this vipctl to PATH.
 func (f *testFleet) process(operator string, line ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	cmd := exec.Command("vipctl", append(append([]string{}, line...), f.flags...)...)
@@ -258,8 +258,8 @@ func (f *testFleet) wantPolicies(t *testing.T, want int64) {
 	}
 }
 
-// TestApplyEndsEarly applies two services with the right to write only the first. apply must report
-// exactly the service that it wrote.
+// TestApplyEndsEarly applies two services with the right to write only the first. "vipctl apply"
+// must report exactly the service that it wrote.
 func TestApplyEndsEarly(t *testing.T) {
 	const password = "s3cret"
 	f := newFleet(t, etcdkit.Options{})
@@ -277,8 +277,8 @@ func TestApplyEndsEarly(t *testing.T) {
 }
 
 // TestParallelClaims writes many services at once. If they claim one address and port, or one node
-// port, exactly one service must be written, and the errors must name it. Services without a common
-// claim must all be written.
+// port, exactly one service must be written, and the errors must name this service. Services
+// without a common claim must all be written.
 func TestParallelClaims(t *testing.T) {
 	n := wait.Soak(20, 100)
 	f := newFleet(t, etcdkit.Options{})

@@ -22,7 +22,8 @@ import (
 )
 
 // TestMistakes makes mistakes: wrong uses, wrong values of each verb and setting, and files that
-// can't be converted. The messages must equal testdata/mistakes. -update rewrites these files.
+// can't be converted. The messages must equal testdata/mistakes. The flag -update rewrites these
+// files.
 func TestMistakes(t *testing.T) {
 	t.Chdir(t.TempDir()) // files that the command lines name must not exist
 	for name, texts := range map[string]string{"use": wrongUses(t), "settings": wrongSettings(t), "places": wrongPlaces(t), "convert": wrongOrigins(t)} {

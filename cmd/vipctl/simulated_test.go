@@ -54,7 +54,7 @@ func newStage(t *testing.T) *stage {
 }
 
 // service writes a service to etcd. The service maps TCP port 80 to 8080, and has endpoints at
-// these addresses. The map fields overrides its fields or adds others.
+// these addresses. The map fields overrides fields of the service or adds others.
 func (f *stage) service(name balancer.Name, fields map[string]any, addresses ...string) {
 	f.t.Helper()
 	all := map[string]any{

@@ -22,7 +22,8 @@ func (g *gateway) second() {
 	before := g.kernel()
 	who := fmt.Sprintf("(pid %d, config %s, run_dir %s) already manages the services of this network namespace: stop that vipd",
 		os.Getpid(), g.file, filepath.Join(filepath.Dir(g.file), "run"))
-	// fails runs a program that must exit with code and print a message with all parts of want.
+	// fails runs a program. It must exit with the given code, and print a message that contains
+	// each text in want.
 	fails := func(code int, want []string, program string, args ...string) {
 		t.Helper()
 		out, err := exec.Command(filepath.Join(filepath.Dir(g.vipctl), program), args...).CombinedOutput()

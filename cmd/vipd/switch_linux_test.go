@@ -308,8 +308,8 @@ func TestSwitchByFile(t *testing.T) {
 	}
 }
 
-// TestBytesOverSwitches keeps a connection open through switches and restarts. Its bytes must be
-// counted once in every mode.
+// TestBytesOverSwitches keeps a connection open through switches and restarts. The connection's
+// bytes must be counted once in every mode.
 func TestBytesOverSwitches(t *testing.T) {
 	g := newGateway(t)
 	g.Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")

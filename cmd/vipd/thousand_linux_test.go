@@ -24,8 +24,8 @@ import (
 const thousand = 1000
 
 // maxSyncs returns the maximum number of batches for the change, given its duration. One to three
-// are usual; a busy machine, whose checks are not in step, needs more. The limit is one batch for
-// all results of 0.2 s. A gap of 50 ms does not end a batch.
+// batches are usual. A busy machine needs more, because its checks do not end at the same time. The
+// limit is one batch for all results of 0.2 s. A gap of 50 ms does not end a batch.
 func (g *gateway) maxSyncs(took time.Duration) int {
 	g.t.Helper()
 	var all []api.Endpoint

@@ -154,8 +154,8 @@ func get(ctx context.Context, path string) (lines []string, err error) {
 	return lines, in.Err()
 }
 
-// programming returns the daemon's metrics of the times from noticing a change to serving it: their
-// sum and their number.
+// programming returns the sum and the number of the daemon's programming times. A programming time
+// lasts from noticing a change to serving it.
 func programming(ctx context.Context) (sum float64, count int, err error) {
 	lines, err := get(ctx, "/metrics")
 	for _, l := range lines {

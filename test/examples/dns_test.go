@@ -59,7 +59,8 @@ func answerPackets(t *testing.T, packets net.PacketConn, name string) {
 	}
 }
 
-// answerStreams serves connections one after another. Each has one question, like dig's.
+// answerStreams serves connections one after another. Each connection carries one question, like
+// dig's connections.
 func answerStreams(t *testing.T, listener net.Listener, name string) {
 	for {
 		conn, err := listener.Accept()

@@ -50,7 +50,8 @@ func (c *Cmd) CombinedOutput() ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Exec runs a command in the namespace, fails the test if it fails, and returns its output.
+// Exec runs a command in the namespace, and returns the command's output. The test fails if the
+// command fails.
 func (n *NS) Exec(name string, args ...string) string {
 	n.lab.t.Helper()
 	out, err := n.Command(n.lab.ctx, name, args...).CombinedOutput()

@@ -43,7 +43,7 @@ type Server struct {
 	count   int
 }
 
-// Echo starts an echo server on network tcp, udp or sctp. It ends with the test.
+// Echo starts an echo server that runs until the test ends. network is tcp, udp or sctp.
 func (n *NS) Echo(network, name string, at netip.AddrPort) *Server {
 	n.lab.t.Helper()
 	s := &Server{Name: name, Addr: at, clients: map[netip.AddrPort]int{}, open: map[net.Conn]bool{}}

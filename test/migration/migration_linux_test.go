@@ -122,9 +122,9 @@ func TestHAProxySpread(t *testing.T) {
 	}
 }
 
-// connectionsByServer returns the connections of each server in a round, once two rounds are equal,
-// because failed servers must first be detected. For the sticky service it returns the number of
-// servers that each client reached.
+// connectionsByServer returns the number of connections of each server in a round. It repeats
+// rounds until two are equal, because failed servers must first be detected. For the sticky
+// service, it returns the number of servers that each client reached.
 func connectionsByServer(t *testing.T, n *lab.NS) map[string]map[string]int {
 	t.Helper()
 	all := map[string]map[string]int{"web": {}, "sticky": {}, "spare": {}}

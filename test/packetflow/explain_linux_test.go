@@ -70,8 +70,8 @@ func (w *world) keeps(a netip.Addr) bool {
 	return false
 }
 
-// explainedServed compares an explanation's shares and sources with the row. If one endpoint is
-// named, that endpoint must answer.
+// explainedServed compares an explanation's shares and sources with the row. If the explanation
+// names a single endpoint, that endpoint must answer.
 func (w *world) explainedServed(r row, network string, a *explain.Answer) string {
 	total, parts, only := 0, 0.0, ""
 	for _, share := range r.answers {

@@ -268,7 +268,7 @@ const (
 	fair, deviations = 100, 6
 )
 
-// check describes the difference between a row and what its client gets, or returns "".
+// check describes the difference between a row and the result that its client gets, or returns "".
 func (w *world) check(r row, network string) string {
 	switch r.verdict {
 	case refused:

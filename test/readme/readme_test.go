@@ -122,8 +122,8 @@ func newReader(t *testing.T) *reader {
 // config returns the path of this reader's /etc/vipd/vipd.toml.
 func (r *reader) config() string { return filepath.Join(r.destination, "etc/vipd/vipd.toml") }
 
-// command returns a script of README.md: it stops at the first command that fails, and sudo is
-// omitted.
+// command prepares a script of README.md. The script stops at the first command that fails, and
+// sudo is omitted.
 func (r *reader) command(script string) *exec.Cmd {
 	script = strings.ReplaceAll(script, "/etc/vipd/vipd.toml", r.config())
 	cmd := exec.Command("bash", "-euo", "pipefail", "-c", "sudo() { \"$@\"; }\n"+script)

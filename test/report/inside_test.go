@@ -133,7 +133,8 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-// has fails the test with the whole report unless it contains all of these.
+// has fails the test unless the report contains all of these texts. The failure shows the whole
+// report.
 func has(t *testing.T, report string, all ...string) {
 	t.Helper()
 	for _, want := range all {

@@ -108,8 +108,8 @@ func (g *gateway) serves(vip string) {
 	})
 }
 
-// clients connects in sequence, with pauses, until stop is called, which returns the number of
-// connections. Each failure fails the test.
+// clients makes a client connect again and again, with pauses, until the returned function stop is
+// called. stop returns the number of connections. Each failed connection fails the test.
 func (g *gateway) clients(vip string) (stop func() int64) {
 	var done atomic.Int64
 	var running sync.WaitGroup

@@ -96,7 +96,7 @@ func (g *gateway) dropIn(text string) (back func()) {
 }
 
 // watchdog checks that vipd feeds systemd's watchdog, and that systemd kills and restarts a vipd
-// that hangs. Its times are shortened here.
+// that hangs. The watchdog's times are shortened for the test.
 func (g *gateway) watchdog() {
 	t := g.t
 	g.run("systemctl stop vipd")
@@ -118,7 +118,7 @@ func (g *gateway) watchdog() {
 	})
 }
 
-// etcd checks that the client of etcd works in the unit, and that its state outlives a restart
+// etcd checks that the client of etcd works in the unit, and that vipd's state outlives a restart
 // without etcd.
 func (g *gateway) etcd() {
 	t := g.t

@@ -83,8 +83,8 @@ func TestProblemsNameThePlace(t *testing.T) {
 	}
 }
 
-// TestSettingBelowATable writes settings that must precede all tables inside a table. The problem
-// must explain where the setting belongs.
+// TestSettingBelowATable writes top-level settings below the heading of a table. The problem must
+// explain where the setting belongs.
 func TestSettingBelowATable(t *testing.T) {
 	for f := range reflect.TypeFor[config.Config]().Fields() {
 		if k := f.Type.Kind(); k == reflect.Struct || k == reflect.Map {

@@ -532,7 +532,7 @@ func TestWebWithoutAddress(t *testing.T) {
 }
 
 // TestProfiles requests profiles from the socket. The stack traces of goroutines must be returned,
-// and an unknown profile refused.
+// and an unknown profile must be refused.
 func TestProfiles(t *testing.T) {
 	n := startNode(t, web)
 	if text, err := n.client.Profile(t.Context(), "goroutine?debug=2"); err != nil || !strings.Contains(string(text), "daemon.(*Daemon).Run") {

@@ -58,7 +58,7 @@ func TestMistakeOutsideService(t *testing.T) {
 }
 
 // TestStartWithMistake starts vipd with an unusable or empty file. vipd must use the last valid
-// configuration, and refuse to start without it.
+// configuration, and must refuse to start if there is none.
 func TestStartWithMistake(t *testing.T) {
 	server(t, "127.40.1.1:9001", "one")
 	server(t, "127.40.1.1:9002", "one")

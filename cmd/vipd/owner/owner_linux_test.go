@@ -184,8 +184,8 @@ func (f *fleet) meets(c fault) (gap time.Duration) {
 	c.repair(g)
 	back := f.waitForOwner() == g // on a busy machine, a stopped host may own the VIP again
 	f.answers(vip, vip6)
-	// The kernel resets the connections of a killed program. A short move of the VIP may leave them
-	// open. On a busy machine, a VIP may move for a moment even if it should stay.
+	// The kernel resets the connections of a killed program. A short move of the VIP may leave
+	// connections open. On a busy machine, a VIP may move for a moment even if it should stay.
 	err := echo(talk)
 	ended := errors.Is(err, syscall.ECONNRESET) || c.name == killedDaemon.name && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE))
 	moment := c.moves && back || !c.moves && f.takeovers() != took && f.late() >= tooLate

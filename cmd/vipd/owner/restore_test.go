@@ -28,8 +28,8 @@ func (k *refusing) Bind([]netip.Addr) map[netip.Addr]error {
 	return map[netip.Addr]error{k.refuses: errors.New("IPv6 is disabled")}
 }
 
-// TestRestoredVIPs restores VIPs that another program removed. The event must name them, except for
-// VIPs that the kernel refuses, which must be retried.
+// TestRestoredVIPs restores VIPs that another program removed. The event must name the restored
+// VIPs. VIPs that the kernel refuses must be retried.
 func TestRestoredVIPs(t *testing.T) {
 	back, refused := netip.MustParseAddr("10.9.0.100"), netip.MustParseAddr("fd09::100")
 	for _, lost := range [][]netip.Addr{{back, refused}, {refused}} {

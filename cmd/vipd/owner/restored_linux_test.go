@@ -29,8 +29,8 @@ func TestEtcdDataReplaced(t *testing.T) {
 		wait.For(t, wait.Patience, g.ns.Name+" to reach etcd", func() bool { s := g.status(); return s != nil && s.Etcd == "" })
 	}
 
-	// The owner does not detect the restore. The others must not take over its VIPs, even though
-	// the backup has another owner.
+	// The owner does not detect the restore. The other hosts must not take over the owner's VIPs,
+	// even though the backup names another owner.
 	f.becomes("restored from a backup", func() { m.Restore(backup) }, other)
 	f.becomes("wiped", m.Wipe, nil)
 }

@@ -299,7 +299,7 @@ func (p *pair) meet(t *testing.T, f vrrpFault, owner, other *vrrpRouter, interva
 }
 
 // TestVRRPPair injects one fault after another into the owner of a pair. The other host must take
-// over in time, and both must never answer the same request.
+// over in time, and the two hosts must never answer the same request.
 func TestVRRPPair(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {
@@ -352,8 +352,8 @@ func TestVRRPWithoutGate(t *testing.T) {
 }
 
 // TestVRRPKeepalived injects faults into vipd owner while keepalived is the other router.
-// keepalived must take over in time, and both must never answer the same request. Then keepalived
-// must return the VIP.
+// keepalived must take over in time, and the two hosts must never answer the same request. Then
+// keepalived must return the VIP.
 func TestVRRPKeepalived(t *testing.T) {
 	for _, interval := range []time.Duration{200 * time.Millisecond, 100 * time.Millisecond, time.Second}[:wait.Soak(1, 3)] {
 		t.Run(interval.String(), func(t *testing.T) {

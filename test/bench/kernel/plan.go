@@ -59,7 +59,8 @@ const (
 	// These measure the result of a load.
 	ruleCount measure = "rules"
 	memory    measure = "memory at most"
-	// CPU time is measured when idle, and while another process adds a rule every 100 ms.
+	// CPU time is measured while the box is idle, and while another process adds a rule every 100
+	// ms.
 	idle      measure = "idle"
 	disturbed measure = "others change rules"
 )

@@ -16,7 +16,7 @@ import (
 type source interface {
 	// newest returns the name of the newest kernel, which becomes the name of its directory.
 	newest(ctx context.Context) (string, error)
-	// unpack extracts the kernel with a name into an existing, empty directory.
+	// unpack extracts the kernel with the given name into an existing, empty directory.
 	unpack(ctx context.Context, name, into string) error
 }
 

@@ -97,7 +97,7 @@ func (n *node) times(name string) string {
 	return fmt.Sprint(n.asked[name])
 }
 
-// service adds a service whose endpoint has the DNS name host, and returns it.
+// service adds a service whose endpoint has the DNS name host. It returns the service.
 func (n *node) service(name balancer.Name, host string, vips ...string) *balancer.Service {
 	s := &balancer.Service{Name: name, Ports: []balancer.Port{{Port: 80, TargetPort: 8080}}}
 	if host != "" {

@@ -58,7 +58,8 @@ func (w *world) send(n int) {
 	w.flows[n], w.sent = w.flows[n]+more, w.sent+more
 }
 
-// end ends a flow. Each dataplane in live or more adds the flow's bytes to its ended flows.
+// end ends a flow. Each dataplane in the lists live and more adds the flow's bytes to its field
+// ended.
 func (w *world) end(n int, more ...*tracker) {
 	for _, c := range slices.Concat(w.live, more) {
 		c.ended += w.flows[n]
