@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestAcceptedProxyHeaders compiles a service that reads PROXY headers. Its TCP frontends must
-// admit only trusted senders and the permitted clients, and UDP frontends must not change. Modes
-// that can't read headers must not serve TCP.
+// TestAcceptedProxyHeaders compiles a service that reads PROXY headers. The TCP frontend must admit
+// only trusted senders and the permitted clients. The UDP frontend must ignore the setting. A mode
+// that can't read the headers must not serve TCP.
 func TestAcceptedProxyHeaders(t *testing.T) {
 	trusted, ranges := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}, []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 	s := &balancer.Service{
@@ -32,14 +32,14 @@ func TestAcceptedProxyHeaders(t *testing.T) {
 		d := balancer.Compile(env, in)
 		f := d.Frontends.At(balancer.Key{Addr: s.VIPs[0], Port: 80, Proto: balancer.TCP})
 		if (f != nil) != able {
-			t.Fatalf("TCP frontend of a mode that reads headers = %t: %+v", able, f)
+			t.Fatalf("mode reads headers = %t: TCP frontend = %+v, want a frontend only if the mode reads headers", able, f)
 		}
 		if able && (!f.AcceptProxyProtocol || !slices.Equal(f.Sources, trusted) || !slices.Equal(f.Clients, ranges) || f.MaxConnectionAge != time.Hour) {
-			t.Errorf("TCP frontend = %+v, want sources %v and clients %v", f, trusted, ranges)
+			t.Errorf("TCP frontend = %+v, want it to read headers, with sources %v, clients %v and a maximum age of 1h", f, trusted, ranges)
 		}
 		u := d.Frontends.At(balancer.Key{Addr: s.VIPs[0], Port: 80, Proto: balancer.UDP})
 		if u.AcceptProxyProtocol || !slices.Equal(u.Sources, ranges) || len(u.Clients) > 0 || u.ProxyProtocol != balancer.ProxyProtocolV2 || u.MaxConnectionAge != 0 {
-			t.Errorf("UDP frontend = %+v, want sources %v and headers of version 2", u, ranges)
+			t.Errorf("UDP frontend = %+v, want sources %v, no clients, and sent headers of version 2", u, ranges)
 		}
 		var problems []string
 		if p := d.Problems.At("web"); p != nil {
@@ -48,7 +48,7 @@ func TestAcceptedProxyHeaders(t *testing.T) {
 			}
 		}
 		if text := strings.Join(problems, "; "); able == strings.Contains(text, "error accept_proxy_protocol: ") {
-			t.Errorf("problems of a mode that reads headers = %t: %s", able, text)
+			t.Errorf("mode reads headers = %t: problems = %s, want an error of accept_proxy_protocol only if it does not", able, text)
 		}
 	}
 }

@@ -40,17 +40,17 @@ func TestChangedAddressConcernsFewServices(t *testing.T) {
 			compiler.Once(env, in)
 			change(&env)
 			if n := compiler.Concerned(env, in); n != c.want {
-				t.Errorf("%s, %s: %d services are compiled again, want %d", c.what, what, n, c.want)
+				t.Errorf("%s, %s: services to compile again = %d, want %d", c.what, what, n, c.want)
 			}
 			if d := sameDesired(compiler.Once(env, in), balancer.Compile(env, in)); d != "" {
-				t.Errorf("%s, %s: compiler after steps differs from a new compiler: %s", c.what, what, d)
+				t.Errorf("%s, %s: result of the incremental compiler differs from the result of a new compiler: %s", c.what, what, d)
 			}
 		}
 	}
 }
 
 // TestUpdateNodeAddresses changes the addresses of random nodes. The updated map must equal a map
-// that is built from scratch.
+// built from scratch.
 func TestUpdateNodeAddresses(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var before, after snap.Map[balancer.NodeName, *balancer.Node]
@@ -68,7 +68,7 @@ func TestUpdateNodeAddresses(t *testing.T) {
 		for a, c := range snap.Diff(of, balancer.NodeAddresses(after, "n0")) {
 			t.Fatalf("step %d: %s is %q, want %q", i, a, c.Old, c.New)
 		}
-		for a, name := range of.All() { // the first node that has the address
+		for a, name := range of.All() { // several nodes may have the address; the first counts
 			for other, n := range after.All() {
 				if other < name && other != "n0" && slices.Contains(n.Addresses, a) {
 					t.Fatalf("step %d: %s is an address of %s, want %s", i, a, name, other)
@@ -78,8 +78,8 @@ func TestUpdateNodeAddresses(t *testing.T) {
 	}
 }
 
-// BenchmarkUnrelatedAddress measures a change to an address that no service uses. There are 10,000
-// services with ten endpoints each.
+// BenchmarkUnrelatedAddress measures how long the compiler needs after a change to an address that
+// none of 10,000 services uses. Each service has ten endpoints.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyServices(10_000, 10)
 	for name, s := range in.Services.All() {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// scoped returns a frontend with affinity of the given scope, and backends at the given addresses.
+// scoped returns a frontend that has affinity with the given scope, and one backend at each
+// address.
 func scoped(scope AffinityScope, backends ...string) *Frontend {
 	f := &Frontend{Key: Key{netip.MustParseAddr("10.96.0.1"), 80, TCP}, Service: "web", AffinityTimeout: 1, AffinityScope: scope}
 	for _, b := range backends {
@@ -15,8 +16,9 @@ func scoped(scope AffinityScope, backends ...string) *Frontend {
 	return f
 }
 
-// TestAffinityEndpointFindsBackend converts each backend to its stored form and back. If several
-// ports share a memory, a frontend with other target ports must find the same endpoints.
+// TestAffinityEndpointFindsBackend converts each backend to the form in which affinity stores it,
+// and back. If the scope covers several ports, a frontend with other target ports must find the
+// same backends.
 func TestAffinityEndpointFindsBackend(t *testing.T) {
 	all := []string{"10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:81", "10.0.0.3:80"}
 	others := []string{"10.0.0.1:90", "10.0.0.2:90", "10.0.0.2:99", "10.0.0.3:1"}
@@ -32,7 +34,7 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 				want = i
 			}
 			if got := g.AffinityBackend(e); got != want {
-				t.Errorf("scope %q: with other ports, AffinityBackend(%s) = %d, want %d", scope, e, got, want)
+				t.Errorf("scope %q, frontend with other target ports: AffinityBackend(%s) = %d, want %d", scope, e, got, want)
 			}
 		}
 		for _, missing := range []string{"10.0.0.0:80", "10.0.0.2:2", "10.0.0.9:0"} {
@@ -43,9 +45,9 @@ func TestAffinityEndpointFindsBackend(t *testing.T) {
 	}
 }
 
-// TestAffinityMemoriesOfScopes compares the memories of two services on one VIP. Frontends with
-// equal prefixes must share memories according to their scope, and frontends with different
-// prefixes must not.
+// TestAffinityMemoriesOfScopes compares the affinity memories of frontends on one VIP. The scope
+// must decide whether frontends of other ports and of other services share a memory. Frontends with
+// different prefixes must never share a memory.
 func TestAffinityMemoriesOfScopes(t *testing.T) {
 	for _, c := range []struct {
 		scope           AffinityScope
@@ -63,12 +65,12 @@ func TestAffinityMemoriesOfScopes(t *testing.T) {
 	f := scoped(VIPScope)
 	f.Foreign = []netip.Addr{netip.MustParseAddr("10.0.0.9")}
 	if n := len(f.AffinityMemories()); n != 2 || !f.IsForeign(netip.MustParseAddrPort("10.0.0.9:0")) || f.IsForeign(netip.MustParseAddrPort("10.0.0.1:0")) {
-		t.Errorf("with a foreign endpoint, memories = %d, want 2", n)
+		t.Errorf("frontend with a foreign endpoint: memories = %d, want 2, and only 10.0.0.9 to be foreign", n)
 	}
 }
 
-// TestAffinityClientGroups computes the keys of clients. The prefix must mask the address, and a
-// prefix of 0 must keep the whole address.
+// TestAffinityClientGroups computes the address under which affinity remembers a client. It must be
+// the client's address, masked by the prefix. A prefix of 0 must keep the whole address.
 func TestAffinityClientGroups(t *testing.T) {
 	for _, c := range []struct {
 		client string

@@ -8,9 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestAgentAnswer reads lines of agents in sequence. Each answer must have the state and percentage
-// that the words mean in HAProxy. A drain and a down state must not affect each other. A line
-// without a known word must be refused.
+// TestAgentAnswer reads a sequence of lines from agents. Each answer must have the state and
+// percentage that the words of the line mean in HAProxy. A drain and a down state must not affect
+// each other. A line without a known word must be refused.
 func TestAgentAnswer(t *testing.T) {
 	a := balancer.FirstAnswer()
 	for _, c := range []struct {
@@ -49,8 +49,9 @@ func TestAgentAnswer(t *testing.T) {
 	}
 }
 
-// TestAgentWeights compiles endpoints with answers of agents. The shares must follow the answers,
-// and never exceed the configured weights. Overrides must have priority.
+// TestAgentWeights compiles endpoints whose agents have answered. The endpoints' shares must follow
+// the answers, and must never exceed the configured weights. Overrides must have priority over the
+// answers.
 func TestAgentWeights(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},
@@ -66,7 +67,7 @@ func TestAgentWeights(t *testing.T) {
 	five, no := 5, false
 	for _, c := range []struct {
 		name      string
-		weights   []int // of the definition; 0 keeps the default list
+		weights   []int // of the endpoints in the definition; 0 keeps the default list
 		answers   map[int]balancer.AgentAnswer
 		overrides map[int]*balancer.Override
 		want      []balancer.Backend
@@ -122,19 +123,20 @@ func TestAgentsInPanic(t *testing.T) {
 	in.Agents = in.Agents.Set(target(1), balancer.AgentAnswer{State: balancer.AgentDrained, Percent: 100}).Set(target(2), balancer.AgentAnswer{State: balancer.AgentDown, Percent: 100})
 	in.Health = in.Health.Set(target(3), balancer.HealthDown).Set(target(4), balancer.HealthUp)
 	for threshold, want := range map[int]string{
-		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // of two counted endpoints, the fourth is up
+		50: "1:draining/0 2:down/0 3:down/0 4:active/1", // only endpoints 3 and 4 count, and half of them are up
 		51: "1:draining/0 2:down/0 3:active/1 4:active/1",
 	} {
 		changed := *s
 		changed.Health = &balancer.Health{Type: balancer.TCPHealth, Agent: s.Health.Agent, PanicThreshold: threshold}
 		in.Services = in.Services.Set("web", &changed)
 		if got := states(plainEnv(), in, "10.0.0.1:80"); got != want {
-			t.Errorf("panic_threshold = %d: backends %s, want %s", threshold, got, want)
+			t.Errorf("panic_threshold = %d: backends = %s, want %s", threshold, got, want)
 		}
 	}
 }
 
-// TestIdleByAgents lets agents drain all endpoints. The problem must name the agents as the reason.
+// TestIdleByAgents drains one endpoint through its agent and the other by its definition. The
+// problem must count both reasons.
 func TestIdleByAgents(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},

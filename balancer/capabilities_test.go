@@ -11,9 +11,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestUntranslatedForwards compiles services for a mode with a forwarding method that leaves
-// packets as they are. Frontends whose endpoints could not accept such packets must use nat, and
-// the reason must be reported.
+// TestUntranslatedForwards compiles services for a mode that can forward packets without
+// translating them. Frontends whose endpoints could not accept untranslated packets must use nat,
+// and the reason must be reported.
 func TestUntranslatedForwards(t *testing.T) {
 	vip, node := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("192.168.1.1")
 	same := balancer.Port{Name: "http", Port: 80, Protocol: balancer.TCP, TargetPort: 80}
@@ -27,7 +27,7 @@ func TestUntranslatedForwards(t *testing.T) {
 		endpoints []balancer.Endpoint
 		snat      balancer.SNAT
 		want      map[balancer.Key]balancer.Forward
-		problems  []string // fields in order, each with a word of its text
+		problems  []string // the field of each problem, with a word of the problem's text
 	}{
 		"same port":  {same, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.DRForward}, nil},
 		"other port": {other, []balancer.Endpoint{plain}, balancer.AutoSNAT, map[balancer.Key]balancer.Forward{{Addr: vip, Port: 80, Proto: balancer.TCP}: balancer.NATForward}, []string{"ports[0].target_port 8080"}},
@@ -52,7 +52,7 @@ func TestUntranslatedForwards(t *testing.T) {
 			}}, in)
 			for k, f := range d.Frontends.All() {
 				if f.Forward != c.want[k] || (f.Forward == balancer.DRForward) != (f.SNAT == balancer.NeverSNAT) {
-					t.Errorf("%s is forwarded by %s with snat %s, want %s", k, f.Forward, f.SNAT, c.want[k])
+					t.Errorf("%s: forward = %s, snat = %s, want forward %s", k, f.Forward, f.SNAT, c.want[k])
 				}
 			}
 			if d.Frontends.Len() != len(c.want) {
@@ -66,14 +66,14 @@ func TestUntranslatedForwards(t *testing.T) {
 				field, word, _ := strings.Cut(want, " ")
 				return p.Severity == balancer.SeverityNearest && p.Field == field && strings.Contains(p.Text, word)
 			}) {
-				t.Errorf("problems %q, want %q", problems, c.problems)
+				t.Errorf("problems = %q, want %q", problems, c.problems)
 			}
 		})
 	}
 }
 
 // TestEndpointsBeyondTheMode compiles defined and registered endpoints with settings that the mode
-// does not support. Each such setting must be reported.
+// does not support. Each unsupported setting must be reported.
 func TestEndpointsBeyondTheMode(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 80}},
@@ -130,8 +130,8 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 	}
 }
 
-// TestTimeoutsOfTheKernel sets timeouts for a mode that leaves them to the kernel. Only timeouts
-// that differ from the kernel's own must be reported.
+// TestTimeoutsOfTheKernel sets timeouts in a mode that can't change the kernel's timeouts. Only
+// timeouts that differ from the kernel's must be reported.
 func TestTimeoutsOfTheKernel(t *testing.T) {
 	for _, c := range []struct{ fields, want string }{
 		{`"ports": [{"port": 80}], "idle_timeout": "0s"`, ""},
@@ -163,8 +163,8 @@ func TestTimeoutsOfTheKernel(t *testing.T) {
 }
 
 // TestClientSource compiles services for modes that can keep the client's address in different
-// ways. Only a service whose endpoints can't see it must have a problem. Node ports must have the
-// node's address.
+// ways. Only a service whose endpoints can't see the client's address may have a problem.
+// Connections to node ports must have the node's address as their source.
 func TestClientSource(t *testing.T) {
 	for _, c := range []struct {
 		fields        string
@@ -206,8 +206,8 @@ func TestClientSource(t *testing.T) {
 	}
 }
 
-// TestSmallWeights compiles weights for a mode with few slots. An endpoint that gets more than
-// twice its share must have a warning.
+// TestSmallWeights compiles weights for a mode with few slots. A warning must name each endpoint
+// that gets more than twice its share.
 func TestSmallWeights(t *testing.T) {
 	for _, c := range []struct {
 		weights []int
@@ -234,9 +234,9 @@ func TestSmallWeights(t *testing.T) {
 	}
 }
 
-// TestStatelessForwards compiles services for a mode that keeps no state of untranslated
-// connections. The mode must choose endpoints by a hash instead of their connections, use nat for
-// services with limits, and report both.
+// TestStatelessForwards compiles services for a mode that keeps no state for untranslated
+// connections. Such a mode can't count connections: it must choose endpoints by a hash, use nat for
+// services with limits, and report both changes.
 func TestStatelessForwards(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
@@ -279,7 +279,7 @@ func TestStatelessForwards(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f, fields := compile(c.edit)
 			if f.Forward != c.forward || f.Scheduler != c.scheduler || !slices.Equal(fields, c.fields) {
-				t.Errorf("forward = %s, scheduler = %s, problems of %q, want %s, %s, %q", f.Forward, f.Scheduler, fields, c.forward, c.scheduler, c.fields)
+				t.Errorf("forward = %s, scheduler = %s, fields with problems = %q, want %s, %s, %q", f.Forward, f.Scheduler, fields, c.forward, c.scheduler, c.fields)
 			}
 		})
 	}

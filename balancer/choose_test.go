@@ -11,7 +11,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// states compiles one service, and formats the states of its backends as LAST-BYTE:STATE/WEIGHT.
+// states compiles a service, and formats each backend of the frontend key as BYTE:STATE/WEIGHT,
+// where BYTE is the last byte of its address.
 func states(env balancer.Env, in balancer.Inputs, key string) string {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -147,14 +148,15 @@ func TestHealth(t *testing.T) {
 			}
 			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 with draining = true, 1 with weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
-				t.Errorf("problem of idle endpoints reported = %v, want %v: %s", said, wanted, problems)
+				t.Errorf("a problem reports that no endpoint accepts connections = %v, want %v: %s", said, wanted, problems)
 			}
 		})
 	}
 }
 
-// TestCutConnections makes the checks of an endpoint fail. Its connections must continue or end
-// according to on_failure. UDP flows must end by default.
+// TestCutConnections makes the checks of an endpoint fail. The setting on_failure must decide
+// whether the endpoint's connections continue or end. By default, TCP connections must continue and
+// UDP flows must end.
 func TestCutConnections(t *testing.T) {
 	for _, c := range []struct {
 		on    balancer.OnFailure
@@ -171,7 +173,7 @@ func TestCutConnections(t *testing.T) {
 		for _, f := range balancer.Compile(plainEnv(), in).Frontends.All() {
 			up, down := f.Backends[0], f.Backends[1]
 			if cut := !down.Until.IsZero() && down.Until.Before(time.Now()); down.State != balancer.Down || cut != c.cut || !up.Until.IsZero() {
-				t.Errorf("%q over %s: backends = %+v, want connections of the second cut = %t", c.on, c.proto, f.Backends, c.cut)
+				t.Errorf("on_failure = %q, %s: backends = %+v, want the second backend's connections cut = %t", c.on, c.proto, f.Backends, c.cut)
 			}
 		}
 	}
@@ -217,11 +219,11 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	set("web", balancer.Origin{File: "a.toml", Line: 3})
 	if got := step(); got != "web" {
-		t.Fatal("alone:", got)
+		t.Fatal("holder of the address with only one service, want web: ", got)
 	}
 	set("app", balancer.Origin{File: "a.toml", Line: 9})
 	if got := step(); got != "web" {
-		t.Error("the holder lost its address to a new service whose name sorts first: ", got)
+		t.Error("holder after a service whose name sorts first was added, want web: ", got)
 	}
 	want := "a.toml:9: service app: ports[0].port: 10.96.0.1:80/tcp is held by service web (a.toml:3): choose another address or port"
 	if got := problemsOf(before.Problems.At("app")); got != "["+want+"]" {
@@ -229,7 +231,7 @@ func TestHolderKeepsAddress(t *testing.T) {
 	}
 	in.Services = in.Services.Delete("web")
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
-		t.Errorf("next holder of the address = %q, want app, with %d problems", got, before.Problems.Len())
+		t.Errorf("next holder of the address = %q, want app; services with problems = %d, want 0", got, before.Problems.Len())
 	}
 	// Without a holder, files win, then the older service in etcd, then the first name.
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
@@ -237,17 +239,17 @@ func TestHolderKeepsAddress(t *testing.T) {
 	in.Services = in.Services.Delete("app")
 	c = balancer.Compiler{}
 	if got := step(); got != "b" {
-		t.Errorf("holder of services from etcd = %q, want the older b", got)
+		t.Errorf("holder among services from etcd = %q, want b, which is older", got)
 	}
 	set("z", balancer.Origin{File: "a.toml"})
 	c = balancer.Compiler{}
 	if got := step(); got != "z" {
-		t.Error("a service from etcd won over a file: ", got)
+		t.Error("holder among services from etcd and a file, want z from the file: ", got)
 	}
 }
 
-// TestDrainsEnd removes an endpoint, adds it again, and removes it again. It must drain each time,
-// and disappear after the drain timeout.
+// TestDrainsEnd removes an endpoint, adds it again, and removes it again. The endpoint must drain
+// after each removal, and disappear after the drain timeout.
 func TestDrainsEnd(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -275,7 +277,7 @@ func TestDrainsEnd(t *testing.T) {
 	} {
 		now = now.Add(s.after)
 		if got := step(s.endpoints); got != s.want || m.Drains.Len() != s.drains {
-			t.Errorf("at %d s with %d endpoints: got %s, %d drains; want %s, %d", now.Unix()-1000, s.endpoints, got, m.Drains.Len(), s.want, s.drains)
+			t.Errorf("at %d s with %d endpoints: backends = %s, drains = %d; want %s, %d", now.Unix()-1000, s.endpoints, got, m.Drains.Len(), s.want, s.drains)
 		}
 	}
 	if !m.NextExpiry().IsZero() {
@@ -287,24 +289,24 @@ func TestDrainsEnd(t *testing.T) {
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
 	d := c.Next(plainEnv(), in, now)
 	if m.Drains.Len() != 0 || m.Holders.Len() != 0 {
-		t.Error("the memory of a removed service still exists, want it deleted")
+		t.Error("drains or holders of a removed service remain in the memory, want none")
 	}
-	// The VIP remains only until its last connections end.
+	// The VIP must remain only until its last connections have had time to end.
 	vip := addr("10.96.0.1")
 	if !d.Addresses.Has(vip) || d.Addresses.At(vip) != 0 || d.Frontends.Len() != 0 {
-		t.Error("the VIP of a removed service was removed before its connections ended")
+		t.Error("the VIP of a removed service was removed with the service, want it kept for the drain timeout")
 	}
 	d = c.Next(plainEnv(), in, now.Add(30*time.Second))
 	if m.DrainingVIPs.Len() != 0 {
-		t.Error("the VIP of a removed service is still draining, want it removed")
+		t.Error("the VIP of a removed service still drains after the drain timeout, want it removed")
 	}
 	if d.Addresses.Has(vip) {
-		t.Error("the VIP of a removed service is still desired, want it removed")
+		t.Error("the VIP of a removed service is still desired after the drain timeout, want it removed")
 	}
 }
 
-// TestNoEndpoints compiles services without usable endpoints. Each must be reported once, unless
-// its endpoints are on other hosts.
+// TestNoEndpoints compiles services without usable endpoints. Each service must be reported once,
+// unless its endpoints are on other hosts.
 func TestNoEndpoints(t *testing.T) {
 	for want, change := range map[string]func(*balancer.Service){
 		"[service web: endpoints: the service has no endpoints: clients are refused]":   func(s *balancer.Service) { s.Ports = append(s.Ports, balancer.Port{Port: 81, Protocol: balancer.TCP}) },
@@ -368,7 +370,7 @@ func TestMinUsable(t *testing.T) {
 			}
 			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
 			if got := strings.Contains(problems, "min_usable: "); got != (c.problem != "") || !strings.Contains(problems, c.problem) {
-				t.Errorf("problems = %q, want %q of min_usable", problems, c.problem)
+				t.Errorf("problems = %q, want %q about min_usable", problems, c.problem)
 			}
 		})
 	}

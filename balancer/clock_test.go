@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestAdjustClock sets the clock of random drains and ramps forward and back. They must proceed as
-// if the clock had not been set.
+// TestAdjustClock sets the clock forward and back during random drains and slow starts. With
+// AdjustClock, they must proceed as if the clock had not been set.
 func TestAdjustClock(t *testing.T) {
 	drained, ramped := 0, 0
 	for seed := range uint64(100) {
@@ -44,7 +44,7 @@ func TestAdjustClock(t *testing.T) {
 	}
 }
 
-// left returns the time until the memory next expires.
+// left returns the time until the next entry of the memory expires, or 0 if none expires.
 func (r *ramping) left() time.Duration {
 	if next := r.memory.NextExpiry(); !next.IsZero() {
 		return next.Sub(r.now)
@@ -52,8 +52,8 @@ func (r *ramping) left() time.Duration {
 	return 0
 }
 
-// TestRampWithSteppedClock sets the clock far forward and back during a ramp. A step forward must
-// end the ramp, and a step back must not change it.
+// TestRampWithSteppedClock sets the clock far forward or back during the ramp of a slow start,
+// without AdjustClock. A step forward must end the ramp. After a step back, the ramp must continue.
 func TestRampWithSteppedClock(t *testing.T) {
 	for _, years := range []time.Duration{-250, -100, -30, -1, 1, 30, 100, 250} {
 		r := newRamping(t)
@@ -67,7 +67,7 @@ func TestRampWithSteppedClock(t *testing.T) {
 		}
 		want(t, fmt.Sprint("after years: ", int(years)), r.after(years*365*24*time.Hour), then)
 		if ramps := r.memory.Ramps.Len(); (ramps > 0) != (years < 0) {
-			t.Errorf("after %d years: ramps = %d, want some = %t", years, ramps, years < 0)
+			t.Errorf("clock set by %d years: ramps = %d, want a ramp = %t", years, ramps, years < 0)
 		}
 	}
 }

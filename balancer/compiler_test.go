@@ -11,7 +11,7 @@ import (
 )
 
 // TestNextEqualsCompile runs random histories. The incremental compiler must return the same result
-// as a compilation from scratch, and keep the pointers of equal values.
+// as a compilation from scratch, and must reuse the pointers of values that do not change.
 func TestNextEqualsCompile(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		h := newHistory(seed)
@@ -37,7 +37,7 @@ func TestNextEqualsCompile(t *testing.T) {
 }
 
 // TestNextSettles runs random histories. Compiling from scratch with the memory that Next leaves
-// must return the same result.
+// behind must return Next's result.
 func TestNextSettles(t *testing.T) {
 	for seed := range uint64(wait.Soak(50, 1000)) {
 		h := newHistory(seed)
@@ -54,7 +54,7 @@ func TestNextSettles(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter reaches the same inputs by two sequences of changes. The results must be
+// TestOrderDoesNotMatter makes the same inputs by two sequences of changes. The results must be
 // equal.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
@@ -64,8 +64,9 @@ func TestOrderDoesNotMatter(t *testing.T) {
 		}
 		want := balancer.Compile(h.env, h.in)
 
-		// Another compiler adds the services one by one in random order. Before each step, it
-		// compiles another definition of the service, and other environments in between.
+		// This compiler receives the services one by one in random order. It first compiles a
+		// different definition of each service. After each service, it compiles in a different
+		// environment.
 		var c balancer.Compiler
 		var in balancer.Inputs
 		names := []balancer.Name{}
@@ -116,7 +117,7 @@ func plainEnv() balancer.Env {
 	}}
 }
 
-// TestOneServiceOneKey changes one of many services. Only the key of its own frontend may change.
+// TestOneServiceOneKey changes one of many services. Only the frontend of this service may change.
 func TestOneServiceOneKey(t *testing.T) {
 	for _, n := range []int{10, 1000, 10000} {
 		in := manyServices(n, 3)
@@ -160,8 +161,9 @@ func BenchmarkNext(b *testing.B) {
 	}
 }
 
-// BenchmarkNextBetweenRanges changes one of 1,000 services with a single port. The 1,000 ranges of
-// ports are either on other addresses, or on the same address as all services.
+// BenchmarkNextBetweenRanges changes one of 1,000 services that have a single port each. In
+// addition, 1,000 services have port ranges, either on other addresses or on the address that all
+// services share.
 func BenchmarkNextBetweenRanges(b *testing.B) {
 	const n = 1000
 	for _, c := range []struct {
@@ -214,7 +216,7 @@ func TestNodePortAddresses(t *testing.T) {
 	for _, x := range []struct{ own, vips, want []netip.Addr }{
 		{own: []netip.Addr{a, b, c}, want: []netip.Addr{a, b, c}},
 		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{b}, want: []netip.Addr{a, c}},
-		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{c}, want: []netip.Addr{a, b, c}}, // the only address of its family
+		{own: []netip.Addr{a, b, c}, vips: []netip.Addr{c}, want: []netip.Addr{a, b, c}}, // c is the only address of its family
 		{own: []netip.Addr{a, b}, vips: []netip.Addr{a, b}, want: []netip.Addr{a, b}},
 		{},
 	} {
@@ -223,7 +225,7 @@ func TestNodePortAddresses(t *testing.T) {
 			vips = vips.Set(v, 1)
 		}
 		if got := balancer.NodePortAddresses(x.own, vips); fmt.Sprint(got) != fmt.Sprint(x.want) {
-			t.Errorf("own %v, VIPs %v: got %v, want %v", x.own, x.vips, got, x.want)
+			t.Errorf("own %v, VIPs %v: addresses of node ports = %v, want %v", x.own, x.vips, got, x.want)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClaimConflictsLaw changes random services. If two services claim a key and one of them
-// changes, the conflict must be reported once. It must be an error only if the change causes it. A
-// service with many rivals must name maxRivals of them and count the others.
+// TestClaimConflictsLaw changes random services. If two services claim the same key, a new conflict
+// must be reported once, and an old conflict once for each service that changes. If a claim has
+// many rivals, the problems must name maxRivals of them and count the others.
 func TestClaimConflictsLaw(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -65,10 +65,10 @@ func TestClaimConflictsLaw(t *testing.T) {
 			}
 		}
 		if len(named) > 0 {
-			t.Fatalf("seed %d: problems reported without a reason: %v", seed, named)
+			t.Fatalf("seed %d: conflicts reported although the services do not conflict: %v", seed, named)
 		}
 		if !maps.Equal(got, want) {
-			t.Fatalf("seed %d: reported and unnamed problems:\n%v\nwant\n%v", seed, got, want)
+			t.Fatalf("seed %d: rivals of each claim =\n%v\nwant\n%v", seed, got, want)
 		}
 	}
 }
@@ -85,7 +85,7 @@ func texts(t *testing.T, all []ClaimConflict) (named, total map[string]int) {
 		of[claim]++
 		if p.Kind != Held || of[claim] > maxRivals || c.More > 0 && of[claim] != maxRivals ||
 			strings.Contains(p.Text, fmt.Sprint(" and ", c.More, " more")) != (c.More > 0) {
-			t.Fatalf("%v: kind = %q, want %q; number in its claim = %d, want at most %d; unnamed claims = %d", p, p.Kind, Held, of[claim], maxRivals, c.More)
+			t.Fatalf("%v: kind = %q, want %q; named rivals of the claim so far = %d, want at most %d; further rivals = %d, which only the last problem may count", p, p.Kind, Held, of[claim], maxRivals, c.More)
 		}
 		named[contestText(c.Service.Name, c.Rival.Name, c.Key, c.New)]++
 		total[contestText("", "", c.Key, c.New)] += 1 + c.More
@@ -137,7 +137,7 @@ func TestClaimConflictsOfPoolAddress(t *testing.T) {
 				got += contest.Problem().String()
 			}
 			if got != c.want {
-				t.Errorf("contests = %q, want %q", got, c.want)
+				t.Errorf("conflicts = %q, want %q", got, c.want)
 			}
 		})
 	}

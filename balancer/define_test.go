@@ -16,7 +16,7 @@ import (
 	"vipd/balancer"
 )
 
-// fromJSON decodes the text of a table in the same way as vipd's sources.
+// fromJSON decodes the JSON text of a table, as vipd does for definitions in etcd.
 func fromJSON(t testing.TB, text string) map[string]any {
 	t.Helper()
 	if text == "" {
@@ -56,12 +56,12 @@ const (
 
 type wrong struct {
 	name     string // name of the service; "" means web
-	fields   string // the text inside the braces
+	fields   string // the definition, without the outer braces
 	defaults string
 	want     []string
 }
 
-// checkWrong decodes each case, and compares all problems with the expected problems.
+// checkWrong decodes each definition, and compares all problems with the wanted problems.
 func checkWrong(t *testing.T, cases []wrong) {
 	t.Helper()
 	for _, c := range cases {
@@ -86,7 +86,7 @@ func checkWrong(t *testing.T, cases []wrong) {
 			t.Errorf("{%s} with defaults %s (-want +got):\n%s", c.fields, c.defaults, cmp.Diff(want, got))
 		}
 		if (s == nil) != bad {
-			t.Errorf("{%s}: service = %v, problems = %q, want a service = %t", c.fields, s, got, !bad)
+			t.Errorf("{%s}: service = %v, problems = %q, want a valid service = %t", c.fields, s, got, !bad)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestValidServices decodes definitions that users may write. None must have a problem.
+// TestValidServices decodes valid definitions. None may have a problem.
 func TestValidServices(t *testing.T) {
 	checkWrong(t, []wrong{
 		{fields: web},
@@ -142,8 +142,8 @@ func TestValidServices(t *testing.T) {
 	})
 }
 
-// TestInheritedDefaults decodes services with [defaults]. A default must apply unless the service
-// sets the field, even to null.
+// TestInheritedDefaults decodes services with a [defaults] table. A default must apply unless the
+// service sets the field. A field that the service sets to null must not inherit the default.
 func TestInheritedDefaults(t *testing.T) {
 	defaults := fromJSON(t, `{"scheduler": "lc", "source_ranges": ["10.0.0.0/8"], "idle_timeout": "5m", "health": {"type": "tcp", "rise": 5}}`)
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "idle_timeout": "0s", "source_ranges": null, "health": {"type": "http"}}`), defaults, nil, "")
@@ -177,7 +177,8 @@ func TestCheckDefaults(t *testing.T) {
 	}
 }
 
-// TestUnknownFields decodes fields of a newer version. In etcd they must only be warnings.
+// TestUnknownFields decodes fields that only a newer version knows. In etcd, they must only cause
+// warnings.
 func TestUnknownFields(t *testing.T) {
 	where := func(string) balancer.Origin { return balancer.Origin{Key: "/vipd/services/web", Revision: 7} }
 	s, problems := balancer.DecodeService("web", fromJSON(t, "{"+web+`, "quic": true, "endpoints": [{"address": "10.0.0.1", "rack": 4}]}`), nil, where, balancer.SeverityWarning)

@@ -8,8 +8,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestRealServer compiles a service with forward = "dr" on the host of its endpoint. Only a real
-// server must hold the VIP silently and serve nothing, unless the host may own the VIP.
+// TestRealServer compiles a service for a host that has the address of the service's endpoint. With
+// forward = "dr" and RealServer, the host must hold the VIP without answering ARP for it, and must
+// have no frontend. A host that may own the VIP must serve it instead.
 func TestRealServer(t *testing.T) {
 	own, other, vip := netip.MustParseAddr("192.168.1.11"), netip.MustParseAddr("192.168.1.12"), netip.MustParseAddr("10.96.0.10")
 	for name, test := range map[string]struct {
@@ -42,10 +43,10 @@ func TestRealServer(t *testing.T) {
 			}
 			d := Compile(test.env, in)
 			if got := d.Direct.At(vip) == "web"; got != test.direct {
-				t.Errorf("VIP held silently = %v, want %v", got, test.direct)
+				t.Errorf("VIP is held without ARP answers = %v, want %v", got, test.direct)
 			}
 			if got := d.Frontends.Len(); (got == 0) != test.direct {
-				t.Errorf("frontends = %d, want none only on a real server", got)
+				t.Errorf("frontends = %d, want none on a real server and some elsewhere", got)
 			}
 			warned := false
 			if p := d.Problems.At("web"); p != nil {
@@ -54,7 +55,7 @@ func TestRealServer(t *testing.T) {
 				}
 			}
 			if warned != test.warned {
-				t.Errorf("warned = %v, want %v", warned, test.warned)
+				t.Errorf("warned that the VIP is not held for direct routing = %v, want %v", warned, test.warned)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ func TestEjection(t *testing.T) {
 		name, known string
 		change      func(*balancer.Service)
 		want        string
-		room        int // of the first endpoint
+		room        int // budget that remains for the first endpoint
 	}{
 		{"one of two", "eu", nil, "1:ejected/0 2:active/1", 0},
 		{"none of one", "u", nil, "1:active/1", 0},
@@ -83,8 +83,8 @@ func TestEjection(t *testing.T) {
 	}
 }
 
-// TestEjectionServes ejects random endpoints. Each frontend that serves without ejections must also
-// serve with them.
+// TestEjectionServes ejects random endpoints. A frontend must serve exactly if it would serve
+// without ejections.
 func TestEjectionServes(t *testing.T) {
 	for seed := range uint64(300) {
 		h := newHistory(seed)
@@ -103,8 +103,8 @@ func TestEjectionServes(t *testing.T) {
 }
 
 // TestEjectionBudget ejects random endpoints within the budget. At most half of a frontend's
-// endpoints may be ejected or failing. A reused budget must return the same numbers as a new
-// budget.
+// endpoints may be ejected or failing. A budget that is used repeatedly must return the same
+// results as a new budget.
 func TestEjectionBudget(t *testing.T) {
 	ejected := 0
 	for seed := range uint64(300) {
@@ -117,11 +117,11 @@ func TestEjectionBudget(t *testing.T) {
 		for step := range 30 {
 			at := h.checked()
 			if got, want := rooms.Has(at), isEndpoint(&h.env, &h.in, at); got != want {
-				t.Fatalf("seed %d: an endpoint is at %s = %v, want %v", seed, at, got, want)
+				t.Fatalf("seed %d: Has(%s) = %v, want %v", seed, at, got, want)
 			}
 			room := rooms.Remaining(at, h.in.Ejected)
 			if want := balancer.NewEjectionBudget(&h.env, &h.in).Remaining(at, h.in.Ejected); room != want {
-				t.Fatalf("seed %d: with ejected %v, Remaining() = %d at %s, want %d", seed, h.in.Ejected, room, at, want)
+				t.Fatalf("seed %d: with %v ejected, remaining budget = %d for %s, want %d", seed, h.in.Ejected, room, at, want)
 			}
 			if h.in.Ejected.Has(at) && step%2 == 0 {
 				h.in.Ejected = h.in.Ejected.Delete(at)
@@ -133,7 +133,7 @@ func TestEjectionBudget(t *testing.T) {
 			h.in.Ejected = h.in.Ejected.Set(at, balancer.Ejection{Count: 1})
 			for k, f := range balancer.Compile(h.env, h.in).Frontends.All() {
 				if able, out, down := counted(h, f); f.Service == at.Service && out > max(able/2, down) {
-					t.Fatalf("seed %d: with %s ejected, %d of %d are ejected or down at %s: %+v", seed, at, out, able, k, f.Backends)
+					t.Fatalf("seed %d: after %s was ejected, %d of %d backends of %s are ejected or down, want at most half or those that are down: %+v", seed, at, out, able, k, f.Backends)
 				}
 			}
 		}

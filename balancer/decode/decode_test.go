@@ -145,7 +145,7 @@ name = "only the name"
 [optional]
 `
 
-// TestInto decodes every type of field from TOML and from JSON. Both must result in the same
+// TestInto decodes a field of each type from TOML and from JSON. Both must result in the same
 // values.
 func TestInto(t *testing.T) {
 	zero := time.Duration(0)
@@ -236,15 +236,15 @@ func TestProblems(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s\n got %s\nwant %s", c.text, got, c.want)
 		}
-		target.Nets, target.Numbers, target.Items, target.Shouts = nil, nil, nil, nil // invalid elements keep their index
+		target.Nets, target.Numbers, target.Items, target.Shouts = nil, nil, nil, nil // a list keeps the indexes of invalid elements
 		if !reflect.DeepEqual(target, defaults()) {
 			t.Errorf("%s: defaults = %+v, want %+v", c.text, target, defaults())
 		}
 	}
 }
 
-// TestJSONOnly decodes values that TOML does not have. Null must leave fields unchanged, and other
-// values must be problems.
+// TestJSONOnly decodes values that JSON has but TOML does not. Null must leave fields unchanged,
+// and the other values must be problems.
 func TestJSONOnly(t *testing.T) {
 	target := defaults()
 	got := lines(decode.Into(target, fromJSON(t, `{"text": null, "item": null, "labels": {"a": null}, "words": [null], "small": 1e2,
@@ -291,7 +291,7 @@ func TestFormatDuration(t *testing.T) {
 	}
 }
 
-// BenchmarkInto measures the decoding of a list of 100,000 tables.
+// BenchmarkInto decodes a list of 100,000 tables.
 func BenchmarkInto(b *testing.B) {
 	items := make([]map[string]any, 100_000)
 	for i := range items {
@@ -307,8 +307,8 @@ func BenchmarkInto(b *testing.B) {
 	}
 }
 
-// TestTableOfTables decodes a map from names to structs. Each struct must have its defaults, and
-// values of other types must be omitted.
+// TestTableOfTables decodes a table into a map from names to structs. Each struct must have its
+// defaults, and values that are not tables must be omitted.
 func TestTableOfTables(t *testing.T) {
 	var v struct {
 		Items map[string]item `toml:"items"`
@@ -336,8 +336,9 @@ type loneList []struct {
 
 func (loneList) Lone() {}
 
-// TestLoneElement reads a list that may be written as one table. The paths of problems must have an
-// index only in a list, and Tree must write a single table.
+// TestLoneElement decodes a list that users may also write as a single table. The path of a problem
+// must contain an index only if a list was written. Tree must encode a list with one element as a
+// table.
 func TestLoneElement(t *testing.T) {
 	type holder struct {
 		List loneList `toml:"list"`
@@ -361,7 +362,7 @@ func TestLoneElement(t *testing.T) {
 			path = p.Path
 		}
 		if path != c.want || len(h.List) != c.n {
-			t.Errorf("Into(%v) = %d elements, problem at %q, want %d, %q", c.list, len(h.List), path, c.n, c.want)
+			t.Errorf("Into(%v): elements = %d, path of the problem = %q, want %d, %q", c.list, len(h.List), path, c.n, c.want)
 		}
 	}
 	tree := decode.Tree(&holder{List: loneList{{Name: "a"}}}, &holder{})

@@ -11,28 +11,32 @@ import (
 	"vipd/test/wait"
 )
 
-// model visits all states of a session, its jurors and the node that revokes it. After its session
-// is revoked, a host must not answer, because its gate is closed or no VIP is bound. Time advances
-// in ticks. Messages may be lost, delayed and reordered. A process may stop between a check and its
-// action, and jurors may lose their memory in a restart. The model calls the package's own
-// Deadline, Passes, Juror and MayRevoke for each decision.
+// model visits all states of the session of a host, of the jurors that confirm the session, and of
+// the node that revokes it. In each state after the revocation, the host must not answer: its gate
+// must be closed, or no VIP may be bound. Time advances in ticks. Messages may be lost, delayed and
+// reordered. A process may stop between a check and the action that depends on it, and a juror may
+// lose its memory in a restart. For each decision, the model calls Deadline, Passes, Juror or
+// MayRevoke of this package.
 type model struct {
 	Timing
-	n        int // size of the jury, including the session's holder
+	n        int // number of members of the jury, including the holder of the session
 	restarts int8
 	bug      string // the broken rule; "" means none
 }
 
-// moment is a state. Ages are in ticks, up to a maximum above which they make no difference.
+// moment is a state that the model visits. Ages are in ticks, and are capped at the value above
+// which they make no difference.
 type moment struct {
 	jurors [2]witness
-	// asked is the age of a pending renewal, and renewed is the age of the newest renewal in etcd.
+	// asked is the age of the pending renewal of the session. renewed is the age of its newest
+	// renewal in etcd.
 	asked, renewed int8
 	// gate is the number of ticks for which the gate stays open. refreshing, opening and binding
-	// report whether the holder has decided on the action but not yet carried it out.
+	// report whether the holder has decided to refresh the gate, open the gate or bind the VIP, but
+	// has not yet done it.
 	gate, bound, refreshing, opening, binding int8
 	// changed reports whether etcd has a newer revision of the session than the revoking node
-	// knows, and known is the age of the revision that this node knows.
+	// knows. known is the age of the revision that the revoking node knows.
 	changed, known int8
 	// burying reports whether the revocation is pending, and buried reports whether etcd has
 	// committed it.
@@ -43,11 +47,11 @@ type moment struct {
 type witness struct {
 	beats     int8 // bits for the ages of heartbeats in transit
 	confirmed int8 // age of the newest heartbeat confirmed to the holder
-	silent    int8 // ticks since its last confirmation or its start
-	dead      int8 // 1 if it has voted
+	silent    int8 // ticks since the juror's last confirmation or its start
+	dead      int8 // 1 if the juror has voted the session dead
 	boot      int8
-	known     int8 // the juror's boot in etcd
-	vote      int8 // 1 + boot of the vote that the revoking node knows; 0 means none
+	known     int8 // the juror's boot number in etcd
+	vote      int8 // 1 + the boot number in the vote that the revoking node knows; 0 means no vote
 	counted   int8 // the vote that the pending revocation counts
 }
 
@@ -55,7 +59,7 @@ func (m *model) l() int8 { return int8(m.Confirm) }
 func (m *model) t() int8 { return int8(m.Gate) }
 func (m *model) d() int8 { return int8(m.Silence) }
 
-// digits calls f for each part of a state, and passes the number of the part's possible values.
+// digits calls f for each field of a state, with the field and the number of its possible values.
 func (m *model) digits(s *moment, f func(v *int8, values int)) {
 	l, d := int(m.l())+2, int(m.d())+2
 	for j := range m.n - 1 {
@@ -120,7 +124,8 @@ func (w *witness) juror() Juror {
 	return Juror{Session: 1, Answered: present - local.Time(w.silent), Dead: w.dead == 1}
 }
 
-// next calls emit for each possible next state, and passes the state and the name of the step.
+// next calls emit for each state that can follow s, with this state and the name of the step that
+// leads to it.
 func (m *model) next(s moment, emit func(moment, string)) {
 	m.tick(s, emit)
 	for j := range m.n - 1 {
@@ -147,8 +152,9 @@ func (m *model) tick(s moment, emit func(moment, string)) {
 	emit(s, "tick")
 }
 
-// beat sends a heartbeat, or delivers and confirms it. Heartbeats may be replayed, because the
-// model's juror does not remember any.
+// beat performs the steps of heartbeats between the holder and juror j: sending a heartbeat, or
+// delivering and confirming one. Heartbeats may be replayed, because the model's juror does not
+// remember the heartbeats that it has received.
 func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	if w := s.jurors[j]; w.beats&1 == 0 {
 		w.beats |= 1
@@ -189,7 +195,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 		if m.bug == "votes at its start" {
 			next.silent = m.d() + 1
 		}
-		if j == 0 { // this juror is also the revoking node, and loses the votes
+		if j == 0 { // juror 0 is also the revoking node, and loses the votes that it knows
 			for k := range t.jurors {
 				t.jurors[k].vote = 0
 			}
@@ -226,7 +232,7 @@ func (m *model) renew(s moment, emit func(moment, string)) {
 	asked := s.asked
 	if s.asked = m.l() + 1; s.buried == 0 {
 		s.renewed, s.changed = min(s.renewed, asked), 1
-		m.forget(&s) // a transaction that compares an older revision fails
+		m.forget(&s) // etcd refuses a revocation that is based on an older revision of the session
 	}
 	emit(s, "etcd renewed")
 }
@@ -238,8 +244,8 @@ func (m *model) forget(s *moment) {
 	}
 }
 
-// hold performs the steps of the holder's gate and address. The check before an action and the
-// action itself are separate steps.
+// hold performs the steps in which the holder opens or refreshes its gate and binds the VIP. The
+// check before an action and the action itself are separate steps.
 func (m *model) hold(s moment, emit func(moment, string)) {
 	set := func(what string, f func(*moment)) {
 		t := s
@@ -250,7 +256,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 	if passes && s.gate > 0 && s.refreshing == 0 {
 		set("to refresh", func(t *moment) { t.refreshing = 1 })
 	}
-	idle := s.opening == 0 && s.binding == 0 // the same thread opens and binds
+	idle := s.opening == 0 && s.binding == 0 // one thread opens the gate and binds the VIP
 	if passes && s.gate == 0 && idle && (s.bound == 0 || m.bug == "opens with an address bound") {
 		set("to open", func(t *moment) { t.opening = 1 })
 	}
@@ -276,7 +282,7 @@ func (m *model) hold(s moment, emit func(moment, string)) {
 }
 
 // revokeSession starts the revocation of the session if there are enough votes, and completes it if
-// etcd's conditions are met.
+// the transaction's conditions hold in etcd.
 func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	if s.changed == 1 {
 		t := s
@@ -315,8 +321,8 @@ func (m *model) revokeSession(s moment, emit func(moment, string)) {
 	}
 }
 
-// check visits all states, or the given number of states nearest to the start. If a revoked host
-// answers in one of them, it returns the steps that lead there.
+// check visits all states, or the most states nearest to the start. If a host whose session is
+// revoked answers in one of them, check returns the steps that lead to this state.
 func (m *model) check(t *testing.T, most int) (states int, way string) {
 	none := int8(m.l() + 1)
 	first := moment{asked: none, renewed: none}
@@ -371,21 +377,21 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
 // TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
-// was revoked. Only make soak visits the states far from the start, and adds a third member and
-// restarts.
+// was revoked. Only make soak visits the states far from the start, and adds a third member to the
+// jury and restarts of jurors.
 func TestRevokedHostsAreSilent(t *testing.T) {
 	for n := 2; n <= wait.Soak(2, 3); n++ {
 		m := &model{Timing: tight(), n: n, restarts: int8(wait.Soak(0, 1))}
 		states, way := m.check(t, wait.Soak(100_000, math.MaxInt))
 		t.Logf("%d members: %d states", n, states)
 		if way != "" {
-			t.Errorf("%d members: a revoked host answers for VIPs after %s", n, way)
+			t.Errorf("jury of %d: a host answers after its session was revoked, want it silent; steps: %s", n, way)
 		}
 	}
 }
 
 // TestModelFindsMistakes breaks one rule at a time. For each broken rule, the model must find a
-// revoked host that answers.
+// host that answers after its session was revoked.
 func TestModelFindsMistakes(t *testing.T) {
 	for bug, needs := range map[string]struct {
 		n        int

@@ -10,20 +10,21 @@ import (
 	"vipd/test/wait"
 )
 
-// disturbance is a fault during a VIP's move between two hosts.
+// disturbance is a fault that TestMovesUnderAllFaults injects while a VIP moves between two hosts.
 type disturbance struct {
 	name string
 	do   func(w *world, v netip.Addr, from, to *host)
 }
 
-// cutFor disconnects a host from another host, or from etcd (-1), for one second.
+// cutFor disconnects host h for one second from the host with index other, or from etcd if other is
+// -1.
 func (w *world) cutFor(h *host, other int) {
 	k := [2]int{h.index, other}
 	w.cut[k] = true
 	w.after(time.Second, func() { delete(w.cut, k) })
 }
 
-// restart kills the process of a host, and starts a new process soon afterwards.
+// restart kills the process of a host, and starts a new process 100 ms later.
 func (h *host) restart() {
 	h.epoch++
 	h.node = nil
@@ -76,9 +77,9 @@ var disturbances = []disturbance{
 	}},
 }
 
-// moments returns times of a disturbance, in milliseconds after the request for a move. They cover
-// the move, and the time at which a transaction's outcome becomes unknown. Only make soak uses all
-// of them.
+// moments returns the times at which a disturbance starts, in milliseconds after the request for a
+// move. The times cover the move, and the moment when the outcome of a transaction counts as
+// unknown. Only "make soak" tests all of them.
 func moments() []int {
 	if !wait.Soaking() {
 		return []int{6, 406}
@@ -86,16 +87,17 @@ func moments() []int {
 	return []int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15, 20, 100, 300, 400, 403, 406, 409, 412, 450, 455, 460, 600, 900}
 }
 
-// history is a move, with the fates of its transactions and a disturbance.
+// history is a move of a VIP, with the fates of the first two transactions and a disturbance at the
+// time at.
 type history struct {
 	fates [2]fate
 	at    time.Duration
 	disturbance
 }
 
-// TestMovesUnderAllFaults moves a VIP between two hosts, with each pair of fates of its first two
-// transactions and each disturbance at each moment. Two hosts must never answer at the same time,
-// and at the end one host must answer.
+// TestMovesUnderAllFaults moves a VIP between two hosts. It combines each pair of fates of the
+// first two transactions with each disturbance at each time. Two hosts must never answer at the
+// same time, and at the end one host must answer.
 func TestMovesUnderAllFaults(t *testing.T) {
 	n := 0
 	for i := range 16 * len(disturbances) * len(moments()) {
@@ -113,7 +115,8 @@ func TestMovesUnderAllFaults(t *testing.T) {
 	t.Logf("%d histories", n)
 }
 
-// happens runs the move, and reports whether no rule was broken.
+// happens runs the history, and reports whether one host answers at the end and two hosts never
+// answered.
 func (h history) happens(t *testing.T) bool {
 	t.Helper()
 	w := newWorld(t, 1, 2, addresses(1))
@@ -130,7 +133,7 @@ func (h history) happens(t *testing.T) bool {
 	w.run(h.at)
 	w.notef("%s", h.name)
 	h.do(w, v, from, to)
-	for range 10 { // most moves end early
+	for range 10 { // most moves end in the first 2 s
 		if w.run(2 * time.Second); w.owner(v) != nil || w.dual != "" {
 			break
 		}

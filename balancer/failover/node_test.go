@@ -23,10 +23,11 @@ func addresses(n int) map[netip.Addr]Policy {
 	return out
 }
 
-// TestNeverTwoOwners injects faults from seeds. At most one host may answer for a VIP at any time.
-// When all faults are over, each VIP must have an owner, and a group must have one owner.
+// TestNeverTwoOwners injects random faults. At most one host may answer for a VIP at any time. When
+// all faults are over, each VIP must have an owner, and all VIPs of a group must have the same
+// owner.
 func TestNeverTwoOwners(t *testing.T) {
-	// These seeds once failed in make soak. A VIP moved to a node just before that node lost its
+	// These seeds once failed in "make soak". A VIP moved to a node just before that node lost its
 	// confirmation, a second handover started before the outcome of the first was known, and the
 	// gate closed and opened in between.
 	for _, seed := range []uint64{1113, 5059, 31028} {
@@ -37,8 +38,9 @@ func TestNeverTwoOwners(t *testing.T) {
 	}
 }
 
-// neverTwo runs the random history of a seed. Two hosts must never answer for the same VIP, and at
-// the end each VIP must have an owner.
+// neverTwo runs a random history, which the seed determines. Two hosts must never answer for the
+// same VIP. At the end, each VIP must have an owner, and all VIPs of a group must have the same
+// owner.
 func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	t.Helper()
 	policies := addresses(1 + int(seed%4))
@@ -75,8 +77,8 @@ func neverTwo(t *testing.T, seed uint64, wide bool, s *spy) {
 	}
 }
 
-// TestTwoOwnersWithoutGate runs the faults of TestNeverTwoOwners without gates. Two hosts must
-// answer, which proves that the faults are severe enough.
+// TestTwoOwnersWithoutGate injects the faults of TestNeverTwoOwners into hosts without gates. In
+// some history, two hosts must answer for a VIP. This proves that the faults are severe enough.
 func TestTwoOwnersWithoutGate(t *testing.T) {
 	for seed := range uint64(20) {
 		w := newWorld(t, seed, 3, addresses(1))
@@ -90,11 +92,11 @@ func TestTwoOwnersWithoutGate(t *testing.T) {
 			return
 		}
 	}
-	t.Error("histories without a gate in which two hosts answer = 0 of 20, want some")
+	t.Error("histories in which two hosts without a gate answer = 0 of 20, want at least 1")
 }
 
-// TestTakeOver kills the owner. Another host must answer within a second, and the first must not
-// get its VIP back.
+// TestTakeOver kills the owner of a VIP. Another host must answer within a second, and must keep
+// the VIP when the former owner starts again.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -110,14 +112,14 @@ func TestTakeOver(t *testing.T) {
 	killed := w.now
 	for w.owner(vip) == first || w.owner(vip) == nil {
 		if w.run(time.Millisecond); w.now.Since(killed) > time.Second {
-			t.Fatal("owner of the VIP after the kill = none, want another host")
+			t.Fatal("owner of the VIP 1s after its owner was killed = none, want another host")
 		}
 	}
 	t.Logf("taken after %s", w.now.Since(killed))
 	w.run(100 * time.Millisecond)
 	for _, h := range w.hosts {
 		if h != first && len(h.node.jurors.votes) > 0 {
-			t.Errorf("votes of %s on an ended session exist, want none", h.name)
+			t.Errorf("%s still has votes on an ended session, want none", h.name)
 		}
 	}
 	second := w.owner(vip)
@@ -128,9 +130,10 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestNotes closes the gate of an owner. Its notes must contain the reason, the duration and the
-// VIPs, and the next owner's note must contain the time without an owner. If too few hosts are left
-// to revoke an owner, the last host must name that owner.
+// TestNotes cuts an owner off, which closes its gate. The owner's notes must contain the reason,
+// the duration and the VIPs. The next owner's note must contain the time for which the former owner
+// was silent. Finally, two of the three hosts stop, so the third can't revoke the owner's session.
+// The status of the third host must name the hosts that it waits for.
 func TestNotes(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -151,7 +154,7 @@ func TestNotes(t *testing.T) {
 		}
 	}
 	if len(w.taken) != 1 || w.taken[0] < 800*time.Millisecond || w.taken[0] > time.Second {
-		t.Errorf("claims of the VIP at %v, want one after 800ms to 1s", w.taken)
+		t.Errorf("times between the owner's last sign of life and a takeover = %v, want one of 800ms to 1s", w.taken)
 	}
 
 	clear(w.cut)
@@ -161,7 +164,7 @@ func TestNotes(t *testing.T) {
 	log = strings.Join(w.log, "\n")
 	for _, want := range []string{
 		` \(move by ann: "kernel"\)`,
-		// The VIP first moved at the start, about 27 s before.
+		// The first of the three moves was at the start, about 27 s ago.
 		`flapping: 10\.1\.0\.1 has moved 3 times within a minute, so failing checks and preempt will not move it for 3\d(\.\d+)?s`,
 	} {
 		if !regexp.MustCompile(want).MatchString(log) {
@@ -180,12 +183,12 @@ func TestNotes(t *testing.T) {
 	silent := []string{first.name, second.name}
 	slices.Sort(silent)
 	if !slices.Equal(s.Waiting[second.name], silent) || !slices.Contains(s.Free, vip) || s.Heard[first.name][0] {
-		t.Errorf("status of the third host, when the others are silent = %+v, want waiting %v and %s free", s, silent, vip)
+		t.Errorf("status of the third host after the others stopped = %+v, want it to wait for %v, and %s to be free", s, silent, vip)
 	}
 }
 
-// TestVIPRemovedAndAdded removes a VIP and adds it again. It must stay unbound until the result of
-// its release is known.
+// TestVIPRemovedAndAdded removes a VIP from the configuration and adds it again. The host must not
+// bind the VIP until it knows the outcome of the transaction that released it.
 func TestVIPRemovedAndAdded(t *testing.T) {
 	w := newWorld(t, 1, 1, addresses(1))
 	w.calm = true
@@ -198,7 +201,7 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 		t.Helper()
 		i := slices.IndexFunc(actions, got)
 		if i < 0 {
-			t.Fatalf("wanted action is missing in %+v", actions)
+			t.Fatalf("actions = %+v, want an action that is missing from them", actions)
 		}
 		return actions[i]
 	}
@@ -219,7 +222,7 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	find(h.node.Wrote(h.clock(), kept.ID, Done, revision), binds)
 }
 
-// owners maps each host to the number of VIPs for which it answers.
+// owners returns the number of VIPs that each host owns and answers for, by the host's name.
 func (w *world) owners() map[string]int {
 	byNode := map[string]int{}
 	for v := range w.policy {
@@ -230,17 +233,17 @@ func (w *world) owners() map[string]int {
 	return byNode
 }
 
-// chosen checks that each host has the wanted number of VIPs.
+// chosen checks that each host owns the wanted number of VIPs.
 func (w *world) chosen(when string, want map[string]int) {
 	w.t.Helper()
 	if got := w.owners(); !maps.Equal(got, want) {
-		w.t.Errorf("%s: owners of VIPs = %v, want %v", when, got, want)
+		w.t.Errorf("%s: number of VIPs by owner = %v, want %v", when, got, want)
 	}
 }
 
-// TestOwnerChoice starts hosts with weights and preferences. The numbers of VIPs must follow the
-// weights, and rendezvous hashing must break ties. A VIP must return to a preferred host only if
-// its policy has preempt.
+// TestOwnerChoice starts hosts with weights and preferences. The number of VIPs on each host must
+// follow its weight, and rendezvous hashing must break ties. A VIP must return to a preferred host
+// only if the VIP's policy sets Preempt.
 func TestOwnerChoice(t *testing.T) {
 	calm := func(vips int, change func(*world)) *world {
 		w := newWorld(t, 1, 3, addresses(vips))
@@ -273,9 +276,9 @@ func TestOwnerChoice(t *testing.T) {
 	}
 }
 
-// TestHandover makes hosts unable to serve a VIP, puts them on standby and stops them. Within
-// milliseconds, the VIP must move to another host that can own it. After three moves in a minute,
-// it must stay.
+// TestHandover makes the owner of a VIP unable to serve it, puts the next owner on standby, and
+// later stops an owner. Each time, the VIP must move within 20 ms to another host that can own it.
+// After three moves within a minute, the VIP must stay.
 func TestHandover(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(1))
 	w.calm = true
@@ -330,22 +333,22 @@ func TestHandover(t *testing.T) {
 	last := w.owner(vip)
 	for _, other := range w.hosts {
 		if other != h && other != last {
-			other.powerOff() // so the session that ended first is not revoked again
+			other.powerOff() // so only the host that stopped and the last owner remain
 		}
 	}
 	w.run(3 * time.Second)
 	if w.owner(vip) != last {
-		t.Error("owner of the VIP changed, want the last host")
+		t.Error("owner of the VIP changed, want the only host that still runs")
 	}
 }
 
-// TestStandbySpreadsVIPs puts a host on standby. The other hosts must own its VIPs in proportion to
-// their weights, and the notes must name these hosts.
+// TestStandbySpreadsVIPs puts a host on standby. Its VIPs must move to the other hosts in
+// proportion to their weights, and the notes must name these hosts.
 func TestStandbySpreadsVIPs(t *testing.T) {
 	w := newWorld(t, 1, 3, addresses(340))
 	w.calm = true
 	w.run(10 * time.Second)
-	first, got := w.hosts[0], w.owners() // one host has 114 VIPs, the others have 113
+	first, got := w.hosts[0], w.owners() // one host owns 114 VIPs, the others own 113
 	for _, h := range w.hosts {
 		if got[h.name] < got[first.name] {
 			first = h
@@ -355,17 +358,17 @@ func TestStandbySpreadsVIPs(t *testing.T) {
 	w.run(10 * time.Second)
 	for _, h := range w.hosts {
 		if n := w.owners()[h.name]; h != first && n != 170 {
-			t.Errorf("VIPs are on %v, want 170 on each", w.owners())
+			t.Errorf("number of VIPs by owner = %v, want 170 on each of the other two hosts", w.owners())
 		}
 		if to := " to " + h.name + " (standby)"; h != first && !strings.Contains(strings.Join(w.log, "\n"), to) {
-			t.Errorf("no line has %q", to)
+			t.Errorf("no line of the log contains %q", to)
 		}
 	}
 }
 
-// TestForcedMove moves a VIP by force to a host that can't serve it. The VIP must stay there
-// despite preferences, until the host can no longer own it. A move to a host that can't add the
-// VIP, or is on standby, must be refused.
+// TestForcedMove forces a VIP to move to a host that can't serve it. The VIP must stay there
+// although its policy prefers another host, until the host can no longer own it. A move to a host
+// that can't add the VIP to a device, or that is on standby, must be refused.
 func TestForcedMove(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 2, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1"}, Preempt: time.Second}})
@@ -398,7 +401,7 @@ func TestForcedMove(t *testing.T) {
 	move(true)
 	got("it was moved there by force", to)
 	change(func(m *Member) { m.Cannot = nil })
-	w.run(2 * time.Minute) // until the VIP may move again
+	w.run(2 * time.Minute) // after this time, the VIP may move again
 	got("it could be served there meanwhile", to)
 	change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	got("it can't be served there again", to)

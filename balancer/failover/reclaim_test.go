@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// owned returns a world without faults in which one host owns the only VIP.
+// owned returns a world without random faults, in which one of the hosts owns the only VIP.
 func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	t.Helper()
 	w = newWorld(t, 1, hosts, addresses(1))
@@ -20,7 +20,7 @@ func owned(t *testing.T, hosts int) (w *world, vip netip.Addr, owner *host) {
 	return w, vip, owner
 }
 
-// answered checks that a host answers for a VIP.
+// answered checks that the owner of a VIP answers for it.
 func (w *world) answered(v netip.Addr, when string) {
 	w.t.Helper()
 	if w.owner(v) != nil {
@@ -38,18 +38,18 @@ func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
 	w.fates = []fate{lost}
-	w.run(100 * time.Millisecond) // the VIP is now unbound, and the write of its new owner is pending
+	w.run(100 * time.Millisecond) // the VIP is now unbound, and the transaction that names its new owner is pending
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(8 * time.Second)
-	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // the lease of the request has ended
+	w.commit(Write{Delete: []Key{{Moves, vip.String()}}}) // etcd deletes the request, because its lease has expired
 	clear(w.cut)
 	w.run(3 * time.Second)
 	w.answered(vip, "etcd is back")
 }
 
-// TestEtcdRefusesWrites makes etcd unreachable, or full. A VIP that should move must stay on its
-// host, and may be removed from its device only a few times. When etcd accepts writes again, the
-// VIP must move.
+// TestEtcdRefusesWrites makes etcd unreachable for the owner of a VIP, or full, while the VIP
+// should move. The VIP must stay on its host. Failed handovers may remove it from its device and
+// add it again, but only a few times. When etcd accepts writes again, the VIP must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -63,27 +63,28 @@ func TestEtcdRefusesWrites(t *testing.T) {
 		owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 		w.run(20 * time.Second)
 		if n := w.bound - before; n > most || w.owner(vip) != owner {
-			t.Errorf("%s: bindings of the VIP = %d, want at most %d; owners = %v, want the former owner", what, n, most, w.owners())
+			t.Errorf("etcd is %s: the VIP was bound %d times, want at most %d; number of VIPs by owner = %v, want the former owner to keep it", what, n, most, w.owners())
 		}
 		end()
 		w.run(time.Minute)
 		if w.owner(vip) == owner {
-			t.Errorf("%s: the VIP stays at its former owner, want a move after etcd accepts writes", what)
+			t.Errorf("etcd was %s: the VIP still has its former owner, want it to move once etcd accepts writes", what)
 		}
 		w.answered(vip, what)
 	}
 }
 
 // TestOwnerCutOffFromEtcd cuts an owner off from etcd for longer than its lease. It must remain the
-// owner while other hosts confirm it, even if one of them restarts and loses its addresses. If all
-// of them restart, they must take over its VIP.
+// owner while other hosts confirm its session. This must hold even if one of three hosts restarts,
+// and so forgets the addresses of the owner. If all other hosts restart, they must take over the
+// VIP.
 func TestOwnerCutOffFromEtcd(t *testing.T) {
 	for _, hosts := range []int{2, 3} {
 		w, vip, owner := owned(t, hosts)
 		w.cut[[2]int{owner.index, -1}] = true
 		for i := range 600 {
 			if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-				t.Fatalf("%d hosts: owners after %d00 ms = %v, want only the former owner", hosts, i, w.owners())
+				t.Fatalf("%d hosts: number of VIPs by owner after %d00 ms = %v, want the former owner to keep the VIP", hosts, i, w.owners())
 			}
 			if i == 300 && hosts > 2 {
 				w.hosts[(owner.index+1)%3].restart()
@@ -99,8 +100,8 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 	}
 }
 
-// TestNoMoveToCutOffHost cuts a host off from etcd. It must not get a VIP even though its peers
-// receive its heartbeats, because it would not learn of the move from etcd.
+// TestNoMoveToCutOffHost cuts a host off from etcd. The host would not learn from etcd that a VIP
+// moves to it, so it must not get a VIP, even though its peers receive its heartbeats.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})
@@ -121,13 +122,13 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 }
 
 // TestFailedHandoverIsNoMove makes a handover fail several times. The failures must not count as
-// moves, and the VIP must move as soon as etcd answers.
+// moves, so the VIP must still move when a transaction succeeds.
 func TestFailedHandoverIsNoMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.fates = []fate{lost, answered, lost, answered, lost, answered}
 	owner.change(func(m *Member) { m.Cannot = map[netip.Addr]string{vip: "no endpoint is usable"} })
 	w.run(10 * time.Second)
 	if w.answered(vip, "etcd answers"); w.owner(vip) == owner {
-		t.Errorf("owner of the VIP has not changed: %s", strings.Join(w.log, "\n"))
+		t.Errorf("owner of the VIP has not changed, want another host; log:\n%s", strings.Join(w.log, "\n"))
 	}
 }

@@ -15,10 +15,11 @@ type capture struct {
 }
 
 // spy is an attacker on the network who does not have the key. It records, withholds and replays
-// messages, but can't change them. Messages include their signed destination address.
+// messages, but can't change them. It can't redirect them either, because the signature of a
+// message covers its destination address.
 type spy struct {
 	captured []capture
-	// beats are the captured heartbeats of each host.
+	// beats holds the captured heartbeats of each host, by the index of the host.
 	beats map[int][]capture
 	// withhold reports whether a message is dropped. If nil, all messages arrive.
 	withhold func(capture) bool
@@ -38,7 +39,8 @@ func (s *spy) withholds(c capture) bool {
 	return s.withhold != nil && s.withhold(c)
 }
 
-// replay sends captured messages again, forever. Most of them are recent.
+// replay keeps sending captured messages again until the test ends. Most of the replayed messages
+// are recent.
 func (s *spy) replay(w *world) {
 	if s == nil {
 		return
@@ -55,32 +57,33 @@ func (s *spy) replay(w *world) {
 	})
 }
 
-// TestNeverTwoOwnersWithReplays injects random faults while an attacker withholds and replays
-// messages. There must never be two owners. After the faults, each VIP must have an owner even
-// though the replays continue.
+// TestNeverTwoOwnersWithReplays injects random faults while an attacker replays messages. Two hosts
+// must never answer for the same VIP. After the faults, each VIP must have an owner even though the
+// replays continue.
 func TestNeverTwoOwnersWithReplays(t *testing.T) {
 	for seed := range uint64(wait.Soak(8, 3000)) {
 		neverTwo(t, seed, seed/8%2 == 1, newSpy())
 	}
 }
 
-// replays describes an attack with the heartbeats of an owner that dies.
+// replays describes an attack with the captured heartbeats of an owner that dies.
 type replays struct {
 	name string
-	// hold reports whether the heartbeats are delayed. If so, they arrive in order and at half
-	// their rate, even after the owner's death.
+	// hold reports whether the attacker also delays the heartbeats. Delayed heartbeats arrive in
+	// order, but at half their rate, even after the owner's death.
 	hold bool
-	// echoless reports whether the owner runs a version without echoes.
+	// echoless reports whether the owner runs an earlier version of vipd, which sends no
+	// Message.Echo.
 	echoless bool
-	// next returns the message to replay at a step. The argument all contains the captured
-	// messages, and earlier is the number of them that are from the previous run.
+	// next returns the message to replay at a step. The argument all holds the captured heartbeats
+	// of the owner, and the first earlier of them are from its previous run.
 	next  func(all []capture, earlier, step int) capture
 	limit time.Duration
 }
 
 // TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The takeover
-// must be as fast as without replays. If the attacker also delayed heartbeats before, the takeover
-// may be later by the time Silence.
+// must be as fast as without replays. If the attacker also delayed the heartbeats before the
+// owner's death, the takeover may be later by at most the Silence of Timing, which is 800 ms here.
 func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
@@ -102,8 +105,8 @@ func TestReplaysDelayNoTakeover(t *testing.T) {
 	}
 }
 
-// wantTakeoverDespite kills the second run of an owner, and waits until another host has taken over
-// its VIP.
+// wantTakeoverDespite restarts the owner of a VIP, and kills its second run during the attack c.
+// Another host must take over the VIP in time.
 func wantTakeoverDespite(t *testing.T, c replays) {
 	w, vip, owner := owned(t, 3)
 	w.spy, owner.echoless = newSpy(), c.echoless
@@ -113,7 +116,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	w.commit(Write{Put: []Put{{Key{Moves, vip.String()}, encode(Move{To: owner.name})}}})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("owners = %v, want %s", w.owners(), owner.name)
+		t.Fatalf("number of VIPs by owner = %v, want the VIP on %s", w.owners(), owner.name)
 	}
 	all := w.spy.beats[owner.index]
 	earlier := slices.IndexFunc(all, func(m capture) bool { return m.message.Boot != all[0].message.Boot })
@@ -134,7 +137,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 	died := w.now
 	for w.owner(vip) == nil && w.dual == "" {
 		if again(); w.now.Since(died) > 30*time.Second {
-			t.Fatalf("owner %s after the death = none, want a host", w.now.Since(died))
+			t.Fatalf("owner of the VIP %s after the owner's death = none, want another host", w.now.Since(died))
 		}
 	}
 	if after := w.now.Since(died); after > c.limit || w.dual != "" {
@@ -150,9 +153,10 @@ func (w *world) deliverAll(c capture) {
 	}
 }
 
-// TestOtherRunConfirmsOwnerWithoutEtcd cuts off a juror until it votes the session of the owner
-// dead, while the owner can't reach etcd. The juror retracts its vote by a new run, which the owner
-// can't learn from etcd. The new run must confirm the owner, even during replays.
+// TestOtherRunConfirmsOwnerWithoutEtcd cuts off a juror until it votes the owner's session dead,
+// while the owner can't reach etcd. When the juror is connected again, it retracts its vote by
+// registering as a new run. The owner can't learn of this run from etcd. The new run must still
+// confirm the owner's session, even during replays.
 func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	w.spy = newSpy()
@@ -161,7 +165,7 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	w.cut[[2]int{owner.index, -1}] = true
 	w.run(20 * time.Second)
 	if w.etcd.records[Key{Nodes, owner.name}].Text != nil {
-		t.Fatal("owner's record in etcd exists, want it expired")
+		t.Fatal("the owner's record nodes/NODE in etcd exists, want it expired")
 	}
 	before := juror.node.o.Member.Boot
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{juror.index, owner.index}], w.cut[[2]int{juror.index, third.index}] = true, true, true
@@ -171,12 +175,12 @@ func TestOtherRunConfirmsOwnerWithoutEtcd(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if juror.node.o.Member.Boot == before {
-		t.Fatal("the juror's run has not changed, want a new run after its vote")
+		t.Fatal("the juror still has its earlier run, want a new run that retracts the vote")
 	}
 	w.cut[[2]int{owner.index, third.index}] = true
 	for range 100 {
 		if w.run(100 * time.Millisecond); w.owner(vip) != owner {
-			t.Fatalf("owners = %v, want %s, confirmed by %s", w.owners(), owner.name, juror.name)
+			t.Fatalf("number of VIPs by owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// TestAfterPowerLoss turns off all hosts, and then turns on only the former owner. It must own the
-// VIP again, even if too few hosts are left to revoke its former session.
+// TestAfterPowerLoss turns off all hosts, and then turns on only the former owner of a VIP. This
+// host must own the VIP again, even if too few hosts run to revoke its former session.
 func TestAfterPowerLoss(t *testing.T) {
 	for hosts := 1; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -23,8 +23,9 @@ func TestAfterPowerLoss(t *testing.T) {
 	}
 }
 
-// TestCutOffJuror cuts off a juror until it votes the owner's session dead. After its return, the
-// juror must confirm the session, so the owner survives a failure of etcd.
+// TestCutOffJuror cuts off a juror until it votes the owner's session dead. When the juror is
+// connected again, it must confirm the session, so the owner keeps its VIP during an outage of
+// etcd.
 func TestCutOffJuror(t *testing.T) {
 	for hosts := 2; hosts <= 3; hosts++ {
 		w, vip, owner := owned(t, hosts)
@@ -39,17 +40,17 @@ func TestCutOffJuror(t *testing.T) {
 		for range 100 {
 			w.run(100 * time.Millisecond)
 			if w.owner(vip) != owner {
-				t.Fatalf("%d hosts: the owner lost the VIP after %s returned, want it to stay the owner", hosts, cut.name)
+				t.Fatalf("%d hosts: without etcd, the owner lost the VIP although %s is connected again, want it to keep the VIP", hosts, cut.name)
 			}
 		}
 		if age := owner.node.Status(owner.clock()).Confirmed[cut.name]; age < 0 || age > time.Second {
-			t.Errorf("%d hosts: last confirmation by %s after its return = %s ago, want 0 to 1s", hosts, cut.name, age)
+			t.Errorf("%d hosts: last confirmation by %s, which is connected again, was %s ago, want 0 to 1s", hosts, cut.name, age)
 		}
 	}
 }
 
-// TestRegisteredOnce makes a juror retract its votes while etcd is unreachable. It must request
-// only one new run.
+// TestRegisteredOnce makes a juror retract its votes while it can't reach etcd. The juror retracts
+// votes by registering as a new run. It must start only one new run, although it can't register.
 func TestRegisteredOnce(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	other := w.hosts[1-owner.index]
@@ -62,12 +63,13 @@ func TestRegisteredOnce(t *testing.T) {
 		runs[other.member.Boot] = true
 	}
 	if len(runs) != 2 {
-		t.Errorf("runs of the host = %d, want the earlier two and a new run", len(runs))
+		t.Errorf("runs of the juror = %d, want 2: the earlier run and one new run", len(runs))
 	}
 }
 
-// TestOtherRunOnTwoNetworks delivers heartbeats of a host's next run on one of two networks. The
-// other network must not count as failed, and no VIP may move.
+// TestOtherRunOnTwoNetworks delivers a heartbeat of a host's next run on one network, and then a
+// heartbeat of another run on a second network. A network that has not yet delivered the new run
+// must not count as failed, and no VIP may move.
 func TestOtherRunOnTwoNetworks(t *testing.T) {
 	w := newWorld(t, 1, 2, addresses(1))
 	w.calm = true
@@ -90,8 +92,8 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestLateWriteOfEarlierRun delays a write of an earlier run of a juror. The write must not restore
-// votes that a later run has retracted.
+// TestLateWriteOfEarlierRun delays the write that registers an earlier run of a juror. The late
+// write must not restore a vote that a later run has retracted.
 func TestLateWriteOfEarlierRun(t *testing.T) {
 	w, vip, owner := owned(t, 3)
 	taker, juror := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -115,7 +117,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	delete(w.cut, [2]int{juror.index, -1})
 	w.run(10 * time.Second)
 	if w.owner(vip) != owner {
-		t.Fatalf("owner of the VIP = %v, want %s, confirmed by %s", w.owners(), owner.name, juror.name)
+		t.Fatalf("number of VIPs by owner = %v, want the VIP on %s, confirmed by %s", w.owners(), owner.name, juror.name)
 	}
 	w.cut[[2]int{juror.index, -1}] = true
 	w.commit(Write{Put: []Put{{Key{Nodes, juror.name}, late}}})
@@ -126,8 +128,9 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	}
 }
 
-// TestFenceWithoutSession fences hosts that have no session, and hosts that were replaced by new
-// machines of the same names. The fences must be effective.
+// TestFenceWithoutSession replaces hosts by new machines with the same names. The new machines
+// can't get a session while etcd has the sessions of the earlier machines. A fence must end such a
+// session, whether or not the new machine runs.
 func TestFenceWithoutSession(t *testing.T) {
 	w, vip, _ := owned(t, 3)
 	for _, h := range w.hosts {
@@ -140,7 +143,7 @@ func TestFenceWithoutSession(t *testing.T) {
 	}
 	w.run(10 * time.Second)
 	if s := w.hosts[0].node.Status(w.hosts[0].clock()); w.owner(vip) != nil || !s.Obstructed {
-		t.Errorf("status of a new machine with the name of an earlier machine = %+v, want obstructed and no owner", s)
+		t.Errorf("status of a new machine with the name of an earlier machine = %+v, want it obstructed, and the VIP without an owner", s)
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
@@ -152,8 +155,8 @@ func TestFenceWithoutSession(t *testing.T) {
 	w.answered(vip, "the machine with the name of another one that is off")
 }
 
-// TestCopiedMachine starts a copy of a machine, with its ID and name. It must not replace the
-// session of the running machine, which etcd confirms.
+// TestCopiedMachine starts a copy of a machine, with the same ID and name. The copy must not
+// replace the session of the original machine, which still runs.
 func TestCopiedMachine(t *testing.T) {
 	w, vip, owner := owned(t, 1)
 	c := &host{w: w, index: 1, name: owner.name, bound: map[netip.Addr]bool{}, covered: map[netip.Addr]Policy{}, rate: 1, member: owner.member}
@@ -162,12 +165,12 @@ func TestCopiedMachine(t *testing.T) {
 	c.start()
 	w.run(time.Minute)
 	if w.dual != "" || !owner.answers(vip) {
-		t.Errorf("after the start of a copy: second owner = %q, want none; owners = %v, want the former owner", w.dual, w.owners())
+		t.Errorf("after the start of a copy: %q, want no second owner; number of VIPs by owner = %v, want the original machine to keep the VIP", w.dual, w.owners())
 	}
 }
 
-// TestRevocationByReplacedVoter registers a voter as another run. Etcd must refuse a revocation
-// that counts its vote.
+// TestRevocationByReplacedVoter registers another run of a host that has voted. etcd must refuse a
+// revocation that counts the vote of the earlier run.
 func TestRevocationByReplacedVoter(t *testing.T) {
 	w, _, owner := owned(t, 3)
 	taker, voter := w.hosts[(owner.index+1)%3], w.hosts[(owner.index+2)%3]
@@ -177,7 +180,7 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	}
 	write, voters := ballot()
 	if len(voters) != 2 {
-		t.Fatalf("voters = %q, want two", voters)
+		t.Fatalf("voters = %q, want both jurors", voters)
 	}
 	voter.change(func(m *Member) { m.Boot++ })
 	w.run(time.Second)
@@ -185,19 +188,19 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 		t.Errorf("voters = %q, want only %s", voters, taker.name)
 	}
 	if outcome, _ := w.etcd.commit(write); outcome != Refused {
-		t.Errorf("outcome of closing the session = %v, want %v", outcome, Refused)
+		t.Errorf("outcome of the revocation = %v, want %v", outcome, Refused)
 	}
 }
 
-// TestManyNetworks delivers a peer's heartbeats on more networks than a heartbeat can report. The
-// node must accept them.
+// TestManyNetworks delivers a peer's confirmations on a network with a number that is too large for
+// heartbeats to report. The node must accept the confirmations.
 func TestManyNetworks(t *testing.T) {
 	w, _, owner := owned(t, 2)
 	const beyond = 20
 	owner.input(func(now local.Time) []local.Action { return owner.node.Reached(now, beyond) })
 	other := w.hosts[1-owner.index]
 	other.lost[0] = true
-	for range 60 { // after this, the other juror votes against its session
+	for range 60 { // without confirmations for this long, the session would soon be voted dead
 		owner.input(func(now local.Time) []local.Action {
 			return owner.node.Received(now, beyond, Message{Kind: Answer, From: other.name, Boot: other.member.Boot, Session: owner.node.session.id, Sent: now})
 		})
@@ -208,7 +211,7 @@ func TestManyNetworks(t *testing.T) {
 	}
 	for at, want := range map[int]bool{0: true, 1: false, reported - 1: false, reported: true, beyond: true} {
 		if got := isWell(1, at); got != want {
-			t.Errorf("network of address %d works = %t, want %t", at, got, want)
+			t.Errorf("isWell for network %d = %t, want %t", at, got, want)
 		}
 	}
 }

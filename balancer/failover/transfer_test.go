@@ -15,9 +15,9 @@ import (
 	"vipd/test/wait"
 )
 
-// transfer is the state of a fleet while a VIP moves between hosts whose sessions continue. It
-// consists of real nodes, their simulated kernels, and etcd with pending transactions. Time does
-// not advance. The type model covers sessions that end.
+// transfer is the state of a fleet while a VIP moves between hosts. It consists of real nodes,
+// their simulated kernels, and etcd with pending transactions. Time does not advance, so no session
+// ends. The type model covers sessions that end.
 type transfer struct {
 	etcd
 	hosts   []*mover
@@ -25,8 +25,9 @@ type transfer struct {
 	faults  int // number of faults that may still occur
 }
 
-// mover is a simulated host, on which one process runs at a time. Its node receives the results of
-// kernel actions in order, but with a delay. Options is the configuration of its processes.
+// mover is a simulated host, on which one process runs at a time. The process's Node receives the
+// results of kernel actions in order, but with a delay. Options configures each process of the
+// host.
 type mover struct {
 	*Node
 	Options
@@ -37,13 +38,15 @@ type mover struct {
 	gone        bool // users have removed the VIP
 }
 
-// report is the kernel's notice to its node that an action of this kind is complete.
+// report is a message from the kernel to the node that an action is complete. kind is the result of
+// the action.
 type report struct {
 	kind string
 	id   int
 }
 
-// flight is a pending transaction.
+// flight is a transaction that is in flight. carriedOut and never report whether etcd has executed
+// it, or never will. told reports whether the node has received an outcome.
 type flight struct {
 	Write
 	host                    int
@@ -81,7 +84,7 @@ func newTransfer(n, faults int) *transfer {
 	for i := range x.hosts {
 		x.load(i)
 	}
-	for len(x.next()) > 0 { // until the gates are open and the initial transactions are done
+	for len(x.next()) > 0 { // runs until the gates are open and the initial transactions are done
 		x.next()[0].do()
 	}
 	x.faults = faults
@@ -89,7 +92,7 @@ func newTransfer(n, faults int) *transfer {
 	return x
 }
 
-// load makes a node read all of etcd and receive its peers' messages.
+// load passes all records of etcd and a message from each peer to a node.
 func (x *transfer) load(i int) {
 	h := x.hosts[i]
 	all := slices.SortedFunc(maps.Values(x.records), func(a, b RecordChange) int { return int(a.Revision - b.Revision) })
@@ -105,8 +108,8 @@ func (x *transfer) load(i int) {
 	}
 }
 
-// restart kills a process and starts another, which closes the gate before it registers. The
-// outcome of the former process's transactions is never reported.
+// restart kills the process of a host and starts another, which closes the gate before it
+// registers. The new process never learns the outcomes of the former process's transactions.
 func (x *transfer) restart(i int) {
 	h := x.hosts[i]
 	h.queue, h.reports, h.gate, h.bound = nil, nil, false, false
@@ -120,12 +123,12 @@ func (x *transfer) restart(i int) {
 	x.load(i)
 }
 
-// isWaiting reports whether a node waits for a timeout.
+// isWaiting reports whether the node of a host waits for a timeout.
 func (h *mover) isWaiting() bool {
 	return h.writer.behind() || len(h.holding.unsure) > 0 || h.holding.until > standstill
 }
 
-// pass advances time until a node's timeouts expire.
+// pass makes all timeouts of a node expire, without advancing the time.
 func (x *transfer) pass(i int) {
 	h := x.hosts[i]
 	h.writer.patient, h.holding.retry, h.holding.until, h.review = 0, 0, 0, true
@@ -157,7 +160,7 @@ func (x *transfer) apply(i int, actions []local.Action) {
 	}
 }
 
-// work performs the next action in the queue of a kernel.
+// work performs the next action in the queue of a host's kernel.
 func (x *transfer) work(i int) {
 	h := x.hosts[i]
 	if len(h.queue) == 0 {
@@ -203,7 +206,7 @@ func (x *transfer) deliverResult(i int) {
 	}
 }
 
-// watch delivers the next revision to a node.
+// watch delivers the records of etcd's next revision to a node.
 func (x *transfer) watch(i int) {
 	h := x.hosts[i]
 	part := x.history[h.watched:]
@@ -212,7 +215,8 @@ func (x *transfer) watch(i int) {
 	x.apply(i, h.Stored(standstill, slices.Clone(part), part[0].Revision, false))
 }
 
-// step is a possible next step, with the number of faults that it includes.
+// step is a step that can follow the current state. faults is the number of faults that the step
+// includes.
 type step struct {
 	format string
 	args   []any
@@ -222,7 +226,7 @@ type step struct {
 
 func (s step) String() string { return fmt.Sprintf(s.format, s.args...) }
 
-// next returns the possible next steps.
+// next returns all steps that can follow the current state.
 func (x *transfer) next() (all []step) {
 	add := func(faults int, do func(), format string, args ...any) {
 		if faults <= x.faults {
@@ -276,7 +280,7 @@ func (x *transfer) next() (all []step) {
 	return all
 }
 
-// answer reports the outcome of a transaction to its node.
+// answer passes the outcome of a transaction to the node that requested it.
 func (x *transfer) answer(f *flight, o Outcome) {
 	f.told = true
 	revision := f.revision
@@ -313,7 +317,7 @@ func (x *transfer) wrong() string {
 	case answers == 1 || gone > 0 || moving+len(x.flights) > 0:
 		return ""
 	}
-	for _, h := range x.hosts { // if time advanced, a stopped host's session would be revoked, and peers would confirm a new session
+	for _, h := range x.hosts { // with time, peers would revoke the session of a stopped host, and would confirm a new session
 		if o := h.etcd.owners[transferred().String()]; !h.Node.gate.stopping && h.Node.gate.state != open || h.Node.gate.stopping && (h.bound || o != nil && o.value.Node == h.Name) {
 			return ""
 		}
@@ -351,8 +355,9 @@ func (x *transfer) print(seed maphash.Seed) uint64 {
 	return maphash.String(seed, b.String())
 }
 
-// visitTransfers visits all states, or the given maximum number nearest to the start. It returns
-// the steps to the first state that breaks a rule.
+// visitTransfers visits all states, or the most states nearest to the start if there are more. It
+// returns the number of visited states, and the steps that lead to the first state that breaks a
+// rule.
 func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	seed, seen := maphash.MakeSeed(), map[uint64]bool{}
 	replay := func(path []byte, visit func(step)) *transfer {
@@ -384,16 +389,16 @@ func visitTransfers(hosts, faults, most int) (states int, way []string) {
 	return len(seen), nil
 }
 
-// TestTransfers visits the states of a VIP's move. Two hosts must never answer, and one host must
-// answer when nothing is pending. Only make soak visits states far from the start, and adds a
-// second fault and a third host.
+// TestTransfers visits the states in which a VIP can be during a move. Two hosts must never answer,
+// and one host must answer when nothing is pending. Only "make soak" visits states far from the
+// start, and adds a second fault and a third host.
 func TestTransfers(t *testing.T) {
 	for _, c := range []struct{ hosts, faults, most int }{{2, 1, wait.Soak(600, math.MaxInt)}, {2, wait.Soak(0, 2), math.MaxInt}, {3, wait.Soak(0, 1), math.MaxInt}} {
 		began := time.Now()
 		states, way := visitTransfers(c.hosts, c.faults, c.most)
 		t.Logf("%d hosts, %d faults: %d states in %s", c.hosts, c.faults, states, time.Since(began).Round(time.Millisecond))
 		if way != nil {
-			t.Errorf("%d hosts: these steps break a rule, want none:\n%s", c.hosts, strings.Join(way, "\n"))
+			t.Errorf("%d hosts: the last state after these steps breaks a rule, want no such state:\n%s", c.hosts, strings.Join(way, "\n"))
 		}
 	}
 }
@@ -417,6 +422,6 @@ func TestLateAnswerIgnored(t *testing.T) {
 		s.do()
 	}
 	if gw0 := x.hosts[0]; len(gw0.queue) > 0 || gw0.Node.vips.bound > 0 {
-		t.Errorf("actions for a VIP without an owner = %v, want none", gw0.queue)
+		t.Errorf("actions of the host after the late answer = %v, want none, because the VIP has no owner", gw0.queue)
 	}
 }

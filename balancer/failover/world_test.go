@@ -14,8 +14,8 @@ import (
 	"vipd/balancer/failover/local"
 )
 
-// world simulates a fleet in virtual time. It has hosts with kernels and clocks, a network that
-// loses and delays messages, and etcd.
+// world simulates a fleet in virtual time. It consists of hosts with their own kernels and clocks,
+// a network that loses and delays messages, and etcd.
 type world struct {
 	*rand.Rand
 	t      *testing.T
@@ -25,21 +25,23 @@ type world struct {
 	hosts  []*host
 	etcd   etcd
 	policy map[netip.Addr]Policy
-	cut    map[[2]int]bool     // pairs of hosts without a connection; -1 is etcd
-	calm   bool                // no random faults
+	cut    map[[2]int]bool     // pairs of disconnected hosts, by their indexes; -1 is etcd
+	calm   bool                // reports whether no random faults happen
 	wide   bool                // see widen
 	absent map[netip.Addr]bool // VIPs that users have removed
-	// shut disables the kernels' gates, for comparison. A closed gate then lets packets pass.
+	// shut reports whether the kernels' gates have no effect. If so, a host answers even if its
+	// gate is closed.
 	shut bool
 	spy  *spy // nil means no attacker
 	dual string
 	log  []string
-	// fates lists the fates of the next transactions that change owners, in order.
+	// fates holds the fates of the next transactions that change owners, in order.
 	fates []fate
-	// taken lists the delays after which hosts took over VIPs from others.
+	// taken holds, for each takeover of VIPs, the time since the last sign of life of their former
+	// owner.
 	taken  []time.Duration
 	bound  int        // number of times a VIP was bound
-	healed local.Time // end of all faults
+	healed local.Time // time at which the last fault ends
 }
 
 // event is a function that is called at a given time.
@@ -144,13 +146,13 @@ type host struct {
 	rate      float64 // clock rate
 	shift     local.Time
 	bound     map[netip.Addr]bool
-	gate      local.Time // time when it closes
+	gate      local.Time // time at which the gate closes
 	token     int
 	member    Member
 	stopped   local.Time // time until which the process is paused
-	epoch     int        // of the process
-	boots     int        // of the kernel
-	echoless  bool       // reports whether the host runs a version without echoes
+	epoch     int        // changes when the process ends
+	boots     int        // number of times the kernel has booted
+	echoless  bool       // reports whether the host runs an earlier version of vipd, which sends no Message.Echo
 	node      *Node
 	inputs    []func(local.Time) []local.Action
 	working   bool
@@ -158,17 +160,17 @@ type host struct {
 	opened    bool
 	refreshed local.Time
 	away      bool                  // reports whether the host has detected that etcd is unreachable
-	watched   int                   // index in etcd's history
-	following bool                  // reading from etcd is due
-	leased    local.Time            // end of the lease of nodes/NODE
-	lost      [2]bool               // lost networks
+	watched   int                   // index of the next entry of etcd's history to read
+	following bool                  // reports whether the host is about to read changes from etcd
+	leased    local.Time            // time at which the lease of the record nodes/NODE expires
+	lost      [2]bool               // reports for each network whether the host is disconnected from it
 	covered   map[netip.Addr]Policy // VIPs covered by the gate
 }
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
 
-// later makes the process call do after the duration d, unless the process is killed before. If the
-// process is paused at that time, it calls do after the pause.
+// later schedules the function do in the process, after the duration d. A process that is killed
+// before then does not call it. A process that is paused at that time calls it after the pause.
 func (h *host) later(d time.Duration, do func()) {
 	epoch := h.epoch
 	var try func()
@@ -184,8 +186,8 @@ func (h *host) later(d time.Duration, do func()) {
 	h.w.after(d, try)
 }
 
-// hitch returns a random duration for a small action of the process. A few durations are far too
-// long.
+// hitch returns a random duration for a small action of the process. A few of the durations are
+// much longer than usual, as on a busy machine.
 func (h *host) hitch() time.Duration {
 	if !h.w.calm && h.w.IntN(3000) == 0 {
 		return time.Duration(h.w.IntN(1500)) * time.Millisecond
@@ -193,8 +195,8 @@ func (h *host) hitch() time.Duration {
 	return time.Duration(h.w.IntN(300)) * time.Microsecond
 }
 
-// start starts a process, which closes the gate, removes addresses, registers and reads all
-// records.
+// start starts a process, which closes the gate, removes the VIPs from the kernel, registers and
+// reads all records.
 func (h *host) start() {
 	h.epoch++
 	h.inputs, h.working, h.deadline, h.opened, h.following, h.watched, h.away = nil, false, 0, false, false, 0, false
@@ -233,7 +235,7 @@ func (h *host) change(f func(*Member)) {
 	h.publish()
 }
 
-// publish writes the record nodes/NODE again, unless its lease has expired.
+// publish writes the host's record nodes/NODE again, unless the record's lease has expired.
 func (h *host) publish() {
 	h.later(time.Duration(1+h.w.IntN(5))*time.Millisecond, func() {
 		if k := (Key{Nodes, h.name}); !h.reaches(-1) {
@@ -244,8 +246,8 @@ func (h *host) publish() {
 	})
 }
 
-// stop makes the process release all VIPs and end. It starts another process after the duration
-// again.
+// stop makes the process release all VIPs and end. Another process starts later, after a delay of
+// the length again.
 func (h *host) stop(again time.Duration) {
 	end := h.w.now.Add(2 * time.Second)
 	h.input(h.node.Stop)
@@ -261,7 +263,7 @@ func (h *host) stop(again time.Duration) {
 	h.later(0, look)
 }
 
-// powerOff ends the process and its kernel.
+// powerOff turns the host off, which ends its process and its kernel.
 func (h *host) powerOff() {
 	h.end()
 	h.boots++
@@ -278,12 +280,14 @@ func (h *host) end() {
 
 func (h *host) reset() { h.gate, h.token = 0, h.token+1 }
 
-// reaches reports whether the host can exchange messages with another host, or with etcd (-1).
+// reaches reports whether the host can exchange messages with the host of index other, or with etcd
+// if other is -1.
 func (h *host) reaches(other int) bool {
 	return !h.w.cut[[2]int{h.index, other}] && !h.w.cut[[2]int{other, h.index}] && (other >= 0 || !h.w.etcd.down)
 }
 
-// register writes nodes/NODE under a lease, reads all records and follows changes.
+// register writes the host's record nodes/NODE under a lease, reads all records, and then follows
+// changes.
 func (h *host) register() {
 	w := h.w
 	h.later(time.Duration(1+w.IntN(5))*time.Millisecond, func() {
@@ -308,7 +312,8 @@ func (h *host) register() {
 	})
 }
 
-// keepLease renews the lease. If the lease expired or etcd was unreachable, it registers again.
+// keepLease renews the lease of the record nodes/NODE. If the lease has expired or etcd was
+// unreachable, the host registers again.
 func (h *host) keepLease() {
 	h.later(time.Second, func() {
 		switch {
@@ -325,7 +330,7 @@ func (h *host) keepLease() {
 	})
 }
 
-// follow watches etcd. Changes arrive in order, after a delay.
+// follow reads the changes that the host has not yet seen, in order and after a delay.
 func (h *host) follow() {
 	if h.following || h.node == nil {
 		return
@@ -360,7 +365,8 @@ func (h *host) tick() {
 	})
 }
 
-// refresher refreshes the gate in a separate thread. It may act long after its check.
+// refresher refreshes the gate in a separate thread. The thread may refresh the gate long after it
+// has checked the deadline.
 func (h *host) refresher() {
 	h.later(31*time.Millisecond, func() {
 		if token, at := h.token, h.clock(); h.opened && at < h.deadline.Add(-h.node.o.Timing.Gate) {
@@ -493,8 +499,8 @@ func (w *world) deliver(c capture) {
 	}
 }
 
-// write performs a transaction after a delay. The outcome may be lost, or may be reported as
-// unknown before the transaction is complete.
+// write performs a transaction after a delay. The answer may be lost. If there is no answer for 400
+// ms, the node learns that the outcome is unknown, although the transaction may still be performed.
 func (h *host) write(a Write) {
 	w, notified, epoch := h.w, false, h.epoch
 	answer := func(o Outcome, revision int64) {
@@ -536,8 +542,9 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate is the fate of a transaction. The values mean that it is answered, that its answer is lost,
-// that it is performed after its outcome was reported as unknown, and that it is never performed.
+// fate describes what happens to a transaction. It is performed and answered (answered), it is
+// performed but the answer is lost (unheard), it is performed after its outcome was reported as
+// unknown (tardy), or it is never performed (lost).
 type fate int
 
 const (
@@ -547,7 +554,7 @@ const (
 	lost
 )
 
-// expire repeatedly removes expired leases.
+// expire regularly deletes the records whose leases have expired.
 func (w *world) expire() {
 	w.after(500*time.Millisecond, func() {
 		for _, h := range w.hosts {
@@ -562,14 +569,14 @@ func (w *world) expire() {
 	})
 }
 
-// answers reports whether the host now answers for the address v.
+// answers reports whether the host currently answers for the address v.
 func (h *host) answers(v netip.Addr) bool {
 	_, covered := h.covered[v]
 	return h.bound[v] && (h.w.shut || h.w.now < h.gate || !covered)
 }
 
-// checkOwners checks each VIP, and records the first time at which several hosts answer for the
-// same VIP.
+// checkOwners counts the hosts that answer for each VIP. It records the first time at which more
+// than one host answers for the same VIP.
 func (w *world) checkOwners() {
 	for v := range w.policy {
 		n := 0
@@ -584,7 +591,7 @@ func (w *world) checkOwners() {
 	}
 }
 
-// newWorld creates hosts and starts them.
+// newWorld returns a world in which the given number of hosts has been started.
 func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy) *world {
 	w := &world{Rand: rand.New(rand.NewPCG(seed, 1)), t: t, now: local.Time(time.Second), policy: policy, cut: map[[2]int]bool{}, absent: map[netip.Addr]bool{},
 		etcd: etcd{records: map[Key]RecordChange{}, revision: 1}}
@@ -600,7 +607,7 @@ func newWorld(t *testing.T, seed uint64, hosts int, policy map[netip.Addr]Policy
 	return w
 }
 
-// fault injects a random fault for some time.
+// fault injects a random fault, most of which last for a random time.
 func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
@@ -671,7 +678,7 @@ func (w *world) widen() {
 	}
 }
 
-// wideFault injects a fault of the kinds that widen enables.
+// wideFault injects a random fault of one of the kinds that widen enables.
 func (w *world) wideFault(h *host, long time.Duration) {
 	vips := slices.SortedFunc(maps.Keys(w.policy), netip.Addr.Compare)
 	v := vips[w.IntN(len(vips))]
@@ -726,8 +733,8 @@ func (w *world) updateVIPsLater() {
 	}
 }
 
-// owner returns the owner of a VIP according to etcd. It returns nil if etcd has no owner, or if
-// the owner does not answer for the VIP.
+// owner returns the owner of a VIP according to etcd. It returns nil if the VIP has no owner in
+// etcd, or if the owner does not answer for it.
 func (w *world) owner(v netip.Addr) *host {
 	var o Owner
 	if json.Unmarshal(w.etcd.records[Key{VIPs, v.String()}].Text, &o) != nil {

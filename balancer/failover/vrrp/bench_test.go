@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// bench is a node in a simulated environment. Its kernel performs each action immediately, and the
-// test plays the other routers.
+// bench is a node in a simulated environment. The simulated kernel performs each action
+// immediately. The test delivers the adverts of other routers.
 type bench struct {
 	t      *testing.T
 	node   *vrrp.Node
@@ -19,13 +19,14 @@ type bench struct {
 	now    local.Time
 	open   bool
 	bound  map[netip.Addr]bool
-	// sent holds the adverts since the last check. If sendErr is not nil, sending fails.
+	// sent holds the adverts that the node has sent since the last call of priorities, and sums
+	// their checksums. If sendErr is not nil, sending fails.
 	sent    []vrrp.Advert
 	sums    []vrrp.Checksum
 	sendErr error
 	notes   []string
 	probes  int
-	// found holds the answers to Probes.
+	// found maps each address that another host has to the host's MAC, for the answers to a Probe.
 	found map[netip.Addr]string
 	// mute reports whether the node never receives the results of OpenGate, CloseGate and Unbind.
 	mute bool
@@ -34,7 +35,7 @@ type bench struct {
 const (
 	vip  = "10.9.0.100"
 	self = "10.9.0.5"
-	high = "10.9.0.9" // the address of a router with a higher address than this host
+	high = "10.9.0.9" // the address of another router, which is higher than self
 	low  = "10.9.0.1"
 )
 
@@ -54,7 +55,7 @@ func newBench(t *testing.T, groups ...vrrp.Group) *bench {
 	return b
 }
 
-// do performs actions.
+// do performs the actions of the node, and passes their results to it.
 func (b *bench) do(actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -97,7 +98,7 @@ func (b *bench) do(actions []local.Action) {
 	}
 }
 
-// run advances the time.
+// run advances the time by d, and calls Tick every 5 ms.
 func (b *bench) run(d time.Duration) {
 	for end := b.now.Add(d); b.now < end; {
 		b.now = b.now.Add(5 * ms)
@@ -106,7 +107,7 @@ func (b *bench) run(d time.Duration) {
 }
 
 // receive delivers an advert of another router. The advert equals the group's own advert, except
-// for its priority and the changes that the functions in change make.
+// for the priority and whatever the functions in change modify.
 func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	g := b.groups[0]
 	a := &vrrp.Advert{Version: g.Version, RouterID: g.RouterID, Priority: priority, Interval: g.Interval, Addrs: g.Advertise}
@@ -123,7 +124,7 @@ func (b *bench) receive(from string, priority uint8, change ...func(a *vrrp.Adve
 	b.do(b.node.Received(b.now, d))
 }
 
-// receiveFor delivers an advert in each interval for the duration d.
+// receiveFor delivers such an advert in each interval, for the duration d.
 func (b *bench) receiveFor(d time.Duration, from string, priority uint8, change ...func(a *vrrp.Advert, d *vrrp.Datagram)) {
 	for ; d > 0; d -= interval {
 		b.receive(from, priority, change...)
@@ -136,15 +137,15 @@ func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
 
-// want fails the test unless the group is in the state s. If the state is Active, the VIP must be
-// bound and the gate open. Otherwise the VIP must not be bound.
+// want fails the test unless the group is in the state s. In the state Active, the VIP must also be
+// bound and the gate open. In any other state, the VIP must not be bound.
 func (b *bench) want(s vrrp.State) {
 	b.t.Helper()
 	if got := b.state(); got != s {
 		b.t.Fatalf("state = %s, want %s; notes: %s", got, s, strings.Join(b.notes, "\n"))
 	}
 	if is := b.bound[netip.MustParseAddr(vip)]; is != (s == vrrp.Active) || s == vrrp.Active && !b.open {
-		b.t.Fatalf("%s: bound = %t, gate open = %t, want both = %t", s, is, b.open, s == vrrp.Active)
+		b.t.Fatalf("state %s: VIP bound = %t, gate open = %t, want both true only if Active = %t", s, is, b.open, s == vrrp.Active)
 	}
 }
 
@@ -157,12 +158,13 @@ func (b *bench) priorities() (all []uint8) {
 	return all
 }
 
-// noted reports whether any note contains a text.
+// noted reports whether any note contains the given text.
 func (b *bench) noted(text string) bool {
 	return strings.Contains(strings.Join(b.notes, "\n"), text)
 }
 
-// active makes the node Active after a silence.
+// active runs the node without other routers until it is Active, and then drops the adverts in
+// sent.
 func (b *bench) active() {
 	b.t.Helper()
 	b.run(500 * ms)

@@ -12,23 +12,24 @@ import (
 	"vipd/test/wait"
 )
 
-// scenario is a sequence of events without faults. The model repeats it with each fault before each
-// act of each host.
+// scenario is a sequence of events without faults. The model repeats the scenario with each fault
+// before each act of each host.
 type scenario struct {
 	name   string
 	groups []vrrp.Group
-	// from and to limit the time of faults. Both are measured from the end of prepare.
+	// from and to limit the period in which a fault happens. Both are measured from the end of
+	// prepare.
 	prepare  func(w *world)
 	from, to time.Duration
-	// both is the maximum time for which both hosts may answer. Usually they do if a host stops
-	// while the other host preempts it.
+	// both is the maximum time for which both hosts may answer. In most scenarios, this can only
+	// happen if a host stops while the other host preempts it.
 	both time.Duration
-	// losses is the number of adverts before the fault that may be lost.
+	// losses is the maximum number of adverts that are lost directly before the fault.
 	losses int
-	// ends reports whether the first host ends during the scenario, so a fault of the second host
-	// leaves no owner.
+	// ends reports whether the first host stops for good during the scenario. If the second host
+	// also stops, nobody can answer.
 	ends bool
-	// spoil changes packets in transit.
+	// spoil changes the packets of a host while they are in transit.
 	spoil func(from *host, d *vrrp.Datagram)
 }
 
@@ -38,7 +39,7 @@ func startAt(w *world, h *host, d time.Duration) {
 }
 
 // preempting is the maximum time for which both hosts answer if one of them stops at the moment
-// when the other preempts it.
+// when the other host preempts it.
 const preempting = gateTime
 
 // scenarios returns all scenarios for a pair of hosts.
@@ -94,30 +95,30 @@ func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Da
 	}}
 }
 
-// newcomer returns a scenario in which the second host starts long after the first, and refuses its
-// adverts.
+// newcomer returns a scenario in which the second host starts long after the first, and refuses the
+// first host's adverts.
 func newcomer(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
-	// A fault of the first host can delay its yield by the gate's time.
+	// A fault of the first host can delay its yield by gateTime.
 	return scenario{name: name, groups: groups, spoil: spoil, from: 350 * ms, to: 430 * ms, both: 5*interval + gateTime, prepare: func(w *world) {
 		w.hosts[0].start()
 		startAt(w, w.hosts[1], 1007*ms)
 	}}
 }
 
-// refusesOwner makes the second host refuse the adverts of the first.
+// refusesOwner changes the adverts of the first host so that the second host refuses them.
 func refusesOwner(from *host, d *vrrp.Datagram) {
 	if from == from.w.hosts[0] {
 		d.Data[7]++
 	}
 }
 
-// stubborn makes the second host a router that never yields, like keepalived.
+// stubborn configures the second host never to yield, like keepalived.
 func stubborn(groups []vrrp.Group) []vrrp.Group {
 	groups[1].Unyielding = true
 	return groups
 }
 
-// strangers gives each group peers that do not include the other host.
+// strangers configures peers for each host that do not include the other host.
 func strangers(groups []vrrp.Group) []vrrp.Group {
 	for i := range groups {
 		groups[i].Link.Peers = addrs("10.9.0.77")
@@ -125,8 +126,8 @@ func strangers(groups []vrrp.Group) []vrrp.Group {
 	return groups
 }
 
-// faults returns all faults of the model. The durations of stops are shorter than the gate's
-// timeout, or near the times at which a backup takes over.
+// faults returns all faults of the model. A fault that stops a process lasts either for less than
+// gateTime, or for about as long as a backup waits before it takes over.
 func faults() []fault {
 	all := []fault{
 		{name: "killed", do: kill}, {name: "stopped", do: stopFor(time.Hour)},
@@ -143,11 +144,11 @@ func faults() []fault {
 }
 
 // silence is the maximum time without an owner. It is twice the maximum down time, because a host
-// that has just paused starts its down timer again.
+// restarts its down timer after a pause.
 const silence = 2 * (4*interval + 50*ms)
 
-// history is a scenario with a fault of one host. The field lost is the number of adverts directly
-// before the fault that do not arrive.
+// history is a scenario with a fault of the host victim. The field lost is the number of the
+// victim's adverts that are lost directly before the fault.
 type history struct {
 	*scenario
 	fault
@@ -171,14 +172,14 @@ func (h *history) run(verbose bool) *world {
 	h.prepare(w)
 	after := 700 * ms
 	if h.both > preempting {
-		after += h.both + silence // the last double ownership may start late
+		after += h.both + silence // both hosts may become owners late
 	}
 	w.run(h.to + h.lasts + after)
 	return w
 }
 
-// acts returns the numbers of the first and the last act of a host in the time of faults. It also
-// returns the numbers of the acts that send adverts.
+// acts returns the numbers of the victim's first and last act in the period in which a fault can
+// happen. It also returns the numbers of the acts that send adverts.
 func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	w := newWorld(s.groups...)
 	w.spoil = s.spoil
@@ -189,8 +190,8 @@ func (s *scenario) acts(victim int) (first, last int, adverts []int) {
 	return first + 1, w.hosts[victim].acts, w.hosts[victim].adverts
 }
 
-// visit calls check for each history of a scenario, which has one of the faults before one of the
-// acts of a host.
+// visit calls check for each history of a scenario. The histories combine each fault with each act
+// of each host, and with each number of lost adverts.
 func (s *scenario) visit(mistake string, check func(h *history)) (histories int) {
 	for victim := range s.groups {
 		first, last, adverts := s.acts(victim)
@@ -207,11 +208,11 @@ func (s *scenario) visit(mistake string, check func(h *history)) (histories int)
 	return histories
 }
 
-// wrong describes the rule that a history breaks, or returns "".
+// wrong describes the rule that the history h has broken in w, or returns "".
 func (h *history) wrong(w *world) string {
 	most := h.both
 	if h.both == preempting && h.fault.hangs {
-		most = h.groups[0].OwnerTime() // the gate of a host that hangs is refreshed for longer
+		most = h.groups[0].OwnerTime() // if only one thread hangs, another may still refresh the gate
 	}
 	alone := h.ends && h.victim == 1
 	switch owners := w.owners(); {
@@ -219,7 +220,7 @@ func (h *history) wrong(w *world) string {
 		return w.wrong
 	case w.both > most:
 		return fmt.Sprintf("both hosts answer for %s, want at most %s", w.both, most)
-	case h.fault.hangs && h.fault.name != "loop hangs" || alone && h.fault.lasts == 0: // there might be no host that can answer
+	case h.fault.hangs && h.fault.name != "loop hangs" || alone && h.fault.lasts == 0: // perhaps no host can answer
 	case w.nobody > silence && !alone:
 		return fmt.Sprintf("nobody answers for %s, want at most %s", w.nobody, silence)
 	case owners != 1:
@@ -228,9 +229,9 @@ func (h *history) wrong(w *world) string {
 	return ""
 }
 
-// TestPairMeetsAllFaults runs each scenario of a pair with each fault before each act of each host.
-// Two hosts must never answer, except for a short time when one preempts the other while the other
-// stops. At the end, one host must answer.
+// TestPairMeetsAllFaults runs each scenario of two hosts with each fault before each act of each
+// host. Both hosts may answer only for a short time, while one of them stops and the other preempts
+// it. At the end, one host must answer.
 func TestPairMeetsAllFaults(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
@@ -245,7 +246,7 @@ func TestPairMeetsAllFaults(t *testing.T) {
 	}
 }
 
-// owners returns the number of hosts that answer for the VIP.
+// owners returns the number of hosts that answer for the VIP now.
 func (w *world) owners() (n int) {
 	for _, h := range w.hosts {
 		if h.answers() {
@@ -255,8 +256,8 @@ func (w *world) owners() (n int) {
 	return n
 }
 
-// TestGaps runs single events without further faults. The VIP must not be silent for longer than
-// VRRP permits.
+// TestGaps runs each event alone, without further faults. The time without an answer for the VIP
+// must not be longer than VRRP permits.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	skew := pair(150, 100, 0)[1].Skew(100, interval)
@@ -288,15 +289,15 @@ func TestGaps(t *testing.T) {
 			c.do(w, w.hosts[0])
 			w.run(time.Second)
 			if w.nobody > c.want || w.both > 0 || w.owners() != 1 {
-				t.Errorf("%s, phase %s: nobody answered for %s, want at most %s; both for %s, want 0; %d owners",
+				t.Errorf("%s, phase %s: nobody answered for %s, want at most %s; both hosts answered for %s, want 0; owners = %d, want 1",
 					c.name, phase, w.nobody, c.want, w.both, w.owners())
 			}
 		}
 	}
 }
 
-// TestModelFindsMistakes breaks one rule at a time. For each broken rule, the model must find a
-// history in which two hosts answer, or no host answers at the end.
+// TestModelFindsMistakes breaks one rule at a time. With each of the listed faults, the model must
+// find a history in which both hosts answer, or in which one host does not answer at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -313,20 +314,20 @@ func TestModelFindsMistakes(t *testing.T) {
 		})
 		for _, name := range names {
 			if found[name] == 0 {
-				t.Errorf("%s, and %s: mistakes found = 0, want some", mistake, name)
+				t.Errorf("mistake: %s; fault: %s: histories that break a rule = 0, want at least 1", mistake, name)
 			}
 		}
 	}
 }
 
 // TestRandomHistories injects random pauses, hangs, kills, restarts, moves, changes to readiness
-// and packet delays. Both hosts may answer only within the gate's time after a stop, or the owner's
-// time after a hang. At the end, one host must answer.
+// and packet delays. Both hosts may answer at once for at most gateTime, or for at most OwnerTime
+// if loops may hang. At the end, one host must answer.
 func TestRandomHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range wait.Soak(60, 5000) {
 		w := randomHistory(seed, false)
-		most := gateTime // a peer may preempt this host
+		most := gateTime // a host may stop while the other preempts it
 		if hangs(seed) {
 			most = w.hosts[0].group.OwnerTime()
 		}
@@ -337,7 +338,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 }
 
-// hangs reports whether loops may hang in the history of a seed.
+// hangs reports whether the loop of a host may hang in the history of this seed.
 func hangs(seed int) bool { return seed%2 == 0 }
 
 func randomHistory(seed int, verbose bool) *world {
@@ -361,7 +362,7 @@ func randomHistory(seed int, verbose bool) *world {
 	return w
 }
 
-// disturb injects a random fault or event into a host.
+// disturb causes a random fault or event at a host.
 func (w *world) disturb(h *host, hangs bool) {
 	say := func(what string) { w.notef("%s: %s", h.group.Link.Source, what) }
 	switch w.random.IntN(7) {

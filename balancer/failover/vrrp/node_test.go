@@ -13,8 +13,8 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// TestTakeoverAfterSilence starts a node without another router, and then with a router that
-// becomes silent. The node must take over after 3 intervals and its skew.
+// TestTakeoverAfterSilence starts a node without another router, and then a node with another
+// router that becomes silent. Each node must take over after 3 intervals and its skew time.
 func TestTakeoverAfterSilence(t *testing.T) {
 	b := newBench(t, mainGroup())
 	down := b.groups[0].DownTime(100, interval)
@@ -25,7 +25,7 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	b.run(25 * ms)
 	b.want(vrrp.Active)
 	if got := b.priorities(); !slices.Equal(got, []uint8{100}) {
-		t.Errorf("adverts = %v, want one", got)
+		t.Errorf("adverts after the takeover = %v, want one", got)
 	}
 	b.run(300 * ms)
 	if got := b.priorities(); len(got) != 3 {
@@ -39,12 +39,12 @@ func TestTakeoverAfterSilence(t *testing.T) {
 	b.run(40 * ms)
 	b.want(vrrp.Active)
 	if !b.noted("took main (10.9.0.100): 10.9.0.9 was silent for 0.3") {
-		t.Errorf("notes = %q, want a note of the silence", b.notes)
+		t.Errorf("notes = %q, want a note that the other router is silent", b.notes)
 	}
 }
 
-// TestOwnerHears delivers each kind of advert to an Active node. The node must stay Active only if
-// VRRP makes it the owner.
+// TestOwnerHears delivers adverts of different routers to an Active node. The node must stay Active
+// if, by the rules of VRRP, it has precedence over the router. Otherwise it must become a Backup.
 func TestOwnerHears(t *testing.T) {
 	for _, c := range []struct {
 		name, from string
@@ -66,26 +66,26 @@ func TestOwnerHears(t *testing.T) {
 			b.receive(c.from, c.priority)
 			b.want(c.want)
 			if got := b.priorities(); len(got) != c.replies {
-				t.Errorf("adverts = %v, want %d", got, c.replies)
+				t.Errorf("priorities of the replies = %v, want %d of them", got, c.replies)
 			}
 			for range 100 {
 				b.receive(c.from, c.priority)
 			}
 			if got := b.priorities(); len(got) > 0 {
-				t.Errorf("replies to 100 more adverts at once = %d, want none", len(got))
+				t.Errorf("number of replies to 100 more adverts at the same time = %d, want 0", len(got))
 			}
 		})
 	}
 }
 
-// TestBackupHears delivers an advert to a Backup in each interval. The Backup must take over only
-// if it may preempt the sender.
+// TestBackupHears delivers an advert of the same router to a Backup in each interval. The Backup
+// must take over only if it may preempt the router.
 func TestBackupHears(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		preempt  time.Duration
 		priority uint8
-		within   time.Duration // 0 if it must stay a Backup
+		within   time.Duration // maximum time until the takeover; 0 if the node must stay a Backup
 	}{
 		{name: "a higher router", priority: 150},
 		{name: "an equal router", priority: 100},
@@ -128,8 +128,9 @@ func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestDroppedPackets delivers adverts that this group can't use, from a router with a higher
-// priority. The node must take over, count the reason of each drop, and report it once.
+// TestDroppedPackets delivers adverts that the node must drop, from a router with a higher
+// priority. The node must take over, count the dropped adverts by reason, and write one note about
+// them.
 func TestDroppedPackets(t *testing.T) {
 	for _, c := range []struct {
 		reason vrrp.Reason
@@ -166,7 +167,7 @@ func TestDroppedPackets(t *testing.T) {
 			b.want(vrrp.Active)
 			s := b.group()
 			if s.Counters.Dropped[c.reason] < 10 || s.Routers[0].Dropped != c.reason || s.Routers[0].Differs == "" || len(s.Problems) == 0 {
-				t.Errorf("status = %+v, want the reason %q", s, c.reason)
+				t.Errorf("status = %+v, want dropped adverts and a problem with the reason %q", s, c.reason)
 			}
 			n := 0
 			for _, note := range b.notes {
@@ -175,15 +176,15 @@ func TestDroppedPackets(t *testing.T) {
 				}
 			}
 			if n != 1 {
-				t.Errorf("%d notes in %q, want 1", n, b.notes)
+				t.Errorf("notes that start with dropped = %d in %q, want 1", n, b.notes)
 			}
 		})
 	}
 }
 
-// TestStrangerWithTheSameRouterID receives adverts of a router with other VIPs, whose version or
-// password also differs. The host must keep its VIPs, because the other router is not an owner of
-// these VIPs.
+// TestStrangerWithTheSameRouterID delivers adverts of a router that has the same router ID, but
+// different VIPs and a different version or password. The node must keep its VIPs, because the
+// router does not own them.
 func TestStrangerWithTheSameRouterID(t *testing.T) {
 	for name, change := range map[string]func(a *vrrp.Advert){
 		"password": func(a *vrrp.Advert) { a.Password = "1111" },
@@ -199,26 +200,26 @@ func TestStrangerWithTheSameRouterID(t *testing.T) {
 			change(a)
 		})
 		if got := b.state(); got != vrrp.Active {
-			t.Errorf("%s: state with the stranger = %v, want %v", name, got, vrrp.Active)
+			t.Errorf("different VIPs and %s: state = %v, want %v", name, got, vrrp.Active)
 		}
 	}
 }
 
 func version2(g *vrrp.Group) { g.Version, g.Interval, g.Password = 2, time.Second, "secret" }
 
-// TestOtherListsAreAccepted delivers adverts of a router that lists an additional address. The
-// router must count as the owner, and a problem must name the address.
+// TestOtherListsAreAccepted delivers adverts of a router whose list of addresses has an additional
+// address. The router must still count as the owner, and a problem must name the address.
 func TestOtherListsAreAccepted(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") })
 	b.want(vrrp.Backup)
 	if s := b.group(); s.Owner.String() != high || len(s.Problems) != 1 || s.Routers[0].Differs != "it also lists 10.9.0.101" {
-		t.Errorf("status = %+v, want the owner and the difference", s)
+		t.Errorf("status = %+v, want the router as the owner, and a problem with the additional address", s)
 	}
 }
 
-// TestChecksumFollowsThePeer delivers adverts with each kind of checksum. The node must send the
-// same kind. Before the first advert, it must send keepalived's kind.
+// TestChecksumFollowsThePeer delivers adverts with each kind of checksum. The node must use the
+// same kind in its own adverts. Before it has received an advert, it must use keepalived's kind.
 func TestChecksumFollowsThePeer(t *testing.T) {
 	sum := func(c vrrp.Checksum) func(a *vrrp.Advert, d *vrrp.Datagram) {
 		return func(a *vrrp.Advert, d *vrrp.Datagram) { d.Data = a.Append(nil, d.From, d.To, c) }
@@ -239,13 +240,13 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 	b = newBench(t, g)
 	b.run(500 * ms)
 	if len(b.sums)%2 != 0 || b.sums[0] != vrrp.Plain {
-		t.Errorf("checksums = %q, want plain checksums to each of two peers", b.sums)
+		t.Errorf("kinds of checksums = %q, want only plain checksums, and as many adverts to one peer as to the other", b.sums)
 	}
 }
 
-// TestYield adds an owner that ignores this host's adverts. If the node preempted this owner, it
-// must yield within k+2 intervals, and stay a Backup until the router is silent. If the router
-// appears after the takeover, the node must not yield.
+// TestYield adds a router that is an owner and ignores the node's adverts. If the node has
+// preempted this router, it must yield within 5 intervals, and stay a Backup until the router is
+// silent. If the router appears only after the takeover, the node must not yield.
 func TestYield(t *testing.T) {
 	same := func(*vrrp.Advert, *vrrp.Datagram) {}
 	peers := func(g *vrrp.Group) { g.Link.Peers = addrs(high) }
@@ -254,8 +255,8 @@ func TestYield(t *testing.T) {
 		late   bool
 		group  func(g *vrrp.Group)
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// distant reports whether the adverts may come from another network, so they alone are not
-		// sufficient.
+		// distant reports whether the adverts may come from another network. Such adverts alone
+		// must not make the node yield.
 		distant bool
 	}{
 		{name: "a lower router", change: same},
@@ -279,7 +280,7 @@ func TestYield(t *testing.T) {
 			}
 			if c.distant {
 				if b.receiveFor(interval, low, 50, c.change); b.probes == 0 {
-					t.Error("the VIP was not probed")
+					t.Error("number of Probes of the VIP = 0, want at least 1")
 				}
 			}
 			var since time.Duration
@@ -289,17 +290,17 @@ func TestYield(t *testing.T) {
 			if stays := c.late || c.distant; stays {
 				b.want(vrrp.Active)
 				if len(b.group().Problems) != 1 || !b.noted("10.9.0.1 is Active in main at the same time") {
-					t.Errorf("problems %q, want one", b.group().Problems)
+					t.Errorf("problems = %q, want one about the router that is also Active", b.group().Problems)
 				}
 				return
 			}
 			if since > 5*interval {
-				t.Errorf("both were Active for %s, want at most 5 intervals", since)
+				t.Errorf("the node and the router were both Active for %s, want at most 5 intervals", since)
 			}
 			b.receiveFor(2*time.Second, low, 50, c.change)
 			b.want(vrrp.Backup)
 			if s := b.group(); len(s.Problems) != 1 {
-				t.Errorf("problems = %q, want one", s.Problems)
+				t.Errorf("problems of the Backup = %q, want one", s.Problems)
 			}
 			b.run(500 * ms)
 			b.want(vrrp.Active)
@@ -307,22 +308,23 @@ func TestYield(t *testing.T) {
 	}
 }
 
-// wrongChecksum makes the checksum of an advert wrong.
+// wrongChecksum gives an advert a wrong checksum.
 func wrongChecksum(a *vrrp.Advert, d *vrrp.Datagram) {
 	d.Data = a.Append(nil, d.From, d.To, vrrp.Pseudo)
 	d.Data[7]++
 }
 
-// TestYieldToANewcomer adds a router to a long-time owner. The router ignores the owner's adverts,
-// and answers for the VIP. The owner must yield within k+2 intervals. It must become the owner
-// again after the router's configuration is repaired, or an operator resumes the host.
+// TestYieldToANewcomer adds a router while the node has been Active for some time. If the router
+// ignores the node's adverts and also answers for the VIP, the node must yield within 5 intervals.
+// It must become Active again once the router's configuration is repaired, or once an operator has
+// resumed the node and the router accepts its adverts.
 func TestYieldToANewcomer(t *testing.T) {
 	same := func(*vrrp.Advert, *vrrp.Datagram) {}
 	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
 	for _, c := range []struct {
 		name   string
 		change func(a *vrrp.Advert, d *vrrp.Datagram)
-		// adverts is the number of the router's adverts, and answers reports whether the router
+		// adverts is the number of adverts that the router sends. answers reports whether it
 		// answers for the VIP.
 		adverts int
 		answers bool
@@ -351,7 +353,7 @@ func TestYieldToANewcomer(t *testing.T) {
 			if c.want == vrrp.Active {
 				return
 			}
-			if c.adverts == 1 { // the router is silent from then on
+			if c.adverts == 1 { // the router sends no further adverts
 				b.run(4 * interval)
 				b.want(vrrp.Active)
 				return
@@ -370,7 +372,8 @@ func TestYieldToANewcomer(t *testing.T) {
 	b.repair()
 }
 
-// repair makes a router with a lower priority accept the node's adverts. The node must preempt it.
+// repair simulates a router with a lower priority that accepts the node's adverts from now on. The
+// node must preempt it.
 func (b *bench) repair() {
 	b.t.Helper()
 	delete(b.found, netip.MustParseAddr(vip))
@@ -381,8 +384,9 @@ func (b *bench) repair() {
 	b.want(vrrp.Active)
 }
 
-// TestSlowRival adds a router that sends adverts of another version with a longer interval. The
-// node must preempt the router, yield to it, and stay a Backup between two of its adverts.
+// TestSlowRival adds a router that sends adverts of another version, at a longer interval. The node
+// must preempt the router and then yield to it. It must stay a Backup until the router's next
+// advert.
 func TestSlowRival(t *testing.T) {
 	b := newBench(t, mainGroup())
 	slow := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Version, a.Interval = 2, time.Second }
@@ -398,12 +402,13 @@ func TestSlowRival(t *testing.T) {
 	}
 	b.want(vrrp.Backup)
 	if owned == 0 || owned > 50 {
-		t.Errorf("both were Active for %d intervals, want at most 5 of the slow router", owned)
+		t.Errorf("the node was Active for %d of its intervals, want 1 to 50, which are 5 intervals of the router", owned)
 	}
 }
 
-// TestManyStrangers delivers accepted and dropped adverts of many routers. The numbers of notes, of
-// remembered routers, and of routers in metrics must be limited.
+// TestManyStrangers delivers adverts of 400 routers, and half of the adverts must be dropped. The
+// node must limit the number of notes, the number of routers in its status, and the number of
+// routers that metrics name.
 func TestManyStrangers(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -413,17 +418,18 @@ func TestManyStrangers(t *testing.T) {
 		b.receive(fmt.Sprintf("10.9.2.%d", i+1), 50, func(_ *vrrp.Advert, d *vrrp.Datagram) { d.TTL = 64 })
 	}
 	if n := len(b.notes); n == 0 || n > 10 {
-		t.Errorf("%d notes, want 1 to 10", n)
+		t.Errorf("notes = %d, want 1 to 10", n)
 	}
 	routers := b.group().Routers
 	named := slices.DeleteFunc(slices.Clone(routers), func(r vrrp.RouterStatus) bool { return !r.Named })
 	if len(routers) != 32 || len(named) != 8 || named[0].Addr.String() != "10.9.1.1" {
-		t.Errorf("%d routers, named: %v; want 32, and the first 8 named", len(routers), named)
+		t.Errorf("routers in the status = %d, routers named in metrics = %v; want 32, and the first 8 named", len(routers), named)
 	}
 }
 
-// TestUnyieldingOwner adds a router that ignores the node's adverts. The node must not yield. It
-// must report the router at the router's first advert, and describe how the router differs.
+// TestUnyieldingOwner configures the node never to yield, and adds a router that ignores the node's
+// adverts. The node must stay Active. It must write a note at the router's first advert, and its
+// problem must describe how the router's configuration differs.
 func TestUnyieldingOwner(t *testing.T) {
 	g := mainGroup()
 	g.Unyielding = true
@@ -432,7 +438,7 @@ func TestUnyieldingOwner(t *testing.T) {
 	more := func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Addrs = addrs(vip, "10.9.0.101") }
 	b.receive(low, 50, more)
 	if !b.noted("10.9.0.1 is Active in main at the same time as this host") {
-		t.Errorf("notes = %q, want the rival", b.notes)
+		t.Errorf("notes = %q, want a note about the router that is also Active", b.notes)
 	}
 	b.receiveFor(2*time.Second, low, 50, more)
 	b.want(vrrp.Active)
@@ -442,8 +448,9 @@ func TestUnyieldingOwner(t *testing.T) {
 	}
 }
 
-// TestYieldToAnAnswer preempts a router that sends no adverts but still answers for the VIP. The
-// node must yield, unless it took over after silence or is configured never to yield.
+// TestYieldToAnAnswer makes the node take over while another router still answers for the VIP, but
+// sends no further adverts. The node must yield if it has preempted the router, unless it is
+// configured never to yield. If the node took over after silence, it must stay Active.
 func TestYieldToAnAnswer(t *testing.T) {
 	for _, c := range []struct {
 		name           string
@@ -472,8 +479,9 @@ func TestYieldToAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReadiness makes an owner unable to serve the VIP. It must resign. If no router takes over, it
-// must become Active again, and stay Active until another router does.
+// TestReadiness makes an Active node unable to serve the VIP. The node must resign. If no other
+// router takes over, the node must become Active again, and stay Active until another router takes
+// over.
 func TestReadiness(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -482,7 +490,7 @@ func TestReadiness(t *testing.T) {
 	b.run(600 * ms)
 	b.want(vrrp.Active)
 	if got := b.priorities(); got[0] != 0 || got[1] != 1 {
-		t.Errorf("adverts = %v, want 0 and then 1", got)
+		t.Errorf("priorities of the adverts = %v, want 0 and then 1", got)
 	}
 	b.do(b.node.Ready(b.now, "main", "no endpoint of web"))
 	b.want(vrrp.Active)
@@ -494,8 +502,8 @@ func TestReadiness(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestOrderOfResigning makes an owner resign while the VIP is bound. The advert with priority 0
-// must follow the removal of the VIP.
+// TestOrderOfResigning makes an Active node resign. It must remove the VIP before it sends the
+// advert with priority 0.
 func TestOrderOfResigning(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -503,17 +511,17 @@ func TestOrderOfResigning(t *testing.T) {
 	b.do(b.node.Resign(b.now, "main"))
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Fatalf("adverts before the VIP is removed = %v, want none", got)
+		t.Fatalf("priorities of the adverts before the VIP is removed = %v, want none", got)
 	}
 	b.do(b.node.Unbound(b.now, 1))
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("adverts = %v, want 0", got)
+		t.Errorf("priorities of the adverts after the VIP is removed = %v, want 0", got)
 	}
 }
 
-// TestFailedUnbind makes an owner resign while the VIP can't be unbound. The gate must close, which
-// removes the VIP. The owner must then send its last advert, and must be able to own the group
-// again later.
+// TestFailedUnbind makes an Active node resign although the VIP can't be unbound. The gate closes,
+// which also removes the VIP. The node must then send the advert with priority 0, and must be able
+// to own the group again later.
 func TestFailedUnbind(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -522,14 +530,15 @@ func TestFailedUnbind(t *testing.T) {
 	b.do(b.node.Closed(b.now))
 	b.mute = false
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) {
-		t.Errorf("adverts after the gate is closed = %v, want 0", got)
+		t.Errorf("priorities of the adverts after the gate has closed = %v, want 0", got)
 	}
 	b.run(2 * time.Second)
 	b.want(vrrp.Active)
 }
 
-// TestMove moves a group away from a host that preempts. The other router must keep the group until
-// it is silent. Without another router, the host must become Active again.
+// TestMove moves a group away from a node that otherwise preempts other routers. Another router
+// must keep the group until an operator resumes the node. Without another router, the node must
+// become Active again.
 func TestMove(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -545,8 +554,8 @@ func TestMove(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestStandbyAndStop puts an owner on standby, and stops an owner. In both cases, the node must
-// resign and own nothing afterwards.
+// TestStandbyAndStop puts an Active node on standby, and later stops it. In both cases, the node
+// must resign and own nothing afterwards.
 func TestStandbyAndStop(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()
@@ -559,14 +568,15 @@ func TestStandbyAndStop(t *testing.T) {
 	b.do(b.node.Stop(b.now))
 	b.want(vrrp.Init)
 	if got := b.priorities(); !slices.Equal(got, []uint8{0}) || !b.node.Left() || b.open {
-		t.Errorf("adverts = %v, left = %t, gate open = %t; want 0, and a closed gate", got, b.node.Left(), b.open)
+		t.Errorf("priorities of the adverts = %v, Left() = %t, gate open = %t; want 0, true, false", got, b.node.Left(), b.open)
 	}
 	b.run(time.Second)
 	b.want(vrrp.Init)
 }
 
-// TestLapse stops an owner for a second. It must ignore packets from before the stop, and send
-// nothing until it takes over again, whether or not its process reports the lapse first.
+// TestLapse pauses an Active node for a second, so its gate lapses. The node must ignore packets
+// that arrived during the pause, and send nothing until it takes over again. This must not depend
+// on whether the lapse is reported before the next packet.
 func TestLapse(t *testing.T) {
 	for _, reported := range []bool{true, false} {
 		b := newBench(t, mainGroup())
@@ -584,15 +594,16 @@ func TestLapse(t *testing.T) {
 		b.want(vrrp.Backup)
 		b.run(300 * ms)
 		if got := b.priorities(); len(got) > 0 || b.state() != vrrp.Backup {
-			t.Errorf("reported %t: adverts %v and state %s, want a silent Backup", reported, got, b.state())
+			t.Errorf("lapse reported = %t: priorities of the adverts = %v, state = %s; want a Backup that sends none", reported, got, b.state())
 		}
 		b.run(100 * ms)
 		b.want(vrrp.Active)
 	}
 }
 
-// TestSlowGate opens the gate so late that the first advert no longer permits an open gate. The
-// node must close the gate without binding the VIP.
+// TestSlowGate opens the gate so late that the node's first advert no longer permits an open gate.
+// The node must close the gate again without binding the VIP. It must also stay a Backup if the
+// gate can't be opened.
 func TestSlowGate(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.mute = true
@@ -600,11 +611,11 @@ func TestSlowGate(t *testing.T) {
 	b.want(vrrp.Claiming)
 	for range 20 {
 		b.now = b.now.Add(10 * ms)
-		b.do(b.node.Reached(b.now, "other")) // an event without a tick, so the process does not seem to have paused
+		b.do(b.node.Reached(b.now, "other")) // any event except a Tick shows that the process has not paused
 	}
 	b.do(b.node.Opened(b.now, nil))
 	if b.want(vrrp.Backup); b.open || b.node.Deadline() != 0 {
-		t.Errorf("gate open = %t, deadline = %d; want a closed gate", b.open, b.node.Deadline())
+		t.Errorf("gate open = %t, deadline = %d; want a closed gate and deadline 0", b.open, b.node.Deadline())
 	}
 
 	b = newBench(t, mainGroup())
@@ -612,7 +623,7 @@ func TestSlowGate(t *testing.T) {
 	b.run(400 * ms)
 	b.do(b.node.Opened(b.now, errors.New("no nf_tables")))
 	if b.want(vrrp.Backup); b.open || !b.noted("the gate can't be opened: no nf_tables") {
-		t.Errorf("gate open = %t, notes = %q; want a closed gate and the reason", b.open, b.notes)
+		t.Errorf("gate open = %t, notes = %q; want a closed gate and a note with the reason", b.open, b.notes)
 	}
 }
 
@@ -626,18 +637,18 @@ func TestPausedBackup(t *testing.T) {
 	b.receiveFor(time.Second, high, 150)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); len(got) > 0 {
-		t.Errorf("adverts = %v, want none", got)
+		t.Errorf("priorities of the adverts = %v, want none", got)
 	}
 }
 
-// TestFailedAdverts makes the sending of adverts fail for one of two groups. The VIP of this group
-// must be unbound, and the other group must stay Active.
+// TestFailedAdverts makes it impossible to send adverts for one of two groups. The VIP of this
+// group must be unbound, and the other group must stay Active.
 func TestFailedAdverts(t *testing.T) {
 	other := mainGroup()
 	other.Name, other.RouterID, other.Link.On, other.Advertise, other.VIPs = "other", 52, 1, addrs("10.9.1.100"), addrs("10.9.1.100")
 	b := newBench(t, mainGroup(), other)
 	b.active()
-	for range 30 { // only the adverts of main fail
+	for range 30 { // adverts can't be sent only for the group "main"
 		b.now = b.now.Add(10 * ms)
 		for _, a := range b.node.Tick(b.now) {
 			s, ok := a.(vrrp.Send)
@@ -649,16 +660,16 @@ func TestFailedAdverts(t *testing.T) {
 	}
 	b.want(vrrp.Backup)
 	if s := b.node.Status(b.now).Groups[1]; s.State != vrrp.Active || !b.open || !b.bound[netip.MustParseAddr("10.9.1.100")] {
-		t.Errorf("state of the other group = %s, gate open = %t; want Active behind an open gate", s.State, b.open)
+		t.Errorf("state of the other group = %s, gate open = %t; want Active, an open gate, and its VIP bound", s.State, b.open)
 	}
 	if d := b.node.Deadline(); d <= b.now.Add(gateTime) {
-		t.Errorf("deadline in %s, want the deadline of the other group", d.Since(b.now))
+		t.Errorf("the gate's deadline is in %s, want the later deadline of the other group", d.Since(b.now))
 	}
 }
 
-// TestWitness configures witnesses. When they become silent, an owner must resign once, and a
-// Backup must not take over from a silent router. When a witness answers again, the Backup must
-// first wait for another owner.
+// TestWitness configures witnesses for a node. While no witness answers, a Backup must not take
+// over from a silent router. When a witness answers, the Backup must first wait for adverts of an
+// owner. When the witnesses become silent, an Active node must resign once.
 func TestWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -666,7 +677,7 @@ func TestWitness(t *testing.T) {
 	b.run(2 * time.Second)
 	b.want(vrrp.Backup)
 	if !b.noted("no host of ownership.reach answers") || len(b.group().Problems) != 1 {
-		t.Errorf("notes %q, problems %q; want a problem", b.notes, b.group().Problems)
+		t.Errorf("notes = %q, problems = %q; want a note and a problem that no witness answers", b.notes, b.group().Problems)
 	}
 	down := g.DownTime(g.Priority, interval)
 	b.do(b.node.Reached(b.now, "main"))
@@ -679,25 +690,25 @@ func TestWitness(t *testing.T) {
 	b.run(2010 * ms)
 	b.want(vrrp.Backup)
 	if got := b.priorities(); got[len(got)-1] != 0 {
-		t.Errorf("adverts = %v, want 0 at last", got)
+		t.Errorf("priorities of the adverts = %v, want the last to be 0", got)
 	}
 	b.run(100 * ms)
 	if got, want := b.group().Problems, "main has priority 1 here: no host of ownership.reach answers"; !slices.Contains(got, want) {
 		t.Errorf("problems = %q, want %q", got, want)
 	}
 	b.run(1900 * ms)
-	b.want(vrrp.Backup) // the node is cut off
+	b.want(vrrp.Backup) // the node counts as cut off
 	b.receive(low, 50)
 	b.receive(low, 0)
 	b.run(150 * ms)
 	b.want(vrrp.Active) // the other router resigned
 	b.run(3 * time.Second)
-	b.want(vrrp.Active) // no witness has answered while the node was Active
+	b.want(vrrp.Active) // the node resigns only if a witness has answered while it was Active
 }
 
-// TestSilentWitness configures a witness for a Backup that receives adverts. After the witness has
-// been silent for 2 s, the Backup must report that it would not take over. It must not report this
-// without a witness.
+// TestSilentWitness configures a witness for a Backup that receives adverts. If the witness is
+// required and has been silent for 2 s, the Backup must report that it would not take over.
+// Otherwise it must not report this.
 func TestSilentWitness(t *testing.T) {
 	for _, kind := range []vrrp.Witness{vrrp.WitnessRequired, vrrp.WitnessResigns, vrrp.NoWitness} {
 		g := mainGroup()
@@ -706,7 +717,7 @@ func TestSilentWitness(t *testing.T) {
 		reports := func(when string, want bool) {
 			t.Helper()
 			if got := b.node.Unwitnessed(b.now); (len(got) > 0) != (want && kind == vrrp.WitnessRequired) {
-				t.Errorf("witness %q, %s: unwitnessed %q", kind, when, got)
+				t.Errorf("witness = %q, %s: unwitnessed groups = %q, want some only after 2 s and if the witness is required", kind, when, got)
 			}
 		}
 		b.receiveFor(1900*ms, high, 200)
@@ -722,8 +733,8 @@ func TestSilentWitness(t *testing.T) {
 	}
 }
 
-// TestLateWitness makes a witness answer shortly after the end of the down timer. The node must
-// take over immediately.
+// TestLateWitness makes a witness answer shortly after the down timer has expired. The node must
+// then take over immediately.
 func TestLateWitness(t *testing.T) {
 	g := mainGroup()
 	g.Witness = vrrp.WitnessRequired
@@ -735,9 +746,9 @@ func TestLateWitness(t *testing.T) {
 	b.want(vrrp.Active)
 }
 
-// TestHealedPartition reconnects a host that was cut off from an owner with a lower priority. The
-// host must not preempt the owner before it has been connected for its Preempt time. While no
-// witness answers, it must never preempt the owner.
+// TestHealedPartition reconnects a node that was cut off while a router with a lower priority
+// became the owner. The node must not preempt the owner before it has been connected for the
+// group's Preempt time. It must never preempt the owner while no witness answers.
 func TestHealedPartition(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -759,7 +770,7 @@ func TestHealedPartition(t *testing.T) {
 			b.do(b.node.Reached(b.now, "main"))
 			b.run(2 * time.Hour) // cut off
 			b.want(vrrp.Backup)
-			for range 10 { // a witness answers before each advert
+			for range 10 { // if a witness answers, it does so before each advert
 				if c.answers {
 					b.do(b.node.Reached(b.now, "main"))
 				}
@@ -773,8 +784,9 @@ func TestHealedPartition(t *testing.T) {
 	}
 }
 
-// TestOwnerThatWasCutOff delivers adverts of another owner with a lower priority while no witness
-// answers. The node must resign, unless a witness has just answered.
+// TestOwnerThatWasCutOff delivers an advert of another owner with a lower priority to an Active
+// node whose witness has been silent for 1.5 s. The node must resign. If a witness has just
+// answered, the node must stay Active.
 func TestOwnerThatWasCutOff(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		g := mainGroup()
@@ -794,7 +806,7 @@ func TestOwnerThatWasCutOff(t *testing.T) {
 	}
 }
 
-// TestUnsentAdverts makes the sending of all adverts fail. The node must not own the group, and a
+// TestUnsentAdverts makes it impossible to send adverts. The node must not own the group, and a
 // problem must name the reason.
 func TestUnsentAdverts(t *testing.T) {
 	b := newBench(t, mainGroup())
@@ -803,15 +815,15 @@ func TestUnsentAdverts(t *testing.T) {
 	b.want(vrrp.Backup)
 	const want = "main can't be owned here: adverts can't be sent: operation not permitted"
 	if got := b.group().Problems; !slices.Equal(got, []string{want}) {
-		t.Errorf("problems %q, want %q", got, want)
+		t.Errorf("problems = %q, want %q", got, want)
 	}
 	if n := strings.Count(strings.Join(b.notes, "\n"), "operation not permitted"); n != 1 {
-		t.Errorf("%d notes of the reason in %q, want 1", n, b.notes)
+		t.Errorf("notes with the reason = %d in %q, want 1", n, b.notes)
 	}
 	b.sendErr = nil
 	b.active()
 	if got := b.group().Problems; len(got) > 0 {
-		t.Errorf("problems %q of an owner, want none", got)
+		t.Errorf("problems of the owner after adverts can be sent = %q, want none", got)
 	}
 }
 
@@ -826,24 +838,25 @@ func TestSetGroups(t *testing.T) {
 	b.want(vrrp.Active)
 	b.run(interval)
 	if got := b.priorities(); len(b.bound) != 2 || got[len(got)-1] != 200 {
-		t.Errorf("adverts = %v and VIPs = %v, want priority 200 and two VIPs", got, b.bound)
+		t.Errorf("priorities of the adverts = %v, bound VIPs = %v, want priority 200 last, and two VIPs", got, b.bound)
 	}
 	g.RouterID = 52
 	b.do(b.node.SetGroups(b.now, []vrrp.Group{g}))
 	b.want(vrrp.Backup)
 	if got := b.sent; len(got) != 1 || got[0].RouterID != 51 || got[0].Priority != 0 {
-		t.Errorf("adverts = %+v, want router 51 to resign", got)
+		t.Errorf("adverts = %+v, want one with router ID 51 and priority 0", got)
 	}
 	b.run(500 * ms)
 	b.want(vrrp.Active)
 	b.do(b.node.SetGroups(b.now, nil))
 	if len(b.bound) > 0 || b.open {
-		t.Errorf("VIPs = %v and gate open = %t after the removal of the group, want none", b.bound, b.open)
+		t.Errorf("after the removal of the group: bound VIPs = %v, gate open = %t, want none and false", b.bound, b.open)
 	}
 }
 
-// TestIPv6 delivers adverts from a router's link-local address with a zone. The node must leave the
-// VIP to the router, and later send its own adverts with a checksum that covers the pseudo-header.
+// TestIPv6 delivers adverts from the link-local address of a router, with a zone. The node must
+// leave the VIP to the router. When the router resigns, the node must take over and send adverts
+// with a checksum that covers the pseudo-header.
 func TestIPv6(t *testing.T) {
 	g := mainGroup()
 	g.Link.Source, g.Advertise, g.VIPs = netip.MustParseAddr("fe80::5"), addrs("2001:db8::100"), addrs("2001:db8::100")
@@ -860,12 +873,12 @@ func TestIPv6(t *testing.T) {
 		b.run(interval)
 	}
 	if b.state() != vrrp.Backup || b.group().Owner.String() != "fe80::9" {
-		t.Errorf("status = %+v, want the other router as owner", b.group())
+		t.Errorf("status = %+v, want a Backup, with the other router as the owner", b.group())
 	}
 	hear(0)
 	b.run(100 * ms)
 	if b.state() != vrrp.Active || len(b.sums) != 1 || b.sums[0] != vrrp.Pseudo {
-		t.Errorf("state = %s, checksums = %q, want Active and one advert", b.state(), b.sums)
+		t.Errorf("state = %s, kinds of checksums = %q, want Active and one advert with a checksum that covers the pseudo-header", b.state(), b.sums)
 	}
 }
 
@@ -874,23 +887,23 @@ func TestIPv6(t *testing.T) {
 func TestNext(t *testing.T) {
 	b := newBench(t, mainGroup())
 	if got, want := b.node.Next(), b.now.Add(b.groups[0].DownTime(100, interval)); got != want {
-		t.Errorf("Next of a Backup = %s from now, want %s", got.Since(b.now), want.Since(b.now))
+		t.Errorf("Next() of a Backup = %s from now, want %s", got.Since(b.now), want.Since(b.now))
 	}
 	b.active()
 	if got := b.node.Next().Since(b.now); got <= 0 || got > interval {
-		t.Errorf("Next of an owner = %s from now, want within an interval", got)
+		t.Errorf("Next() of an owner = %s from now, want more than 0 and at most an interval", got)
 	}
 }
 
-// TestStatus reads the status of a Backup and of an owner. It must contain the owner, the other
-// routers and the last changes.
+// TestStatus reads the status of a Backup and of an owner. The status must contain the owner, the
+// other routers and the last changes of the state.
 func TestStatus(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150)
 	b.run(50 * ms)
 	s := b.group()
 	if s.Owner.String() != high || s.Routers[0].Age != 50*ms || s.Routers[0].Priority != 150 || s.Advertised != -1 {
-		t.Errorf("status of a Backup = %+v, want the router", s)
+		t.Errorf("status of a Backup = %+v, want the other router as the owner, with its age and priority", s)
 	}
 	b.active()
 	for range 20 {
@@ -899,9 +912,9 @@ func TestStatus(t *testing.T) {
 	}
 	s = b.group()
 	if s.Owner.String() != self || s.Advertised < 0 || len(s.Changes) != 10 || s.Changes[9].To != vrrp.Active || s.Changes[9].Why != "silence" {
-		t.Errorf("status of an owner = %+v, want 10 changes", s)
+		t.Errorf("status of an owner = %+v, want this host as the owner, and the last 10 changes", s)
 	}
 	if want := (vrrp.ChangeCount{To: vrrp.Active, Why: "silence", Count: 21}); !slices.Contains(s.Counters.Changes, want) {
-		t.Errorf("changes = %+v, want %+v among them", s.Counters.Changes, want)
+		t.Errorf("counters of changes = %+v, want %+v among them", s.Counters.Changes, want)
 	}
 }

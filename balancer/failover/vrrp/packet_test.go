@@ -53,8 +53,8 @@ func addrs(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// TestAdvertsOfKeepalived decodes recorded messages, and encodes them again. The bytes must be the
-// same.
+// TestAdvertsOfKeepalived decodes the recorded messages, and encodes the results. The encoded bytes
+// must equal the recorded bytes.
 func TestAdvertsOfKeepalived(t *testing.T) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)
@@ -73,7 +73,7 @@ func TestAdvertsOfKeepalived(t *testing.T) {
 		for n := range message {
 			var drop *vrrp.DropError
 			if _, _, err := vrrp.Decode(message[:n], from, to); !errors.As(err, &drop) || drop.Reason != vrrp.Short {
-				t.Errorf("%s, %d of its bytes: error = %v, want the reason %q", r.name, n, err, vrrp.Short)
+				t.Errorf("%s, first %d bytes: error = %v, want the reason %q", r.name, n, err, vrrp.Short)
 			}
 		}
 	}
@@ -91,19 +91,19 @@ func TestChecksumKinds(t *testing.T) {
 	}{
 		{sum: vrrp.Plain, to: all, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: all, want: vrrp.Pseudo},
-		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // equal for multicast
+		{sum: vrrp.OldUnicast, to: all, want: vrrp.Pseudo}, // the same as Pseudo in multicast packets
 		{sum: vrrp.Plain, to: peer, want: vrrp.Plain},
 		{sum: vrrp.Pseudo, to: peer, want: vrrp.Pseudo},
 		{sum: vrrp.OldUnicast, to: peer, want: vrrp.OldUnicast},
 	} {
 		if _, sum, err := vrrp.Decode(a.Append(nil, from, c.to, c.sum), from, c.to); sum != c.want || err != nil {
-			t.Errorf("%q to %s: kind %q, %v, want %q", c.sum, c.to, sum, err, c.want)
+			t.Errorf("checksum %q to %s: decoded kind = %q, %v, want %q", c.sum, c.to, sum, err, c.want)
 		}
 	}
 }
 
-// TestDroppedMessages damages recorded messages in several ways. Decode must return the right
-// reason for each.
+// TestDroppedMessages changes recorded adverts so that they are invalid, or damages their encoded
+// bytes. Decode must return the right reason for each message.
 func TestDroppedMessages(t *testing.T) {
 	v3, v2 := recorded[0], recorded[3]
 	for _, c := range []struct {
@@ -142,7 +142,8 @@ func TestDroppedMessages(t *testing.T) {
 	}
 }
 
-// TestOddMessages sets the reserved bits of version 3 and appends bytes. Both must be ignored.
+// TestOddMessages sets the reserved bits of a message of version 3, and appends bytes to it. Decode
+// must ignore both.
 func TestOddMessages(t *testing.T) {
 	r := recorded[0]
 	from, to := netip.MustParseAddr(r.from), netip.MustParseAddr(r.to)
@@ -154,8 +155,8 @@ func TestOddMessages(t *testing.T) {
 	}
 }
 
-// FuzzDecode decodes arbitrary messages. Decode must not panic. An accepted message must decode to
-// the same advert after it is encoded again.
+// FuzzDecode decodes arbitrary messages. Decode must not panic. If a message is accepted, encoding
+// and decoding its advert must return the same advert.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recorded {
 		message, err := hex.DecodeString(r.message)
@@ -178,7 +179,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			_, ok := errors.AsType[*vrrp.DropError](err)
 			if !ok || a != nil {
-				t.Fatalf("Decode = %v, %v, want a DropError only", a, err)
+				t.Fatalf("Decode = %v, %v, want either an advert or a DropError", a, err)
 			}
 			return
 		}

@@ -11,7 +11,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// The time advances in steps of a millisecond.
+// The simulated time advances in steps of a millisecond.
 const (
 	ms       = time.Millisecond
 	interval = 100 * ms
@@ -28,10 +28,10 @@ const (
 type world struct {
 	now   local.Time
 	hosts []*host
-	// mistake is the rule that the world breaks, or "".
+	// mistake is one of the mistakes above, which the world makes, or "".
 	mistake string
-	// packets holds the packets in transit. later holds inputs that the nodes will receive at a
-	// later time.
+	// packets holds the packets in transit. later holds the inputs that nodes will receive at a
+	// given time.
 	packets []packet
 	later   []laterInput
 	// spoil changes the packets of a host while they are in transit. If nil, packets are not
@@ -42,8 +42,8 @@ type world struct {
 	// log records all events if verbose is set.
 	verbose bool
 	log     []string
-	// both is the longest time for which both hosts answered. nobody is the longest time without an
-	// answer since the first answer.
+	// both is the longest time for which both hosts answered. nobody is the longest time for which
+	// no host answered, after the first answer.
 	both, nobody           time.Duration
 	bothSince, nobodySince local.Time
 	wrong                  string
@@ -71,17 +71,18 @@ type host struct {
 	bound                   bool
 	loop, worker, refresher thread
 	inbox                   []func(local.Time) []local.Action
-	// opened, refreshed and deadline are the state of the refresher.
+	// opened, refreshed and deadline are the state of the thread that refreshes the gate.
 	opened              bool
 	refreshed, deadline local.Time
 	ticked, checked     local.Time
-	busy                local.Time // nothing is due before this time
-	// acts counts the atomic acts of the process. The fault happens before one of them.
+	busy                local.Time // no thread acts before this time
+	// acts counts the acts of the process. An act is atomic: a fault can only happen before or
+	// after it.
 	acts  int
 	fault fault
 	down  bool
-	// adverts holds the number of the act that sent each advert. The function lost reports whether
-	// the n-th advert does not arrive.
+	// adverts holds, for each advert, the number of the act that sent it. The function lost reports
+	// whether the n-th advert is lost.
 	adverts []int
 	lost    func(n int) bool
 }
@@ -92,13 +93,13 @@ type thread struct {
 	stopped local.Time
 }
 
-// fault is an event that affects a process before one of its acts.
+// fault is a fault of a process, directly before the act with the number act.
 type fault struct {
 	name string
 	act  int
 	do   func(h *host)
 	// lasts is the duration of the fault. If 0, the process never continues. hangs reports whether
-	// only one of the process's threads pauses.
+	// only one of the process's threads is affected.
 	lasts time.Duration
 	hangs bool
 }
@@ -127,10 +128,10 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%6d ", time.Duration(w.now)/ms)+fmt.Sprintf(format, args...))
 }
 
-// answers reports whether a host answers for the VIP.
+// answers reports whether the host answers for the VIP now.
 func (h *host) answers() bool { return h.bound && (h.gate > h.w.now || h.w.mistake == gateless) }
 
-// run advances the time.
+// run advances the time by d.
 func (w *world) run(d time.Duration) {
 	for end := w.now.Add(d); w.now < end; w.now = w.now.Add(ms) {
 		w.deliver()
@@ -141,7 +142,7 @@ func (w *world) run(d time.Duration) {
 	}
 }
 
-// deliver delivers the packets that have arrived.
+// deliver passes each packet whose time has come to its host.
 func (w *world) deliver() {
 	for i := 0; i < len(w.packets); i++ {
 		if p := w.packets[i]; p.at <= w.now {
@@ -160,7 +161,7 @@ func (w *world) deliver() {
 	}
 }
 
-// observe measures the times in which both hosts answer, and in which no host answers.
+// observe measures for how long both hosts answer, and for how long no host answers.
 func (w *world) observe() {
 	n := 0
 	for _, h := range w.hosts {
@@ -193,7 +194,7 @@ func (h *host) input(f func(local.Time) []local.Action) {
 	}
 }
 
-// step performs the acts that each thread can perform in this millisecond.
+// step performs the acts that the threads of the host can perform in the current millisecond.
 func (h *host) step() {
 	if h.node == nil || h.down || h.w.now < h.busy && len(h.inbox) == 0 && len(h.loop.todo)+len(h.worker.todo)+len(h.refresher.todo) == 0 {
 		return
@@ -220,7 +221,7 @@ func (h *host) step() {
 
 func (h *host) idle(t *thread) bool { return len(t.todo) == 0 && t.stopped <= h.w.now && !h.down }
 
-// act performs at most n acts of a thread.
+// act performs up to n acts of a thread.
 func (h *host) act(t *thread, n int) {
 	for ; n > 0 && len(t.todo) > 0 && t.stopped <= h.w.now && !h.down; n-- {
 		if h.acts++; h.fault.do != nil && h.acts == h.fault.act {
@@ -234,8 +235,8 @@ func (h *host) act(t *thread, n int) {
 	}
 }
 
-// check performs the refresher's work. It checks the deadline in one act, and refreshes the gate in
-// another.
+// check performs the work of the refresher thread. It checks the deadline in one act, and refreshes
+// the gate in the next act.
 func (h *host) check() {
 	at := h.w.now
 	h.checked = at
@@ -250,7 +251,8 @@ func (h *host) check() {
 	}
 }
 
-// next returns the next input of the node's loop. A lapse of the gate precedes all other inputs.
+// next returns the next input of the node's loop. If the gate has lapsed, the lapse is the next
+// input.
 func (h *host) next() func(local.Time) []local.Action {
 	if late := h.w.now.Since(h.refreshed); h.opened && late > gateTime*4/5 {
 		h.opened = false
@@ -286,7 +288,7 @@ func (h *host) handle(f func(local.Time) []local.Action) {
 	}
 }
 
-// probe asks the other host whether it has the VIP, and delivers the answer later.
+// probe checks whether the other host has the VIP, and delivers the answer later.
 func (h *host) probe(a local.Probe) {
 	found := map[netip.Addr]string{}
 	for _, other := range h.w.hosts {
@@ -326,7 +328,7 @@ func (h *host) send(s vrrp.Send) {
 	h.loop.todo = append([]func(){leave, report}, h.loop.todo...)
 }
 
-// work performs an action in the kernel.
+// work performs an action of the node in the kernel.
 func (h *host) work(a local.Action) {
 	switch a := a.(type) {
 	case local.OpenGate:
@@ -336,7 +338,7 @@ func (h *host) work(a local.Action) {
 		h.gate, h.opened, h.refreshed = h.w.now.Add(gateTime), true, h.w.now
 		h.input(func(now local.Time) []local.Action {
 			actions := h.node.Opened(now, nil)
-			if !h.opened { // the gate lapsed before the node learned that it was open
+			if !h.opened { // the gate has lapsed before the node learns that it was open
 				actions = append(actions, h.node.Lapsed(now, local.NotRefreshed, 0)...)
 			}
 			return actions
@@ -354,7 +356,8 @@ func (h *host) work(a local.Action) {
 	}
 }
 
-// The following functions are the faults of a process. A hung worker never performs another action.
+// The following functions cause the faults of a process. A worker that hangs never performs another
+// action.
 func kill(h *host) { h.down = true }
 func stopFor(d time.Duration) func(h *host) {
 	return func(h *host) {
@@ -366,7 +369,7 @@ func stopFor(d time.Duration) func(h *host) {
 func hangLoop(h *host)   { h.loop.stopped = h.w.now.Add(time.Hour) }
 func hangWorker(h *host) { h.worker.stopped = h.w.now.Add(time.Hour) }
 
-// pair returns the groups of two hosts with the priorities a and b.
+// pair returns the groups of two hosts, whose priorities are a and b.
 func pair(a, b uint8, preempt time.Duration) []vrrp.Group {
 	var all []vrrp.Group
 	for i, priority := range []uint8{a, b} {
