@@ -12,12 +12,13 @@ import (
 	"vipd/balancer/snap"
 )
 
-// history generates random inputs with few names, addresses and ports, so conflicts are frequent.
+// history generates random inputs of a compiler. There are few different names, addresses and
+// ports, so conflicts are frequent.
 type history struct {
 	*rand.Rand
-	ports *rand.Rand // of reserved ports
-	vips  *rand.Rand // of the settings of addresses
-	names *rand.Rand // of names and their answers
+	ports *rand.Rand // for reserved ports and other nodes
+	vips  *rand.Rand // for the settings of addresses
+	names *rand.Rand // for host names, and the answers to lookups of them
 	now   time.Time
 	env   balancer.Env
 	in    balancer.Inputs
@@ -93,7 +94,7 @@ func (h *history) randomEnv() balancer.Env {
 	return env
 }
 
-// nodes returns random other nodes, some of which have the address of an endpoint or a VIP.
+// nodes returns random addresses of other nodes. Each is the address of an endpoint or a VIP.
 func (h *history) nodes() (of snap.Map[netip.Addr, balancer.NodeName]) {
 	r := &history{Rand: h.ports}
 	for range r.IntN(3) {
@@ -189,14 +190,14 @@ func (h *history) service(name balancer.Name) *balancer.Service {
 	return s
 }
 
-// rename sometimes replaces the address of e with a name.
+// rename sometimes replaces the address of e by a host name.
 func (h *history) rename(e *balancer.Endpoint) {
 	if h.IntN(4) == 0 {
 		e.Address, e.Name = netip.Addr{}, pickOne(h, "db.example.org", "localhost")
 	}
 }
 
-// answer sometimes changes the answer of a lookup.
+// answer sometimes changes the answers to the lookups of a service.
 func (h *history) answer() {
 	r := &history{Rand: h.names}
 	s := h.in.Services.At(r.name())
@@ -233,7 +234,7 @@ func (h *history) target() balancer.Target {
 	return t
 }
 
-// checked returns a random target that has a port, as the targets of checks do.
+// checked returns a random target with a port. The targets of checks always have a port.
 func (h *history) checked() balancer.Target {
 	return balancer.Target{Service: h.name(), Addr: h.backendAddr(), Port: uint16(8000 + h.IntN(3))}
 }
@@ -320,14 +321,14 @@ func (h *history) vipPolicy() balancer.VIPPolicy {
 	return p
 }
 
-// remember updates the memory in the inputs after the compiled state has changed from before to
-// after.
+// remember updates the memory of the history after the compiled state has changed from the value
+// before to the value after, and stores the memory in the inputs.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
 	h.in = h.in.WithMemory(h.memory)
 }
 
-// sameDesired describes the difference between two results. It returns "" if they are equal.
+// sameDesired describes the first difference between two results. It returns "" if they are equal.
 func sameDesired(got, want balancer.Desired) string {
 	for k, c := range snap.Diff(got.Frontends, want.Frontends) {
 		if !c.HadOld || !c.HasNew || !c.Old.Equal(c.New) {

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestTooLarge decodes services that would use too many resources of a host. They must be refused
-// quickly, regardless of their other problems.
+// TestTooLarge decodes services that are too large for a host. They must be refused quickly,
+// without a search for other problems.
 func TestTooLarge(t *testing.T) {
 	text := func(vips, ports, endpoints int) map[string]any {
 		list := func(n int, write func(i int) any) (all []any) {
@@ -72,17 +72,17 @@ func TestTooManyRegistered(t *testing.T) {
 	}
 	for k, f := range d.Frontends.All() {
 		if len(f.Backends) != most || f.Backends[0].Addr.Addr() != s.Endpoints[0].Address {
-			t.Fatalf("%s has %d backends, want %d, from %s on", k, len(f.Backends), most, f.Backends[0].Addr)
+			t.Fatalf("frontend %s: backends = %d, want %d; first backend = %s, want the first defined endpoint", k, len(f.Backends), most, f.Backends[0].Addr)
 		}
 	}
 	in.Endpoints = in.Endpoints.Delete(balancer.EndpointID{Service: "web", ID: "000000"})
 	if got := found(balancer.Compile(plainEnv(), in)); len(got) != 1 || !strings.Contains(got[0].Text, "the last 4 by key") {
-		t.Errorf("problems with one endpoint less = %v, want one of the last 4", got)
+		t.Errorf("problems after an endpoint was removed = %v, want one that 4 endpoints are not used", got)
 	}
 }
 
-// TestVIPsShareBackends compiles a service with many VIPs. All frontends of a port and family must
-// share one list of backends, or memory use would grow with each VIP.
+// TestVIPsShareBackends compiles a service with many VIPs. To save memory, all frontends with the
+// same port and address family must share one list of backends.
 func TestVIPsShareBackends(t *testing.T) {
 	s := oneService("web", 0, 3)
 	s.Endpoints = append(s.Endpoints, balancer.Endpoint{Address: netip.MustParseAddr("fd00::1"), Weight: 1})

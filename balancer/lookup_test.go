@@ -10,11 +10,12 @@ import (
 	"vipd/balancer"
 )
 
-// byName is the start of a service definition whose endpoints have host names.
+// byName is the definition of a service, one of whose endpoints has a host name. %s stands for
+// further fields.
 const byName = `{"vips": ["10.96.0.10"], "ports": [{"port": 5432}], "endpoints": [{"address": "DB1.example.org", "weight": 2}, {"address": "192.0.2.1"}]%s}`
 
-// decodeByName decodes byName with further fields. The service is from etcd if key is not empty,
-// and otherwise from a file.
+// decodeByName decodes byName with the further fields in fields. If key is not empty, the service
+// is from etcd. Otherwise it is from a file.
 func decodeByName(t *testing.T, fields, key string) *balancer.Service {
 	t.Helper()
 	var tree map[string]any
@@ -30,8 +31,8 @@ func decodeByName(t *testing.T, fields, key string) *balancer.Service {
 	return s
 }
 
-// TestNamesAreWrittenBack encodes a service whose endpoints have host names. Decoding the result
-// must return an equal service.
+// TestNamesAreWrittenBack encodes a service with host names, and decodes the result. The decoded
+// service must equal the original service.
 func TestNamesAreWrittenBack(t *testing.T) {
 	s := decodeByName(t, `, "discover": {"dns": "_pg._tcp.example.org", "interval": "5s", "max": 7}`, "")
 	text, err := json.Marshal(balancer.EncodeService(s))
@@ -53,8 +54,8 @@ func TestNamesAreWrittenBack(t *testing.T) {
 	}
 }
 
-// TestLookupsOf calls LookupsOf for services from files and from etcd. The result must not include
-// a program of a service from etcd.
+// TestLookupsOf calls LookupsOf for services from files and from etcd. For a service from etcd, the
+// lookups must not include a program.
 func TestLookupsOf(t *testing.T) {
 	host := balancer.Lookup{Kind: balancer.HostLookup, Name: "db1.example.org", V4: true}
 	program := balancer.Lookup{Kind: balancer.ProgramLookup, Name: "/etc/members\x00db"}
@@ -74,8 +75,9 @@ func TestLookupsOf(t *testing.T) {
 	}
 }
 
-// TestResolvedEndpoints compiles services with answers of lookups. Names must become endpoints at
-// their addresses, up to discover.max. Failures and refused addresses must be reported.
+// TestResolvedEndpoints compiles services whose lookups have been answered. Each address in an
+// answer must become an endpoint, up to discover.max. Failed lookups and refused addresses must be
+// reported.
 func TestResolvedEndpoints(t *testing.T) {
 	members := func(addresses ...string) (all []balancer.LookupRecord) {
 		for _, a := range addresses {
@@ -128,7 +130,7 @@ func TestResolvedEndpoints(t *testing.T) {
 				}
 			}
 			if text := strings.Join(got, " "); text != c.want {
-				t.Errorf("backends %s, want %s", text, c.want)
+				t.Errorf("backends = %s, want %s", text, c.want)
 			}
 			var problems []string
 			if all := desired.Problems.At(s.Name); all != nil {
@@ -137,7 +139,7 @@ func TestResolvedEndpoints(t *testing.T) {
 				}
 			}
 			if text := strings.Join(problems, "\n"); !strings.Contains(text, c.reason) || c.reason == "" && text != "" {
-				t.Errorf("problems %q, want %q", text, c.reason)
+				t.Errorf("problems = %q, want %q", text, c.reason)
 			}
 		})
 	}

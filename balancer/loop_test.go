@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestNoFrontendLeadsToItself adds an endpoint at the address and port of a frontend. The frontend
-// must not have itself as a backend, and must keep its other backends.
+// TestNoFrontendLeadsToItself adds an endpoint that has the address and port of a frontend of its
+// service. The frontend must not have itself as a backend, but must keep its other backends.
 func TestNoFrontendLeadsToItself(t *testing.T) {
 	endpoint := func(a string, port uint16) balancer.Endpoint {
 		return balancer.Endpoint{Address: addr(a), Port: port, Weight: 1}
@@ -23,8 +23,8 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 		name      string
 		ports     []balancer.Port
 		endpoints []balancer.Endpoint
-		published string // a registered endpoint
-		want      string // of 10.96.0.10:80/tcp
+		published string // address of a registered endpoint
+		want      string // backends of the frontend 10.96.0.10:80/tcp
 		field     string // the field of the problem
 	}{
 		{"alone", port(balancer.Port{Port: 80, TargetPort: 80}), []balancer.Endpoint{endpoint("10.96.0.10", 0)}, "", "", "endpoints[0].address"},
@@ -45,7 +45,7 @@ func TestNoFrontendLeadsToItself(t *testing.T) {
 				in.Endpoints = in.Endpoints.Set(balancer.EndpointID{Service: "web", ID: "a"}, &balancer.Endpoint{Address: addr(c.published), Weight: 1})
 			}
 			if got := states(env, in, "10.96.0.10:80/tcp"); got != c.want {
-				t.Errorf("got backends %q, want %q", got, c.want)
+				t.Errorf("backends = %q, want %q", got, c.want)
 			}
 			if c.name == "node port" {
 				if got := states(env, in, "192.168.1.5:3000/tcp"); got != "" {
@@ -66,6 +66,6 @@ func wantLeadsBack(t *testing.T, problems snap.Map[balancer.Name, *[]balancer.Pr
 	switch {
 	case field == "" && len(all) == 0:
 	case len(all) != 1 || all[0].Field != field || all[0].Severity != balancer.SeverityError || !strings.Contains(all[0].Text, "because they would loop"):
-		t.Errorf("problems = %v, want one error of %q", all, field)
+		t.Errorf("problems = %v, want one error of the field %q", all, field)
 	}
 }

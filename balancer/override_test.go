@@ -11,12 +11,12 @@ import (
 )
 
 // TestOverrideLaws applies random overrides to an endpoint's address and to one of its ports. The
-// last value of each field must apply, and values equal to the definition must not be stored.
+// last value of each field must be effective. Values that equal the definition must not be stored.
 func TestOverrideLaws(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		defined := []*balancer.Endpoint{{Weight: r.IntN(3), Draining: r.IntN(2) == 0}}
-		var wide, port balancer.Override // as stored
+		var wide, port balancer.Override // the stored overrides of the address and of the port
 		weight, draining := defined[0].Weight, defined[0].Draining
 		for range 20 {
 			change := anyOverride(r)
@@ -38,19 +38,19 @@ func TestOverrideLaws(t *testing.T) {
 			}
 			gotWeight, gotDraining := *first(port.Weight, wide.Weight, &defined[0].Weight), *first(port.Draining, wide.Draining, &defined[0].Draining)
 			if gotWeight != weight || gotDraining != draining {
-				t.Fatalf("seed %d: after %+v weight = %d, draining = %v; want %d, %v", seed, change, gotWeight, gotDraining, weight, draining)
+				t.Fatalf("seed %d: after the override %+v: weight = %d, draining = %v; want %d, %v", seed, change, gotWeight, gotDraining, weight, draining)
 			}
 		}
 		back := balancer.Override{Weight: &defined[0].Weight, Draining: &defined[0].Draining}
 		port = valueOf(port.ReplacedBy(back))
 		kept := back.ChangedFrom(wide, balancer.Override{}, defined, false)
 		if !defined[0].Draining && (kept != nil || !reflect.DeepEqual(port, balancer.Override{})) {
-			t.Fatalf("seed %d: after an override with the defined values, overrides of the address = %+v, of the port = %+v, want none", seed, kept, port)
+			t.Fatalf("seed %d: after an override with the defined values: stored override of the address = %+v, of the port = %+v, want none", seed, kept, port)
 		}
 	}
 }
 
-// anyOverride returns a random override of the weight, of draining or of both.
+// anyOverride returns a random override, which sets the weight, the draining flag or both.
 func anyOverride(r *rand.Rand) (o balancer.Override) {
 	what := 1 + r.IntN(3)
 	if what&1 != 0 {
@@ -64,9 +64,9 @@ func anyOverride(r *rand.Rand) (o balancer.Override) {
 	return o
 }
 
-// TestOverridesWinOverAgents overrides an endpoint whose service has an agent. Values equal to the
-// definition must be kept until they are reset. When an operator ends a drain, the agent's answer
-// must apply again.
+// TestOverridesWinOverAgents overrides an endpoint whose service has an agent. An override that
+// equals the definition must be stored, because it takes precedence over the agent's answer. When
+// an operator ends a drain, or resets the weight, the agent's answer must apply again.
 func TestOverridesWinOverAgents(t *testing.T) {
 	one, two, reset, yes, no := 1, 2, balancer.ResetWeight, true, false
 	defined := []*balancer.Endpoint{{Weight: 1}}
@@ -131,7 +131,7 @@ func TestOverrideLapses(t *testing.T) {
 // must each last until their own expiry.
 func TestOverridePartsExpire(t *testing.T) {
 	type part struct {
-		value any // nil means nothing is set
+		value any // nil if this part is not set
 		end   time.Time
 	}
 	start := time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -182,14 +182,15 @@ func TestOverridePartsExpire(t *testing.T) {
 				}
 			}
 			if want := [2]part{weight, drain}; got != want {
-				t.Fatalf("seed %d, step %d: signed parts = %v, want %v", seed, step, got, want)
+				t.Fatalf("seed %d, step %d: weight and draining flag with their expiries = %v, want %v", seed, step, got, want)
 			}
 		}
 	}
 }
 
-// TestOverridePartsKeepSignatures sets the weight and drains the endpoint, and then resets one of
-// them. The other part must keep its signature.
+// TestOverridePartsKeepSignatures sets the weight of an endpoint and drains it, each as a different
+// operator, and then resets the later of the two. The other part of the override must keep the
+// signature of its operator.
 func TestOverridePartsKeepSignatures(t *testing.T) {
 	five, back, yes, no := 5, balancer.ResetWeight, true, false
 	ana, ben := balancer.Signature{By: "ana", Reason: "slow disks"}, balancer.Signature{By: "ben", Reason: "kernel"}
@@ -200,8 +201,8 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 	weigh, drain := balancer.Override{Weight: &five}, balancer.Override{Draining: &yes}
 	for name, c := range map[string]struct {
 		first, then, last balancer.Override
-		weight, draining  balancer.Signature // after both changes
-		left              balancer.Signature // of the part that is not reset
+		weight, draining  balancer.Signature // signatures after both changes
+		left              balancer.Signature // signature of the part that is not reset
 	}{
 		"the weight first": {signed(ana, weigh), signed(ben, drain), signed(ben, balancer.Override{Draining: &no}), ana, ben, ana},
 		"the drain first":  {signed(ana, drain), signed(ben, weigh), signed(ben, balancer.Override{Weight: &back}), ben, ana, ana},
@@ -209,19 +210,19 @@ func TestOverridePartsKeepSignatures(t *testing.T) {
 		defined := []*balancer.Endpoint{{Weight: 1}}
 		unexpired := valueOf(c.then.ChangedFrom(valueOf(c.first.ChangedFrom(balancer.Override{}, balancer.Override{}, defined, false)), balancer.Override{}, defined, false))
 		if weight, draining := unexpired.Signatures(); weight != c.weight || draining != c.draining || unexpired.By != "ben" {
-			t.Errorf("%s: weight signed = %v, want %v; drain signed = %v, want %v; override = %+v, want by ben", name, weight, c.weight, draining, c.draining, unexpired)
+			t.Errorf("%s: signature of the weight = %v, want %v; of the drain = %v, want %v; override = %+v, want By to be ben", name, weight, c.weight, draining, c.draining, unexpired)
 		}
 		left := c.last.ChangedFrom(unexpired, balancer.Override{}, defined, false)
 		weight, draining := left.Signatures()
 		if left.Weight != nil && weight != c.left || left.Draining != nil && draining != c.left {
-			t.Errorf("%s: signatures of %+v = %v and %v, want %v", name, *left, weight, draining, c.left)
+			t.Errorf("%s: after the reset: signatures of %+v = %v and %v, want %v for the part that is left", name, *left, weight, draining, c.left)
 		}
 	}
 }
 
-// TestOverrideInherits sets one part on the node and the other part in the fleet. Both must be
-// effective until their own expiry, and the node's value must have priority. A port must inherit
-// from its whole address in the same way.
+// TestOverrideInherits combines an override of the node with an override of the fleet. Each part
+// must be effective until its own expiry, and the node's parts must have priority. An override of a
+// port must inherit from the override of the whole address in the same way.
 func TestOverrideInherits(t *testing.T) {
 	yes, two, five := true, 2, 5
 	hour, day := time.Unix(3600, 0), time.Unix(86400, 0)
@@ -244,16 +245,16 @@ func TestOverrideInherits(t *testing.T) {
 	for _, c := range cases {
 		got := c.node.Inherit(&c.fleet)
 		if w, d := got.Expiries(); *got != c.want {
-			t.Errorf("node's %+v over the fleet's %+v = %+v, want %+v; expiries = %v and %v", c.node, c.fleet, *got, c.want, w, d)
+			t.Errorf("node's %+v with the fleet's %+v = %+v, want %+v; expiries = %v and %v", c.node, c.fleet, *got, c.want, w, d)
 		}
 	}
 	t1 := balancer.Target{Service: "web", Addr: netip.MustParseAddr("10.0.0.1"), Port: 80}
 	var in balancer.Inputs
 	in.Overrides = in.Overrides.Set(t1, &cases[0].node).Set(balancer.Target{Service: t1.Service, Addr: t1.Addr}, &cases[0].fleet)
 	if got := balancer.OverrideOf(&in, t1); *got != cases[0].want {
-		t.Errorf("OverrideOf a port and its whole address = %+v, want %+v", *got, cases[0].want)
+		t.Errorf("OverrideOf for a port = %+v, want %+v", *got, cases[0].want)
 	}
 	if alone := (&balancer.Override{Weight: &five}); alone.Inherit(nil) != alone {
-		t.Error("without an override of the fleet, Inherit() changes the node's override")
+		t.Error("Inherit(nil) returns another override, want the same")
 	}
 }

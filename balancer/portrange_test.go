@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestPortRangeText formats ports and ranges as text and as JSON, and parses the results. Both must
-// return the original value.
+// TestPortRangeText formats ports and ranges as text and as JSON, and parses the results. Each must
+// result in the original value.
 func TestPortRangeText(t *testing.T) {
 	for text, want := range map[string]PortRange{"80": 80, "8000-8999": NewPortRange(8000, 8999), "80-80": 80, "all": AllPorts, "1-65535": AllPorts, "65535": 65535} {
 		p, err := ParsePortRange(text)
@@ -21,7 +21,7 @@ func TestPortRangeText(t *testing.T) {
 		raw, err := json.Marshal(want)
 		var back PortRange
 		if err != nil || json.Unmarshal(raw, &back) != nil || back != want {
-			t.Errorf("JSON of %[1]s = %[2]s, read as %[3]s, want %[1]s", want, raw, back)
+			t.Errorf("JSON of %[1]s = %[2]s, decoded again = %[3]s, want %[1]s", want, raw, back)
 		}
 		key := Key{netip.MustParseAddr("fd00::1"), want, TCP}
 		if got, err := ParseKey(key.String()); got != key || err != nil {
@@ -35,8 +35,9 @@ func TestPortRangeText(t *testing.T) {
 	}
 }
 
-// TestFrontendAt looks ports up next to, inside and outside ranges. The narrowest frontend must get
-// the port, and only this frontend may list the port among its open parts.
+// TestFrontendAt looks up ports inside and outside the port ranges of frontends. Among the
+// frontends whose range contains a port, the frontend with the narrowest range must get the port.
+// Only this frontend may list the port in Open.
 func TestFrontendAt(t *testing.T) {
 	vip := netip.MustParseAddr("10.96.0.10")
 	key := func(p PortRange) Key { return Key{vip, p, TCP} }
@@ -54,19 +55,19 @@ func TestFrontendAt(t *testing.T) {
 		for _, p := range []PortRange{NewPortRange(8000, 8999), AllPorts} {
 			open := all.At(key(p)).withOpen(all).Open
 			if in := slices.ContainsFunc(open, func(q PortRange) bool { return q.Contains(port.First()) }); in != (p == want) {
-				t.Errorf("open parts of %s = %s, but port %s belongs to %s", p, open, port, want)
+				t.Errorf("Open of the frontend %s = %s, but port %s belongs to the frontend %s", p, open, port, want)
 			}
 		}
 	}
 	if _, f := FrontendAt(all, Key{netip.MustParseAddr("10.96.0.11"), 80, TCP}); f != nil {
-		t.Error("FrontendAt finds a frontend on another address, want none")
+		t.Error("FrontendAt returns a frontend for an address without frontends, want none")
 	}
 }
 
-// rangesMode is a mode that serves ranges of up to 2000 ports, and the whole address.
+// rangesMode describes a mode that can serve port ranges, and all ports of an address.
 var rangesMode = Capabilities{Mode: "test", Protocols: []Protocol{TCP, UDP}, Forwards: []Forward{NATForward}, MaxPorts: 65535}
 
-// rangeService returns a service with an endpoint and these ports.
+// rangeService returns a service with an endpoint and the given ports and ranges.
 func rangeService(name Name, vip string, ports ...PortRange) *Service {
 	s := &Service{Name: name, VIPs: []netip.Addr{netip.MustParseAddr(vip)}, Policy: Policy{Forward: NATForward, NoEndpoints: RejectClients, ProxyProtocol: NoProxyProtocol}}
 	for _, p := range ports {
@@ -76,8 +77,9 @@ func rangeService(name Name, vip string, ports ...PortRange) *Service {
 	return s
 }
 
-// TestRangeConflicts compiles services that share a VIP. A narrower claim must get its ports. If
-// two ranges overlap, only the range of the first service must be served.
+// TestRangeConflicts compiles services that share a VIP. If one service claims a part of the
+// other's range, it must get this part. If two ranges overlap otherwise, only the range of the
+// first service must be served.
 func TestRangeConflicts(t *testing.T) {
 	const vip = "10.96.0.10"
 	for name, c := range map[string]struct {
@@ -115,27 +117,28 @@ func TestRangeConflicts(t *testing.T) {
 			}
 			d := Compile(Env{Capabilities: rangesMode}, in)
 			if d.Frontends.Len() != len(c.want) {
-				t.Errorf("%d frontends, want %d", d.Frontends.Len(), len(c.want))
+				t.Errorf("frontends = %d, want %d", d.Frontends.Len(), len(c.want))
 			}
 			for p, want := range c.want {
 				if f := d.Frontends.At(Key{netip.MustParseAddr(vip), p, TCP}); f == nil || f.Service != want {
-					t.Errorf("frontend of %s = %v, want service %s", p, f, want)
+					t.Errorf("frontend of ports %s = %v, want a frontend of service %s", p, f, want)
 				}
 			}
 			for name, all := range d.Problems.All() {
 				if len(*all) != 1 || (*all)[0].Text != c.problems[name] {
-					t.Errorf("problems of %s = %v, want %q", name, *all, c.problems[name])
+					t.Errorf("problems of service %s = %v, want %q", name, *all, c.problems[name])
 				}
 			}
 			if d.Problems.Len() != len(c.problems) {
-				t.Errorf("%d services with problems, want %d", d.Problems.Len(), len(c.problems))
+				t.Errorf("services with problems = %d, want %d", d.Problems.Len(), len(c.problems))
 			}
 		})
 	}
 }
 
-// TestRangeOnOwnAddress claims ranges on an address of the node. A range with port 22 must be
-// refused. From etcd, a range with any port that a program of the node needs must also be refused.
+// TestRangeOnOwnAddress claims port ranges on an address of the node. A range that contains port 22
+// must be refused. If the service is from etcd, a range that contains a port of another program on
+// the node must also be refused.
 func TestRangeOnOwnAddress(t *testing.T) {
 	const vip = "192.168.1.1"
 	own := []netip.Addr{netip.MustParseAddr(vip)}
@@ -171,13 +174,13 @@ func TestRangeOnOwnAddress(t *testing.T) {
 		}
 		problems := d.Problems.At("a")
 		if !c.served && (problems == nil || (*problems)[0].Field != "ports[0].port" || (*problems)[0].Kind != PortReserved) {
-			t.Errorf("%s: problems = %v, want one of ports[0].port", name, problems)
+			t.Errorf("%s: problems = %v, want one about ports[0].port", name, problems)
 		}
 	}
 }
 
-// TestRangesBeyondTheMode compiles ranges for modes that can't serve them. Each range must be
-// reported and not served.
+// TestRangesBeyondTheMode compiles port ranges for modes with different limits. A range that the
+// mode can't serve must be reported and not served.
 func TestRangesBeyondTheMode(t *testing.T) {
 	moved := rangeService("a", "10.96.0.10", NewPortRange(8000, 8999))
 	moved.Ports[0].TargetPort = NewPortRange(9000, 9999)
@@ -208,7 +211,8 @@ func TestRangesBeyondTheMode(t *testing.T) {
 	}
 }
 
-// TestEncodeRanges decodes and encodes ports. Single ports must remain numbers, and ranges texts.
+// TestEncodeRanges decodes the ports of a service and encodes them again. A single port must be
+// encoded as a number, and a range as a text.
 func TestEncodeRanges(t *testing.T) {
 	ports := []any{
 		map[string]any{"name": "a", "port": int64(80), "target_port": int64(8080)},

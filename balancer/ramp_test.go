@@ -8,7 +8,7 @@ import (
 	"vipd/balancer"
 )
 
-// ramping compiles one service at successive times, like the daemon.
+// ramping compiles a service at successive times and keeps the memory in between, like the daemon.
 type ramping struct {
 	t      *testing.T
 	now    time.Time
@@ -17,8 +17,8 @@ type ramping struct {
 	before balancer.Desired
 }
 
-// compiled compiles the current inputs twice, because the memory of the first round affects the
-// second.
+// compiled compiles the current inputs and formats the backends (see states). It compiles twice,
+// because the memory that results from the first compilation affects the second.
 func (r *ramping) compiled() string {
 	r.t.Helper()
 	memory, out := r.memory.Expire(r.now), r.before
@@ -71,7 +71,7 @@ func TestSlowStart(t *testing.T) {
 	r.service(3, nil)
 	want(t, "one joins", r.compiled(), "0:active/10 1:active/10 2:active/1")
 	if got := r.memory.NextExpiry().Sub(r.now); got != time.Second {
-		t.Errorf("next step is due after %s, want 1s", got)
+		t.Errorf("next step of the ramp is due after %s, want 1s", got)
 	}
 	want(t, "after 1 s", r.after(time.Second), "0:active/10 1:active/10 2:active/2")
 	want(t, "after 5.5 s", r.after(4500*time.Millisecond), "0:active/10 1:active/10 2:active/6")
@@ -89,8 +89,9 @@ func TestSlowStart(t *testing.T) {
 	}
 }
 
-// TestNoRamp starts all endpoints together, disables slow start, and removes the frontend. A ramp
-// must exist only while other endpoints continue, and none may be left at the end.
+// TestNoRamp makes all endpoints recover together, disables slow start, ends a drain, and removes
+// the frontend. An endpoint may have a ramp only if other endpoints serve when it starts. No ramp
+// may be left at the end.
 func TestNoRamp(t *testing.T) {
 	r := newRamping(t)
 	r.service(2, nil)
@@ -116,15 +117,15 @@ func TestNoRamp(t *testing.T) {
 	r.in.Services = r.in.Services.Delete("web")
 	want(t, "gone", r.compiled(), "no frontend")
 	if r.memory.Ramps.Len() != 0 {
-		t.Error("ramps of a removed frontend exist, want none")
+		t.Error("ramps of a removed frontend remain, want none")
 	}
 }
 
-// TestRampWeights starts ramps of endpoints with weights of several sizes. The shares must be as
-// exact as integer weights permit.
+// TestRampWeights starts the ramp of an endpoint, with small and large weights. The share of the
+// endpoint must be as exact as integer weights permit.
 func TestRampWeights(t *testing.T) {
 	for _, c := range []struct {
-		weights [2]int // of the serving and the joining endpoint
+		weights [2]int // weights of the endpoint that serves and of the endpoint that joins
 		want    string
 	}{
 		{[2]int{3, 4}, "0:active/30 1:active/4"},
@@ -140,8 +141,8 @@ func TestRampWeights(t *testing.T) {
 	}
 }
 
-// TestRampEnds runs random histories. When slow start is over and nothing else changes, the weights
-// must be as defined.
+// TestRampEnds runs random histories, and then makes no further changes until each slow start is
+// over. No ramp may be left, and the weights must be as without ramps.
 func TestRampEnds(t *testing.T) {
 	ramped := 0
 	for seed := range uint64(300) {
@@ -155,14 +156,14 @@ func TestRampEnds(t *testing.T) {
 			before = got
 			ramped += h.memory.Ramps.Len()
 		}
-		for range 3 { // the memory affects the result, and the result affects the memory
+		for range 3 { // several rounds, because the memory affects the result, and the result affects the memory
 			h.now = h.now.Add(time.Minute)
 			got := c.Once(h.env, h.in)
 			h.remember(before, got)
 			before = got
 		}
 		if h.memory.Ramps.Len() > 0 {
-			t.Fatalf("seed %d: %d ramps are left, want none", seed, h.memory.Ramps.Len())
+			t.Fatalf("seed %d: ramps = %d at the end, want none", seed, h.memory.Ramps.Len())
 		}
 		rest := h.in
 		rest.Ramps = balancer.Inputs{}.Ramps

@@ -10,8 +10,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestTrustVIPs claims addresses that this host's own traffic uses. From etcd, an address must be
-// refused unless addresses.allowed contains it. From files, it must be accepted.
+// TestTrustVIPs claims addresses as VIPs, including addresses that this host's own traffic uses. A
+// service from etcd must get such an address only if addresses.allowed contains it. A service from
+// a file must always get it.
 func TestTrustVIPs(t *testing.T) {
 	own := netip.MustParseAddr("192.168.1.5")
 	env := balancer.Env{Local: []netip.Addr{own, netip.MustParseAddr("2001:db8::5")}, Capabilities: plainEnv().Capabilities}
@@ -35,7 +36,7 @@ func TestTrustVIPs(t *testing.T) {
 		}
 		for _, vip := range c.vips {
 			for origin, want := range map[balancer.Origin]bool{{File: "vipd.toml", Line: 3}: c.fromFile, {Key: "/vipd/services/web"}: c.fromFleet} {
-				for field, s := range map[string]balancer.Service{ // defined or allocated
+				for field, s := range map[string]balancer.Service{ // the VIP is defined, or allocated from a pool
 					"vips[0]": {VIPs: []netip.Addr{netip.MustParseAddr(vip)}},
 					"vips":    {Pools: []string{""}, Allocated: []netip.Addr{netip.MustParseAddr(vip)}},
 				} {
@@ -44,7 +45,7 @@ func TestTrustVIPs(t *testing.T) {
 						t.Errorf("allowed %v: %s from %v: served = %v, want %v", c.allowed, vip, origin, served, want)
 					}
 					if !want && (len(problems) != 1 || problems[0].Field != field || !strings.Contains(problems[0].Text, c.saying)) {
-						t.Errorf("allowed %v: %s from %v: problems %v", c.allowed, vip, origin, problems)
+						t.Errorf("allowed %v: %s from %v: problems = %v, want one of the VIP that names addresses.allowed", c.allowed, vip, origin, problems)
 					}
 				}
 			}
@@ -52,8 +53,8 @@ func TestTrustVIPs(t *testing.T) {
 	}
 }
 
-// TestTrustNodePorts requests node ports below 1024. From etcd, they must be refused unless
-// addresses.allowed contains the node's address. From files, they must be accepted.
+// TestTrustNodePorts requests node ports. A service from etcd must get a node port below 1024 only
+// if addresses.allowed contains the node's address. A service from a file must always get it.
 func TestTrustNodePorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
@@ -94,17 +95,17 @@ func TestTrustNodePorts(t *testing.T) {
 		}
 		problems := found(d)
 		if !slices.Equal(open, c.want) || len(problems) != c.problems || d.Frontends.Len() != 1+len(c.want) {
-			t.Errorf("%+v: open on %v, want %v; problems = %v, want %d; frontends = %d", c, open, c.want, problems, c.problems, d.Frontends.Len())
+			t.Errorf("%+v: node port is open on %v, want %v; problems = %v, want %d; frontends = %d, want one for the VIP and one for each open node port", c, open, c.want, problems, c.problems, d.Frontends.Len())
 		}
 		if len(problems) > 0 && (problems[0].Field != "ports[0].node_port" || !strings.Contains(problems[0].Text, "is not opened: services from etcd can use ports below 1024 only if addresses.allowed")) {
-			t.Errorf("%+v: %v", c, problems)
+			t.Errorf("%+v: problems = %v, want one that the node port is not opened", c, problems)
 		}
 	}
 }
 
-// TestReservedAddresses claims addresses through which this host reaches etcd. From etcd, such an
-// address must be refused unless addresses.allowed has an entry for exactly this address. Otherwise
-// the host could receive no further changes.
+// TestReservedAddresses claims addresses through which this host reaches etcd. A service from etcd
+// must get such an address only if addresses.allowed has an entry for exactly this address.
+// Otherwise a mistake in etcd could keep the host from receiving further changes.
 func TestReservedAddresses(t *testing.T) {
 	member, gateway := netip.MustParseAddr("192.168.1.10"), netip.MustParseAddr("fe80::1")
 	for _, c := range []struct {
@@ -122,7 +123,7 @@ func TestReservedAddresses(t *testing.T) {
 				got := len(problems) == 1 && problems[0].Field == field && problems[0].Severity == balancer.SeverityError &&
 					strings.Contains(problems[0].Text, "it is "+r.Description) && strings.Contains(problems[0].Text, netip.PrefixFrom(r.Addr, r.Addr.BitLen()).String()+" to addresses.allowed")
 				if served != c.want || got == c.want {
-					t.Errorf("%s, allowed %q: served = %v, want %v; problems = %v", r.Addr, c.allowed, served, c.want, problems)
+					t.Errorf("%s, allowed %q: served = %v, want %v; problems = %v, want an error only if it is not served", r.Addr, c.allowed, served, c.want, problems)
 				}
 			}
 		}
@@ -132,9 +133,9 @@ func TestReservedAddresses(t *testing.T) {
 	}
 }
 
-// TestReservedPorts claims ports of this host's own addresses. Services from etcd must not get
-// ports that the host needs, regardless of addresses.allowed, but must get all other ports.
-// Services from files may have any port.
+// TestReservedPorts claims ports, some of them on this host's own addresses. A service from etcd
+// must not get a port that the host needs there, regardless of addresses.allowed, but must get all
+// other ports. A service from a file must get any port.
 func TestReservedPorts(t *testing.T) {
 	own, other := netip.MustParseAddr("192.168.1.5"), netip.MustParseAddr("2001:db8::5")
 	env := balancer.Env{
@@ -148,8 +149,8 @@ func TestReservedPorts(t *testing.T) {
 	for _, c := range []struct {
 		vip            string
 		port, nodePort uint16
-		want           string // the keys that a service from etcd gets
-		field          string // the field of the problem
+		want           string // the keys of the frontends if the service is from etcd
+		field          string // the field of the problem; "" means no problem
 	}{
 		{"10.96.0.10", 2379, 2379, "10.96.0.10:2379/tcp", "ports[0].node_port"},
 		{"10.96.0.10", 9100, 9100, "10.96.0.10:9100/tcp [2001:db8::5]:9100/tcp", "ports[0].node_port"},
@@ -170,7 +171,7 @@ func TestReservedPorts(t *testing.T) {
 			problems := found(d)
 			got := len(problems) == 1 && problems[0].Kind == balancer.PortReserved && problems[0].Field == c.field && strings.Contains(problems[0].Text, "Choose another port")
 			if strings.Join(keys, " ") != c.want || got != (c.field != "") || !got && len(problems) > 0 {
-				t.Errorf("%+v: keys = %v, want %q; problems = %v, want one of field %q", c, keys, c.want, problems, c.field)
+				t.Errorf("%+v: frontends = %v, want %q; problems = %v, want one of the field %q", c, keys, c.want, problems, c.field)
 			}
 			s.Origin, s.Pools, s.VIPs, s.Allocated = balancer.Origin{File: "vipd.toml"}, nil, s.Addresses(), nil
 			want := 1
@@ -178,14 +179,15 @@ func TestReservedPorts(t *testing.T) {
 				want += 2
 			}
 			if d := balancer.Compile(env, balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", &s)}); d.Frontends.Len() != want || len(found(d)) > 0 {
-				t.Errorf("%+v, from a file: %d frontends, want %d; problems %v", c, d.Frontends.Len(), want, found(d))
+				t.Errorf("%+v, from a file: frontends = %d, want %d; problems = %v, want none", c, d.Frontends.Len(), want, found(d))
 			}
 		}
 	}
 }
 
-// TestUntrusted calls Untrusted, which programs call before they write a service to etcd. The
-// result must agree with the problems that nodes report.
+// TestUntrusted calls Untrusted, which programs such as vipctl call before they write a service to
+// etcd. The result must contain each problem that a node would report because it does not trust
+// etcd.
 func TestUntrusted(t *testing.T) {
 	reserved := []balancer.Reserved{{Addr: netip.MustParseAddr("10.1.0.1"), Etcd: true, Description: "an address of etcd"}, {Port: 2379, Proto: balancer.TCP, Etcd: true, Description: "it is a port of etcd"}}
 	node := func(service string, allowed ...netip.Prefix) *balancer.Node {
@@ -203,12 +205,12 @@ func TestUntrusted(t *testing.T) {
 		{"10.1.0.1", "10.2.0.1", 0, nil, "vips[0]:warning"},
 		{"10.3.0.2", "10.2.0.1", 0, nil, "vips[0]:warning"},
 		{"10.96.0.10", "10.3.0.2", 0, nil, "endpoints[0].address:warning"},
-		{"10.96.0.10", "10.3.0.3", 0, nil, ""}, // n3 allows it
+		{"10.96.0.10", "10.3.0.3", 0, nil, ""}, // the configuration of n3 allows the endpoint
 		{"10.96.0.10 127.0.0.53 169.254.1.1", "10.2.0.1", 0, nil, "vips[1]:warning vips[2]:warning"},
 		{"10.96.0.10", "10.2.0.1", 2379, nil, "ports[0].node_port:error"},
 		{"10.96.0.10", "10.2.0.1", 22, nil, "ports[0].node_port:warning"},
 		{"10.96.0.10", "127.0.0.1", 0, nil, "endpoints[0].address:warning"},
-		{"127.0.0.9", "127.0.0.1", 0, nil, "vips[0]:warning"}, // allowing the VIP allows the endpoint
+		{"127.0.0.9", "127.0.0.1", 0, nil, "vips[0]:warning"}, // a node that allows the VIP also allows the endpoint
 		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, From: balancer.HealthFromFleet}, "health.type:warning"},
 		{"10.96.0.10", "10.2.0.1", 0, &balancer.Health{Type: balancer.ExecHealth, User: "root"}, "health.user:warning"},
 	} {
@@ -228,14 +230,15 @@ func TestUntrusted(t *testing.T) {
 				got = append(got, p.Field+":"+string(p.Severity))
 			}
 			if strings.Join(got, " ") != want {
-				t.Errorf("%+v, allocated %v: addresses = %v, want %q", c, allocated, got, want)
+				t.Errorf("%+v, allocated = %v: problems = %v, want %q", c, allocated, got, want)
 			}
 		}
 	}
 }
 
-// TestMetadataEndpoints uses metadata addresses of clouds as endpoints. Such endpoints must be used
-// only if they are from a file, or if allowed_endpoints has an entry for exactly their address.
+// TestMetadataEndpoints uses the addresses of clouds' metadata servers as endpoints. Such an
+// endpoint must be used only if it is from a file, or if allowed_endpoints has an entry for exactly
+// its address.
 func TestMetadataEndpoints(t *testing.T) {
 	for _, address := range []string{"fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"} {
 		a := netip.MustParseAddr(address)
@@ -268,8 +271,8 @@ func TestMetadataEndpoints(t *testing.T) {
 	}
 }
 
-// TestFilesFromEtcd compiles checks with TLS files in several folders. Checks of services from etcd
-// must not use files outside of the folder tls_dir.
+// TestFilesFromEtcd compiles checks with TLS files in several folders. If the service is from etcd,
+// a file outside of the folder tls_dir must be refused.
 func TestFilesFromEtcd(t *testing.T) {
 	for _, c := range []struct {
 		key, folder, path string
@@ -303,9 +306,9 @@ func TestFilesFromEtcd(t *testing.T) {
 	}
 }
 
-// TestTrustedEndpoints uses loopback and link-local endpoints. From etcd, they must be refused
-// unless addresses.allowed names them or all clients are on this host. From files, they must be
-// accepted.
+// TestTrustedEndpoints uses loopback and link-local endpoints. If such an endpoint is from etcd, it
+// must be refused unless addresses.allowed names its network, or only this host can reach the VIP.
+// An endpoint from a file must always be used.
 func TestTrustedEndpoints(t *testing.T) {
 	const wide = "0.0.0.0/0 ::/0"
 	private := []string{"127.0.0.1", "127.9.9.9", "::1", "169.254.169.254", "fe80::1"}
@@ -313,7 +316,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		vip, allowed string
 		nodePort     uint16
 		endpoints    []string
-		fromEtcd     bool // whether endpoints from etcd are used
+		fromEtcd     bool // reports whether the endpoints are used if they are from etcd
 	}{
 		{"10.96.0.10 fd00:96::10", "", 0, []string{"192.168.1.11", "10.1.1.1", "fd00::1"}, true},
 		{"10.96.0.10 fd00:96::10", "", 0, private, false},
@@ -324,7 +327,7 @@ func TestTrustedEndpoints(t *testing.T) {
 		{"fd00:96::10", wide + " 127.0.0.0/8 169.254.0.0/16", 0, []string{"::1", "fe80::1"}, false},
 		{"10.96.0.10", wide + " 169.254.169.254/32", 0, []string{"169.254.169.254"}, true},
 		{"fd00:96::10", wide + " fe80::/10", 0, []string{"fe80::1"}, true},
-		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // an allowed part of the loopback network
+		{"127.10.9.1", "127.10.9.0/24", 0, []string{"127.0.0.1"}, true}, // the VIP is in an allowed part of the loopback network
 		{"127.10.9.1", "127.10.9.0/24", 0, []string{"169.254.169.254"}, false},
 		{"127.10.9.1", "127.10.9.0/24", 30080, []string{"127.0.0.1"}, false},
 		{"127.10.9.1", "", 0, []string{"127.0.0.1"}, false},
@@ -363,7 +366,7 @@ func TestTrustedEndpoints(t *testing.T) {
 					got = got || p.Field == field && p.Severity == balancer.SeverityError && strings.Contains(p.Text, "add their network to addresses.allowed")
 				}
 				if served := d.Frontends.Len() > 0; used != (want && served) || got == want {
-					t.Errorf("%s behind %s, allowed %q, node port %d, from %s: used = %v, reported = %v; want used = %v", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
+					t.Errorf("endpoint %s of VIPs %s, allowed %q, node port %d, from %s: used = %v, reported = %v; want it used = %v, and otherwise reported", e, c.vip, c.allowed, c.nodePort, from, used, got, want)
 				}
 			}
 		}
@@ -372,7 +375,8 @@ func TestTrustedEndpoints(t *testing.T) {
 
 // TestTrustNodeAddresses claims an address of another node. A service from etcd must get the
 // address only if addresses.allowed has an entry for exactly this address, or if this node also has
-// the address. A service from a file must get it. VIPs with one owner must follow the same rules.
+// the address. A service from a file must always get it. The same rules must apply to VIPs that
+// have one owner.
 func TestTrustNodeAddresses(t *testing.T) {
 	vip := netip.MustParseAddr("10.3.0.2")
 	for _, c := range []struct {
@@ -410,20 +414,20 @@ func TestTrustNodeAddresses(t *testing.T) {
 		problems := found(d)
 		got := len(problems) == 1 && problems[0].Field == "vips[0]" && strings.Contains(problems[0].Text, "an address of node n2") && strings.Contains(problems[0].Text, "add 10.3.0.2/32 to addresses.allowed")
 		if served := d.Addresses.Has(vip); served != c.want || got == c.want {
-			t.Errorf("%+v: served = %v, want %v; problems = %v", c, served, c.want, problems)
+			t.Errorf("%+v: served = %v, want %v; problems = %v, want an error only if it is not served", c, served, c.want, problems)
 		}
 	}
 }
 
-// TestOwnEndpoints uses a host's own addresses, low ports of other nodes and ports of etcd as
-// endpoints. Services from etcd may use them only if allowed_endpoints permits them. The problem
-// must quote the line to add to the configuration.
+// TestOwnEndpoints uses this host's own addresses, ports below 1024 of other nodes, and ports of
+// etcd as endpoints. If such an endpoint is from etcd, it may be used only if allowed_endpoints
+// permits it. Otherwise, a problem must quote the line to add to the configuration.
 func TestOwnEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
 		port     uint16
 		allowed  string
-		want     string // the line to add; "" means the endpoint is used
+		want     string // the line to add to the configuration; "" means the endpoint is used
 	}{
 		{"192.168.1.5", 22, "", `allowed_endpoints = ["192.168.1.5/32"]`},
 		{"192.168.1.5", 8080, "", `allowed_endpoints = ["192.168.1.5/32"]`},
@@ -436,7 +440,7 @@ func TestOwnEndpoints(t *testing.T) {
 		{"192.168.1.6", 22, "", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.6", 22, "192.168.1.0/24", ""},
 		{"192.168.1.6", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.6/32"]`},
-		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd without vipd
+		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd that is not a node of vipd
 		{"192.168.1.7", 22, "", ""},
 		{"192.168.1.8", 2379, "", ""}, // an unknown host
 		{"192.168.1.8", 22, "", ""},
@@ -485,8 +489,8 @@ func TestOwnEndpoints(t *testing.T) {
 	}
 }
 
-// TestPublishedAddresses uses a node's own addresses as VIPs with several settings. All must be
-// published, except VIPs that another program or vipd owner moves.
+// TestPublishedAddresses uses a node's own addresses as VIPs, with several settings. The node must
+// publish all its addresses, except VIPs that another program or vipd owner moves between nodes.
 func TestPublishedAddresses(t *testing.T) {
 	main, second, vip := netip.MustParseAddr("10.3.0.2"), netip.MustParseAddr("10.3.0.3"), netip.MustParseAddr("10.3.0.100")
 	all, own := []netip.Addr{main, second, vip}, []netip.Addr{main, second}
@@ -528,8 +532,8 @@ func TestPublishedAddresses(t *testing.T) {
 	}
 }
 
-// TestCheckedByFleet requests checks by the fleet. A node must report each service whose endpoints
-// the fleet does not check.
+// TestCheckedByFleet compiles services whose settings request checks by the fleet. The node must
+// report a service whose endpoints the fleet does not check.
 func TestCheckedByFleet(t *testing.T) {
 	file, key := balancer.Origin{File: "vipd.toml", Line: 3}, balancer.Origin{Key: "/vipd/services/web"}
 	for _, c := range []struct {
@@ -564,7 +568,7 @@ func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool,
 	return d.Frontends.Has(balancer.Key{Addr: s.Addresses()[0], Port: 80, Proto: balancer.TCP}), found(d)
 }
 
-// found returns the problems of the only service, except for its missing endpoints.
+// found returns the problems of the service "web", except the problems that it has no endpoint.
 func found(d balancer.Desired) []balancer.Problem {
 	of := d.Problems.At("web")
 	if of == nil {
@@ -576,7 +580,7 @@ func found(d balancer.Desired) []balancer.Problem {
 }
 
 // TestAllocatedVIPs compiles a service with defined and allocated VIPs. The service must be served
-// at all of them, and missing allocations must be reported.
+// at all these VIPs, and missing allocations must be reported.
 func TestAllocatedVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("10.96.0.2")
 	for _, c := range []struct {
@@ -599,23 +603,23 @@ func TestAllocatedVIPs(t *testing.T) {
 		}
 		d := balancer.Compile(plainEnv(), balancer.Inputs{Services: snap.Map[balancer.Name, *balancer.Service]{}.Set("web", s)})
 		if d.Addresses.Len() != 1+len(c.allocated) || !d.Addresses.Has(a) || len(c.allocated) == 1 && !d.Addresses.Has(b) {
-			t.Errorf("pools %v, allocated %v: %d addresses are served, want the defined address and all allocated addresses", c.pools, c.allocated, d.Addresses.Len())
+			t.Errorf("pools %v, allocated %v: served addresses = %d, want the defined address and all allocated addresses", c.pools, c.allocated, d.Addresses.Len())
 		}
 		got := ""
 		if problems := found(d); len(problems) > 0 {
 			got = problems[0].Text
 		}
 		if got != c.want {
-			t.Errorf("pools %v with allocated %v have the problem %q, want %q", c.pools, c.allocated, got, c.want)
+			t.Errorf("pools %v, allocated %v: problem = %q, want %q", c.pools, c.allocated, got, c.want)
 		}
 		if len(s.Addresses()) != 1+len(c.allocated) || len(balancer.EncodeService(s)["vips"].([]any)) != 1+len(c.pools) {
-			t.Errorf("Addresses() = %v, encoded table %v", s.Addresses(), balancer.EncodeService(s))
+			t.Errorf("Addresses() = %v, want the defined and the allocated addresses; encoded table = %v, want a VIP for each defined address and for each pool", s.Addresses(), balancer.EncodeService(s))
 		}
 	}
 }
 
-// TestTrustExec compiles services with exec checks. Checks from etcd must be refused unless
-// health.allow_exec is set.
+// TestTrustExec compiles services with exec checks. If a service is from etcd, its check must be
+// refused unless health.allow_exec is set.
 func TestTrustExec(t *testing.T) {
 	fields := map[string]any{
 		"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -643,8 +647,8 @@ func TestTrustExec(t *testing.T) {
 	}
 }
 
-// TestTrustUser compiles exec checks that name a user. From etcd, only the user nobody must be
-// accepted.
+// TestTrustUser compiles exec checks that run as several users. If the service is from etcd, only
+// the user "nobody" must be accepted.
 func TestTrustUser(t *testing.T) {
 	for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
 		for origin, users := range map[balancer.Origin]map[string]bool{
@@ -660,14 +664,15 @@ func TestTrustUser(t *testing.T) {
 					got = got && p.Field != "health.user"
 				}
 				if got != want {
-					t.Errorf("%v, user %q, from %s: problems = %v, want one = %t", origin, user, from, problems, want)
+					t.Errorf("service of %v, user %q, health.from %s: problems = %v, want the user accepted = %t", origin, user, from, problems, want)
 				}
 			}
 		}
 	}
 }
 
-// TestTrustAccessLog names a file as the access log. A service from etcd must not use the file.
+// TestTrustAccessLog sets the access log of a service to a file. If the service is from etcd, it
+// must not use the file.
 func TestTrustAccessLog(t *testing.T) {
 	for origin, logs := range map[balancer.Origin]map[string]bool{
 		{File: "vipd.toml", Line: 3}: {"": true, "journal": true, "/var/log/web.log": true},
@@ -677,14 +682,15 @@ func TestTrustAccessLog(t *testing.T) {
 			s := balancer.Service{Origin: origin, VIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, AccessLog: &log}
 			_, problems := claims(plainEnv(), origin, s)
 			if to, ok := s.LogsTo(); ok != want || to != log && ok || ok == (lines(problems) != nil) {
-				t.Errorf("%v, %q: log = %q, allowed = %v, want %v; problems = %q", origin, log, to, ok, want, lines(problems))
+				t.Errorf("service of %v, access_log %q: log = %q, allowed = %v, want %v; problems = %q", origin, log, to, ok, want, lines(problems))
 			}
 		}
 	}
 }
 
-// TestEndpointsCheckedAtPort sets the health port of endpoints from etcd to ports that such
-// endpoints may not use for traffic. These endpoints must not be used.
+// TestEndpointsCheckedAtPort compiles services from etcd whose endpoints are checked at another
+// port than they serve. If an endpoint from etcd could not serve at the port of its check, the
+// endpoint must not be used.
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
@@ -699,7 +705,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.0/24", used: true},
 		{endpoint: "192.168.1.6", port: 2379, allowed: "192.168.1.6/32"},
 		{endpoint: "192.168.1.6", port: 22, allowed: "192.168.1.6/32", used: true},
-		{endpoint: "192.168.1.9", port: 22, used: true}, // not a node
+		{endpoint: "192.168.1.9", port: 22, used: true}, // the address of a host that is not a node
 	} {
 		env := plainEnv()
 		env.Nodes = env.Nodes.Set(netip.MustParseAddr("192.168.1.6"), "n2")
@@ -724,7 +730,7 @@ func TestEndpointsCheckedAtPort(t *testing.T) {
 			problems := found(d)
 			named := len(problems) == 1 && strings.Contains(problems[0].Text, "health_port")
 			if used != c.used || named == c.used {
-				t.Errorf("%+v, port of the endpoint = %v: used = %v, want %v, problems = %v", c, ofEndpoint, used, c.used, problems)
+				t.Errorf("%+v, port set for the endpoint = %v: used = %v, want %v; problems = %v", c, ofEndpoint, used, c.used, problems)
 			}
 		}
 	}

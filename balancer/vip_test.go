@@ -11,9 +11,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestDecodeVIP decodes valid and invalid settings of addresses, and encodes the valid settings
-// again. Invalid settings must be reported, and the encoded settings must equal the original
-// settings.
+// TestDecodeVIP decodes valid and invalid settings of VIPs. Each invalid setting must be reported.
+// Encoding the decoded settings must return the valid settings.
 func TestDecodeVIP(t *testing.T) {
 	full := map[string]any{"hold": "one", "prefer": []any{"gw1", "gw2"}, "group": "edge", "preempt": "5m", "require": "local"}
 	v, problems := balancer.DecodeVIP("192.168.1.100", full, nil, balancer.SeverityError)
@@ -32,10 +31,10 @@ func TestDecodeVIP(t *testing.T) {
 	over, _ := balancer.DecodeVIP("fd00::1", map[string]any{"preempt": "never", "require": "node"}, nil, balancer.SeverityError)
 	in.VIPs = in.VIPs.Set(over.Addr, over)
 	if p := in.PolicyOf(over.Addr); p.Preempt != 0 || p.Require != balancer.RequireNode || p.Group != "edge" || p.Hold != balancer.HoldOne {
-		t.Errorf("settings of a table over a pool's = %+v, want preempt 0, require node, group edge and one owner", p)
+		t.Errorf("settings of a VIP's own table and of its pool = %+v, want preempt 0, require node, group edge and hold one", p)
 	}
 	if p := in.PolicyOf(addr("fd00::2")); !reflect.DeepEqual(p, want) {
-		t.Errorf("settings of a pool's address without a table = %+v, want %+v", p, want)
+		t.Errorf("settings of a VIP without its own table = %+v, want the settings %+v of its pool", p, want)
 	}
 
 	for _, c := range []struct {
@@ -70,8 +69,8 @@ require: has no effect without hold = "one": each host holds the VIP`},
 	}
 }
 
-// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. The VIP must return when an
-// endpoint is usable again, but at most every 5 s.
+// TestWithdrawnVIPReturns withdraws a VIP while no endpoint is usable. The VIP must be served again
+// when an endpoint is usable, but at least 5 s after it was last served again.
 func TestWithdrawnVIPReturns(t *testing.T) {
 	vip := addr("10.96.0.1")
 	var in balancer.Inputs
@@ -96,7 +95,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		if !desired.Addresses.Has(vip) {
 			t.Fatal("the VIP is not desired, want it served")
 		}
-		for _, f := range desired.Frontends.All() { // a host on standby still serves the clients that reach it
+		for _, f := range desired.Frontends.All() { // a host on standby still serves clients, so Withdrawn does not depend on it
 			if f.Withdrawn != (endpoints == 0) {
 				t.Errorf("%s with %d endpoints: Withdrawn = %v, want %v", f.Key, endpoints, f.Withdrawn, endpoints == 0)
 			}
@@ -109,11 +108,11 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		want      balancer.VIPState
 	}{
 		{0, 0, balancer.Withdrawn},         // initial state
-		{time.Second, 1, balancer.Serving}, // the first return
+		{time.Second, 1, balancer.Serving}, // the VIP is served again for the first time
 		{time.Second, 0, balancer.Withdrawn},
-		{time.Second, 1, balancer.Withdrawn}, // 2 s after the last return
+		{time.Second, 1, balancer.Withdrawn}, // 2 s after it was last served again
 		{2 * time.Second, 0, balancer.Withdrawn},
-		{2 * time.Second, 1, balancer.Serving}, // 6 s after the last return
+		{2 * time.Second, 1, balancer.Serving}, // 6 s after it was last served again
 		{time.Second, 2, balancer.Serving},
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 2, balancer.Withdrawn},
@@ -123,10 +122,10 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		}
 	}
 	if next := memory.NextExpiry(); next.Sub(now) != 2*time.Second {
-		t.Errorf("next check in %s, want 2 s", next.Sub(now))
+		t.Errorf("next expiry in %s, want 2 s", next.Sub(now))
 	}
 	if got := look(2*time.Second, 2); got != string(balancer.Serving) {
-		t.Errorf("state after the hold time = %q, want serving", got)
+		t.Errorf("state 5 s after the VIP was last served again = %q, want serving", got)
 	}
 	env.Standby = true
 	if got := look(time.Second, 2); got != string(balancer.Withdrawn) {
@@ -138,14 +137,14 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 	}
 }
 
-// TestWithdrawnOwnAddress withdraws VIPs that the host may have independently of vipd. While the
-// host has them, their frontends must not be withdrawn, and the problem must name the service's
-// field.
+// TestWithdrawnOwnAddress withdraws VIPs, some of which the host has independently of vipd. While
+// the host has such a VIP, its frontends must not be withdrawn, and a problem must report this for
+// the service's VIP.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	const warning = `has no effect on %s here, because this host has the address independently of vipd: let only vipd add it, or remove withdraw`
 	for _, test := range []struct {
 		name, vip string
-		external  bool // addresses.bind = false
+		external  bool // reports whether addresses.bind is false
 		local     []string
 		withdrawn bool
 		warns     bool
@@ -154,7 +153,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 		{"of the host", "10.96.0.1", false, []string{"10.1.0.1", "10.96.0.1"}, false, true},
 		{"of another program", "fd00:96::1", true, []string{"fd00:96::1"}, false, true},
 		{"loopback", "127.0.0.9", false, nil, false, true},
-		{"link-local", "169.254.20.10", false, nil, false, false}, // vipd may have added the address
+		{"link-local", "169.254.20.10", false, nil, false, false}, // no warning, because vipd may have added the address
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			vip, env := addr(test.vip), plainEnv()
@@ -167,7 +166,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 			key := balancer.Key{Addr: vip, Port: 80, Proto: balancer.TCP}
 			var c balancer.Compiler
 			if !test.external {
-				c.Once(env, in) // without own addresses; the host gets them later
+				c.Once(env, in) // compiles before the host has the addresses in local
 			}
 			for _, a := range test.local {
 				env.Local = append(env.Local, addr(a))
@@ -179,11 +178,11 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 			problems := problemsOf(d.Problems.At("web"))
 			want := `vipd.toml:3: service web: vips[0]: withdraw = "no_endpoint" ` + fmt.Sprintf(warning, vip)
 			if strings.Contains(problems, want) != test.warns {
-				t.Errorf("problems = %s, want %q: %v", problems, want, test.warns)
+				t.Errorf("problems = %s, want %q among them = %v", problems, want, test.warns)
 			}
 			env.Local = nil
 			if f := c.Once(env, in).Frontends.At(key); !test.external && test.warns && !vip.IsLoopback() && !f.Withdrawn {
-				t.Errorf("frontend after the host lost the address = %+v, want it withdrawn", f)
+				t.Errorf("frontend after the host has lost the address = %+v, want it withdrawn", f)
 			}
 		})
 	}

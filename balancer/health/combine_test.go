@@ -9,9 +9,9 @@ import (
 	"vipd/balancer/health"
 )
 
-// TestCombine combines random states. The verdict must follow from the counts of the verdicts. The
-// time of the combined verdict must be the time at which the verdicts of the checks first led to
-// it.
+// TestCombine combines random states of a target's checks. The combined verdict must follow from
+// how many checks have each verdict. Its time must be the time since which the verdicts of the
+// checks have led to it.
 func TestCombine(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	verdicts := []balancer.Verdict{balancer.HealthUnknown, balancer.HealthUp, balancer.HealthDown}
@@ -46,11 +46,11 @@ func TestCombine(t *testing.T) {
 		turning := false
 		for _, s := range states {
 			if s.Due.Before(got.Due) {
-				t.Fatalf("seed %d: Combine(%+v).Due = %s, want the earliest", seed, states, got.Due)
+				t.Fatalf("seed %d: Combine(%+v).Due = %s, want the earliest Due of the checks", seed, states, got.Due)
 			}
 			turning = turning || s.Verdict == want && s.Turning()
 			if s.Verdict == want && (want == alone && s.Since.Before(got.Since) || want == together && s.Since.After(got.Since)) {
-				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want the time of the verdict", seed, states, need, got.Since)
+				t.Fatalf("seed %d: Combine(%+v, %s).Since = %s, want the time since which the checks lead to the verdict", seed, states, need, got.Since)
 			}
 		}
 		if got.Turning() != turning {
@@ -59,8 +59,9 @@ func TestCombine(t *testing.T) {
 	}
 }
 
-// TestCombineAssumed combines assumed verdicts with a verdict of this node's own check. The result
-// must be assumed unless this node's own results are sufficient for it.
+// TestCombineAssumed combines verdicts that were assumed from other nodes with verdicts of this
+// node's own checks. The combined verdict must count as assumed unless this node's own verdicts are
+// sufficient for it.
 func TestCombineAssumed(t *testing.T) {
 	up, down := health.State{Verdict: balancer.HealthUp}, health.State{Verdict: balancer.HealthDown}
 	assumed := func(s health.State) health.State { s.Assumed = true; return s }

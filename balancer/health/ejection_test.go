@@ -13,13 +13,14 @@ import (
 	"vipd/test/wait"
 )
 
-// life is a reference model of the ejections of one endpoint. It advances in steps of one second.
+// life is a reference model of the ejections of a single endpoint. The model advances in steps of
+// one second.
 type life struct {
-	is            bool // reports whether this is an endpoint
+	is            bool // reports whether the target is an endpoint
 	failed, count int
 	quiet         int // seconds until another failure counts
-	out, left     int // seconds since the start of the ejection, and seconds left; left is 0 if the endpoint is not ejected
-	idle          int // seconds without an ejection since the last ejection was forgiven
+	out, left     int // seconds since the start of the ejection, and seconds until its end; left is 0 if the endpoint is not ejected
+	idle          int // seconds since the last ejection ended or was forgiven
 	passed        int
 }
 
@@ -78,8 +79,8 @@ func (l *life) check(r health.EjectionRules, passed bool, rise int) {
 	}
 }
 
-// lives are the models of a service's endpoints, in order. At most half of the endpoints may be
-// ejected or down.
+// lives holds the models of a service's endpoints, in order. At most half of the endpoints may be
+// ejected.
 type lives []life
 
 func (l lives) room() int {
@@ -95,7 +96,7 @@ func (l lives) room() int {
 	return able/2 - out
 }
 
-// lift ends the latest ejections as long as too many endpoints are ejected.
+// lift ends the latest ejections until at most half of the endpoints are ejected.
 func (l lives) lift(r health.EjectionRules) {
 	for l.room() < 0 {
 		latest := -1
@@ -151,7 +152,7 @@ func TestEjectionsMatchModel(t *testing.T) {
 					outcome = health.Passed
 				}
 				e.Checked(member(i), health.Result{Outcome: outcome, Began: now}, 2, now)
-			case 5: // a connection from before the ejection, and an ejection that was not possible
+			case 5: // a check that began before the ejection, and a check that could not run; neither may count
 				e.Checked(member(i), health.Result{Outcome: health.Passed, Began: now.Add(-time.Hour)}, 2, now)
 				e.Checked(member(i), health.Result{Outcome: health.NotRun, Began: now}, 2, now)
 			case 6:
@@ -166,7 +167,7 @@ func TestEjectionsMatchModel(t *testing.T) {
 				l.fail(rules, model.room)
 				x, began := e.Failed(member(i), "refused", now, room)
 				if want := had == 0 && l.left > 0; began != want {
-					t.Fatalf("seed %d, step %d: ejected = %v, want %v", seed, step, began, want)
+					t.Fatalf("seed %d, step %d: Failed() started an ejection = %v, want %v", seed, step, began, want)
 				}
 				if began {
 					ejections++
@@ -186,11 +187,12 @@ func TestEjectionsMatchModel(t *testing.T) {
 		}
 	}
 	if ejections < 1000 {
-		t.Errorf("%d ejections, want at least 1000", ejections)
+		t.Errorf("ejections = %d, want at least 1000", ejections)
 	}
 }
 
-// roomBut returns the budget that is left after the ejections of e.
+// roomBut returns how many more endpoints may be ejected, in addition to the endpoints that e has
+// ejected.
 func (l lives) roomBut(e *health.Ejections) int {
 	able := 0
 	for i := range l {
@@ -219,8 +221,8 @@ func (l lives) next(now time.Time) (next time.Time) {
 	return next
 }
 
-// TestEjectionEndReasons ends ejections for each possible reason, with vipd's rules. Each end must
-// report its reason.
+// TestEjectionEndReasons ends an ejection for each possible reason, with the rules that vipd uses.
+// The change that ends the ejection must contain the reason.
 func TestEjectionEndReasons(t *testing.T) {
 	start := time.Unix(1_700_000_000, 0)
 	room := 1
@@ -249,14 +251,14 @@ func TestEjectionEndReasons(t *testing.T) {
 		t.Run(c.why, func(t *testing.T) {
 			e := health.NewEjections(health.DefaultEjectionRules())
 			for i := range 4 {
-				for range 3 { // several failures count as one
+				for range 3 { // failures at the same time count as one
 					if x, began := e.Failed(member(1), "refused", start.Add(time.Duration(i-4)*time.Second), rooms); began {
-						t.Fatalf("ejected before the fifth failure: %+v", x)
+						t.Fatalf("ejection before the fifth failure = %+v, want none", x)
 					}
 				}
 			}
 			if x, began := e.Failed(member(1), "refused", start, rooms); !began || x.Until.Sub(x.Since) != 30*time.Second || x.End != "" {
-				t.Fatalf("ejection of the fifth failure = %+v, started = %v; want 30s and true", x, began)
+				t.Fatalf("ejection after the fifth failure = %+v, started = %v; want 30s and true", x, began)
 			}
 			after := 20 * time.Second
 			if c.why == "the ejection time has passed" {

@@ -15,7 +15,7 @@ import (
 // results.
 type model struct {
 	rules   health.Rules
-	results []health.Result // the results that count
+	results []health.Result // all results except checks that could not run
 }
 
 func (m *model) add(r health.Result) {
@@ -24,7 +24,8 @@ func (m *model) add(r health.Result) {
 	}
 }
 
-// row returns the number of equal results in a row up to and including result i.
+// row returns the number of consecutive results with the same outcome, up to and including result
+// i.
 func (m *model) row(i int) int {
 	n := 1
 	for i-n >= 0 && m.results[i-n].Outcome == m.results[i].Outcome {
@@ -33,8 +34,8 @@ func (m *model) row(i int) int {
 	return n
 }
 
-// verdict returns the verdict after n results. It follows from the latest row of equal results that
-// was long enough. For the first verdict, a single result is sufficient.
+// verdict returns the verdict after the first n results. The latest row of equal results that is as
+// long as Rise or Fall decides. For the first verdict, a single result is sufficient.
 func (m *model) verdict(n int) balancer.Verdict {
 	for i := n - 1; i >= 0; i-- {
 		passed := m.results[i].Outcome == health.Passed
@@ -60,8 +61,8 @@ func (m *model) since() time.Time {
 	return m.results[n-1].Ended()
 }
 
-// cause returns the text of the result that decided. After an assumed verdict, it is the first
-// result that confirms it.
+// cause returns the text of the result that led to the current verdict. If the verdict was assumed,
+// the first result that confirms the verdict counts.
 func (m *model) cause() string {
 	n := len(m.results)
 	for n > 0 && m.verdict(n-1) == m.verdict(len(m.results)) {
@@ -75,7 +76,7 @@ func (m *model) cause() string {
 	return ""
 }
 
-// streak returns the number of latest results in a row that contradict the verdict.
+// streak returns the number of results since the last result that agrees with the verdict.
 func (m *model) streak() int {
 	n := len(m.results)
 	if n == 0 || (m.results[n-1].Outcome == health.Passed) == (m.verdict(n) == balancer.HealthUp) {
@@ -89,7 +90,7 @@ func randomRules(r *rand.Rand) health.Rules {
 	return health.Rules{Interval: interval, FastInterval: interval / time.Duration(1+r.IntN(5)), Rise: 1 + r.IntN(4), Fall: 1 + r.IntN(4)}
 }
 
-// assumed reports whether no result has confirmed an assumed verdict.
+// assumed reports whether the first verdict still holds and no result has confirmed it.
 func (m *model) assumed() bool {
 	for i, r := range m.results[1:] {
 		if r.Outcome == m.results[0].Outcome || m.verdict(i+2) != m.verdict(1) {
@@ -99,8 +100,8 @@ func (m *model) assumed() bool {
 	return true
 }
 
-// TestStateMatchesModel runs random histories, some of which start with the verdict of other nodes.
-// State must agree with the reference model after each result.
+// TestStateMatchesModel runs random histories. A third of the histories start with a verdict that
+// is assumed from other nodes. State must agree with the reference model after each result.
 func TestStateMatchesModel(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -129,7 +130,7 @@ func TestStateMatchesModel(t *testing.T) {
 			s = s.After(m.rules, res)
 			checkState(t, seed, i, s, &m, res, turned)
 			if s.Assumed != (told && m.assumed()) {
-				t.Fatalf("seed %d, result %d: Assumed = %v, want the opposite", seed, i, s.Assumed)
+				t.Fatalf("seed %d, result %d: State.Assumed = %v, want the opposite", seed, i, s.Assumed)
 			}
 			if s.Cause != m.cause() {
 				t.Fatalf("seed %d, result %d: cause = %q, want %q", seed, i, s.Cause, m.cause())
@@ -148,7 +149,7 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	switch {
 	case s.Turning():
 		interval, least = m.rules.FastInterval, m.rules.FastInterval*9/10
-	case turned: // different from other targets, so their times drift apart
+	case turned: // targets that turn together get different times for the next check, so their checks spread again
 		least = m.rules.FastInterval
 	}
 	wait := s.Due.Sub(res.Began)
@@ -157,8 +158,8 @@ func checkState(t *testing.T, seed uint64, i int, s health.State, m *model, res 
 	}
 }
 
-// TestFailureDetectedInTime kills targets at random moments. Their checks fail after the full
-// timeout. Each must be down within the promised time.
+// TestFailureDetectedInTime kills targets at random times. From then on, each check fails after at
+// most the timeout. Each target must be down within Fall intervals and one timeout.
 func TestFailureDetectedInTime(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -190,7 +191,7 @@ func TestChecksAreSpread(t *testing.T) {
 		states[i] = health.New(uint64(i), start, rules.Interval)
 	}
 	for second := range 20 {
-		var per [10]int // checks in each tenth of the second
+		var per [10]int // number of checks in each tenth of the second
 		from := start.Add(time.Duration(second) * time.Second)
 		for i := range states {
 			for s := &states[i]; s.Due.Before(from.Add(time.Second)); {
@@ -200,14 +201,15 @@ func TestChecksAreSpread(t *testing.T) {
 		}
 		for i, n := range per {
 			if n < 350 || n > 1000 {
-				t.Errorf("second %d: %d of 10,000 targets were checked in tenth %d, want about 526", second, n, i)
+				t.Errorf("second %d: %d of 10,000 targets were checked in tenth %d of the second, want about 526", second, n, i)
 			}
 		}
 	}
 }
 
-// TestRestoreContinuesRow saves a state during a row of contrary results, and restores it. The row
-// must continue after the restore.
+// TestRestoreContinuesRow saves a state after two failures in a row, while the verdict is still up,
+// and restores it. The next failure must count as the third in the row. A state that is too old
+// must not be restored.
 func TestRestoreContinuesRow(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	now := time.Unix(1_700_000_000, 0)
@@ -217,52 +219,52 @@ func TestRestoreContinuesRow(t *testing.T) {
 	}
 	s := health.New(1, now, rules.Interval)
 	if _, ok := s.Save(); ok {
-		t.Error("Save of a state without a verdict reports true, want false")
+		t.Error("Save of a state without a verdict returns true, want false")
 	}
 	s = s.After(rules, result(health.Passed)).After(rules, result(health.Failed)).After(rules, result(health.Failed))
 	kept, ok := s.Save()
 	if !ok {
-		t.Fatal("Save reports false, want true")
+		t.Fatal("Save of a state with a verdict returns false, want true")
 	}
 	for _, c := range []struct {
 		age  time.Duration
-		want balancer.Verdict // after another failure
+		want balancer.Verdict // verdict after another failure
 	}{
 		{-time.Second, balancer.HealthDown}, // the saved state is ignored, so the first result decides
-		{time.Second, balancer.HealthDown},  // the third failure in a row
+		{time.Second, balancer.HealthDown},  // this is the third failure in a row
 		{2 * time.Minute, balancer.HealthDown},
 	} {
 		at := s.Last.Ended().Add(c.age)
 		r := kept.Restore(rules, 1, time.Time{}, at, rules.Interval)
 		fresh := c.age < 0 || c.age > time.Minute
 		if (r.Verdict == balancer.HealthUnknown) != fresh || !fresh && (!r.Since.Equal(s.Since) || r.Cause != "passed" || r.Streak != 2 || r.Last.Text != "failed") {
-			t.Errorf("after %s: restored state = %+v, want the saved state only if it is recent", c.age, r)
+			t.Errorf("restored after %s: state = %+v, want the saved state if it is at most a minute old, and otherwise no verdict", c.age, r)
 		}
 		if wait := r.Due.Sub(at); wait < 0 || wait >= rules.Interval {
-			t.Errorf("after %s: next check is due in %s, want within the interval", c.age, wait)
+			t.Errorf("restored after %s: next check is due in %s, want less than the interval", c.age, wait)
 		}
 		if got := r.After(rules, health.Result{Outcome: health.Failed, Began: r.Due}).Verdict; got != c.want {
-			t.Errorf("after %s and another failure: verdict = %q, want %q", c.age, got, c.want)
+			t.Errorf("restored after %s: verdict after another failure = %q, want %q", c.age, got, c.want)
 		}
 		if got := r.After(rules, health.Result{Outcome: health.Passed, Began: r.Due}).Verdict; got != balancer.HealthUp {
-			t.Errorf("after %s and a pass: verdict = %q, want up", c.age, got)
+			t.Errorf("restored after %s: verdict after a passed check = %q, want up", c.age, got)
 		}
 	}
 	for held, want := range map[time.Duration]balancer.Verdict{time.Second: balancer.HealthUp, 2 * time.Minute: balancer.HealthUnknown, -time.Second: balancer.HealthUnknown} {
 		at := s.Last.Ended().Add(time.Hour)
 		if got := kept.Restore(rules, 1, at.Add(-held), at, rules.Interval).Verdict; got != want {
-			t.Errorf("verdict of a target checked an hour ago and unchanged for %s = %q, want %q", held, got, want)
+			t.Errorf("verdict of a target that was last checked an hour ago, and whose state was current until %s ago = %q, want %q", held, got, want)
 		}
 	}
 	junk := kept
 	junk.Verdict = "sideways"
 	if r := junk.Restore(rules, 1, time.Time{}, s.Last.Ended(), 0); r.Verdict != balancer.HealthUnknown {
-		t.Errorf("restored state of an invalid verdict = %+v, want an unknown verdict", r)
+		t.Errorf("state restored from an invalid verdict = %+v, want an unknown verdict", r)
 	}
 }
 
-// TestChangedCheckKeepsVerdict replaces a check. The new check must continue with the verdict of
-// the former check.
+// TestChangedCheckKeepsVerdict changes the settings of a check. The changed check must start with
+// the verdict of the former check.
 func TestChangedCheckKeepsVerdict(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
@@ -270,7 +272,7 @@ func TestChangedCheckKeepsVerdict(t *testing.T) {
 	s = s.After(rules, health.Result{Outcome: health.Failed, Began: now, Text: "connection refused"})
 	next := s.Inherit(9, now.Add(2*time.Second), time.Second)
 	if next.Verdict != balancer.HealthDown || !next.Since.Equal(s.Since) || next.Cause != "connection refused" || next.Last != s.Last || next.Due.After(now.Add(3*time.Second)) {
-		t.Errorf("inherited state = %+v, want the verdict and times of %+v, due within 1s", next, s)
+		t.Errorf("inherited state = %+v, want the verdict and times of %+v, and a check due within 1s", next, s)
 	}
 	one := next.After(rules, health.Result{Outcome: health.Passed, Began: next.Due})
 	two := one.After(rules, health.Result{Outcome: health.Passed, Began: one.Due})
@@ -279,27 +281,27 @@ func TestChangedCheckKeepsVerdict(t *testing.T) {
 	}
 }
 
-// TestExpedite expedites a check. The check must be due earlier, but not before the fast interval
-// has passed.
+// TestExpedite expedites a check. The check must be due earlier than before, but not until the fast
+// interval has passed since the last check.
 func TestExpedite(t *testing.T) {
 	rules := health.Rules{Interval: 8 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 2}
 	now := time.Unix(1_700_000_000, 0)
 	s := health.New(1, now, rules.Interval)
 	if got := s.Expedite(rules, now).Due; !got.Equal(now) {
-		t.Errorf("first check after a hint is due in %s, want now", got.Sub(now))
+		t.Errorf("without an earlier check: the expedited check is due in %s, want now", got.Sub(now))
 	}
 	s = s.After(rules, health.Result{Outcome: health.Passed, Began: now})
 	for _, c := range []struct{ at, want time.Duration }{
 		{300 * time.Millisecond, time.Second}, {2 * time.Second, 2 * time.Second}, {9 * time.Second, s.Due.Sub(now)},
 	} {
 		if got := s.Expedite(rules, now.Add(c.at)).Due.Sub(now); got != c.want {
-			t.Errorf("hint after %s: check is due after %s, want %s", c.at, got, c.want)
+			t.Errorf("expedited %s after a check: the next check is due %s after it, want %s", c.at, got, c.want)
 		}
 	}
 }
 
-// TestExpeditedChecksAreSpread expedites the checks of many targets together. Their next checks
-// must be spread again.
+// TestExpeditedChecksAreSpread expedites the checks of many targets at the same time. The checks
+// after the expedited checks must be spread again.
 func TestExpeditedChecksAreSpread(t *testing.T) {
 	r := health.Rules{Interval: time.Second, FastInterval: 200 * time.Millisecond, Rise: 1, Fall: 1}
 	start := time.Unix(1_700_000_000, 0)
@@ -310,12 +312,12 @@ func TestExpeditedChecksAreSpread(t *testing.T) {
 		s = s.Expedite(r, at).After(r, health.Result{Outcome: []health.Outcome{health.Passed, health.Failed}[seed%2], Began: at})
 		slots[s.Due.Sub(at)/(100*time.Millisecond)]++
 		if gap := s.After(r, health.Result{Outcome: s.Last.Outcome, Began: s.Due}).Due.Sub(s.Due); gap < 900*time.Millisecond {
-			t.Fatalf("seed %d: next check follows after %v, want at least 900ms", seed, gap)
+			t.Fatalf("seed %d: interval between the next two checks = %v, want at least 900ms", seed, gap)
 		}
 	}
 	for slot := range time.Duration(10) {
 		if n := slots[slot]; slot < 2 && n > 0 || slot >= 2 && n < 90 {
-			t.Errorf("checks of 1000 targets = %d after %d00 ms, want none before 200 ms and at least 90 later", n, slot)
+			t.Errorf("number of checks of 1000 targets = %d in the 100 ms after %d00 ms, want 0 before 200 ms and at least 90 later", n, slot)
 		}
 	}
 }

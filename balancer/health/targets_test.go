@@ -20,7 +20,7 @@ func endpoint(last int) balancer.Endpoint {
 	return balancer.Endpoint{Address: netip.AddrFrom4([4]byte{192, 168, 1, byte(last)}), Weight: 1}
 }
 
-// written formats the targets as TARGET=ADDRESS/PROTOCOL, sorted.
+// written returns the targets as a sorted list of TARGET=ADDRESS/PROTOCOL.
 func written(m snap.Map[balancer.Target, health.Subject]) string {
 	var words []string
 	for t, s := range m.All() {
@@ -31,7 +31,7 @@ func written(m snap.Map[balancer.Target, health.Subject]) string {
 }
 
 // TestTargets computes the targets of services with various ports and types of checks. Each check
-// must use a port of a suitable protocol.
+// must use a port with a protocol that this type of check can test.
 func TestTargets(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 443, TargetPort: 8443, Protocol: balancer.UDP}
@@ -70,7 +70,7 @@ func TestTargets(t *testing.T) {
 	}
 }
 
-// TestEndpointChecks sets a separate health port for endpoints, and excludes one endpoint from
+// TestEndpointChecks sets separate health ports for some endpoints, and excludes one endpoint from
 // checks. The targets must follow these settings.
 func TestEndpointChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.TCPHealth, Port: 9000}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
@@ -85,9 +85,9 @@ func TestEndpointChecks(t *testing.T) {
 	}
 }
 
-// TestProxyHeaders checks a service with proxy_protocol at several ports. Checks of a port that
-// clients reach over TCP must send the header. Other checks, and all checks in a mode that does not
-// send the header, must not.
+// TestProxyHeaders checks several ports of a service with proxy_protocol. A check must send the
+// header that clients' connections to the port would have. In a mode that sends no headers, and at
+// ports that serve no clients, a check must not send it.
 func TestProxyHeaders(t *testing.T) {
 	tcp := balancer.Port{Name: "tcp", Port: 80, TargetPort: 8080, Protocol: balancer.TCP}
 	udp := balancer.Port{Name: "udp", Port: 53, TargetPort: 8053, Protocol: balancer.UDP}
@@ -114,7 +114,7 @@ func TestProxyHeaders(t *testing.T) {
 			var in balancer.Inputs
 			in.Services = in.Services.Set("web", s)
 			var targets health.Targets
-			for _, able := range []bool{!c.able, c.able} { // switches the mode in between
+			for _, able := range []bool{!c.able, c.able} { // computes the targets for the other kind of mode first
 				env := balancer.Env{Capabilities: balancer.Capabilities{ProxyProtocol: able}}
 				got := targets.Next(&env, &in).At(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 8080})
 				if want := c.want; able == c.able && got.Header != want {
@@ -125,8 +125,8 @@ func TestProxyHeaders(t *testing.T) {
 	}
 }
 
-// TestEtcdExecChecks computes the targets of services from etcd with exec checks. They must be
-// checked only if the node allows such checks.
+// TestEtcdExecChecks computes the targets of a service from etcd with an exec check. There must be
+// a target only if the node allows exec checks from etcd.
 func TestEtcdExecChecks(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.ExecHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
@@ -136,13 +136,13 @@ func TestEtcdExecChecks(t *testing.T) {
 	var targets health.Targets
 	for _, allowed := range []bool{false, true, false} {
 		if got := targets.Next(&balancer.Env{AllowExec: allowed}, &in).Len() == 1; got != allowed {
-			t.Errorf("target with exec allowed = %v exists = %v, want the same", allowed, got)
+			t.Errorf("exec checks allowed = %v: target exists = %v, want the same", allowed, got)
 		}
 	}
 }
 
-// TestEtcdTLSFiles checks a service from etcd with a TLS file outside of the folder that the node
-// allows. It must not be checked until the node allows the folder.
+// TestEtcdTLSFiles computes the targets of a service from etcd whose check uses a TLS file. There
+// must be a target only if the file is in the folder tls_dir of the node.
 func TestEtcdTLSFiles(t *testing.T) {
 	s := service("web", &balancer.Health{Type: balancer.HTTPSHealth, CAFile: "/srv/ca.pem"}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
 	s.Endpoints = []balancer.Endpoint{endpoint(1)}
@@ -152,13 +152,13 @@ func TestEtcdTLSFiles(t *testing.T) {
 	var targets health.Targets
 	for _, folder := range []string{"", "/srv", "/etc/vipd/tls"} {
 		if got, want := targets.Next(&balancer.Env{TLSDir: folder}, &in).Len() == 1, folder == "/srv"; got != want {
-			t.Errorf("tls_dir %q: checked = %v, want %v", folder, got, want)
+			t.Errorf("tls_dir %q: target exists = %v, want %v", folder, got, want)
 		}
 	}
 }
 
-// TestEtcdExecUser names users for exec checks from etcd. Only checks that run as nobody may run,
-// here and on other nodes.
+// TestEtcdExecUser computes the targets of services whose exec checks run as several users. For a
+// service from etcd, there may be a target only if its check runs as the user "nobody".
 func TestEtcdExecUser(t *testing.T) {
 	for user, ok := range map[string]bool{"": true, "nobody": true, "root": false, "docker": false} {
 		for _, from := range []balancer.HealthFrom{balancer.HealthFromNode, balancer.HealthFromFleet} {
@@ -168,15 +168,16 @@ func TestEtcdExecUser(t *testing.T) {
 				var in balancer.Inputs
 				in.Services = in.Services.Set("web", s)
 				if got := new(health.Targets).Next(&balancer.Env{AllowExec: true}, &in).Len() == 1; got != want {
-					t.Errorf("user %q from %s, key %q: target exists = %v, want %v", user, from, key, got, want)
+					t.Errorf("user %q, health.from %s, key %q: target exists = %v, want %v", user, from, key, got, want)
 				}
 			}
 		}
 	}
 }
 
-// TestFleetTargets requests checks by the fleet. Only checks of services in etcd must be shared,
-// including exec checks, because other nodes may be allowed to run them.
+// TestFleetTargets computes the targets of services, some of which request checks by the fleet. The
+// fleet must share the checks only of services in etcd. It must also share an exec check that this
+// node does not allow, because other nodes may allow it.
 func TestFleetTargets(t *testing.T) {
 	for _, c := range []struct {
 		kind          balancer.HealthType
@@ -199,7 +200,7 @@ func TestFleetTargets(t *testing.T) {
 		in.Services = in.Services.Set("web", s)
 		got, checked := new(health.Targets).Next(&balancer.Env{}, &in).Get(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 80})
 		if checked != c.checked || got.Fleet != c.ours {
-			t.Errorf("%+v: checked = %v, want %v; by the fleet = %v, want %v", c, checked, c.checked, got.Fleet, c.ours)
+			t.Errorf("%+v: target exists = %v, want %v; shared by the fleet = %v, want %v", c, checked, c.checked, got.Fleet, c.ours)
 		}
 	}
 }
@@ -250,8 +251,9 @@ func TestIncrementalTargets(t *testing.T) {
 	}
 }
 
-// TestEtcdLocalEndpoints uses loopback and link-local endpoints from etcd. No check may be sent to
-// programs of this host.
+// TestEtcdLocalEndpoints computes the targets of a service with loopback and link-local endpoints.
+// If these endpoints are from etcd, they may be checked only if addresses.allowed names their
+// network. Otherwise a service from etcd could send checks to programs of this host.
 func TestEtcdLocalEndpoints(t *testing.T) {
 	for _, c := range []struct {
 		key, allowed string
@@ -281,7 +283,7 @@ func TestEtcdLocalEndpoints(t *testing.T) {
 	}
 }
 
-// manyChecked makes services from etcd with a check and ten endpoints each.
+// manyChecked returns n services from etcd, each with a check and ten endpoints.
 func manyChecked(n int) (in balancer.Inputs) {
 	for i := range n {
 		s := service(balancer.Name(fmt.Sprintf("s%05d", i)), &balancer.Health{Type: balancer.TCPHealth}, balancer.Port{TargetPort: 80, Protocol: balancer.TCP})
@@ -294,8 +296,8 @@ func manyChecked(n int) (in balancer.Inputs) {
 	return in
 }
 
-// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only services
-// with an endpoint at the address may be computed again.
+// TestChangedAddressMovesFewTargets adds an address to the host and to another node. Only the
+// targets of services with an endpoint at this address may be computed again.
 func TestChangedAddressMovesFewTargets(t *testing.T) {
 	in := manyChecked(500)
 	for address, want := range map[string]int{"172.17.0.1": 0, "192.3.0.7": 1} {
@@ -308,17 +310,17 @@ func TestChangedAddressMovesFewTargets(t *testing.T) {
 			var targets health.Targets
 			targets.Next(&balancer.Env{}, &in)
 			if n := targets.Dirty(&env, &in); n != want {
-				t.Errorf("%s %s: %d services are computed again, want %d", what, a, n, want)
+				t.Errorf("%s address %s: services to compute again = %d, want %d", what, a, n, want)
 			}
 			for target := range snap.Diff(targets.Next(&env, &in), new(health.Targets).Next(&env, &in)) {
-				t.Errorf("%s %s: %s differs from an answer from scratch", what, a, target)
+				t.Errorf("%s address %s: target %s differs from the result that is computed from scratch", what, a, target)
 			}
 		}
 	}
 }
 
-// BenchmarkUnrelatedAddress measures a change to an address that has no endpoints, with 10,000
-// services.
+// BenchmarkUnrelatedAddress computes the targets of 10,000 services after a change to an address
+// that no endpoint has.
 func BenchmarkUnrelatedAddress(b *testing.B) {
 	in := manyChecked(10_000)
 	var targets health.Targets

@@ -18,32 +18,32 @@ func consistentSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// TestHashEqualsFNV hashes addresses. The hashes must equal the FNV hashes of the standard library
-// with Mix applied, and equivalent addresses must have the same hash.
+// TestHashEqualsFNV hashes addresses. Each hash must equal the FNV hash of the standard library
+// after Mix. Equivalent addresses must have the same hash.
 func TestHashEqualsFNV(t *testing.T) {
 	a := netip.MustParseAddrPort("[fd00::1:2]:8080")
 	h := fnv.New64a()
 	b := a.Addr().As16()
 	h.Write(b[:])
 	if got, want := hashAddr(a.Addr()), hash.Mix(h.Sum64()); got != want {
-		t.Errorf("got %x for %s, want %x", got, a.Addr(), want)
+		t.Errorf("hash = %x for %s, want %x", got, a.Addr(), want)
 	}
 	h.Write(binary.BigEndian.AppendUint16(nil, a.Port()))
 	if got, want := hashAddrPort(a), hash.Mix(h.Sum64()); got != want {
-		t.Errorf("got %x for %s, want %x", got, a, want)
+		t.Errorf("hash = %x for %s, want %x", got, a, want)
 	}
 	if hashAddrPort(netip.MustParseAddrPort("[fe80::1%a]:80")) == hashAddrPort(netip.MustParseAddrPort("[fe80::1%b]:80")) {
-		t.Error("hashes of backends in two zones are equal, want different hashes")
+		t.Error("hashes of the same address with different zones are equal, want different hashes")
 	}
 	for _, same := range [][2]string{{"192.0.2.1", "::ffff:192.0.2.1"}, {"fe80::1%eth0", "fe80::1%3"}} {
 		if got, want := hashAddr(netip.MustParseAddr(same[1])), hashAddr(netip.MustParseAddr(same[0])); got != want {
-			t.Errorf("got %x for %s, want %x as for %s", got, same[1], want, same[0])
+			t.Errorf("hash = %x for %s, want %x as for the equivalent %s", got, same[1], want, same[0])
 		}
 	}
 }
 
-// TestHashChoicesNeverChange compares choices with recorded choices. A different choice would move
-// clients during an upgrade of a fleet.
+// TestHashChoicesNeverChange picks backends for a few flows, and compares them with recorded picks.
+// A different pick would move clients while a fleet is upgraded.
 func TestHashChoicesNeverChange(t *testing.T) {
 	backends := active(1, 2, 3, 4, 5, 1, 100, 7)
 	for s, want := range map[balancer.Scheduler][]int{
@@ -56,14 +56,14 @@ func TestHashChoicesNeverChange(t *testing.T) {
 			// Both the client and the VIP vary. Otherwise dh would always choose the same backend.
 			f := Flow{Client: clientOf(n * 7919), VIP: clientOf(n * 104729)}
 			if got := p.Pick(f, func(i int) bool { return i == 6 }); got != want[n] {
-				t.Errorf("%s: flow %d: got %d, want %d", s, n, got, want[n])
+				t.Errorf("%s: pick for flow %d = %d, want %d", s, n, got, want[n])
 			}
 		}
 	}
 }
 
-// TestLogarithm computes logarithms of many numbers. They must equal the results of math.Log to
-// within rounding.
+// TestLogarithm computes the logarithms of many numbers. The results must equal those of math.Log,
+// except for rounding.
 func TestLogarithm(t *testing.T) {
 	r := rand.New(rand.NewPCG(11, 11))
 	for range 100000 {
@@ -72,7 +72,7 @@ func TestLogarithm(t *testing.T) {
 			u = 1 - u/8
 		}
 		if got, want := logarithm(u), math.Log(u); math.Abs(got-want) > 1e-15*math.Abs(want) {
-			t.Fatalf("got %v for %v, want %v", got, u, want)
+			t.Fatalf("logarithm = %v for %v, want %v", got, u, want)
 		}
 	}
 	if got := logarithm(1); got != 0 {
@@ -80,8 +80,8 @@ func TestLogarithm(t *testing.T) {
 	}
 }
 
-// TestHashKeepsClients varies ports and the order of backends. Each client must keep its backend,
-// and with dh all clients must share a backend.
+// TestHashKeepsClients varies the ports of clients. Each client must keep its backend. With the
+// scheduler "dh", all clients of a VIP must share a backend.
 func TestHashKeepsClients(t *testing.T) {
 	backends := active(3, 1, 4, 1, 5, 9, 2, 6)
 	for _, s := range append(consistentSchedulers(), balancer.DestinationHash) {
@@ -95,7 +95,7 @@ func TestHashKeepsClients(t *testing.T) {
 			}
 			first[f.Client.Addr()] = i
 			if s == balancer.DestinationHash && i != first[clientOf(0).Addr()] {
-				t.Fatalf("%s: backend = %d for %s, want %d as for other clients", s, i, f.Client, first[clientOf(0).Addr()])
+				t.Fatalf("%s: backend = %d for %s, want %d as for other clients of the VIP", s, i, f.Client, first[clientOf(0).Addr()])
 			}
 		}
 	}
@@ -109,8 +109,8 @@ func TestHashKeepsClients(t *testing.T) {
 	}
 }
 
-// TestHashSpreadsByWeight picks backends for neighbouring IPv4 clients, and for IPv6 clients of
-// different networks. The shares of the backends must follow their weights.
+// TestHashSpreadsByWeight picks backends for IPv4 clients with neighbouring addresses, and for IPv6
+// clients of different networks. The shares of the backends must follow their weights.
 func TestHashSpreadsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(12, 12))
 	for range wait.Soak(4, 12) {
@@ -119,8 +119,9 @@ func TestHashSpreadsByWeight(t *testing.T) {
 			p := New(s, active(weights...), nil)
 			v4, v6, shares := make([]int, len(weights)), make([]int, len(weights)), weights
 			if m, ok := p.(*maglev); ok {
-				// The table's shares are approximate, and TestMaglevSlotsFollowWeights compares
-				// them with the weights.
+				// The shares of slots in the table follow the weights only approximately, which
+				// TestMaglevSlotsFollowWeights checks. So the wanted shares are the backends'
+				// shares of the slots.
 				shares = make([]int, len(weights))
 				for _, i := range maglevSlots(m.members) {
 					shares[i]++
@@ -138,9 +139,10 @@ func TestHashSpreadsByWeight(t *testing.T) {
 	}
 }
 
-// TestHashMovesFewClients removes, skips and restores a backend. sh must move only the clients of
-// this backend, and mh may also move a few percent of the other clients. The clients must move in
-// proportion to the weights of their new backends.
+// TestHashMovesFewClients removes or skips a backend. If it is skipped, only its own clients may
+// move. If it is removed, the scheduler "mh" may also move a few percent of the other clients, and
+// "sh" must not. With "sh", the clients must move in proportion to the weights of their new
+// backends.
 func TestHashMovesFewClients(t *testing.T) {
 	clients := wait.Soak(5000, 20000)
 	r := rand.New(rand.NewPCG(13, 13))
@@ -161,7 +163,7 @@ func TestHashMovesFewClients(t *testing.T) {
 					case i == gone:
 						got[j]++
 					case k != i:
-						t.Fatalf("%s: backend = %d for client %d while %d is skipped, want %d", s, k, c, gone, i)
+						t.Fatalf("%s: backend = %d for client %d while backend %d is skipped, want %d as before", s, k, c, gone, i)
 					default:
 						stay++
 						if i != j {
@@ -169,13 +171,13 @@ func TestHashMovesFewClients(t *testing.T) {
 						}
 					}
 					if s == balancer.SourceHash && k != j {
-						t.Fatalf("%s: backend = %d for client %d while %d is skipped, want %d as without it", s, k, c, gone, j)
+						t.Fatalf("%s: backend = %d for client %d while backend %d is skipped, want %d, as if it were removed", s, k, c, gone, j)
 					}
 				}
 				percent := 100 * float64(moved) / float64(stay)
 				t.Logf("%s: of %d backends one goes: %.2f %% of the clients of others move", s, n, percent)
 				if s == balancer.SourceHash && moved > 0 || percent > 5 {
-					t.Errorf("%s: moved clients of other backends, when one of %d is removed = %.2f %%, want at most 5, and none with sh", s, n, percent)
+					t.Errorf("%s: after the removal of one of %d backends, moved clients of the others = %.2f %%, want at most 5, and none with sh", s, n, percent)
 				}
 				if s == balancer.SourceHash {
 					left := append([]int(nil), weights...)
@@ -187,8 +189,8 @@ func TestHashMovesFewClients(t *testing.T) {
 	}
 }
 
-// TestMoreWeightLosesNoClient increases the weight of a backend. The backend must gain clients and
-// lose none.
+// TestMoreWeightLosesNoClient increases the weight of a backend. Clients may move only to this
+// backend.
 func TestMoreWeightLosesNoClient(t *testing.T) {
 	r := rand.New(rand.NewPCG(14, 14))
 	for range 20 {
@@ -198,7 +200,7 @@ func TestMoreWeightLosesNoClient(t *testing.T) {
 		p, q := New(balancer.SourceHash, active(weights...), nil), New(balancer.SourceHash, active(more...), nil)
 		for c := range 5000 {
 			if i, j := p.Pick(flowOf(c), nil), q.Pick(flowOf(c), nil); i != j && j != 4 {
-				t.Fatalf("client %d moved from %d to %d when the weight of 4 grew", c, i, j)
+				t.Fatalf("client %d moved from backend %d to %d when the weight of backend 4 grew, want it to stay", c, i, j)
 			}
 		}
 	}

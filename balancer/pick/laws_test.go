@@ -25,7 +25,7 @@ func addressOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}), 8080)
 }
 
-// active returns Active backends with the given weights, in the order of their addresses.
+// active returns a backend in the state Active for each weight, in the order of their addresses.
 func active(weights ...int) []balancer.Backend {
 	backends := make([]balancer.Backend, len(weights))
 	for i, w := range weights {
@@ -37,12 +37,12 @@ func active(weights ...int) []balancer.Backend {
 // even returns n backends of weight 1.
 func even(n int) []balancer.Backend { return active(slices.Repeat([]int{1}, n)...) }
 
-// without returns the list backends without its element i.
+// without returns a copy of backends that lacks element i.
 func without(backends []balancer.Backend, i int) []balancer.Backend {
 	return slices.Delete(slices.Clone(backends), i, i+1)
 }
 
-// someWeights returns n random weights up to a random maximum.
+// someWeights returns n random weights, up to a maximum that is also random.
 func someWeights(r *rand.Rand, n int) []int {
 	most := []int{1, 3, 10, 100, balancer.MaxWeight}[r.IntN(5)]
 	weights := make([]int, n)
@@ -52,8 +52,8 @@ func someWeights(r *rand.Rand, n int) []int {
 	return weights
 }
 
-// clientOf returns the address of client n. Clients have neighboring addresses, like the clients of
-// a network.
+// clientOf returns the address of client n. The clients have neighboring addresses, as in a single
+// network.
 func clientOf(n int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{192, byte(n >> 16), byte(n >> 8), byte(n)}), uint16(1024+n%60000))
 }
@@ -62,11 +62,11 @@ func flowOf(n int) Flow {
 	return Flow{Client: clientOf(n), VIP: netip.MustParseAddrPort("10.96.0.10:80")}
 }
 
-// skipping returns a function that skips the members in set.
+// skipping returns a function that reports whether set contains a member. Pick skips these members.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails the test if random draws with the given weights would be very unlikely (one in
-// millions) to result in counts.
+// chiSquare fails the test if random draws with the given weights would result in counts only with
+// a probability of less than about one in a million.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0
@@ -79,7 +79,7 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 		want := float64(total) * float64(weights[i]) / float64(sum)
 		if want == 0 {
 			if counts[i] != 0 {
-				t.Errorf("%s: backend %d without weight was picked %d times, want 0", what, i, counts[i])
+				t.Errorf("%s: picks of backend %d, which has weight 0 = %d, want 0", what, i, counts[i])
 			}
 			continue
 		}
@@ -87,13 +87,13 @@ func chiSquare(t *testing.T, what string, counts, weights []int) {
 		free++
 	}
 	if limit := free + 6*math.Sqrt(2*free) + 20; chi > limit {
-		t.Errorf("%s: chi-square of %.1f over %.0f degrees of freedom, want at most %.1f: picks = %v of weights %v", what, chi, free, limit, counts, weights)
+		t.Errorf("%s: chi-square = %.1f with %.0f degrees of freedom, want at most %.1f; picks = %v, weights = %v", what, chi, free, limit, counts, weights)
 	}
 }
 
-// TestPickChoosesUsableBackend runs every scheduler with random states, skips and generations. A
-// picked backend must be Active, have a weight and not be skipped. Pick may return -1 only if no
-// backend is left.
+// TestPickChoosesUsableBackend runs every scheduler with backends in random states, of which a
+// random part is skipped. A picked backend must be Active, have a weight greater than 0 and not be
+// skipped. Pick must return -1 if and only if there is no such backend.
 func TestPickChoosesUsableBackend(t *testing.T) {
 	states := []balancer.BackendState{
 		balancer.Active, balancer.Active, balancer.Active, balancer.Standby, balancer.Remote, balancer.ZeroWeight,
@@ -121,10 +121,10 @@ func TestPickChoosesUsableBackend(t *testing.T) {
 					}
 					i := p.Pick(flowOf(n), skipping(out))
 					if i < 0 && left > 0 || i >= 0 && left == 0 {
-						t.Fatalf("pick = %d, want a backend only if one of %d is usable; backends = %+v, skipped = %v", i, left, backends, out)
+						t.Fatalf("pick = %d, usable backends = %d, want a backend if and only if one is usable; backends = %+v, skipped = %v", i, left, backends, out)
 					}
 					if i >= 0 && (out[i] || backends[i].State != balancer.Active || backends[i].Weight < 1) {
-						t.Fatalf("pick = %d, want an active backend with a weight; backends = %+v, skipped = %v", i, backends, out)
+						t.Fatalf("pick = %d, want an Active backend that has a weight and is not skipped; backends = %+v, skipped = %v", i, backends, out)
 					}
 				}
 			}
@@ -132,7 +132,8 @@ func TestPickChoosesUsableBackend(t *testing.T) {
 	}
 }
 
-// TestBackendOrderIsIrrelevant shuffles the backends. The picks must be the same.
+// TestBackendOrderIsIrrelevant shuffles the backends. The picked backends must be the same as
+// without shuffling.
 func TestBackendOrderIsIrrelevant(t *testing.T) {
 	for _, s := range schedulers() {
 		if s == balancer.Random {
@@ -147,14 +148,14 @@ func TestBackendOrderIsIrrelevant(t *testing.T) {
 		p, q := New(s, a, nil), New(s, b, nil)
 		for n := range 300 {
 			if got, want := b[q.Pick(flowOf(n), nil)].Addr, a[p.Pick(flowOf(n), nil)].Addr; got != want {
-				t.Fatalf("%s: pick %d in another order = %s, want %s", s, n, got, want)
+				t.Fatalf("%s: pick %d of the shuffled backends = %s, want %s", s, n, got, want)
 			}
 		}
 	}
 }
 
-// TestConcurrentPicks picks in several goroutines while new generations are created. The shares of
-// schedulers that are exact must stay exact.
+// TestConcurrentPicks picks in several goroutines while new generations of the picker are created.
+// If a scheduler gives backends exact shares, the shares must stay exact.
 func TestConcurrentPicks(t *testing.T) {
 	const workers, cycles = 8, 40
 	for _, s := range schedulers() {
@@ -195,7 +196,7 @@ func TestConcurrentPicks(t *testing.T) {
 				want[i] = w * workers * cycles
 			}
 			if !slices.Equal(counts, want) {
-				t.Errorf("got %v picks, want %v", counts, want)
+				t.Errorf("picks by backend = %v, want %v", counts, want)
 			}
 		})
 	}
@@ -220,8 +221,8 @@ func ExampleNew() {
 	// 192.168.1.11:80
 }
 
-// TestSharesByWeight gives one of two endpoints nine tenths of the weight. The endpoint must get
-// nine tenths of the connections if SharesByWeight is true for the scheduler, and only then.
+// TestSharesByWeight gives one of two backends nine tenths of the weight. The backend must get nine
+// tenths of the connections if and only if SharesByWeight returns true for the scheduler.
 func TestSharesByWeight(t *testing.T) {
 	for _, s := range schedulers() {
 		var loads [2]int64
@@ -232,7 +233,7 @@ func TestSharesByWeight(t *testing.T) {
 		}
 		follows := math.Abs(float64(loads[1])/flows-0.9) < 0.04
 		if follows != s.SharesByWeight() {
-			t.Errorf("%s: connections for weights 1 and 9 = %v, want shares by weight = %t", s, loads, s.SharesByWeight())
+			t.Errorf("%s: connections of backends with weights 1 and 9 = %v, want shares by weight = %t", s, loads, s.SharesByWeight())
 		}
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// cost returns the cost of a member with load c and weight w, according to the definition of a
-// least-connection scheduler.
+// cost returns the cost of a member with c connections and weight w. A least-connection scheduler
+// is defined to pick a member of minimum cost.
 func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	switch {
 	case s == balancer.LeastConn:
@@ -18,7 +18,7 @@ func cost(s balancer.Scheduler, c, w int64) *big.Rat {
 	case s == balancer.WeightedLeastConn:
 		return big.NewRat(c, w)
 	case s == balancer.NeverQueue && c == 0:
-		return big.NewRat(-1, 1) // idle members come before all others, and have equal costs
+		return big.NewRat(-1, 1) // members without connections come first, and have equal costs
 	}
 	return big.NewRat(c+1, w)
 }
@@ -27,8 +27,8 @@ func leastSchedulers() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.LeastConn, balancer.WeightedLeastConn, balancer.ShortestDelay, balancer.NeverQueue}
 }
 
-// TestLeastPicksMinimum compares the cost of each pick with the costs of all members. No member
-// that is not skipped may have a lower cost.
+// TestLeastPicksMinimum compares the cost of each picked member with the costs of all members that
+// are not skipped. None of them may have a lower cost.
 func TestLeastPicksMinimum(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		t.Run(string(s), func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestLeastPicksMinimum(t *testing.T) {
 						continue
 					}
 					if i < 0 || out[i] || cost(s, loads[i], int64(weights[i])).Cmp(least) != 0 {
-						t.Fatalf("pick = %d of loads %v and weights %v, skipping %v, want a backend of cost %s", i, loads, weights, out, least)
+						t.Fatalf("pick = %d with loads %v and weights %v, skipped = %v, want a backend of cost %s", i, loads, weights, out, least)
 					}
 				}
 			}
@@ -59,8 +59,8 @@ func TestLeastPicksMinimum(t *testing.T) {
 	}
 }
 
-// TestLeastRotatesTies picks among members of equal cost, also across generations. The picks must
-// rotate among the members.
+// TestLeastRotatesTies picks among members of equal cost, while new generations of the picker are
+// created. The picks must rotate among the members.
 func TestLeastRotatesTies(t *testing.T) {
 	for _, s := range leastSchedulers() {
 		loads := []int64{7, 0, 0, 9, 0}
@@ -77,8 +77,8 @@ func TestLeastRotatesTies(t *testing.T) {
 	}
 }
 
-// TestLeastFollowsWeights keeps all connections open. The members' numbers of connections must
-// follow the weights, or be equal with lc.
+// TestLeastFollowsWeights keeps all connections open. The number of connections of each member must
+// follow its weight. With the scheduler "lc", the numbers must be equal.
 func TestLeastFollowsWeights(t *testing.T) {
 	weights := []int{1, 2, 3, 4}
 	for _, s := range leastSchedulers() {
@@ -93,7 +93,7 @@ func TestLeastFollowsWeights(t *testing.T) {
 				want = 250
 			}
 			if loads[i] < want-2 || loads[i] > want+2 {
-				t.Errorf("%s: loads of weights %v = %v, want load %d = %v ± 2", s, weights, loads, i, want)
+				t.Errorf("%s: connections of backends with weights %v = %v, want connections of backend %d = %v ± 2", s, weights, loads, i, want)
 				break
 			}
 		}

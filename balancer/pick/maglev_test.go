@@ -10,13 +10,13 @@ import (
 	"vipd/balancer/internal/hash"
 )
 
-// TestMaglevSlotsFollowWeights fills tables for few and many members, with equal and very different
-// weights. Slots must follow the weights.
+// TestMaglevSlotsFollowWeights fills tables for few and for many members, with equal and with very
+// different weights. The number of slots of each member must follow its weight.
 func TestMaglevSlotsFollowWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(15, 15))
 	tables := [][]int{{1}, {1, 1}, {1, 65535}, {65535, 65534, 65533}, append(slices.Repeat([]int{1}, 999), 65535)}
-	// Each of 990 backends should get 1.9 slots. If 1.9 were rounded down to 1, the other ten
-	// backends would get too many slots.
+	// In this table, each of 990 backends should get 1.9 slots on average. If all of them got only
+	// one slot, the other ten backends would get too many slots.
 	tables = append(tables, append(slices.Repeat([]int{63640}, 10), slices.Repeat([]int{19}, 990)...))
 	for range 12 {
 		tables = append(tables, someWeights(r, 1+r.IntN(1000)))
@@ -32,15 +32,15 @@ func TestMaglevSlotsFollowWeights(t *testing.T) {
 		for i, w := range weights {
 			want := maglevSize * float64(w) / float64(sum)
 			if counts[i] < 1 || math.Abs(float64(counts[i])-want) > 1+want/100 {
-				t.Errorf("slots of backend %d of %d, with weight %d of %d = %d, want %.1f", i, len(weights), w, sum, counts[i], want)
+				t.Errorf("slots of backend %d of %d, which has weight %d of %d = %d, want %.1f", i, len(weights), w, sum, counts[i], want)
 				break
 			}
 		}
 	}
 }
 
-// TestMaglevPriceLimitsWork computes prices. The price must be the greatest weight, halved only as
-// often as the limit on visits requires.
+// TestMaglevPriceLimitsWork computes the prices of slots. The price must be the greatest weight,
+// halved only as often as the limit on visits requires.
 func TestMaglevPriceLimitsWork(t *testing.T) {
 	r := rand.New(rand.NewPCG(18, 18))
 	for range 200 {
@@ -58,13 +58,13 @@ func TestMaglevPriceLimitsWork(t *testing.T) {
 			want /= 2
 		}
 		if got := int(maglevPrice(candidatesOf(active(weights...)))); got != want {
-			t.Fatalf("got price %d for %d backends up to %d, want %d", got, len(weights), slices.Max(weights), want)
+			t.Fatalf("price = %d for %d backends with weights up to %d, want %d", got, len(weights), slices.Max(weights), want)
 		}
 	}
 }
 
-// TestMaglevMatchesPaper fills tables for equal weights. They must equal the tables of the paper's
-// algorithm.
+// TestMaglevMatchesPaper fills tables for members of equal weight. They must equal the tables of
+// the algorithm in the Maglev paper.
 func TestMaglevMatchesPaper(t *testing.T) {
 	for _, n := range []int{1, 2, 7, 100} {
 		members := candidatesOf(active(slices.Repeat([]int{3}, n)...))
@@ -91,18 +91,18 @@ func TestMaglevMatchesPaper(t *testing.T) {
 	}
 }
 
-// TestMaglevSharesTables makes generations with the same members. They must share one table,
-// regardless of other backends.
+// TestMaglevSharesTables creates generations of a picker with the same members. They must share one
+// table, regardless of the order of the backends and of backends that are not members.
 func TestMaglevSharesTables(t *testing.T) {
 	p := New(balancer.Maglev, active(2, 3), nil).(*maglev)
 	drained := append(active(2, 3), balancer.Backend{Addr: addressOf(9), State: balancer.Draining})
 	slices.Reverse(drained)
 	q := Next(p, balancer.Maglev, drained, nil).(*maglev)
 	if p.table != q.table {
-		t.Error("the same members have a new table, want the old table")
+		t.Error("generation with the same members has a new table, want the old table")
 	}
 	if got := Next(q, balancer.Maglev, active(2, 4), nil).(*maglev); got.table == q.table {
-		t.Error("members with new weights have the old table, want a new table")
+		t.Error("generation with new weights has the old table, want a new table")
 	}
 	for n := range 1000 {
 		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {
@@ -111,9 +111,9 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 }
 
-// TestMaglevSkipsBackends skips a few backends, or almost all. The clients of skipped backends must
-// move to the other backends in proportion to the weights, and each client must always move to the
-// same backend.
+// TestMaglevSkipsBackends skips a few backends, or almost all of them. All clients must be spread
+// over the other backends in proportion to their weights, and each client must always get the same
+// backend.
 func TestMaglevSkipsBackends(t *testing.T) {
 	for _, left := range []int{1, 2, 50, 99} {
 		p, weights := New(balancer.Maglev, even(100), nil), make([]int, 100)
@@ -125,20 +125,20 @@ func TestMaglevSkipsBackends(t *testing.T) {
 		for n := range 20000 {
 			i := p.Pick(flowOf(n), skip)
 			if again := p.Pick(flowOf(n), skip); again != i {
-				t.Fatalf("picks of client %d = %d and %d, want the same", n, i, again)
+				t.Fatalf("picks for client %d = %d and %d, want equal picks", n, i, again)
 			}
 			counts[i]++
 		}
 		for i, w := range weights {
 			if want := 20000 / left * w; math.Abs(float64(counts[i]-want)) > 0.3*float64(want) {
-				t.Errorf("%d left: clients of %d = %d, want about %d", left, i, counts[i], want)
+				t.Errorf("%d backends not skipped: clients of backend %d = %d, want about %d", left, i, counts[i], want)
 			}
 		}
 	}
 }
 
-// TestMaglevMoreBackendsThanSlots uses more backends than slots. Every pick must have a result, and
-// filling must end.
+// TestMaglevMoreBackendsThanSlots uses more backends than the table has slots. Filling the table
+// must end, and each pick must return a backend.
 func TestMaglevMoreBackendsThanSlots(t *testing.T) {
 	members := make([]balancer.Backend, maglevSize+10)
 	r := rand.New(rand.NewPCG(16, 16))
@@ -148,10 +148,10 @@ func TestMaglevMoreBackendsThanSlots(t *testing.T) {
 	p := New(balancer.Maglev, members, nil)
 	for n := range 100 {
 		if i := p.Pick(flowOf(n), nil); i < 0 {
-			t.Fatalf("pick of client %d = %d, want a backend", n, i)
+			t.Fatalf("pick for client %d = %d, want a backend", n, i)
 		}
 	}
 	if i := p.Pick(flowOf(0), func(i int) bool { return i != maglevSize+5 }); i != maglevSize+5 {
-		t.Errorf("pick = %d, want %d, which alone is not skipped", i, maglevSize+5)
+		t.Errorf("pick = %d, want %d, the only backend that is not skipped", i, maglevSize+5)
 	}
 }

@@ -7,15 +7,16 @@ import (
 	"vipd/balancer"
 )
 
-// seededRandom returns a random picker that draws from r, so its picks are the same in every run.
+// seededRandom returns a random picker whose random numbers are from r, so its picks are the same
+// in every run of the test.
 func seededRandom(r *rand.Rand, weights []int) *weightedRandom {
 	p := newRandom(candidatesOf(active(weights...)))
 	p.draw = r.Int64N
 	return p
 }
 
-// TestRandomDrawsByWeight skips few or many members. The other members must be drawn in proportion
-// to their weights.
+// TestRandomDrawsByWeight skips a few or many members. The other members must be picked in
+// proportion to their weights.
 func TestRandomDrawsByWeight(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 60 {
@@ -38,7 +39,8 @@ func TestRandomDrawsByWeight(t *testing.T) {
 	}
 }
 
-// TestRandomDiffersBetweenPickers runs two pickers. Their picks must differ.
+// TestRandomDiffersBetweenPickers creates two random pickers with the same members. They must make
+// different picks.
 func TestRandomDiffersBetweenPickers(t *testing.T) {
 	p, q := New(balancer.Random, even(100), nil), New(balancer.Random, even(100), nil)
 	same := 0
@@ -48,6 +50,6 @@ func TestRandomDiffersBetweenPickers(t *testing.T) {
 		}
 	}
 	if same > 100 {
-		t.Errorf("%d of 1000 picks are equal, want about 10", same)
+		t.Errorf("equal picks of both pickers = %d of 1000, want about 10", same)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestRoundRobinIgnoresWeights gives n backends different weights. Each backend must get every n-th
-// pick.
+// TestRoundRobinIgnoresWeights picks among n backends of different weights. Each backend must get
+// every n-th pick.
 func TestRoundRobinIgnoresWeights(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	for range 50 {
@@ -23,7 +23,7 @@ func TestRoundRobinIgnoresWeights(t *testing.T) {
 	}
 }
 
-// TestRoundRobinSharesSkippedPicks skips backends. The remaining backends must share the picks
+// TestRoundRobinSharesSkippedPicks skips some backends. The other backends must share the picks
 // evenly.
 func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 	p := New(balancer.RoundRobin, even(5), nil)
@@ -32,12 +32,13 @@ func TestRoundRobinSharesSkippedPicks(t *testing.T) {
 		counts[p.Pick(Flow{}, func(i int) bool { return i == 2 })]++
 	}
 	if want := []int{100, 100, 0, 100, 100}; !slices.Equal(counts, want) {
-		t.Errorf("got %v picks, want %v", counts, want)
+		t.Errorf("picks by backend = %v, want %v", counts, want)
 	}
 }
 
-// TestRoundRobinContinuesAfterChanges makes a new generation at every pick, while other backends
-// join and leave. The numbers of picks of the remaining backends may differ by at most one.
+// TestRoundRobinContinuesAfterChanges creates a new generation of the picker before every pick.
+// Some backends join and leave all the time. The numbers of picks of the backends that remain may
+// differ by at most one.
 func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
 	const stay, all, picks = 7, 12, 5000
@@ -60,12 +61,12 @@ func TestRoundRobinContinuesAfterChanges(t *testing.T) {
 		got = append(got, counts[addressOf(n).String()])
 	}
 	if low, high := slices.Min(got), slices.Max(got); high-low > 1 || low < picks/all {
-		t.Errorf("picks of the remaining backends = %v, want equal numbers of at least %d", got, picks/all)
+		t.Errorf("picks of the backends that remain = %v, want numbers that differ by at most one, and are at least %d", got, picks/all)
 	}
 }
 
-// TestRoundRobinKeepsPosition makes generations that have no members, or no picks. The position
-// must survive them.
+// TestRoundRobinKeepsPosition creates generations of a picker that have no members, or that make no
+// picks. The next generation must continue at the same backend.
 func TestRoundRobinKeepsPosition(t *testing.T) {
 	for _, s := range []balancer.Scheduler{balancer.RoundRobin, balancer.WeightedRoundRobin, balancer.LeastConn} {
 		p := New(s, even(3), nil)

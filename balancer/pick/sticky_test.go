@@ -12,7 +12,8 @@ import (
 	"vipd/balancer"
 )
 
-// stickyModel is a reference model of Sticky: a list of clients, the oldest first.
+// stickyModel is a reference model of Sticky. It keeps a list of clients, with the oldest client
+// first.
 type stickyModel struct {
 	timeout time.Duration
 	limit   int
@@ -25,8 +26,8 @@ type stickyBinding struct {
 	last    time.Time
 }
 
-// expire drops at most two expired entries, as Sticky does. Expired entries that remain are never
-// returned.
+// expire drops at most two expired entries, as Sticky does. The other expired entries remain, but
+// lookup does not return them.
 func (m *stickyModel) expire(now time.Time) {
 	for n := 0; n < 2 && len(m.list) > 0 && now.Sub(m.list[0].last) >= m.timeout; n++ {
 		m.list = m.list[1:]
@@ -65,8 +66,8 @@ func (m *stickyModel) setTimeout(timeout time.Duration) {
 	}
 }
 
-// TestStickyMatchesModel runs random histories on a Sticky and on its model. All answers must be
-// equal.
+// TestStickyMatchesModel runs random histories on a Sticky and on its model. Both must return the
+// same results. A copy of the Sticky must then find the same backends for the same time.
 func TestStickyMatchesModel(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(17, seed))
@@ -95,39 +96,40 @@ func TestStickyMatchesModel(t *testing.T) {
 				}
 			}
 			if len(s.clients) != len(m.list) {
-				t.Fatalf("seed %d, step %d: %d clients, want %d", seed, step, len(s.clients), len(m.list))
+				t.Fatalf("seed %d, step %d: clients in the table = %d, want %d", seed, step, len(s.clients), len(m.list))
 			}
 			checkSticky(t, s)
 		}
-		again := NewSticky(timeout, limit) // in another process
+		again := NewSticky(timeout, limit) // a copy of the table, as in another process
 		s.All(now, func(client netip.Addr, backend netip.AddrPort, last time.Time) { again.Store(client, backend, last) })
 		for i := range clients {
 			client := clientOf(i).Addr()
 			got, _ := again.Lookup(client, now)
 			if want, known := m.lookup(client, now); got != want || known && again.Left(client, now) != s.Left(client, now) {
-				t.Fatalf("seed %d: in a copy, %s has backend %s for %s, want %s for %s", seed, client, got, again.Left(client, now), want, s.Left(client, now))
+				t.Fatalf("seed %d: in the copy, client %s has backend %s for another %s, want %s for another %s", seed, client, got, again.Left(client, now), want, s.Left(client, now))
 			}
 		}
 	}
 }
 
-// checkSticky checks that the parts of a table are consistent.
+// checkSticky checks that the map of clients, the ring of entries and the list of free entries
+// agree.
 func checkSticky(t *testing.T, s *Sticky) {
 	t.Helper()
 	ring := 0
 	for at := s.entries[0].next; at != 0; at = s.entries[at].next {
 		if s.clients[s.entries[at].client] != at {
-			t.Fatalf("entry %d is in the ring, but its client points to entry %d", at, s.clients[s.entries[at].client])
+			t.Fatalf("the client of entry %d in the ring has the entry %d, want the same entry", at, s.clients[s.entries[at].client])
 		}
 		ring++
 	}
 	if ring != len(s.clients) || ring+len(s.free)+1 != len(s.entries) {
-		t.Fatalf("entries in the ring = %d, want %d; free entries = %d, want the rest of %d", ring, len(s.clients), len(s.free), len(s.entries)-1)
+		t.Fatalf("entries in the ring = %d, want %d; free entries = %d, want all others of %d", ring, len(s.clients), len(s.free), len(s.entries)-1)
 	}
 }
 
-// TestStickyTimeoutStartsAtLastConnection looks a client up and stores its connections. Only new
-// connections may restart the timeout.
+// TestStickyTimeoutStartsAtLastConnection looks up a client, and stores connections of the client.
+// Only a new connection may restart the timeout, and a lookup must not.
 func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 	s, start := NewSticky(10*time.Second, 0), time.Unix(1700000000, 0)
 	client, backend := clientOf(1).Addr(), addressOf(1)
@@ -138,22 +140,22 @@ func TestStickyTimeoutStartsAtLastConnection(t *testing.T) {
 		want    bool
 	}{{0, true}, {9, true}, {10, false}} {
 		if _, ok := s.Lookup(client, at(step.seconds)); ok != step.want {
-			t.Errorf("after %ds: got %v, want %v", step.seconds, ok, step.want)
+			t.Errorf("Lookup %ds after the connection finds the client = %v, want %v", step.seconds, ok, step.want)
 		}
 	}
 	s.Store(client, backend, at(20))
 	s.Store(client, backend, at(29))
-	s.Store(client, backend, at(28)) // like a goroutine that read the clock earlier
+	s.Store(client, backend, at(28)) // as in a goroutine that has read the clock earlier
 	if got, ok := s.Lookup(client, at(38)); !ok || got != backend {
 		t.Errorf("Lookup 9s after the last connection = %v %v, want %v", got, ok, backend)
 	}
 	if got, ok := s.Lookup(client, at(39)); ok {
-		t.Errorf("Lookup 10s after the last connection = %v, want nothing", got)
+		t.Errorf("Lookup 10s after the last connection = %v, want no backend", got)
 	}
 }
 
-// TestStickyTableIsLimited floods the table with clients. It must stay within its limit, and must
-// free its memory after the timeout.
+// TestStickyTableIsLimited stores more clients than the table may hold. The table must drop the
+// oldest clients, and must free its memory after the timeout.
 func TestStickyTableIsLimited(t *testing.T) {
 	s, now := NewSticky(time.Minute, 1000), time.Unix(1700000000, 0)
 	for n := range 5000 {
@@ -163,22 +165,23 @@ func TestStickyTableIsLimited(t *testing.T) {
 		t.Errorf("clients = %d, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
-		t.Error("an old client is still in the table, want only the latest 1000")
+		t.Error("Lookup finds a client that is not among the latest 1000, want it dropped")
 	}
 	if _, ok := s.Lookup(clientOf(4000).Addr(), now); !ok {
-		t.Error("one of the latest 1000 clients is missing")
+		t.Error("Lookup does not find one of the latest 1000 clients, want it found")
 	}
 	now = now.Add(time.Minute)
 	for range 500 {
 		s.Lookup(clientOf(0).Addr(), now)
 	}
 	if got := len(s.clients); got != 0 || cap(s.entries) > 8 {
-		t.Errorf("after 500 lookups there are %d clients and room for %d, want none", got, cap(s.entries))
+		t.Errorf("after the timeout and 500 lookups: clients = %d, capacity of entries = %d, want 0 and at most 8", got, cap(s.entries))
 	}
 }
 
-// TestStickyMovesClients connects some clients while their backend is unusable. These clients must
-// stay at their new backend, and the other clients must find their old backend again.
+// TestStickyMovesClients stores a connection of one of two clients to another backend, because the
+// old backend is unusable for some time. This client must stay at its new backend, and the other
+// client must still have the old backend.
 func TestStickyMovesClients(t *testing.T) {
 	s, now := NewSticky(time.Minute, 0), time.Unix(1700000000, 0)
 	moved, waited, old, other := clientOf(1).Addr(), clientOf(2).Addr(), addressOf(1), addressOf(2)
@@ -192,8 +195,8 @@ func TestStickyMovesClients(t *testing.T) {
 	}
 }
 
-// TestStickyConcurrentUse uses one table in several goroutines with different clients. The
-// goroutines must not affect each other's clients.
+// TestStickyConcurrentUse uses one table in several goroutines, each with different clients. No
+// goroutine may affect the clients of another.
 func TestStickyConcurrentUse(t *testing.T) {
 	s := NewSticky(time.Hour, 0)
 	var wg sync.WaitGroup
@@ -204,7 +207,7 @@ func TestStickyConcurrentUse(t *testing.T) {
 				client, backend := clientOf(w<<16|n%100).Addr(), addressOf(n%7)
 				s.Store(client, backend, now)
 				if got, ok := s.Lookup(client, now); !ok || got != backend {
-					t.Errorf("got %v %v, want %v", got, ok, backend)
+					t.Errorf("Lookup = %v %v, want %v", got, ok, backend)
 					return
 				}
 				s.SetTimeout(time.Hour + time.Duration(n))
@@ -218,7 +221,7 @@ func TestStickyConcurrentUse(t *testing.T) {
 	}
 }
 
-// ExampleSticky shows the steps of a caller for a new connection.
+// ExampleSticky shows how a caller chooses the backend of a new connection.
 func ExampleSticky() {
 	backends := even(3)
 	sticky, picker := NewSticky(3*time.Hour, 0), New(balancer.RoundRobin, backends, nil)

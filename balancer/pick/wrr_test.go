@@ -12,7 +12,7 @@ import (
 // literal is a direct implementation of smooth weighted round robin.
 type literal struct{ weight, credit []int }
 
-// pick returns the member with the most credit that is not skipped.
+// pick returns the member with the most credit, among the members that out does not skip.
 func (l *literal) pick(out []bool) int {
 	best := l.best(make([]bool, len(out)))
 	if best >= 0 && !out[best] {
@@ -42,7 +42,7 @@ func (l *literal) best(out []bool) int {
 }
 
 // TestWeightedIsSmoothRoundRobin picks with random weights, with and without skips. Each pick must
-// equal the pick of the direct implementation.
+// equal the pick of literal, the direct implementation.
 func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 60 {
@@ -60,15 +60,15 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 				skip = nil
 			}
 			if got, want := p.Pick(Flow{}, skip), model.pick(out); got != want {
-				t.Fatalf("pick %d of weights %v, skipping %v = %d, want %d", n, weights, out, got, want)
+				t.Fatalf("pick %d with weights %v, skipped %v = %d, want %d", n, weights, out, got, want)
 			}
 		}
 	}
 }
 
-// TestWeightedIsExactAndSmooth picks through cycles. Over a cycle each member must get exactly its
-// weight. Within a cycle, no member may be ahead of its share by a whole pick, or behind by more
-// than 1 + 1/2 + ... + 1/n.
+// TestWeightedIsExactAndSmooth makes all picks of several cycles. In a cycle, the number of picks
+// of each member must equal its weight. At no time may any of the n members be ahead of its share
+// by a whole pick, or behind by more than 1 + 1/2 + ... + 1/n picks.
 func TestWeightedIsExactAndSmooth(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for range 40 {
@@ -88,13 +88,13 @@ func TestWeightedIsExactAndSmooth(t *testing.T) {
 			for i, w := range weights {
 				ahead := float64(counts[i]) - float64(n)*float64(w)/float64(sum)
 				if ahead > 1-1e-9 && len(weights) > 1 || -ahead > behind {
-					t.Fatalf("weights %v after %d picks: backend %d is ahead by %.3f, want -%.3f to 1", weights, n, i, ahead, behind)
+					t.Fatalf("weights %v after %d picks: backend %d is ahead of its share by %.3f, want -%.3f to 1", weights, n, i, ahead, behind)
 				}
 			}
 			if n%(sum/common) == 0 {
 				for i, w := range weights {
 					if want := n * w / sum; counts[i] != want {
-						t.Fatalf("weights %v after %d picks: backend %d has %d picks, want %d", weights, n, i, counts[i], want)
+						t.Fatalf("weights %v after %d picks: picks of backend %d = %d, want %d", weights, n, i, counts[i], want)
 					}
 				}
 			}
@@ -109,8 +109,9 @@ func gcd(a, b int) int {
 	return a
 }
 
-// TestWeightedNoCatchUpAfterSkip skips a full member for a while. The other members must share its
-// picks by weight, and the full member must not catch up later.
+// TestWeightedNoCatchUpAfterSkip skips a member for a while, as if it were full. The other members
+// must share its picks by weight. Afterwards, the member must get only its normal share of the
+// picks.
 func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, active(5, 3, 2, 10), nil)
 	counts := make([]int, 4)
@@ -119,7 +120,7 @@ func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	}
 	for i, want := range []int{500, 300, 200, 0} {
 		if math.Abs(float64(counts[i]-want)) > 3 {
-			t.Errorf("picks of backend %d while 3 was full = %d, want %d to within 3", i, counts[i], want)
+			t.Errorf("picks of backend %d while backend 3 is skipped = %d, want %d ± 3", i, counts[i], want)
 		}
 	}
 	counts = make([]int, 4)
@@ -128,13 +129,13 @@ func TestWeightedNoCatchUpAfterSkip(t *testing.T) {
 	}
 	for i, want := range []int{50, 30, 20, 100} {
 		if math.Abs(float64(counts[i]-want)) > 2 {
-			t.Errorf("picks of backend %d afterwards = %d, want %d to within 2", i, counts[i], want)
+			t.Errorf("picks of backend %d afterwards = %d, want %d ± 2", i, counts[i], want)
 		}
 	}
 }
 
-// TestWeightedContinuesAcrossGenerations makes generations with the same weights. The picks must be
-// the same as without new generations.
+// TestWeightedContinuesAcrossGenerations creates new generations of a picker with the same weights.
+// The picks must be the same as without new generations.
 func TestWeightedContinuesAcrossGenerations(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 30 {
@@ -146,14 +147,15 @@ func TestWeightedContinuesAcrossGenerations(t *testing.T) {
 				again = Next(again, balancer.WeightedRoundRobin, active(weights...), nil)
 			}
 			if got, want := again.Pick(Flow{}, nil), once.Pick(Flow{}, nil); got != want {
-				t.Fatalf("pick %d of weights %v over generations = %d, want %d", n, weights, got, want)
+				t.Fatalf("with new generations: pick %d of weights %v = %d, want %d", n, weights, got, want)
 			}
 		}
 	}
 }
 
-// TestWeightedSharesDespiteChanges makes a new generation at every pick, with changing members and
-// weights. Each member must get its share of the weights over time.
+// TestWeightedSharesDespiteChanges creates a new generation of the picker before every pick, with
+// different members and weights. Over time, each member must get picks in proportion to its share
+// of the weights.
 func TestWeightedSharesDespiteChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 8))
 	const stay, all, picks = 6, 10, 20000
@@ -176,14 +178,15 @@ func TestWeightedSharesDespiteChanges(t *testing.T) {
 	}
 	for i := range got {
 		if math.Abs(got[i]/want[i]-1) > 0.05 {
-			t.Errorf("got %.0f picks, want %.0f to within 5 %%", got, want)
+			t.Errorf("picks by backend = %.0f, want %.0f ± 5 %%", got, want)
 			break
 		}
 	}
 }
 
-// TestWeightedReplacedMembers replaces the members that have not been picked yet. The members that
-// were already picked must get their next turn before the new members.
+// TestWeightedReplacedMembers replaces the members that have not yet been picked in the current
+// cycle by new members. The members that have already been picked must be picked again before the
+// new members.
 func TestWeightedReplacedMembers(t *testing.T) {
 	backends := even(15)
 	p := New(balancer.WeightedRoundRobin, backends[:10], nil)
@@ -196,12 +199,12 @@ func TestWeightedReplacedMembers(t *testing.T) {
 		got = append(got, p.Pick(Flow{}, nil))
 	}
 	if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+		t.Errorf("picks after the replacement = %v, want %v", got, want)
 	}
 }
 
-// TestWeightedNewMember adds a member. From then on, the member must get its share, without a burst
-// or a pause.
+// TestWeightedNewMember adds a member to a picker that has made many picks. From then on, the new
+// member must get its share of the picks, without a burst or a pause at the start.
 func TestWeightedNewMember(t *testing.T) {
 	p := New(balancer.WeightedRoundRobin, even(9), nil)
 	for range 1000 {
@@ -219,6 +222,6 @@ func TestWeightedNewMember(t *testing.T) {
 		}
 	}
 	if joined < 2 || joined > 4 || !slices.Contains(picks[:15], 9) {
-		t.Errorf("picks of the new backend = %d of 30, want 2 to 4, starting within the first 15: %v", joined, picks)
+		t.Errorf("picks of the new backend = %d of 30, want 2 to 4, with the first among the first 15 picks: %v", joined, picks)
 	}
 }

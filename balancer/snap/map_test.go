@@ -15,8 +15,8 @@ type key int
 
 func (k key) Compare(other key) int { return cmp.Compare(k, other) }
 
-// TestHistories makes random changes to a map and to a builtin map. Both must stay equal, and Diff
-// must agree with a comparison of all entries.
+// TestHistories makes the same random changes to a Map and to a built-in map. Both must always have
+// the same entries, and Diff must agree with a comparison of all entries.
 func TestHistories(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -54,7 +54,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	got := slices.Collect(m.Keys())
 	if !slices.IsSorted(got) {
-		t.Fatalf("seed %d: keys = %v, want them in order", seed, got)
+		t.Fatalf("seed %d: keys = %v, want ascending keys", seed, got)
 	}
 	start := key(len(model) / 2)
 	var from []key
@@ -63,7 +63,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	i, _ := slices.BinarySearch(got, start)
 	if !slices.Equal(from, got[i:]) {
-		t.Fatalf("seed %d: all entries from %d on = %v, want %v", seed, start, from, got[i:])
+		t.Fatalf("seed %d: all keys that While(%d) visits = %v, want %v", seed, start, from, got[i:])
 	}
 	from = nil
 	for k := range m.While(start, func(k key) bool { return k < start+3 }) {
@@ -71,7 +71,7 @@ func checkSame(t *testing.T, seed uint64, m snap.Map[key, int], model map[key]in
 	}
 	end, _ := slices.BinarySearch(got, start+3)
 	if !slices.Equal(from, got[i:end]) {
-		t.Fatalf("seed %d: While(%d) = %v, want %v", seed, start, from, got[i:end])
+		t.Fatalf("seed %d: up to three keys that While(%d) visits = %v, want %v", seed, start, from, got[i:end])
 	}
 }
 
@@ -94,17 +94,18 @@ func checkDiff(t *testing.T, seed uint64, a, b snap.Map[key, int], am, bm map[ke
 	}
 }
 
-// TestUnchanged sets and deletes entries without effect. Set and Delete must return the same map.
+// TestUnchanged sets entries to the values that they have, and deletes missing entries. Set and
+// Delete must return the same map.
 func TestUnchanged(t *testing.T) {
 	var m snap.Map[key, int]
 	for i := range 100 {
 		m = m.Set(key(i), i)
 	}
 	if m.Set(50, 50) != m || m.Delete(1000) != m {
-		t.Fatal("a change without effect made a new map, want the same")
+		t.Fatal("a change without effect returned a new map, want the same map")
 	}
 	for range snap.Diff(m, m) {
-		t.Fatal("the diff of a map with itself has an entry, want none")
+		t.Fatal("Diff of a map and itself returns an entry, want none")
 	}
 }
 
@@ -120,7 +121,7 @@ func TestDiffStops(t *testing.T) {
 		}
 	}
 	if n != 3 {
-		t.Fatalf("loop ran %d times, want a break after 3", n)
+		t.Fatalf("iterations of a loop with a break = %d, want 3", n)
 	}
 }
 

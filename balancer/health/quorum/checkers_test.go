@@ -19,8 +19,8 @@ func nodes(n int) []balancer.NodeName {
 	return all
 }
 
-// places returns n addresses like the endpoints of a fleet: consecutive addresses in several
-// networks, with few ports.
+// places returns n addresses with ports that resemble the endpoints of a fleet: consecutive
+// addresses in several networks, with few different ports.
 func places(n int) []netip.AddrPort {
 	var all []netip.AddrPort
 	for i := range n {
@@ -29,9 +29,10 @@ func places(n int) []netip.AddrPort {
 	return all
 }
 
-// TestCheckersSpread chooses checkers for many addresses. Each address must have three checkers, or
-// all nodes, and each node must check about the same number of addresses. If a node leaves, only
-// its own targets may move, each to one other node.
+// TestCheckersSpread chooses the nodes that check each of many addresses. Each address must have
+// three checkers, or all nodes if there are fewer. Each node must check about the same number of
+// addresses. If a node leaves, only the addresses that it checked may get another checker, and only
+// one.
 func TestCheckersSpread(t *testing.T) {
 	const targets = 10_000
 	for _, n := range []int{0, 1, 2, 3, 5, 10, 50, 200} {
@@ -45,7 +46,7 @@ func TestCheckersSpread(t *testing.T) {
 		for _, at := range places(targets) {
 			checkers := quorum.Checkers(at, all)
 			if len(checkers) != size || len(slices.Compact(slices.Sorted(slices.Values(checkers)))) != size {
-				t.Fatalf("%d nodes: checkers of %s = %v, want %d different ones", n, at, checkers, size)
+				t.Fatalf("%d nodes: checkers of %s = %v, want %d different nodes", n, at, checkers, size)
 			}
 			for _, c := range checkers {
 				load[c]++
@@ -54,7 +55,7 @@ func TestCheckersSpread(t *testing.T) {
 			rest := slices.DeleteFunc(slices.Clone(checkers), func(m balancer.NodeName) bool { return m == left })
 			after := quorum.Checkers(at, without)
 			if !slices.Equal(after[:len(rest)], rest) {
-				t.Fatalf("%d nodes: checkers of %s after %s left = %v, want %v first", n, at, left, after, rest)
+				t.Fatalf("%d nodes: checkers of %s after %s left = %v, want the remaining checkers %v first", n, at, left, after, rest)
 			}
 			if len(rest) < size {
 				moved++
@@ -64,18 +65,18 @@ func TestCheckersSpread(t *testing.T) {
 			share := float64(size) / float64(n)
 			mean, sigma := share*targets, math.Sqrt(targets*share*(1-share))
 			if got := float64(load[node]); math.Abs(got-mean) > 5*sigma {
-				t.Errorf("%d nodes: %s checks %.0f of %d, want %.0f plus or minus %.0f", n, node, got, targets, mean, 5*sigma)
+				t.Errorf("%d nodes: %s checks %.0f of %d addresses, want %.0f plus or minus %.0f", n, node, got, targets, mean, 5*sigma)
 			}
 		}
 		if n > 0 && moved != load[left] {
-			t.Errorf("%d nodes: moved places after a node left = %d, want its %d targets", n, moved, load[left])
+			t.Errorf("%d nodes: addresses with a new checker after a node left = %d, want %d, as many as the node checked", n, moved, load[left])
 		}
 	}
 }
 
-// TestCheckersNeverChange compares choices with recorded choices, and with choices for another
-// order of nodes. The choice must depend only on names and addresses, and must be the same in all
-// versions of vipd.
+// TestCheckersNeverChange compares the chosen checkers with recorded choices, for two orders of the
+// nodes. The choice must depend only on the nodes' names and on the address, and must be the same
+// in all versions of vipd.
 func TestCheckersNeverChange(t *testing.T) {
 	for at, want := range map[string]string{
 		"192.168.1.11:8080": "[host20 host10 host8]",
@@ -86,7 +87,7 @@ func TestCheckersNeverChange(t *testing.T) {
 		got := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all))
 		slices.Reverse(all)
 		if again := fmt.Sprint(quorum.Checkers(netip.MustParseAddrPort(at), all)); got != want || again != got {
-			t.Errorf("%s: checkers = %s, in reverse order of nodes %s, want %s", at, got, again, want)
+			t.Errorf("%s: checkers = %s, with the nodes in reverse order = %s, want %s", at, got, again, want)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// verdicts, assignments and subjects are the results of a coordinator.
+// verdicts, assignments and subjects are types of the results of a coordinator.
 type (
 	verdicts    = snap.Map[balancer.Target, balancer.Verdict]
 	assignments = snap.Map[balancer.Target, bool]
@@ -28,8 +28,8 @@ type model struct {
 	self    balancer.NodeName
 	verdict map[balancer.Target]balancer.Verdict
 	silent  map[quorum.VoteKey]time.Time
-	// unchecked maps each target that no node checks to the time since which no node has checked
-	// it.
+	// unchecked maps each target that no node may check to the time since which this has been the
+	// case.
 	unchecked map[balancer.Target]time.Time
 }
 
@@ -113,8 +113,8 @@ func (m *model) step(r quorum.Round, own func(subjects) verdicts) (mine subjects
 	return mine, must, out
 }
 
-// TestIncrementalCoordinator runs random histories. The results must equal the results of the
-// model, which computes everything from scratch.
+// TestIncrementalCoordinator runs random histories. After each step, the results of the coordinator
+// must equal the results of the model, which computes everything from scratch.
 func TestIncrementalCoordinator(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 6))
@@ -193,7 +193,7 @@ func (h *history) change() {
 	h.last = fmt.Sprintf("%s and %s", t, n)
 }
 
-// found returns the verdicts that this host's own checks reach for the targets in mine.
+// found returns the verdicts of this host's own checks for the targets in mine.
 func (h *history) found(mine subjects) (out verdicts) {
 	for t, v := range h.own {
 		if mine.Has(t) && v != balancer.HealthUnknown {
@@ -203,8 +203,8 @@ func (h *history) found(mine subjects) (out verdicts) {
 	return out
 }
 
-// assembly simulates hosts that share a board. Votes are added to the board and removed from it one
-// at a time.
+// assembly simulates hosts that share a board of votes. The hosts write and delete their votes one
+// at a time. The host liar finds every target down, and the other hosts find the truth.
 type assembly struct {
 	r     *rand.Rand
 	board quorum.Board
@@ -220,7 +220,7 @@ func (a *assembly) join(n balancer.NodeName) {
 	a.board.Nodes = a.board.Nodes.Set(n, quorum.Checker{})
 }
 
-// removeNode removes a node, and everything that it has written under its lease, from the board.
+// removeNode removes a node and its votes from the board.
 func (a *assembly) removeNode(n balancer.NodeName) {
 	delete(a.hosts, n)
 	a.board.Nodes = a.board.Nodes.Delete(n)
@@ -231,8 +231,8 @@ func (a *assembly) removeNode(n balancer.NodeName) {
 	}
 }
 
-// readBoard makes a host read the board. It returns the votes that the host wants to write or
-// delete, and the host's verdicts.
+// readBoard makes the host n read the board. It returns the keys of the votes that the host wants
+// to write or delete, and the host's verdicts.
 func (a *assembly) readBoard(n balancer.NodeName) (writes []quorum.VoteKey, all verdicts) {
 	c := a.hosts[n]
 	c.Assign(quorum.Round{Wanted: a.want, Board: a.board, VoteDelay: time.Minute})
@@ -254,7 +254,7 @@ func (a *assembly) finds(n balancer.NodeName, t balancer.Target) balancer.Verdic
 	return a.truth[t]
 }
 
-// write writes or deletes the vote b, as its host wants.
+// write writes or deletes the vote b, whichever its host wants.
 func (a *assembly) write(b quorum.VoteKey) {
 	a.clock++
 	if a.hosts[b.Node].Assignments().Has(b.Target) {
@@ -264,8 +264,9 @@ func (a *assembly) write(b quorum.VoteKey) {
 	}
 }
 
-// writeUntilStable makes all hosts write in random order until nothing is left to write. It calls
-// each with the verdicts of each host that reads the board.
+// writeUntilStable makes the hosts write and delete votes in random order until no host wants to
+// write. After each write, all hosts read the board, and the function each receives the verdicts of
+// each host.
 func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	for {
 		var writes []quorum.VoteKey
@@ -282,10 +283,10 @@ func (a *assembly) writeUntilStable(each func(balancer.NodeName, verdicts)) {
 	}
 }
 
-// TestVerdictDuringHostChanges adds and removes hosts while one host finds every target down. With
-// three or more hosts, no host may ever regard a target as down that is up. When the board is
-// stable, all hosts must agree on the true state of each target, and each target must have three
-// votes.
+// TestVerdictDuringHostChanges adds and removes hosts while one host finds every target down. There
+// are always at least three hosts, so no host may ever regard a target as down that is up. When the
+// board is stable, all hosts must agree on the true state of each target, and each target must have
+// three votes.
 func TestVerdictDuringHostChanges(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -314,12 +315,12 @@ func TestVerdictDuringHostChanges(t *testing.T) {
 				}
 			}
 			if a.board.Votes.Len() != quorum.Size*a.want.Len() {
-				t.Fatalf("seed %d: %d votes exist for %d targets", seed, a.board.Votes.Len(), a.want.Len())
+				t.Fatalf("seed %d: votes on the stable board = %d for %d targets, want three for each", seed, a.board.Votes.Len(), a.want.Len())
 			}
 			switch n := nodes(8)[r.IntN(8)]; {
 			case r.IntN(6) == 0:
 				a.truth[target(r.IntN(6))] = balancer.HealthDown
-			case r.IntN(6) == 0: // many nodes at once, so all checkers of a target may change
+			case r.IntN(6) == 0: // many nodes join at once, so all checkers of a target may change
 				for _, n := range nodes(8) {
 					if a.hosts[n] == nil {
 						a.join(n)

@@ -10,8 +10,8 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// ballots parses votes such as "u5 d7". The letter is u (up), d (down) or a (abstains), and the
-// number is the time of the vote in seconds.
+// ballots parses a list of votes such as "u5 d7". The letter is u (up), d (down) or a (abstention),
+// and the number is the time of the vote in seconds.
 func ballots(text string) []quorum.Vote {
 	var all []quorum.Vote
 	for word := range strings.FieldsSeq(text) {
@@ -34,7 +34,7 @@ func TestDecide(t *testing.T) {
 		checkers      int
 		votes, others string
 		want          balancer.Verdict
-		since         int64 // 0 means that Decide returns no time
+		since         int64 // time of the verdict; 0 means that Decide returns no time
 	}{
 		{"two of three", up, 3, "d5 d7 u1", "", down, 7},
 		{"two of three, the third has not voted", up, 3, "d5 d7", "", down, 7},
@@ -73,7 +73,7 @@ func TestDecide(t *testing.T) {
 			at = since.Unix()
 		}
 		if verdict != c.want || at != c.since {
-			t.Errorf("%s: before %q, %d checkers, votes %q, others %q: got %q since %d, want %q since %d",
+			t.Errorf("%s: earlier verdict %q, %d checkers, votes %q, other votes %q: verdict = %q since %d, want %q since %d",
 				c.what, c.before, c.checkers, c.votes, c.others, verdict, at, c.want, c.since)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"vipd/balancer/snap"
 )
 
-// sitting is a coordinator with one target.
+// sitting is a coordinator with a single target, and the inputs of its current round.
 type sitting struct {
 	*quorum.Coordinator
 	round quorum.Round
@@ -25,8 +25,8 @@ func newSitting(checkers int) *sitting {
 	return s
 }
 
-// after advances the time by d, adds the votes of the nodes in order (see ballots), and returns the
-// tally.
+// after advances the time by d, sets the votes of the first nodes, and returns the tally. The
+// function ballots describes the format of votes.
 func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	s.round.Now = s.round.Now.Add(d)
 	for i, v := range ballots(votes) {
@@ -38,16 +38,16 @@ func (s *sitting) after(d time.Duration, votes string) quorum.Tally {
 	return standing
 }
 
-// TestVerdictSince reads the time of a verdict. For a host that starts, this must be the time when
-// the votes agreed, but not in the future if a clock is ahead. For a host that sees the verdict
-// change, the time must be the current time, regardless of the age of the votes. While the board is
-// unreachable, the time must not change.
+// TestVerdictSince reads the time since which a verdict holds. For a host that starts, this must be
+// the time when the votes agreed, but not a time in the future if a clock is ahead. For a host that
+// sees the verdict change, it must be the current time, regardless of the age of the votes. While
+// the board is unreachable, it must not change.
 func TestVerdictSince(t *testing.T) {
 	const second = time.Second
 	check := func(what string, s quorum.Tally, want balancer.Verdict, since int64, lasted time.Duration) {
 		t.Helper()
 		if s.Verdict != want || s.Since != time.Unix(since, 0) || s.Lasted != lasted {
-			t.Errorf("%s: verdict = %q since %d, after %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
+			t.Errorf("%s: verdict = %q since %d, the previous verdict lasted %s; want %q since %d, %s", what, s.Verdict, s.Since.Unix(), s.Lasted, want, since, lasted)
 		}
 	}
 	s := newSitting(3)
@@ -67,16 +67,16 @@ func TestVerdictSince(t *testing.T) {
 	check("seen, by clocks that are behind", s.after(second, "d5 d7"), balancer.HealthDown, 1001, 0)
 }
 
-// TestMissingVotes deletes votes. A checker without a vote must count until it has had enough time
-// to vote, and again as soon as it votes. If no checker votes, each host must decide alone. Time
-// during which the board is unreachable must not count.
+// TestMissingVotes deletes votes. A checker without a vote must count as a checker until it has had
+// enough time to vote, and again as soon as it votes. If no checker votes, each host must decide
+// alone. Time during which the board is unreachable must not count as time to vote.
 func TestMissingVotes(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // fall x interval + timeout + VoteDelay
 	s := newSitting(2)
 	check := func(what string, d time.Duration, votes string, due bool, want balancer.Verdict, alone bool, timedOut ...balancer.NodeName) {
 		t.Helper()
 		if got := s.Overdue(s.round.Now.Add(d)); got != due {
-			t.Errorf("%s: overdue = %v, want %v", what, got, due)
+			t.Errorf("%s: Overdue() = %v, want %v", what, got, due)
 		}
 		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, timedOut) {
 			t.Errorf("%s: verdict = %q, alone %v, timed out %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
@@ -98,8 +98,9 @@ func TestMissingVotes(t *testing.T) {
 	check("none for long", limit, "", true, up, true, "host2", "host1")
 }
 
-// TestNoNodeMayCheck removes the last node that may run programs. The verdict must stay until the
-// node has had enough time to return, and while the board is unreachable. It must then be dropped.
+// TestNoNodeMayCheck forbids the last node that may run programs to run them. The target's verdict
+// must stay until the node has had enough time to permit them again, and also while the board is
+// unreachable. Afterwards, the verdict must become unknown.
 func TestNoNodeMayCheck(t *testing.T) {
 	const limit = 3*2*time.Second + time.Second + 5*time.Second // rise x interval + timeout + VoteDelay
 	s := newSitting(0)
@@ -126,7 +127,7 @@ func TestNoNodeMayCheck(t *testing.T) {
 	s.round.Alone = false
 	check("with the board", time.Second, balancer.HealthDown)
 	if !s.Overdue(s.round.Now.Add(limit)) {
-		t.Error("Overdue() = false at the end of the limit, want true")
+		t.Error("Overdue() = false when the time has passed, want true")
 	}
 	check("at the end", limit, balancer.HealthUnknown)
 	s.round.Board.Nodes = programs

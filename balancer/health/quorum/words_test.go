@@ -7,8 +7,8 @@ import (
 	"vipd/balancer/health/quorum"
 )
 
-// TestTallyText formats tallies. Each text must name the nodes that voted, the causes of their
-// votes, and the nodes that did not vote.
+// TestTallyText formats tallies. The text must name the nodes that have voted, the causes of their
+// votes, and the nodes that should have voted but have not.
 func TestTallyText(t *testing.T) {
 	up, down, none := balancer.HealthUp, balancer.HealthDown, balancer.HealthUnknown
 	say := func(v balancer.Verdict, cause string) quorum.Vote { return quorum.Vote{Verdict: v, Cause: cause} }
@@ -30,7 +30,7 @@ func TestTallyText(t *testing.T) {
 		"0 of 2 nodes; host1 reports down: no answer": {Checkers: nodes(2), Votes: map[balancer.NodeName]quorum.Vote{"host1": say(down, "no answer")}},
 	} {
 		if got := s.Text(); got != want {
-			t.Errorf("got %q, want %q", got, want)
+			t.Errorf("Text() = %q, want %q", got, want)
 		}
 	}
 }

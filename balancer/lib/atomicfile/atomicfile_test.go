@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestWrite replaces a file, and makes other writes fail. Readers must see either the old or the
-// complete new text, and no temporary file may remain.
+// TestWrite replaces a file several times, and then makes writes fail. Readers must see either the
+// old text or the complete new text. No temporary file may remain.
 func TestWrite(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "new", "file")
 	old := ""
@@ -19,13 +19,13 @@ func TestWrite(t *testing.T) {
 		err := Write(path, ThisBoot, func(w *bufio.Writer) error {
 			_, _ = w.WriteString(text[:len(text)/2])
 			if got, _ := os.ReadFile(path); string(got) != old {
-				t.Errorf("during the write the file has %d bytes, want the old %d", len(got), len(old))
+				t.Errorf("bytes in the file during the write = %d, want the %d of the old text", len(got), len(old))
 			}
 			_, err := w.WriteString(text[len(text)/2:])
 			return err
 		})
 		if got, readErr := os.ReadFile(path); err != nil || readErr != nil || string(got) != text {
-			t.Fatalf("%v, %v: %d bytes, want %d", err, readErr, len(got), len(text))
+			t.Fatalf("Write = %v, reading = %v: bytes in the file = %d, want %d", err, readErr, len(got), len(text))
 		}
 		old = text
 	}
@@ -34,14 +34,14 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Write(folder, ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("replacing a folder by a file reports no error, want one")
+		t.Error("Write to the path of a folder = nil, want an error")
 	}
 	if err := Write(filepath.Join(path, "below"), ThisBoot, func(*bufio.Writer) error { return nil }); err == nil {
-		t.Error("writing a file below another file reports no error, want one")
+		t.Error("Write to a path below a file = nil, want an error")
 	}
 	failure := errors.New("the test's")
 	if err := Write(path, ThisBoot, func(*bufio.Writer) error { return failure }); !errors.Is(err, failure) {
-		t.Errorf("error of a failed write = %v, want the error of the function", err)
+		t.Errorf("error of Write after its function failed = %v, want the function's error", err)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil || len(entries) != 2 {
@@ -49,9 +49,9 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestLeftoversOfKilledWrite leaves a temporary file, like a process that is killed in Write.
-// Leftovers must find this file. The file must not affect the next Write, and Remove must also
-// delete it.
+// TestLeftoversOfKilledWrite creates temporary files, like processes that were killed in Write.
+// Leftovers must return their names. They must not affect the next Write, and Remove must also
+// delete the temporary file of the current version.
 func TestLeftoversOfKilledWrite(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

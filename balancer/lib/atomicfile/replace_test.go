@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// TestReplace replaces a file through a link. The file must have the new text and its old mode, and
-// the link must stay. A missing file must be an error.
+// TestReplace replaces a file through a symbolic link. The file must then have the new text and its
+// old mode, and the link must stay. If the file is missing, Replace must return an error.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := Replace(path, nil); err == nil {
-		t.Error("Replace of a missing file reports no error, want one")
+		t.Error("Replace of a missing file = nil, want an error")
 	}
 	if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestReplace(t *testing.T) {
 	}
 	text, err := os.ReadFile(link)
 	if err != nil || string(text) != "new" || after.Mode() != before.Mode() || os.SameFile(before, after) {
-		t.Errorf("text = %q, %v; mode = %s, want %s; same file = %v", text, err, after.Mode(), before.Mode(), os.SameFile(before, after))
+		t.Errorf("text = %q, %v; mode = %s, want the new text and mode %s; same file as before = %v, want false", text, err, after.Mode(), before.Mode(), os.SameFile(before, after))
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
 		t.Errorf("entries = %v, %v; want a file and a link", entries, err)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestReplaceKeepsOwner runs as root, and replaces a file of another user. The owner and group of
-// the file must stay.
+// TestReplaceKeepsOwner replaces a file of another user, which only root can do. The file must keep
+// its owner and group.
 func TestReplaceKeepsOwner(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestIs causes real errors on the system that runs the test. Is must recognise them.
+// TestIs causes errors of the operating system on which the test runs. Is must recognise them.
 func TestIs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -25,6 +25,6 @@ func TestIs(t *testing.T) {
 		t.Error("Is() = true for an error that is not a system error, want false")
 	}
 	if n := numberOn("windows", syscall.ECONNREFUSED); n != 10061 {
-		t.Errorf("number on Windows = %d, want 10061", n)
+		t.Errorf("number of ECONNREFUSED on Windows = %d, want 10061", n)
 	}
 }
