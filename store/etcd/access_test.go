@@ -19,8 +19,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestReader follows with a role that may read three folders, with expiring tokens, and over TLS.
-// These rights must be sufficient, and the log must not contain the password.
+// TestReader follows etcd over TLS, as a user whose role may read only three folders and whose
+// tokens expire. These rights must be sufficient, even after outages. The log must not contain the
+// user's password.
 func TestReader(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{TLS: true, TokenTTL: time.Second})
@@ -49,19 +50,19 @@ func TestReader(t *testing.T) {
 	f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 	f.stop()
 	if strings.Contains(log.String(), password) || log.Len() == 0 {
-		t.Errorf("log =\n%s\nwant messages without the password", log.String())
+		t.Errorf("log =\n%s\nwant messages, but not the password", log.String())
 	}
 }
 
-// overTLS returns the client configuration of a cluster with TLS.
+// overTLS returns the client configuration for a cluster that uses TLS.
 func overTLS(c *etcdkit.Cluster) client.Config {
 	config := configAt(c, 0)
 	config.CAFile, config.CertFile, config.KeyFile = c.Files.CA, c.Files.ClientCert, c.Files.ClientKey
 	return config
 }
 
-// TestUntrusted uses certificates that one side rejects. The error must name the certificate and
-// the reason.
+// TestUntrusted connects with certificates that the client or the server rejects. The error must
+// name the certificate and the reason.
 func TestUntrusted(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
@@ -92,18 +93,18 @@ func TestUntrusted(t *testing.T) {
 	t.Cleanup(func() { _ = ln.Close() })
 	go func() {
 		for conn, err := ln.Accept(); err == nil; conn, err = ln.Accept() {
-			_ = conn.Close() // like a proxy whose members are all down
+			_ = conn.Close() // like a proxy while all members behind it are down
 		}
 	}()
 	config := overTLS(c)
 	config.Endpoints = []string{"https://" + ln.Addr().String()}
 	if _, err := newWriter(t, config).Statuses(t.Context()); err == nil || client.Untrusted(err) || !client.Unreachable(err) {
-		t.Errorf("error of a closed connection = %v, want an unreachable etcd", err)
+		t.Errorf("error after the server closed the connection = %v, want one that etcd can't be reached", err)
 	}
 }
 
-// TestNoAccess connects without access, for several reasons. The error must name the reason, and
-// must not contain a password.
+// TestNoAccess connects to etcd without access to it, for several reasons. The error must name the
+// reason, and must not contain a password.
 func TestNoAccess(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -128,14 +129,14 @@ func TestNoAccess(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: config, Patience: time.Millisecond}))
 		s := f.wait(want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), want) })
 		if s.Connected || strings.Contains(s.Err.Error(), "secret") || strings.Contains(s.Err.Error(), "guess") {
-			t.Errorf("connected = %t, %v, want false and no password", s.Connected, s.Err)
+			t.Errorf("connected = %t, error = %v, want false and no password in the error", s.Connected, s.Err)
 		}
 		f.stop()
 	}
 }
 
-// TestNoAccessChanges fixes one of several reasons for missing access. The next reason must be
-// reported soon, and the fixed reason must no longer be reported.
+// TestNoAccessChanges removes the first of two reasons why etcd can't be accessed. The second
+// reason must be reported soon, and the first must no longer be reported.
 func TestNoAccessChanges(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -162,13 +163,13 @@ func TestNoAccessChanges(t *testing.T) {
 	began := time.Now()
 	says("the user half may not read /vipda/endpoints/")
 	if took := time.Since(began); took > wait.Scaled(28*time.Second) {
-		t.Errorf("next reason was logged after %s, want at most %s", took, wait.Scaled(28*time.Second))
+		t.Errorf("time until the second reason was logged = %s, want at most %s", took, wait.Scaled(28*time.Second))
 	}
 }
 
-// TestRevoked revokes the right to read. etcd keeps the watch, but sends no more events. This must
-// be detected, even if the user was removed or the token has expired. The last state must stay in
-// use until the right is restored.
+// TestRevoked revokes the right of a source to read. etcd then keeps the watch of the source, but
+// sends no further events. The source must detect this, even if the user was removed or the token
+// has expired. The last state must stay in use until the right is restored.
 func TestRevoked(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: 2 * time.Second})
@@ -217,16 +218,16 @@ func TestRevoked(t *testing.T) {
 		step.away()
 		s := f.wait(step.want, func(s store.Snapshot) bool { return s.Err != nil && strings.Contains(s.Err.Error(), step.want) })
 		if s.Connected || s.Services != before.Services || !strings.Contains(s.Err.Error(), "; serving revision ") {
-			t.Errorf("without the right: connected = %t, %d services, %v; want false and the last services", s.Connected, s.Services.Len(), s.Err)
+			t.Errorf("without the right: connected = %t, services = %d, error = %v; want false, the last services, and the served revision in the error", s.Connected, s.Services.Len(), s.Err)
 		}
 		name = change()
 		step.back()
 		f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
 	}
-	c.Revoke("vipd", "/vipda/vips/") // the right to an optional folder
+	c.Revoke("vipd", "/vipda/vips/") // revokes the right to read an optional folder
 	s := f.wait("the problem", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if !s.Connected || !strings.Contains(s.Problems[0].Text, "the user vipd may not read it") {
-		t.Errorf("without the right: connected = %t, %v, want true and a problem", s.Connected, s.Problems)
+		t.Errorf("without the right to read vips/: connected = %t, problems = %v, want true and a problem about the right", s.Connected, s.Problems)
 	}
 	name := change()
 	f.wait(name, func(s store.Snapshot) bool { return s.Connected && s.Services.Has(balancer.Name(name)) })
@@ -254,7 +255,7 @@ func TestConfig(t *testing.T) {
 		c.Endpoints = append([]string(nil), good.Endpoints...)
 		edit(&c)
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hidden") {
-			t.Errorf("error = %[2]v, want %[1]q", want, err)
+			t.Errorf("error = %[2]v, want one that contains %[1]q", want, err)
 		}
 	}
 }

@@ -21,8 +21,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestParallelAllocation applies a hundred services, ten at a time. They must get a hundred
-// different addresses, even if the pool has no more.
+// TestParallelAllocation applies a hundred services with ten concurrent writers. Each service must
+// get a different address, even if the pool has only a hundred addresses.
 func TestParallelAllocation(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -36,7 +36,7 @@ func TestParallelAllocation(t *testing.T) {
 		setPool(t, shared, "default", networks...)
 		var running sync.WaitGroup
 		services := make(chan int)
-		for writer := range 10 { // half of them share a client
+		for writer := range 10 { // half of the writers share a client
 			w := shared
 			if writer%2 == 0 {
 				w = newWriter(t, p.config)
@@ -59,7 +59,7 @@ func TestParallelAllocation(t *testing.T) {
 			by[name] = true
 		}
 		if len(by) != n || len(p.holders()) != n {
-			t.Errorf("addresses = %d for %d services, want %d each", len(p.holders()), len(by), n)
+			t.Errorf("allocated addresses = %d, services that hold one = %d, want %d of each", len(p.holders()), len(by), n)
 		}
 		s, err := shared.Read(t.Context(), nil)
 		if err != nil || s.Services.Len() != n || len(s.Problems) > 0 {
@@ -67,13 +67,13 @@ func TestParallelAllocation(t *testing.T) {
 		}
 		for name, service := range s.Services.All() {
 			if len(service.Allocated) != 1 || p.holders()[service.Allocated[0].String()] != string(name) {
-				t.Errorf("addresses of %s = %v, want 1 that it holds", name, service.Allocated)
+				t.Errorf("allocated addresses of service %s = %v, want the one that it holds in etcd", name, service.Allocated)
 			}
 			break
 		}
 		pools, err := shared.Pools(t.Context())
 		if err != nil || len(pools) != 1 || pools[0].Held != n || pools[0].Free != pools[0].Size-n {
-			t.Errorf("pools = %+v, %v, want %d held", pools, err, n)
+			t.Errorf("pools = %+v, %v, want %d held addresses", pools, err, n)
 		}
 		if _, err = shared.Apply(t.Context(), definitions.Change{Name: "more", Fields: auto("")}); i == 0 {
 			expectError(t, err, `pool default is exhausted: all 100 addresses of 10.96.0.0/26, 10.97.0.0/27, 10.98.0.0/29, 10.99.0.0/31`)
@@ -83,8 +83,8 @@ func TestParallelAllocation(t *testing.T) {
 	}
 }
 
-// TestAllocation changes a service with an address. The address must stay as long as it is
-// requested.
+// TestAllocation changes a service with an address from a pool. The service must keep the address
+// as long as its definition requests it.
 func TestAllocation(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -101,7 +101,7 @@ func TestAllocation(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	if s := f.reaches(r.Revision).Services.At("web"); len(first) != 1 || s == nil || len(s.Allocated) != 1 || s.Allocated[0].String() != first[0] || s.Origin.Revision != r.Revision {
-		t.Fatalf("addresses of web = %q, want 1 that is in the snapshot %+v", first, s)
+		t.Fatalf("addresses of web = %q, want one that is also in the snapshot %+v", first, s)
 	}
 	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
 		t.Errorf("repeated change = %+v, want no change at revision %d", again, r.Revision)
@@ -111,26 +111,27 @@ func TestAllocation(t *testing.T) {
 	r = apply(t, w, definitions.Change{Name: "web", Fields: changed, Base: definitions.Any})
 	second := p.vips("web")
 	if len(second) != 2 || !slices.Contains(second, first[0]) {
-		t.Errorf("addresses with a second VIP = %q, want 2 with %q", second, first)
+		t.Errorf("addresses after a second request = %q, want two, including %q", second, first)
 	}
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 2 || s.Allocated[0].String() != first[0] {
-		t.Errorf("allocated in the snapshot = %v, want 2 with %s first", s.Allocated, first[0])
+		t.Errorf("allocated addresses in the snapshot = %v, want two, with %s first", s.Allocated, first[0])
 	}
-	// If a text was written without allocation, its addresses must be used, and applying it must
-	// allocate the missing addresses.
+	// If a definition was written without vipctl, the service must use the addresses that it
+	// already has. Applying the definition must allocate the missing addresses.
 	p.put("/services/web", `{"vips":["auto","auto","auto:blue"],"ports":[{"port":80}]}`)
 	s := f.wait("the text", func(s store.Snapshot) bool { return len(s.Services.At("web").Pools) == 3 }).Services.At("web")
 	if len(s.Allocated) != 2 {
-		t.Errorf("allocated in the snapshot = %v, want 2", s.Allocated)
+		t.Errorf("allocated addresses in the snapshot before Apply = %v, want two", s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "", "blue"), Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 3 {
-		t.Errorf("allocated in the snapshot = %v, want 3", s.Allocated)
+		t.Errorf("allocated addresses in the snapshot after Apply = %v, want three", s.Allocated)
 	}
 }
 
-// TestAllocationEnds names allocated addresses, and then no longer requests them. An address that a
-// text names must not be allocated, and an address that is no longer requested must be released.
+// TestAllocationEnds reduces the requests of a service, and names its allocated address in its
+// definition. An address that the definition of a service names must not be allocated. An address
+// that is no longer requested must be released.
 func TestAllocationEnds(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -142,7 +143,7 @@ func TestAllocationEnds(t *testing.T) {
 	r := apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	first := p.vips("web")
 	r = apply(t, w, definitions.Change{Name: "web", Fields: auto("", "blue", ""), Base: r.Revision})
-	// An address that another service's text names must not be allocated.
+	// An address that the definition of another service names must not be allocated.
 	for a := range 16 {
 		apply(t, w, definitions.Change{Name: balancer.Name(fmt.Sprint("named", a)), Fields: map[string]any{
 			"vips": []any{fmt.Sprint("10.96.0.", a)}, "ports": []any{map[string]any{"port": int64(80)}},
@@ -150,27 +151,27 @@ func TestAllocationEnds(t *testing.T) {
 	}
 	_, err := newWriter(t, p.config).Apply(t.Context(), definitions.Change{Name: "late", Fields: auto("")})
 	expectError(t, err, `pool default is exhausted`)
-	// With fewer requests, the oldest address must stay.
+	// With fewer requests, the service must keep its oldest address.
 	apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any})
 	if got := p.vips("web"); !slices.Equal(got, first) {
-		t.Errorf("addresses with one VIP left = %q, want %q", got, first)
+		t.Errorf("addresses with one request left = %q, want %q", got, first)
 	}
-	// An address that the text now names must no longer be allocated.
+	// An address that the service's own definition now names must no longer be allocated.
 	pinned := auto("blue")
 	pinned["vips"] = append(pinned["vips"].([]any), first[0])
 	r = apply(t, w, definitions.Change{Name: "web", Fields: pinned, Base: definitions.Any})
 	if s := f.reaches(r.Revision).Services.At("web"); len(s.Allocated) != 1 || len(s.VIPs) != 1 || s.Allocated[0].String() == first[0] {
-		t.Errorf("VIPs in the snapshot = %v, allocated %v, want 1 each", s.VIPs, s.Allocated)
+		t.Errorf("snapshot: defined VIPs = %v, allocated addresses = %v, want one of each", s.VIPs, s.Allocated)
 	}
 	r = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 	if s := f.reaches(r.Revision); s.Services.Has("web") || len(s.Problems) > 0 || len(p.vips("web")) > 0 {
-		t.Errorf("after the removal: problems = %v, held = %q, want none", s.Problems, p.vips("web"))
+		t.Errorf("after the removal of web: problems = %v, held addresses = %q, want none", s.Problems, p.vips("web"))
 	}
 }
 
-// TestAllocationHistories makes several writers apply, remove and set pools at random. No address
-// may have two holders, each service must get the addresses that it requests, and its old addresses
-// must stay if possible.
+// TestAllocationHistories makes several writers apply services, remove services and set pools at
+// random. No address may have two holders. Each service must get as many addresses as it requests,
+// and must keep its old addresses if possible.
 func TestAllocationHistories(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -191,7 +192,7 @@ func TestAllocationHistories(t *testing.T) {
 	}
 }
 
-// allocations is a model of services and pools.
+// allocations is a model of the services and pools in etcd.
 type allocations struct {
 	*rand.Rand
 	*place
@@ -231,8 +232,8 @@ func (h *allocations) step() {
 	h.check()
 }
 
-// setPool sets random networks of a pool, which may overlap the other pool's networks. A refusal
-// must name an address that its service would lose.
+// setPool sets a pool to random networks, which may overlap the other pool's networks. If SetPool
+// refuses, it must name an address that a service would lose.
 func (h *allocations) setPool(name string) {
 	h.t.Helper()
 	all := cidrs("10.0.0.0/30", "10.0.0.4/30", "10.0.0.8/30", "fd00::/126")
@@ -270,24 +271,24 @@ func (h *allocations) check() {
 		in := func(p netip.Prefix) bool { return p.Contains(addr) }
 		hasAddress := func(pool string) bool { return slices.ContainsFunc(h.pools[pool], in) }
 		if !slices.ContainsFunc(h.asks[by], hasAddress) {
-			h.t.Errorf("holder %s of %s requests %v of %v, want a request for the address", by, a, h.asks[by], h.pools)
+			h.t.Errorf("service %s holds %s, but requests %v of pools %v, want a request for the address", by, a, h.asks[by], h.pools)
 		}
 		count[by]++
 	}
 	for name, asks := range h.asks {
 		if count[name] != len(asks) {
-			h.t.Errorf("%s requests %v and holds %d addresses, want as many as requested", name, asks, count[name])
+			h.t.Errorf("service %s requests %v and holds %d addresses, want as many as requested", name, asks, count[name])
 		}
 	}
 	for a, by := range h.had {
 		if now[a] != by && now[a] != "" {
-			h.t.Errorf("holder of %s = %s before and %s after, want it released in between", a, by, now[a])
+			h.t.Errorf("holder of %s = %s, then %s, want the address released in between", a, by, now[a])
 		}
 	}
 	h.had = now
 }
 
-// follows compares the state of a source, and a fresh read, with etcd.
+// follows compares the last snapshot of f and a fresh read with etcd.
 func (h *allocations) follows(f *follower) {
 	h.t.Helper()
 	s := f.reaches(h.last)
@@ -298,10 +299,10 @@ func (h *allocations) follows(f *follower) {
 		}
 	}
 	if !maps.Equal(followed, h.had) || len(s.Problems) > 0 {
-		h.t.Errorf("allocated in snapshots = %v, want %v; problems %v", followed, h.had, s.Problems)
+		h.t.Errorf("allocated addresses in the snapshot = %v, want %v; problems = %v", followed, h.had, s.Problems)
 	}
 	read, err := h.writer().Read(h.t.Context(), nil)
 	if err := errors.Join(err, agree(read, s)); err != nil {
-		h.t.Errorf("state of reading and following: %v", err)
+		h.t.Errorf("state of a fresh read and the followed state differ: %v", err)
 	}
 }

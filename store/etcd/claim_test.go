@@ -10,9 +10,10 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestClaims writes services with few and many claims. A writer's own claims must not make its next
-// changes stale. After claims of another writer, the writer must read everything again. The same
-// applies to claims of a version that writes a key for each claim.
+// TestClaims writes services with few and with many claims. A writer's own claims must not make its
+// next changes stale. After another writer has added claims, the writer's changes must be stale
+// until it has read everything again. The same must apply to claims of an earlier version of vipd,
+// which writes a key for each claim.
 func TestClaims(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -48,6 +49,6 @@ func TestClaims(t *testing.T) {
 		t.Errorf("Apply after an earlier version's claims = %+v, %v, want a StaleError", r, err)
 	}
 	same := checked(at(1, 1))
-	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // without a new claim
+	same.Base, same.Fields["scheduler"] = definitions.Any, "lc" // a change without a new claim is not stale
 	apply(t, w, same)
 }

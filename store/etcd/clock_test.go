@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestClockJump changes the host's clock by an hour. No data may be lost or repeated. Only objects
-// that end at a time of day may end.
+// TestClockJump sets the host's clock forward or back by an hour. No data may be lost, and nothing
+// may be published again without a change. Only objects that expire at a time of day may end.
 func TestClockJump(t *testing.T) {
 	t.Parallel()
 	for _, hours := range []int64{1, -1} {
@@ -36,10 +36,10 @@ func TestClockJump(t *testing.T) {
 				if err != nil {
 					lost.Store(&err)
 				}
-			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // shorter than the jump, but longer than the pauses of a busy machine
+			}, Timing: hastened(silence(wait.Bound(0)), wallClock(ahead))}) // the silence is shorter than the jump, but longer than the pauses of a busy machine
 			f := follow(t, source)
 			f.wait("the first state", connected)
-			for _, id := range ids { // both endpoints vanish together and stay in use
+			for _, id := range ids { // both endpoints vanish together, so they stay in use
 				if _, err := p.client.Revoke(t.Context(), id); err != nil {
 					t.Fatal(err)
 				}
@@ -51,13 +51,13 @@ func TestClockJump(t *testing.T) {
 				want++
 				f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 2 })
 			}
-			time.Sleep(3 * time.Second) // the stream's silence is checked many times
+			time.Sleep(3 * time.Second) // in this time, the source checks many times whether the stream is silent
 			last := f.last()
 			if f.count() != want || last.Services != before.Services || last.Endpoints != before.Endpoints || !last.Connected {
-				t.Errorf("snapshots caused by the jump = %d, the last with %d endpoints, connected = %t (%v), want no change", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
+				t.Errorf("snapshots since the jump = %d; the last has %d endpoints, connected = %t (%v); want only the expired override to change", f.count()-n, last.Endpoints.Len(), last.Connected, last.Err)
 			}
 			if err := lost.Load(); err != nil {
-				t.Errorf("connection after the jump: %v, want no outage", *err)
+				t.Errorf("outage after the jump: %v, want none", *err)
 			}
 			f.reaches(p.put("/services/web", web))
 			ahead = &atomic.Int64{}
@@ -65,7 +65,7 @@ func TestClockJump(t *testing.T) {
 			f = follow(t, second)
 			f.wait("the first state", connected)
 			ahead.Store(hours * 3600)
-			c.Members[0].Pause() // a silence must still be detected
+			c.Members[0].Pause() // even after a jump, a silence must be detected
 			f.wait("the silence to be noticed", func(s store.Snapshot) bool { return !s.Connected })
 			ahead.Store(0)
 			c.Members[0].Resume()
@@ -74,7 +74,7 @@ func TestClockJump(t *testing.T) {
 	}
 }
 
-// leased registers n endpoints of web, each with its own lease.
+// leased writes n endpoints of the service "web", each under its own lease.
 func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
 	t.Helper()
 	for i := range n {
@@ -88,7 +88,7 @@ func leased(t *testing.T, p *place, n int) (ids []clientv3.LeaseID) {
 	return ids
 }
 
-// lockedText is a log that one goroutine writes and another goroutine reads.
+// lockedText is the text of a log that one goroutine writes while another reads it.
 type lockedText struct {
 	mu   sync.Mutex // guards text
 	text strings.Builder

@@ -12,8 +12,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestMatches compares definitions with Stored.Matches. Only differences that matter to a reader
-// may count as changes.
+// TestMatches compares a stored definition with other definitions. Only differences that could
+// matter to some host may count as changes.
 func TestMatches(t *testing.T) {
 	const stored = `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "shape": [1.0]}], "color": "red"}`
 	for name, test := range map[string]struct {
@@ -39,11 +39,11 @@ func TestMatches(t *testing.T) {
 	plain := &definitions.Stored{Name: "web", Fields: object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}]}`)}
 	plain.Service, _ = balancer.DecodeService("web", plain.Fields, nil, nil, "")
 	if !plain.Matches(object(t, `{"vips": ["10.96.0.10"], "ports": [{"port": 80, "protocol": "tcp", "target_port": 80}], "endpoints": []}`)) {
-		t.Error("Matches of the same definition in another form = false, want true")
+		t.Error("Matches = false for an equal definition in another form, want true")
 	}
 	for _, text := range []string{`{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "scheduler": "wrr"}`, `{"vips": ["10.96.0.10"], "ports": [{"port": 80}], "health": null}`} {
 		if plain.Matches(object(t, text)) {
-			t.Errorf("Matches(%s) = true, want false because it depends on a host's defaults", text)
+			t.Errorf("Matches(%s) = true, want false, because the result of either definition depends on a host's defaults", text)
 		}
 	}
 }
@@ -80,16 +80,16 @@ func TestDefinitions(t *testing.T) {
 	d, err := w.Definitions(t.Context())
 	all := d.Services
 	if err != nil || len(all) != 2 || d.Revision != last {
-		t.Fatalf("services = %d at revision %d, %v, want 2 at %d", len(all), d.Revision, err, last)
+		t.Fatalf("definitions = %d at revision %d, %v, want 2 at revision %d", len(all), d.Revision, err, last)
 	}
 	if want := map[netip.Addr]balancer.Name{netip.MustParseAddr("10.97.0.1"): "web"}; !reflect.DeepEqual(d.Held, want) {
-		t.Errorf("held = %v, want %v", d.Held, want)
+		t.Errorf("held addresses = %v, want %v", d.Held, want)
 	}
 	if s := all[0]; s.Name != "broken" || s.Service != nil || s.Fields != nil || len(s.Problems) != 1 || s.Revision != broken {
-		t.Errorf("stored broken = %+v, want one problem and no service", s)
+		t.Errorf("stored definition of broken = %+v, want one problem and no service", s)
 	}
 	if s := all[1]; s.Name != "web" || s.Service == nil || s.Fields["color"] != "red" || s.Revision != web.Revision {
-		t.Errorf("stored web = %+v, want the color red", s)
+		t.Errorf("stored definition of web = %+v, want the color red", s)
 	}
 	if names, err := w.Names(t.Context()); err != nil || !reflect.DeepEqual(names, []balancer.Name{"broken", "web"}) {
 		t.Errorf("names = %v, %v, want broken and web", names, err)

@@ -9,8 +9,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestExpiry reads certificates with long and short lifetimes. A certificate must be reported once
-// less than two weeks and less than a quarter of its lifetime remain.
+// TestExpiry reads certificates with long and short lifetimes. A certificate must be reported when
+// both less than two weeks and less than a quarter of its lifetime remain.
 func TestExpiry(t *testing.T) {
 	files := etcdkit.NewFiles(t)
 	for until, want := range map[time.Duration][]struct {
@@ -26,11 +26,11 @@ func TestExpiry(t *testing.T) {
 		for _, w := range want {
 			text := c.Expiry(ends.Add(-w.before))
 			if says := w.says + ends.UTC().Format(time.RFC3339); w.says == "" && text != "" || w.says != "" && !strings.HasPrefix(text, c.CertFile+says) {
-				t.Errorf("certificate until %s, %s before: text = %q, want %q", until, w.before, text, w.says)
+				t.Errorf("certificate that expires after %s: text %s before its expiry = %q, want %q", until, w.before, text, w.says)
 			}
 		}
 	}
 	if text := (client.Config{CertFile: files.ClientKey}).Expiry(time.Now()); text != "" {
-		t.Errorf("Expiry of a file without a certificate = %s, want \"\"", text)
+		t.Errorf("Expiry() of a file without a certificate = %s, want \"\"", text)
 	}
 }

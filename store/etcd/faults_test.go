@@ -22,9 +22,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults disturbs a cluster at random: members' networks are cut or drop all packets, members
-// crash and return, the leader moves, and changes are compacted. The source must always reach the
-// state of a fresh read.
+// TestFaults causes random faults of a cluster: connections to members are cut or drop all data,
+// members crash and start again, the leader changes, and revisions are compacted. After each fault,
+// the source must reach the state that a fresh read returns.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(wait.Soak(1, 3)) {
@@ -49,7 +49,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// world is a cluster of three members with relays in front of them, and its faults.
+// world is a cluster of three members that suffers faults. Clients connect through a relay in front
+// of each member.
 type world struct {
 	*rand.Rand
 	*place
@@ -71,7 +72,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// through returns the client configuration over the relays.
+// through returns a client configuration that connects through the relays.
 func (w *world) through() client.Config {
 	config := w.config
 	config.Endpoints = nil
@@ -113,7 +114,7 @@ func (w *world) heal() {
 	}
 }
 
-// write makes a valid or invalid change.
+// write makes a random change, which may be invalid.
 func (w *world) write() {
 	name, n := fmt.Sprintf("s%d", w.IntN(4)), w.IntN(5)
 	endpoint := fmt.Sprintf("/endpoints/%s/e%d", name, w.IntN(4))
@@ -147,7 +148,7 @@ func (w *world) write() {
 	}
 }
 
-// compare compares the last published snapshot with a fresh read.
+// compare checks that f reaches the state that a fresh source and a fresh read return.
 func (w *world) compare(f *follower) {
 	w.t.Helper()
 	w.last = w.put("/services/last", fmt.Sprintf(`{"vips":["10.96.1.1"],"ports":[{"port":%d}]}`, 1+w.IntN(60000)))
@@ -156,7 +157,7 @@ func (w *world) compare(f *follower) {
 	fresh.stop()
 	read, err := newWriter(w.t, w.config).Read(w.t.Context(), nil)
 	if err := errors.Join(err, agree(read, want)); err != nil || read.Revision < w.last {
-		w.t.Errorf("state of following and reading at revision %d: %v", read.Revision, err)
+		w.t.Errorf("state of a fresh source and of a read at revision %d: %v", read.Revision, err)
 	}
 	defer func() {
 		if err != nil {
@@ -172,13 +173,13 @@ func (w *world) compare(f *follower) {
 	}
 }
 
-// TestOneRevision reads the first state in pages while it changes. The result must be the state of
-// a single revision.
+// TestOneRevision reads the first state in pages, while a writer changes it. The first snapshot
+// must be the state at a single revision.
 func TestOneRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	for i := range 100 { // makes many pages between a and z
+	for i := range 100 { // these services fill many pages between the services a and z
 		p.put(fmt.Sprintf("/services/m%d", i), web)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -203,18 +204,18 @@ func TestOneRevision(t *testing.T) {
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
 		f.mu.Lock()
-		s := f.all[slices.IndexFunc(f.all, connected)] // on a busy machine, earlier snapshots may report that etcd is unavailable
+		s := f.all[slices.IndexFunc(f.all, connected)] // on a busy machine, snapshots before this may report that etcd is unavailable
 		f.mu.Unlock()
 		f.stop()
 		a, z := s.Services.At("a").Ports[0].Port, s.Services.At("z").Ports[0].Port
 		if e := s.Endpoints.At(balancer.EndpointID{Service: "a", ID: "z"}); a != z || e.Weight != int(a) {
-			t.Fatalf("values of a transaction in the first snapshot = %d, %d and %d, want equal values", a, z, e.Weight)
+			t.Fatalf("values that one transaction wrote = %d, %d and %d in the first snapshot, want equal values", a, z, e.Weight)
 		}
 	}
 }
 
-// TestWritesWaitForALeader writes to a live member during an election. The write must wait for the
-// new leader.
+// TestWritesWaitForALeader writes through a member while the cluster has no leader. The write must
+// wait until a new leader is elected.
 func TestWritesWaitForALeader(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
 	client := c.Client()
@@ -234,7 +235,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if _, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(tries), Base: definitions.Any}); err != nil {
 			t.Fatal(err)
 		}
-		c.Members[leader].Pause() // requests must wait until another leader is elected
+		c.Members[leader].Pause() // from now on, requests must wait until another leader is elected
 		began := time.Now()
 		r, err := w.Apply(t.Context(), definitions.Change{Name: "web", Base: definitions.Any})
 		took := time.Since(began)
@@ -248,7 +249,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 	}
 }
 
-// TestMemberProblem stops one of three members. A problem must name the member until it answers
+// TestMemberProblem pauses one of three members. A problem must name this member until it answers
 // again.
 func TestMemberProblem(t *testing.T) {
 	t.Parallel()

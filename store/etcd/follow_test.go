@@ -19,11 +19,11 @@ import (
 	"vipd/test/wait"
 )
 
-// within is the time limit for immediate reactions on a busy machine.
+// within is the time limit for reactions that are immediate, except on a busy machine.
 const within = time.Minute
 
-// follower records the snapshots of a source, and checks the guarantees that must hold even during
-// outages.
+// follower records the snapshots of a source. It checks the guarantees of the source that must hold
+// even during outages.
 type follower struct {
 	t      testing.TB
 	Source *watch.Source
@@ -34,7 +34,7 @@ type follower struct {
 	broken string
 }
 
-// follow watches the source until the test ends, or stop is called.
+// follow watches the source until the test ends or the follower's stop is called.
 func follow(t testing.TB, source *watch.Source) *follower {
 	t.Helper()
 	f := &follower{t: t, Source: source}
@@ -56,8 +56,8 @@ func follow(t testing.TB, source *watch.Source) *follower {
 	return f
 }
 
-// followWithState follows with a source that saves its state in a directory. The state is saved
-// when stop returns.
+// followWithState is like follow, but the source saves its state in the directory path. When the
+// follower's stop returns, the state is saved.
 func followWithState(t testing.TB, o watch.Options, path string) *follower {
 	t.Helper()
 	o.StateDir = statedir.New(path, func() {})
@@ -101,7 +101,7 @@ func (f *follower) count() int {
 	return len(f.all)
 }
 
-// turns returns the number of changes between connected and disconnected.
+// turns returns how often the source has changed between connected and disconnected.
 func (f *follower) turns() (n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -122,7 +122,7 @@ func (f *follower) last() store.Snapshot {
 	return f.all[len(f.all)-1]
 }
 
-// wait waits for a snapshot that satisfies a condition, and returns it.
+// wait waits until the last snapshot satisfies a condition, and returns this snapshot.
 func (f *follower) wait(what string, is func(store.Snapshot) bool) store.Snapshot {
 	f.t.Helper()
 	defer f.logSnapshots()
@@ -145,8 +145,9 @@ func (f *follower) logSnapshots() {
 	f.t.Logf("position %+v", f.Source.Position())
 }
 
-// reaches waits until everything up to a revision is published. It reads the position before the
-// snapshot, because otherwise the snapshot could be older.
+// reaches waits until the source has published all changes up to a revision, and returns the last
+// snapshot. It reads the snapshot after the position, because otherwise the snapshot could be
+// older.
 func (f *follower) reaches(revision int64) store.Snapshot {
 	f.t.Helper()
 	defer f.logSnapshots()
@@ -155,7 +156,7 @@ func (f *follower) reaches(revision int64) store.Snapshot {
 	return f.last()
 }
 
-// waitForRevision waits until everything up to a revision was seen, even if the source is not
+// waitForRevision waits until the source has seen all changes up to a revision, even if it is not
 // connected.
 func (f *follower) waitForRevision(revision int64) {
 	f.t.Helper()
@@ -178,8 +179,8 @@ func newSource(t testing.TB, o watch.Options) *watch.Source {
 	return s
 }
 
-// agree compares two snapshots. Objects with problems may differ, because one of the snapshots may
-// have their last valid state.
+// agree returns an error if two snapshots differ. Objects with problems may differ, because one of
+// the snapshots may contain their last valid state.
 func agree(a, b store.Snapshot) error {
 	bad, badVIPs := map[string]bool{}, false
 	for _, s := range []store.Snapshot{a, b} {
@@ -190,7 +191,7 @@ func agree(a, b store.Snapshot) error {
 			}
 		}
 	}
-	if badVIPs { // the holder of an address with a problem may differ, with its consequences
+	if badVIPs { // the holder of an address with a problem may differ, and so may everything that depends on the holder
 		a, b = withoutVIPs(a), withoutVIPs(b)
 	}
 	key := func(key string) bool { return bad[key] }
@@ -229,7 +230,7 @@ func same[K snap.Ordered[K], V any](what string, a, b snap.Map[K, *V], bad func(
 	maps.DeleteFunc(am, func(k K, _ *V) bool { return bad(k) })
 	maps.DeleteFunc(bm, func(k K, _ *V) bool { return bad(k) })
 	if len(am) != len(bm) {
-		return fmt.Errorf("found %d and %d %ss, want equal numbers", len(am), len(bm), what)
+		return fmt.Errorf("numbers = %d and %d of %ss, want equal numbers", len(am), len(bm), what)
 	}
 	for k, v := range am {
 		if !reflect.DeepEqual(v, bm[k]) {

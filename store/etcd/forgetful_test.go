@@ -17,27 +17,28 @@ import (
 	"google.golang.org/grpc"
 )
 
-// forgetful is a proxy that loses its watch of a range that other clients share. It assigns this
-// watch to every client, but sends none of its events. Otherwise it behaves like etcd.
+// forgetful is a proxy that has lost one of the watches that its clients share. It assigns the lost
+// watch to each client that requests its range, but sends none of the events. Otherwise it behaves
+// like etcd.
 type forgetful struct {
 	etcdserverpb.UnimplementedWatchServer
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
-	// lost is the first key of the lost range. confirms reports whether the watch is confirmed
-	// before it is lost.
+	// lost is the first key of the range of the lost watch. forgets reports whether the watch is
+	// lost. confirms reports whether the proxy still confirms requests for it.
 	lost     string
 	forgets  atomic.Bool
 	confirms bool
-	// stuck reports whether the proxy creates no watches and sends nothing on existing watches.
+	// stuck reports whether the proxy creates no watches, and sends nothing on existing watches.
 	stuck atomic.Bool
-	// member reports whether the proxy numbers watches like a member and reports progress, unless
-	// it is stuck.
+	// member reports whether the proxy behaves like a member: it numbers watches like a member, and
+	// reports progress unless it is stuck.
 	member bool
-	// asked counts the clients that have requested the lost watch.
+	// asked counts the requests for the lost watch.
 	asked atomic.Int64
 }
 
-// listen serves on its own port, and returns its URL.
+// listen makes the proxy serve on a free port until the test ends, and returns its URL.
 func (p *forgetful) listen(t *testing.T) (url string) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +47,7 @@ func (p *forgetful) listen(t *testing.T) (url string) {
 	server := grpc.NewServer()
 	etcdserverpb.RegisterKVServer(server, p)
 	etcdserverpb.RegisterWatchServer(server, p)
-	go func() { _ = server.Serve(listener) }() // Serve ends with Stop
+	go func() { _ = server.Serve(listener) }() // Serve returns after Stop
 	t.Cleanup(server.Stop)
 	return "http://" + listener.Addr().String()
 }
@@ -60,7 +61,7 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	send := func(r *etcdserverpb.WatchResponse) {
 		mu.Lock()
 		defer mu.Unlock()
-		_ = stream.Send(r) // Recv detects that the client has disconnected
+		_ = stream.Send(r) // Recv reports when the client has disconnected
 	}
 	for next := int64(0); ; next++ {
 		request, err := stream.Recv()
@@ -107,8 +108,8 @@ func (p *forgetful) Watch(stream etcdserverpb.Watch_WatchServer) error {
 	}
 }
 
-// TestProxyForgets follows through a proxy that has lost a watch. The source must not wait for this
-// watch forever, and must find every change.
+// TestProxyForgets follows etcd through a proxy that has lost a watch before the source starts. The
+// source must not wait for this watch forever, and must find every change.
 func TestProxyForgets(t *testing.T) {
 	t.Parallel()
 	for name, confirms := range map[string]bool{"confirmed": true, "not confirmed": false} {
@@ -133,8 +134,9 @@ func TestProxyForgets(t *testing.T) {
 	}
 }
 
-// TestProxyForgetsLater loses one of a proxy's confirmed watches, while the others continue. The
-// source must find every missed change.
+// TestProxyForgetsLater follows etcd through a proxy that loses one of its confirmed watches, while
+// its other watches continue. The source must find every change, even in the range of the lost
+// watch.
 func TestProxyForgetsLater(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*place) int64{
@@ -155,13 +157,14 @@ func TestProxyForgetsLater(t *testing.T) {
 			f.wait("the first state", connected)
 			proxy.forgets.Store(true)
 			f.reaches(change(p))
-			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // through another watch
+			f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`)) // another change in the range of the lost watch
 		})
 	}
 }
 
-// TestProxyStuck follows through a proxy that creates no watches but answers reads, as in etcd 3.4
-// after a restart of etcd under load. The source must find changes by reading.
+// TestProxyStuck follows etcd through a proxy that stops creating watches, but answers reads. A
+// proxy of etcd 3.4 can get into this state if etcd restarts under load. The source must find
+// changes by reading.
 func TestProxyStuck(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -179,12 +182,12 @@ func TestProxyStuck(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/c", `{"address":"192.168.1.15"}`))
 }
 
-// TestWatchBehind lets the watches of a member fall behind while it answers reads. The source must
-// abandon them, and follow another member.
+// TestWatchBehind follows a member whose watches stop sending events, while it still answers reads.
+// The source must abandon these watches and follow another member.
 func TestWatchBehind(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
-	relay.Cut() // so the source starts at the other member
+	relay.Cut() // so the source starts at the member "behind"
 	p.client = c.Client()
 	behind := &forgetful{client: p.client, member: true}
 	config := p.config
@@ -197,6 +200,6 @@ func TestWatchBehind(t *testing.T) {
 	n := relay.Connections()
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	if relay.Connections() == n {
-		t.Error("connections to the other member = none, want one")
+		t.Error("new connections to the other member = 0, want at least 1")
 	}
 }

@@ -25,7 +25,7 @@ import (
 
 type votes = snap.Map[balancer.Target, *quorum.Vote]
 
-// ups returns votes with the verdict up for n targets.
+// ups returns a vote with the verdict up for each of n targets.
 func ups(n int) (all votes) {
 	for i := range n {
 		all = all.Set(place80(i), &quorum.Vote{Verdict: balancer.HealthUp, Since: time.UnixMilli(1_800_000_000_123).UTC(), Cause: "connected"})
@@ -37,7 +37,7 @@ func place80(i int) balancer.Target {
 	return balancer.Target{Service: "web", Addr: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), Port: 80}
 }
 
-// voting is a running voter of a node, and its reports.
+// voting is a voter that runs for a node, with its reports.
 type voting struct {
 	*fleet.HealthVoter
 	reports
@@ -56,7 +56,7 @@ func vote(t *testing.T, config client.Config, node string) *voting {
 	return out
 }
 
-// inBackground runs a function until the test ends, or until stop is called.
+// inBackground runs a function in a goroutine until the test ends or stop is called.
 func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -66,7 +66,7 @@ func inBackground(t *testing.T, run func(context.Context)) (stop func()) {
 	return stop
 }
 
-// reader follows a board.
+// reader follows a board, and records its last state.
 type reader struct {
 	t    *testing.T
 	stop func()
@@ -75,10 +75,11 @@ type reader struct {
 	last     quorum.Board
 	err      error
 	reported int
-	also     func(quorum.Board) // receives each board, unless it is nil
+	also     func(quorum.Board) // if not nil, it also receives each state of the board
 }
 
-// passBoards passes the current board, and the board after each change, to also.
+// passBoards makes the reader call also, with the current board now, and later with the board after
+// each change.
 func (r *reader) passBoards(also func(quorum.Board)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +122,8 @@ func (r *reader) wait(what string, board func(quorum.Board) bool) quorum.Board {
 	return b
 }
 
-// has returns a condition that is true if a board has a node with exactly these votes.
+// has returns a condition that is true if the only votes on a board are these votes of the given
+// node.
 func has(node balancer.NodeName, all votes) func(quorum.Board) bool {
 	return func(b quorum.Board) bool {
 		for t, v := range all.All() {
@@ -142,8 +144,9 @@ func (p *place) now() int64 {
 	return answer.Header.Revision
 }
 
-// TestHealthVotesWrittenOnce writes votes. They must be written in few transactions, only once, and
-// again after each loss. They must be removed with the node.
+// TestHealthVotesWrittenOnce makes a voter write many votes. It must write them in few
+// transactions, and must not write unchanged votes again unless they were lost. When the voter
+// stops, the votes must be removed with the node.
 func TestHealthVotesWrittenOnce(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -159,16 +162,16 @@ func TestHealthVotesWrittenOnce(t *testing.T) {
 	}
 	before = p.now()
 	n.Set(quorum.Checker{Exec: true}, all)
-	time.Sleep(life) // the lease is renewed three times
+	time.Sleep(life) // in this time, the lease is renewed three times
 	if writes := p.now() - before; writes != 0 && n.troubles() == 0 {
 		t.Errorf("transactions without a change = %d, want 0", writes)
 	}
 	w := newWriter(t, p.config)
 	if s, err := w.Read(t.Context(), nil); err != nil || len(s.Problems) > 0 || s.Services.Len()+s.Endpoints.Len() > 0 {
-		t.Errorf("Read() = %+v, %v, want no services", s, err)
+		t.Errorf("Read() = %+v, %v, want no services and no problems", s, err)
 	}
 	if nodes, revision, err := w.Nodes(t.Context()); err != nil || len(nodes) > 0 || revision > 0 {
-		t.Errorf("Nodes() = %+v, %d, %v, want none", nodes, revision, err)
+		t.Errorf("Nodes() = %+v, revision %d, %v, want no nodes and revision 0", nodes, revision, err)
 	}
 	was, _ := b.board()
 	all = all.Delete(place80(7)).Set(place80(8), &quorum.Vote{Verdict: balancer.HealthDown, Since: time.UnixMilli(5).UTC(), Cause: "connection refused"})
@@ -202,8 +205,8 @@ func TestHealthVotesWrittenOnce(t *testing.T) {
 	b.wait("no votes", func(b quorum.Board) bool { return b.Nodes.Len() == 0 && b.Votes.Len() == 0 })
 }
 
-// TestHealthVotesRestored deletes, changes and adds votes as another program. The voter must
-// restore its votes without unnecessary writes.
+// TestHealthVotesRestored deletes, changes and adds votes of a node, as another program might. The
+// node's voter must restore its own votes without unnecessary writes.
 func TestHealthVotesRestored(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -228,7 +231,7 @@ func TestHealthVotesRestored(t *testing.T) {
 		other := b.Votes.At(quorum.VoteKey{Target: place80(2), Node: "n1"})
 		return b.Votes.Len() == 150-61+1 && other != nil && other.Verdict == balancer.HealthDown
 	})
-	b.passBoards(n.SetBoard) // called late, so the voter receives all changes together
+	b.passBoards(n.SetBoard) // called only now, so the voter receives all changes together
 	b.wait("the restored votes", has("n1", all))
 	b.passBoards(func(quorum.Board) {})
 	if _, err := p.client.Delete(t.Context(), folder, clientv3.WithPrefix()); err != nil {
@@ -237,15 +240,15 @@ func TestHealthVotesRestored(t *testing.T) {
 	b.wait("no votes", func(b quorum.Board) bool { return b.Votes.Len() == 0 })
 	b.passBoards(n.SetBoard)
 	b.wait("the restored votes", has("n1", all))
-	time.Sleep(life) // an unnecessary write would happen within this time
+	time.Sleep(life) // long enough for an unnecessary write
 	if writes := p.now() - before - 4; writes < 3 || writes > 4 && n.troubles() == 0 {
-		t.Errorf("transactions to restore votes = %d, want 3, or 4 if the voter noticed the deletion halfway", writes)
+		t.Errorf("transactions to restore votes = %d, want 3, or 4 if the voter received the deletion in two parts", writes)
 	}
 }
 
-// TestHealthVotesOfFormerDaemon starts a daemon after its predecessor was killed. It must
-// immediately adopt its node's key and remove the old votes, and the node must never be missing.
-// Without the former lease it must change nothing.
+// TestHealthVotesOfFormerDaemon starts a daemon after the former daemon of the node was killed.
+// With the ID of the former lease, it must immediately adopt the node's key and remove the former
+// votes. At no time may the node be missing. With another lease ID, it must change nothing.
 func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -257,17 +260,17 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 			gone.Add(1)
 		}
 	})
-	former, err := p.client.Grant(t.Context(), 3600) // the lease of a killed daemon, which does not expire during this test
+	former, err := p.client.Grant(t.Context(), 3600) // the lease of the killed daemon does not expire during this test
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := p.config.Prefix + "/health/"
 	puts := []clientv3.Op{
 		clientv3.OpPut(folder+"n1/live", `{"version":1}`, clientv3.WithLease(former.ID)),
-		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // a name with a common prefix
+		clientv3.OpPut(folder+"n10/live", `{"version":1}`), // the name n10 starts with the node's name n1
 		clientv3.OpPut(folder+"n10/web/"+place80(0).Address(), `{"version":1,"verdict":"up","since":"2026-01-31T12:00:00Z"}`),
 	}
-	for i, service := range []string{"a", "live", "livelier", "web"} { // services that sort before and after the node's own key
+	for i, service := range []string{"a", "live", "livelier", "web"} { // names of services that sort before and after the node's own key
 		puts = append(puts, clientv3.OpPut(folder+"n1/"+service+"/"+place80(i).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`, clientv3.WithLease(former.ID)))
 	}
 	if _, err := p.client.Txn(t.Context()).Then(puts...).Commit(); err != nil {
@@ -289,10 +292,10 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 	stranger, granted := start(int64(former.ID) + 1)
 	stop := inBackground(t, stranger.Run)
 	wait.For(t, within, "the other daemon to have a lease", func() bool { return granted.Load() != 0 })
-	time.Sleep(time.Second) // the other daemon retries during this time
+	time.Sleep(time.Second) // during this time, the daemon tries again
 	stop()
 	if now, _ := b.board(); now.Votes.Len() != 5 || now.Nodes.At("n1").Exec {
-		t.Errorf("board after another daemon = %+v, want no change", now)
+		t.Errorf("board after the start of a daemon with another lease ID = %+v, want no change", now)
 	}
 
 	next, granted := start(int64(former.ID))
@@ -301,16 +304,17 @@ func TestHealthVotesOfFormerDaemon(t *testing.T) {
 		return b.Nodes.At("n1").Exec && b.Votes.Len() == 2 && b.Votes.Has(quorum.VoteKey{Target: place80(0), Node: "n1"}) && b.Nodes.Len() == 2
 	})
 	if n := gone.Load(); n > 0 {
-		t.Errorf("boards without the node = %d, want 0", n)
+		t.Errorf("states of the board without the node = %d, want 0", n)
 	}
 	answer, err := p.client.Get(t.Context(), folder+"n1/live")
 	if err != nil || len(answer.Kvs) != 1 || answer.Kvs[0].Lease != granted.Load() || granted.Load() == int64(former.ID) {
-		t.Errorf("the node's key = %+v, want it under the granted lease %x; error %v", answer, granted.Load(), err)
+		t.Errorf("the node's key = %+v, want it under the new lease %x; error = %v", answer, granted.Load(), err)
 	}
 }
 
-// TestHealthBoardMatchesEtcd disturbs the network. The board must equal etcd's readable content,
-// and keep its last content while etcd is unavailable.
+// TestHealthBoardMatchesEtcd causes faults of the network while valid and invalid votes change.
+// After each fault, the board must equal the valid votes in etcd. While etcd is unavailable, the
+// board must keep its last content.
 func TestHealthBoardMatchesEtcd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -356,12 +360,12 @@ func TestHealthBoardMatchesEtcd(t *testing.T) {
 	w.cluster.Kill()
 	away := b.wait("the loss of etcd", func(b quorum.Board) bool { return !b.Connected })
 	if _, err := b.board(); err == nil || away.Votes.Len() == 0 || away.Votes.Len() < had.Votes.Len()-1 {
-		t.Errorf("votes while etcd is unavailable = %d, want about %d; error %v, want one", away.Votes.Len(), had.Votes.Len(), err)
+		t.Errorf("votes while etcd is unavailable = %d, want about %d; error = %v, want an error", away.Votes.Len(), had.Votes.Len(), err)
 	}
 }
 
-// TestHealthRoleRights uses a node's role. It must allow reading all votes and writing only the
-// node's own votes. A missing right must be reported.
+// TestHealthRoleRights votes with the role of a node. The role must permit reading all votes, but
+// writing only the node's own votes. A missing right must be reported.
 func TestHealthRoleRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -393,12 +397,12 @@ func TestHealthRoleRights(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "the user none may not read /vipda/health/")
 	})
 	if got, _ := denied.board(); got.Connected {
-		t.Error("board without the right to read = connected, want not connected")
+		t.Error("board of a user without the right to read is connected, want it not connected")
 	}
 }
 
-// TestHealthVotesThroughProxy sends votes through a gRPC proxy, also after an outage of the etcd
-// behind it. The votes must arrive.
+// TestHealthVotesThroughProxy writes votes through a gRPC proxy, before and after an outage of
+// etcd. The votes must appear on the board.
 func TestHealthVotesThroughProxy(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

@@ -16,13 +16,14 @@ import (
 	"vipd/test/wait"
 )
 
-// hostile is a value that a malicious user writes.
+// hostile is a value that a malicious user might write, with a part of the problem that it must
+// cause.
 type hostile struct {
 	text, want string
 	warning    bool
 }
 
-// hostileKeys returns keys and values with their expected problems.
+// hostileKeys returns malicious values by their keys.
 func hostileKeys() map[string]hostile {
 	return map[string]hostile{
 		"/services/a":              {"", "is empty", false},
@@ -68,8 +69,8 @@ func hostileKeys() map[string]hostile {
 	}
 }
 
-// TestHostileKeys writes malicious keys. A problem must name each key, and no other object may be
-// affected.
+// TestHostileKeys writes malicious keys and values, one at a time. A problem must name each key,
+// and no other object may be affected.
 func TestHostileKeys(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -77,8 +78,8 @@ func TestHostileKeys(t *testing.T) {
 	p := &place{t: t, config: config}
 	p.client = c.Client()
 	p.put("/services/web", web)
-	// The long silence prevents reconnections, after which only a full read would show the folders'
-	// own keys.
+	// The long limit for silence prevents reconnections. After a reconnection, only a full read
+	// would find the keys that are names of folders.
 	source := newSource(t, watch.Options{Config: config, Timing: hastened(silence(wait.Patience))})
 	f := follow(t, source)
 	before := f.wait("the first state", connected)
@@ -89,14 +90,15 @@ func TestHostileKeys(t *testing.T) {
 			t.Error(wrong)
 		}
 		if after.Services.At("web") != before.Services.At("web") || after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 {
-			t.Errorf("%s: other keys changed, want them unaffected", key)
+			t.Errorf("%s: other objects changed, want no change", key)
 		}
 		p.remove(key)
 		f.wait("the end of the problem of "+key, func(s store.Snapshot) bool { return len(s.Problems) == 0 && s.Services.Len() == 1 })
 	}
 }
 
-// describe describes a mistake in the problems of a key, or returns "".
+// describe describes how the problems of a key differ from the wanted problem. It returns "" if
+// they do not differ.
 func (h hostile) describe(key string, problems []balancer.Problem) string {
 	for _, p := range problems {
 		if p.Origin.Key != key {
@@ -110,8 +112,8 @@ func (h hostile) describe(key string, problems []balancer.Problem) string {
 	return fmt.Sprintf("%s is not told: %v", key, problems)
 }
 
-// TestHostileNames writes names of etcd's maximum length, and with characters that move a
-// terminal's cursor. Problems must contain these names shortened and escaped.
+// TestHostileNames writes names that are as long as etcd permits, and names with control characters
+// for terminals. In problems, these names must be shortened and escaped.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -133,12 +135,12 @@ func TestHostileNames(t *testing.T) {
 		}
 	}
 	if length > 100_000 || s.Services.Len() != 3 {
-		t.Errorf("%d problems of %d bytes, %d services, want at most 100000 bytes and 3 services", len(s.Problems), length, s.Services.Len())
+		t.Errorf("problems = %d with %d bytes in total, services = %d; want at most 100000 bytes and 3 services", len(s.Problems), length, s.Services.Len())
 	}
 }
 
-// TestHostileStart starts a source with malicious keys in etcd. A problem must name each invalid
-// key, and the valid keys must be served.
+// TestHostileStart starts a source while etcd has malicious keys. A problem must name each invalid
+// key, and the objects of valid keys must be served.
 func TestHostileStart(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Flags: []string{"--max-request-bytes", "4194304"}})
@@ -150,7 +152,7 @@ func TestHostileStart(t *testing.T) {
 	followed := follow(t, newSource(t, watch.Options{Config: p.config})).wait("the first state", connected)
 	read, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if err := errors.Join(err, agree(followed, read)); err != nil {
-		t.Errorf("state of following and reading: %v", err)
+		t.Errorf("followed state and the state of a read differ: %v", err)
 	}
 	for key, hostile := range hostileKeys() {
 		if wrong := hostile.describe(p.config.Prefix+key, followed.Problems); wrong != "" {
@@ -162,8 +164,8 @@ func TestHostileStart(t *testing.T) {
 	}
 }
 
-// TestLastGood breaks each kind of key. Each must keep its last valid value while it has an error,
-// and a warning must not change anything.
+// TestLastGood overwrites each kind of object with an invalid value. The last valid value must stay
+// in use while there is an error. A new value that only causes a warning must be used.
 func TestLastGood(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -184,7 +186,7 @@ func TestLastGood(t *testing.T) {
 		return len(keys) == 3
 	})
 	if broken.Services != before.Services || broken.Endpoints != before.Endpoints || broken.Overrides != before.Overrides {
-		t.Error("valid definitions changed, want them unchanged")
+		t.Error("objects changed after an error in their values, want their last valid values")
 	}
 	p.put("/endpoints/web/a", `{"address":"10.0.0.2","rack":"7"}`)
 	f.wait("an endpoint with a warning", func(s store.Snapshot) bool {
@@ -196,8 +198,8 @@ func TestLastGood(t *testing.T) {
 	f.wait("the removal of the broken objects", func(s store.Snapshot) bool { return s.Services.Len()+s.Overrides.Len() == 0 && len(s.Problems) == 1 })
 }
 
-// TestChangedBack changes a value and changes it back before it is published. It must keep its
-// pointer.
+// TestChangedBack changes a value and immediately changes it back. If both changes are published
+// together, the object must keep its pointer.
 func TestChangedBack(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -205,13 +207,14 @@ func TestChangedBack(t *testing.T) {
 	p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`)
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	f.wait("the first state", connected)
-	for range 20 { // most of these pairs of writes are published together, which changes nothing
+	for range 20 { // most of these pairs of writes are published together, so nothing changes
 		p.put("/endpoints/web/a", `{"address":"10.0.0.2"}`)
 		f.reaches(p.put("/endpoints/web/a", `{"address":"10.0.0.1"}`))
 	}
 }
 
-// TestOverrideLapses lets an override expire. It must disappear without a write.
+// TestOverrideLapses lets an override expire. The override must disappear from the snapshot,
+// although etcd still has its key.
 func TestOverrideLapses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -224,8 +227,8 @@ func TestOverrideLapses(t *testing.T) {
 	f.wait("the override to expire", func(s store.Snapshot) bool { return s.Overrides.Len() == 1 })
 }
 
-// TestDefaults replaces the defaults. The new defaults must apply to services that don't set the
-// field.
+// TestDefaults replaces the defaults of a source. The new defaults must apply to services that
+// don't set the field.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -245,7 +248,7 @@ func TestDefaults(t *testing.T) {
 	source.SetDefaults(map[string]any{"scheduler": "fastest"})
 	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })
 	if bad.Services.At("a") != after.Services.At("a") {
-		t.Error("service with broken defaults changed, want it unchanged")
+		t.Error("service changed after an error in the defaults, want it unchanged")
 	}
 	source.SetDefaults(nil)
 	f.wait("no defaults", func(s store.Snapshot) bool {
@@ -253,8 +256,8 @@ func TestDefaults(t *testing.T) {
 	})
 }
 
-// TestLeases lets the leases of the last endpoints expire together, and deletes endpoints.
-// Endpoints with an expired lease must stay in use; deleted endpoints must not.
+// TestLeases lets the leases of all endpoints of a service expire together, and later deletes an
+// endpoint. Endpoints whose leases have expired must stay in use. A deleted endpoint must not.
 func TestLeases(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -281,7 +284,7 @@ func TestLeases(t *testing.T) {
 	}
 	kept := f.wait("both kept", func(s store.Snapshot) bool { return len(s.Problems) == 1 && s.Endpoints.Len() == 2 })
 	if p := kept.Problems[0]; p.Service != "web" || p.Severity != balancer.SeverityWarning || !strings.Contains(p.Text, "2 stay in use") {
-		t.Errorf("problem = %+v, want a warning that 2 stay in use", p)
+		t.Errorf("problem = %+v, want a warning that 2 endpoints stay in use", p)
 	}
 	for id, e := range kept.Endpoints.All() {
 		if e != before.Endpoints.At(id) {
@@ -296,7 +299,8 @@ func TestLeases(t *testing.T) {
 	f.wait("the removal of all endpoints with the service", func(s store.Snapshot) bool { return s.Endpoints.Len()+s.Services.Len()+len(s.Problems) == 0 })
 }
 
-// TestManyLeases lets many leases expire. Their state must be read over a single connection.
+// TestManyLeases deletes many endpoints, so the source must check whether their leases have
+// expired. It must do this over a few connections.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -312,7 +316,7 @@ func TestManyLeases(t *testing.T) {
 		p.put("/endpoints/"+id+"/a", fmt.Sprintf(`{"address":"10.0.0.%d"}`, i), clientv3.WithLease(lease.ID))
 		ends = append(ends, clientv3.OpDelete(p.config.Prefix+"/endpoints/"+id+"/a"))
 	}
-	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with a long patience, because after a late answer it would use another connection
+	source, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with a long patience, because the source opens another connection after a late answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +327,7 @@ func TestManyLeases(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.wait("the removal of the endpoints whose leases are live", func(s store.Snapshot) bool { return s.Endpoints.Len() == 1 && len(s.Problems) == 0 })
-	if made := relay.Connections() - before; made > 3 { // the leases may expire in several groups
-		t.Errorf("connections = %d, want at most 3", made)
+	if made := relay.Connections() - before; made > 3 { // the leases may be checked in several groups
+		t.Errorf("new connections = %d, want at most 3", made)
 	}
 }

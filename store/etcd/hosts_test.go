@@ -18,7 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// publishes returns a condition that is true if the nodes publish these addresses.
+// publishes returns a condition that is true if exactly these nodes publish an address, and each
+// publishes the given address.
 func publishes(want map[balancer.NodeName]string) func(store.Snapshot) bool {
 	return func(s store.Snapshot) bool {
 		for name, addresses := range want {
@@ -35,8 +36,9 @@ func atAddress(a string) balancer.Node {
 	return balancer.Node{Addresses: []netip.Addr{netip.MustParseAddr(a)}}
 }
 
-// TestPublishedNodes publishes, changes and removes the addresses of nodes. Another program also
-// writes addresses. A source and a writer must see the addresses while the node is live.
+// TestPublishedNodes publishes the addresses of nodes, changes them, and removes their keys.
+// Another program also writes addresses. A source and a writer must see the addresses of each node
+// until the node stops.
 func TestPublishedNodes(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -55,18 +57,19 @@ func TestPublishedNodes(t *testing.T) {
 	p.put("/hosts/n4", `?`)
 	s := f.wait("a newer version's node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n2": "10.3.0.3", "n3": "10.3.0.9"}))
 	if len(s.Problems) > 1 || len(s.Problems) == 1 && s.Problems[0].Origin.Key != "/vipda/hosts/n4" {
-		t.Errorf("problems = %v, want only the problem of n4", s.Problems)
+		t.Errorf("problems = %v, want none, or one about n4", s.Problems)
 	}
 	nodes, err := newWriter(t, p.config).Published(t.Context())
 	if err != nil || nodes.Len() != 3 || !nodes.At("n2").Equal(atAddress("10.3.0.3")) {
-		t.Errorf("published nodes = %d, %v, want 3", nodes.Len(), err)
+		t.Errorf("published nodes = %d, %v, want 3, with the last address of n2", nodes.Len(), err)
 	}
 	other.stop()
 	f.wait("the end of a node", publishes(map[balancer.NodeName]string{"n1": "10.3.0.1", "n3": "10.3.0.9"}))
 }
 
-// TestUnpublishedNode lets a node write with a role of an earlier version. Its presence must be
-// written, and the missing right must be reported separately until it is granted.
+// TestUnpublishedNode gives a node the role of an earlier version, which lacks the right to publish
+// addresses. The node must still write its presence. It must report the missing right separately
+// until the right is granted.
 func TestUnpublishedNode(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -78,7 +81,7 @@ func TestUnpublishedNode(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 1 || s.Problems[0].Origin.Key != "/vipda/hosts/" || !strings.Contains(s.Problems[0].Text, "services might claim the addresses of other nodes") {
-		t.Errorf("problems = %v, want one of hosts/", s.Problems)
+		t.Errorf("problems = %v, want one about the key hosts/", s.Problems)
 	}
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.Publish(atAddress("10.3.0.1"))

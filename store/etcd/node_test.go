@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// configLog records the configurations that a source has passed on.
+// configLog records the configurations that a source reports.
 type configLog struct {
 	mu  sync.Mutex // guards the fields below
 	all []schema.NodeConfig
@@ -44,13 +44,13 @@ func (c *configLog) wait(t *testing.T, want ...schema.NodeConfig) {
 	t.Helper()
 	wait.For(t, within, "the configuration", func() bool { return len(c.list()) >= len(want) })
 	if got := c.list(); !slices.Equal(got, want) {
-		t.Fatalf("received = %v, want %v", got, want)
+		t.Fatalf("reported configurations = %v, want %v", got, want)
 	}
 }
 
-// TestNodeConfig configures a node. The source must report the configuration before the first
-// snapshot, after changes, and after a restart without etcd. If the configuration becomes
-// unreadable, the previous configuration must stay.
+// TestNodeConfig writes configurations of a node to etcd. The source must report the configuration
+// at its start, after changes, and after a restart without etcd. If a configuration is invalid, the
+// previous configuration must stay in use.
 func TestNodeConfig(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -65,11 +65,11 @@ func TestNodeConfig(t *testing.T) {
 	n := f.count()
 	p.put("/nodes/n1/config", `{"mode":"auto","zone":"z1"}`)
 	c.wait(t, ipvs, both)
-	p.put("/nodes/n1/status", `{}`) // no source follows this key
+	p.put("/nodes/n1/status", `{}`) // a source does not follow this key
 	p.put("/nodes/n10/config", `{}`)
 	f.reaches(p.put("/nodes/n1/config", `{"zone":"z1","mode":"auto"}`))
 	if f.count() != n {
-		t.Errorf("snapshots caused by a node's configuration = %d, want 0", f.count()-n)
+		t.Errorf("snapshots after changes to nodes = %d, want 0", f.count()-n)
 	}
 	for text, want := range map[string]string{
 		`{"mode":"ipv"}`: `did you mean "ipvs"`, `{"mode":7}`: "mode", `{`: "is not JSON", `[]`: "is not a JSON object", ``: "is empty",
@@ -80,7 +80,7 @@ func TestNodeConfig(t *testing.T) {
 			return len(s.Problems) == 1 && strings.Contains(s.Problems[0].Text+s.Problems[0].Field, want)
 		})
 		if got := s.Problems[0]; got.Origin.Key != p.config.Prefix+"/nodes/n1/config" || got.Service != "" || s.Services.Len() != 1 {
-			t.Errorf("problem = %+v, want one of the node's configuration", got)
+			t.Errorf("problem = %+v, want one about the node's configuration", got)
 		}
 	}
 	c.wait(t, ipvs, both)
@@ -100,7 +100,7 @@ func TestNodeConfig(t *testing.T) {
 	relay.Cut()
 	p.put("/nodes/n1/config", `{"mode":"auto"}`)
 
-	var other configLog // the host has another name now, so the configuration of the old name does not apply
+	var other configLog // the node now has another name, so the configuration of the old name must not apply
 	options.Node, options.Configured = "n2", other.add
 	f = followWithState(t, options, dir)
 	f.wait("the saved state", func(store.Snapshot) bool { return true })
@@ -109,8 +109,8 @@ func TestNodeConfig(t *testing.T) {
 
 func quoted(text string) string { return text[:min(len(text), 40)] }
 
-// TestConfiguredBeforeFirst starts a source. It must report the node's configuration before the
-// first snapshot.
+// TestConfiguredBeforeFirst starts a source. The source must report the node's configuration before
+// it publishes the first snapshot.
 func TestConfiguredBeforeFirst(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -126,8 +126,8 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 	}
 }
 
-// role returns the rights that a daemon on n1 needs in etcd: to read the followed keys and to write
-// its own keys.
+// role returns a user with the rights that a daemon on the node n1 needs in etcd: reading the keys
+// that it follows, and writing its own keys.
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
@@ -136,7 +136,7 @@ func role() etcdkit.User {
 	}
 }
 
-// as returns the client configuration of a user.
+// as returns a client configuration that authenticates as the user u.
 func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	t.Helper()
 	config := p.config
@@ -147,8 +147,8 @@ func (p *place) as(t *testing.T, u etcdkit.User) client.Config {
 	return config
 }
 
-// TestRole runs a daemon with only the rights of role. These rights must be sufficient, and the
-// daemon must write nothing except its presence and its status.
+// TestRole runs a daemon as the user that role returns. The user's rights must be sufficient, even
+// after the daemon's lease has expired. The daemon must write only its presence and its status.
 func TestRole(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -162,7 +162,7 @@ func TestRole(t *testing.T) {
 	config := p.as(t, role())
 	var told configLog
 	f := followWithState(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}, t.TempDir())
-	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // the problem is about an allocated address without a service
+	f.wait("the first state", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 }) // the only problem is about an allocated address without a service
 	n := appear(t, newWriter(t, config), "n1", "1.0", 3*time.Second)
 	n.SetStatus(schema.NodeStatus{Revision: 1})
 	status := func(revision int) {
@@ -203,12 +203,13 @@ func TestRole(t *testing.T) {
 		}
 	}
 	if written["/vipda/nodes/n1/live"] < 3 || written["/vipda/nodes/n1/status"] < 3 || len(written) != 4 {
-		t.Errorf("written keys = %v, want those two keys, the configuration and the end", written)
+		t.Errorf("written keys = %v, want nodes/n1/live and nodes/n1/status at least 3 times each, and the test's keys nodes/n1/config and end", written)
 	}
 }
 
-// TestMissingRights removes the right to read addresses or the node's configuration. All other keys
-// must be followed, with a problem until the right is restored. The last values must stay in use.
+// TestMissingRights runs a source without the rights to read allocated addresses and the node's
+// configuration. The source must follow all other keys, and a problem must report each missing
+// right until it is granted. If a right is revoked later, the last values must stay in use.
 func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -224,15 +225,15 @@ func TestMissingRights(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: config, Node: "n1", Patience: within, Configured: told.add}))
 	s := f.wait("the first state", connected)
 	if len(s.Problems) != 2 || s.Problems[0].Origin.Key != "/vipda/nodes/n1/config" || s.Problems[1].Origin.Key != "/vipda/vips/" {
-		t.Errorf("problems = %v, want a problem of the configuration and a problem of vips/", s.Problems)
+		t.Errorf("problems = %v, want one about nodes/n1/config and one about vips/", s.Problems)
 	}
 	for _, problem := range s.Problems {
 		if problem.Severity != balancer.SeverityWarning || !strings.Contains(problem.Text, "the user n1 may not read it: give its role that right") {
-			t.Errorf("problem = %+v, want a warning with the missing right", problem)
+			t.Errorf("problem = %+v, want a warning that names the missing right", problem)
 		}
 	}
 	if s.Services.Len() != 2 || s.Endpoints.Len() != 1 || len(s.Services.At("auto").Allocated) != 0 {
-		t.Errorf("services = %d, endpoints = %d, want 2 and 1 without addresses", s.Services.Len(), s.Endpoints.Len())
+		t.Errorf("services = %d, endpoints = %d, want 2 and 1, and no allocated addresses", s.Services.Len(), s.Endpoints.Len())
 	}
 	read, err := newWriter(t, config).Read(t.Context(), nil)
 	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
@@ -244,7 +245,7 @@ func TestMissingRights(t *testing.T) {
 	c.Grant("n1", "/vipda/vips/")
 	f.wait("no problems", func(s store.Snapshot) bool { return len(s.Problems) == 0 && len(s.Services.At("auto").Allocated) == 1 })
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})
-	p.put("/vips/10.96.0.1", "nobody-else") // an arbitrary value; it is still followed
+	p.put("/vips/10.96.0.1", "nobody-else") // an arbitrary value, which shows that the key is followed
 	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 0 })
 	p.put("/vips/10.96.0.1", "auto")
 	f.wait("the change", func(s store.Snapshot) bool { return len(s.Services.At("auto").Allocated) == 1 })
@@ -254,7 +255,7 @@ func TestMissingRights(t *testing.T) {
 	relay.Heal()
 	s = f.wait("the problem", func(s store.Snapshot) bool { return s.Connected && len(s.Problems) == 1 })
 	if len(s.Services.At("auto").Allocated) != 1 {
-		t.Error("allocated addresses are missing, want the last values")
+		t.Error("allocated addresses are missing after the right was revoked, want the last values")
 	}
 	f.reaches(p.put("/endpoints/web/c", `{"address":"10.0.0.10"}`))
 	told.wait(t, schema.NodeConfig{}, schema.NodeConfig{Mode: "ipvs"})

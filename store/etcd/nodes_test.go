@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestNodes lists nodes after arbitrary writes. Each node must have its values and problems.
+// TestNodes lists nodes after valid and invalid writes to their keys. Each node must have its valid
+// values, and a problem for each invalid value.
 func TestNodes(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -35,24 +36,25 @@ func TestNodes(t *testing.T) {
 		t.Fatalf("nodes = %+v, revision = %d, want %d; %v", nodes, revision, last, err)
 	}
 	p.put("/nodes/b/status", `{"revision":1000000}`)
-	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes it
+	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes the service
 	if _, revision, err := newWriter(t, p.config).Nodes(t.Context()); err != nil || revision != last {
-		t.Errorf("newest revision = %d, want the removal's %d; %v", revision, last, err)
+		t.Errorf("newest revision = %d, want %d, at which the service was removed; %v", revision, last, err)
 	}
 	a, b, d := nodes[0], nodes[1], nodes[2]
 	if a.Name != "a" || a.Live == nil || a.Status == nil || a.Status.Revision != 1 || len(a.Problems) != 1 {
-		t.Errorf("node a = %+v, want live with a status and one problem", a)
+		t.Errorf("node a = %+v, want it live, with a status and one problem", a)
 	}
 	if b.Name != "b" || b.Live != nil || *b.Config != (schema.NodeConfig{Mode: "ipvs"}) || len(b.Problems) != 1 {
-		t.Errorf("node b = %+v, want not live with a configuration and one problem", b)
+		t.Errorf("node b = %+v, want it not live, with a configuration and one problem", b)
 	}
 	if d.Name != "c" || d.Config != nil || d.Status != nil || len(d.Problems) != 2 {
-		t.Errorf("node c = %+v, want only two problems", d)
+		t.Errorf("node c = %+v, want two problems and no valid values", d)
 	}
 }
 
-// TestNewestRevision changes keys. Keys of single nodes must not affect the newest revision. Other
-// changes must affect it soon, even for a client that has read it before.
+// TestNewestRevision writes keys of services and keys of nodes. The newest revision must soon be
+// the revision of the last key that concerns all nodes, even for a client that has read it before.
+// A key of a single node must not affect it.
 func TestNewestRevision(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -71,8 +73,8 @@ func TestNewestRevision(t *testing.T) {
 	}
 }
 
-// TestNodesOnly lists nodes with a role that may read only nodes. They must be listed without the
-// newest revision.
+// TestNodesOnly lists nodes as a user who may read only keys of nodes. Nodes must return the nodes,
+// but no newest revision.
 func TestNodesOnly(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -87,7 +89,8 @@ func TestNodesOnly(t *testing.T) {
 	}
 }
 
-// TestSetNode changes the configuration of nodes. Unknown fields must stay.
+// TestSetNode changes the configurations of nodes. Fields that this version does not know must
+// stay.
 func TestSetNode(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -133,16 +136,16 @@ func TestSetNode(t *testing.T) {
 		}
 	}
 	if nodes, err := w.Statuses(t.Context()); err != nil || len(nodes) != 1 {
-		t.Errorf("nodes = %+v, %v; want only b, because c has no status", nodes, err)
+		t.Errorf("Statuses() = %+v, %v; want one node", nodes, err)
 	}
 	_, err := set("b", func(c *schema.NodeConfig) { c.Mode = "ipv" })
 	expectError(t, err, `configuring node b: "ipv" is not a mode`)
 	_, err = set("b/c", func(*schema.NodeConfig) {})
 	expectError(t, err, "is not possible")
 	if _, err := w.Presence("b/c", schema.NodeLive{}, time.Minute); err == nil {
-		t.Error("Presence of a node name with a / = nil, want an error")
+		t.Error("Presence for a node name that contains a slash = nil error, want an error")
 	}
 	if _, err := watch.New(watch.Options{Config: p.config, Node: "b c"}); err == nil {
-		t.Error("New with a node name that has a space = nil, want an error")
+		t.Error("New with a node name that contains a space = nil error, want an error")
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestPlain converts gRPC's errors about members that hang or are down. The results must be in
-// plain words.
+// TestPlain converts the errors that gRPC returns if members hang or are down. The results must be
+// in plain words.
 func TestPlain(t *testing.T) {
 	for text, want := range map[string]string{
 		`connection error: desc = "error reading server preface: raw-read tcp 127.0.0.1:37834->127.0.0.1:2379: use of closed network connection"`: "no answer in time",

@@ -12,9 +12,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestHistory verifies a History with an etcd that has continued, was compacted, was restored or
-// was wiped. Only a restored or wiped etcd must count as another history, even though a restored
-// etcd has the same cluster ID and may have written more than it lost.
+// TestHistory calls Verify after etcd has continued, was compacted, was restored or was wiped.
+// Verify must report another history only for a restored or wiped etcd. A restored etcd has the
+// same cluster ID, and may have written more revisions than it lost.
 func TestHistory(t *testing.T) {
 	t.Parallel()
 	type step func(*testing.T, *etcdkit.Cluster, *clientv3.Client)
@@ -40,12 +40,12 @@ func TestHistory(t *testing.T) {
 	compact := func(_ *testing.T, c *etcdkit.Cluster, _ *clientv3.Client) { c.Compact() }
 	for name, test := range map[string]struct {
 		seen     []step // changes that were seen after the marker was written
-		restored bool   // restored from a backup without the marker's last value
+		restored bool   // reports whether etcd is restored from a backup that lacks the marker's last value
 		wiped    bool
 		then     []step
-		ahead    int64 // number of revisions whose events were not received
+		ahead    int64 // number of revisions that are known, but whose events were not received
 		want     error
-		unsure   bool // the history was compacted
+		unsure   bool // reports whether the compared revision was compacted
 	}{
 		"went on":                      {then: []step{put("other", "x"), put("marker", "y")}},
 		"marker changed, not seen":     {then: []step{put("marker", "y")}, ahead: 1},
@@ -101,7 +101,7 @@ func TestHistory(t *testing.T) {
 				return kv.Range(ctx, r)
 			}
 			if compacted, err := h.Verify(t.Context(), "x", ask); !errors.Is(err, test.want) || compacted != test.unsure {
-				t.Errorf("Verify = %t, %v, want %t, %v", compacted, err, test.unsure, test.want)
+				t.Errorf("Verify = compacted %t, %v, want %t, %v", compacted, err, test.unsure, test.want)
 			}
 		})
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestPause makes a thousand hosts lose etcd at the same time. Their retries must be spread over
-// time, and hosts that fail repeatedly must retry less often.
+// TestPause computes the pauses of a thousand hosts that lose etcd at the same time. Their retries
+// must be spread over time. Hosts whose attempts fail repeatedly must retry less often.
 func TestPause(t *testing.T) {
 	const hosts, parts = 1000, 10
 	timing := UsualTiming()
@@ -25,7 +25,7 @@ func TestPause(t *testing.T) {
 		}
 		for i, n := range in {
 			if n < hosts/parts/2 || n > hosts/parts*2 {
-				t.Errorf("after %d failures %d of %d hosts return in part %d of %d, want an even distribution", failures, n, hosts, i, parts)
+				t.Errorf("after %d failures, %d of %d hosts retry in part %d of %d of the time, want an even distribution", failures, n, hosts, i, parts)
 			}
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestMembersPreferHistory configures two clusters as endpoints. The cluster whose revision is not
-// behind must be used. The other cluster must be used only if the first does not answer.
+// TestMembersPreferHistory configures members of two clusters as endpoints. The member whose
+// revision is not behind the last seen revision must be used. The other member must be used only if
+// the first does not answer.
 func TestMembersPreferHistory(t *testing.T) {
 	t.Parallel()
 	seen, other := etcdkit.Start(t, etcdkit.Options{}), etcdkit.Start(t, etcdkit.Options{})
@@ -34,7 +35,7 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 	for range 10 {
 		if got := reach(); got != seen.Endpoints()[0] {
-			t.Fatalf("member in use = %s, want the member with the seen history", got)
+			t.Fatalf("member in use = %s, want the member that is not behind", got)
 		}
 	}
 	seen.Kill()
@@ -43,8 +44,8 @@ func TestMembersPreferHistory(t *testing.T) {
 	}
 }
 
-// TestMembersMove stops the process of the member in use. Another member must answer a waiting
-// request, and the former connection must be closed.
+// TestMembersMove pauses the process of the member in use. Another member must answer the request
+// that waits, and must be used from then on.
 func TestMembersMove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{Members: 3})
@@ -71,9 +72,9 @@ func TestMembersMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if asked[0] != before.endpoint || asked[len(asked)-1] == before.endpoint {
-		t.Errorf("members = %q, want the stopped member and then another", asked)
+		t.Errorf("members that received the request = %q, want the paused member first and another member last", asked)
 	}
 	if s.current.Load() == before {
-		t.Error("the stopped member is in use, want another member")
+		t.Error("the paused member is still in use, want another member")
 	}
 }

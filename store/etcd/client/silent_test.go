@@ -14,8 +14,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// TestSilentStreamLeavesItsMember moves requests to another member just before the watch on the
-// former member counts as silent. The new member must stay in use.
+// TestSilentStreamLeavesItsMember moves requests to another member just before the watches at the
+// former member count as silent. The silence must not affect the new member, which must stay in
+// use.
 func TestSilentStreamLeavesItsMember(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -52,7 +53,7 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	for m := range messages {
 		if m.Away != nil {
 			if !errors.Is(m.Away, errSilent) {
-				t.Fatalf("error of the watch = %v, want %v", m.Away, errSilent)
+				t.Fatalf("error of the stream = %v, want %v", m.Away, errSilent)
 			}
 			break
 		}

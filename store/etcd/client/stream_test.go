@@ -8,9 +8,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestWatchProgress confirms watches in any order. Events must be assigned to the scope of their
-// key, and progress to its watch. Behind a proxy, which numbers watches itself, progress must be
-// ignored.
+// TestWatchProgress confirms the watches of a stream in another order than they were requested. An
+// event must advance the scope of its key, and a progress message the scope of its watch. Behind a
+// proxy, which numbers watches itself, progress messages must be ignored.
 func TestWatchProgress(t *testing.T) {
 	for name, c := range map[string]struct {
 		ids  []int64
@@ -50,7 +50,7 @@ func TestWatchProgress(t *testing.T) {
 			got[i] = l.scopes[i].next
 		}
 		if got != c.want || !l.steady {
-			t.Errorf("%s: the watches continue at %v (steady = %t), want %v", name, got, l.steady, c.want)
+			t.Errorf("%s: next revisions of the scopes = %v, steady = %t, want %v and true", name, got, l.steady, c.want)
 		}
 	}
 }

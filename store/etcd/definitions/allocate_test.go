@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUsable lists the addresses of pools. Each must be an address that a host can have, and must
-// appear once.
+// TestUsable checks the addresses that pools of several sizes give. They must not include addresses
+// that no host can have, such as the first and the last address of an IPv4 network.
 func TestUsable(t *testing.T) {
 	for text, want := range map[string]struct {
 		n           uint64
@@ -36,23 +36,24 @@ func TestUsable(t *testing.T) {
 		p := &pool{cidrs: []netip.Prefix{netip.MustParsePrefix(text)}}
 		n := p.size()
 		if first, last := p.at(0), p.at(n-1); n != want.n || first.String() != want.first || last.String() != want.last {
-			t.Errorf("%s has %d addresses from %s to %s, want %d from %s to %s", text, n, first, last, want.n, want.first, want.last)
+			t.Errorf("pool %s gives %d addresses from %s to %s, want %d from %s to %s", text, n, first, last, want.n, want.first, want.last)
 		}
 		for _, i := range []uint64{0, n / 3, n - 1} {
 			if a := p.at(i); !p.gives(a) || !p.holds(a) {
-				t.Errorf("%s at %d of pool %s is not in the pool, want it included", a, i, text)
+				t.Errorf("address %s, which is number %d of pool %s, does not count as in the pool, want it included", a, i, text)
 			}
 		}
 		for _, a := range []netip.Addr{p.at(0).Prev(), p.at(n - 1).Next()} {
 			if a.IsValid() && p.gives(a) {
-				t.Errorf("pool %s includes %s, want it excluded", text, a)
+				t.Errorf("pool %s gives %s, want it excluded", text, a)
 			}
 		}
 	}
 }
 
-// TestChoose allocates at random. Addresses of other services must not be allocated, held addresses
-// must stay while they are requested, and only an exhausted pool may cause a refusal.
+// TestChoose chooses addresses for a service from random pools. It must not choose addresses of
+// other services. Addresses that the service holds must stay while they are requested. It may only
+// fail if a pool is exhausted, or if the pools that the service requests overlap.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(wait.Soak(500, 3000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
@@ -66,12 +67,12 @@ func TestChoose(t *testing.T) {
 		b.claim("web", s.VIPs)
 		got, err := b.choose(s, r.IntN(3))
 		if problem := judge(b, s, got, err); problem != "" {
-			t.Fatalf("seed %d: %s has %v, requests %q, chose %+v, %v: %s", seed, s.Name, b.byService["web"], s.Pools, got, err, problem)
+			t.Fatalf("seed %d: service %s holds %v and requests pools %q: choice = %+v, %v: %s", seed, s.Name, b.byService["web"], s.Pools, got, err, problem)
 		}
 		if err != nil {
 			continue
 		}
-		// A second choice must not change anything.
+		// Choosing again must not change anything.
 		b.note("web", s, got, 1000)
 		if again, err := b.choose(s, r.IntN(3)); err != nil || again.changes() {
 			t.Fatalf("seed %d: second choice = %+v after %+v, %v, want no change", seed, again, got, err)
@@ -79,10 +80,11 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// address returns one of a few addresses.
+// address returns a random address. There are few different addresses, so they often collide.
 func address(r *rand.Rand) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(18))}) }
 
-// randomBook returns overlapping pools, and addresses that other services hold or name.
+// randomBook returns a book with overlapping pools, and with random addresses that services hold or
+// name in their definitions.
 func randomBook(r *rand.Rand) *book {
 	b := &book{
 		held: map[netip.Addr]held{}, byService: map[balancer.Name][]netip.Addr{},
@@ -126,7 +128,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 		return fmt.Sprintf("its pools overlap: %t", overlap)
 	}
 	if err != nil {
-		free := func(p *pool) bool { // one of the pools must have too few addresses
+		free := func(p *pool) bool { // reports whether the pool still has an address that is not taken
 			for i := range min(p.size(), 100) {
 				if a := p.at(i); !b.taken(a) {
 					return true
@@ -140,7 +142,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 			}
 		}
 		if strings.Contains(err.Error(), "exhausted") && len(s.Pools) > 1 {
-			return "" // its other requests have used the rest
+			return "" // the other requests of the service have used the remaining addresses
 		}
 		return "it fails though there is room"
 	}
@@ -159,7 +161,7 @@ func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	return ""
 }
 
-// overlapping reports whether two of the pools share an address.
+// overlapping reports whether two of the pools that s requests share an address.
 func overlapping(b *book, s *balancer.Service) bool {
 	for i := range 18 {
 		in := map[string]bool{}
@@ -175,8 +177,8 @@ func overlapping(b *book, s *balancer.Service) bool {
 	return false
 }
 
-// best returns the maximum number of requests that the addresses can fulfill. It tries all
-// combinations.
+// best returns the maximum number of requests of s that the given addresses can fulfill. It tries
+// all combinations.
 func best(b *book, s *balancer.Service, addresses []netip.Addr) int {
 	if len(addresses) == 0 {
 		return 0

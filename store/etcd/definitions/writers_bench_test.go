@@ -13,9 +13,9 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// BenchmarkConcurrentWriters adds services to 1,000 existing services as vipctl does, with several
-// concurrent writers. An operation adds a service. A writer must read all services again whenever
-// another writer has added claims since its last reading.
+// BenchmarkConcurrentWriters adds services to 1,000 existing services, with several concurrent
+// writers that work like vipctl. Each operation adds a service. A writer must read all services
+// again if another writer has added claims in the meantime.
 func BenchmarkConcurrentWriters(b *testing.B) {
 	for _, writers := range []int{1, 4, 16} {
 		b.Run(fmt.Sprint(writers), func(b *testing.B) {
@@ -61,7 +61,7 @@ func BenchmarkConcurrentWriters(b *testing.B) {
 	}
 }
 
-// add plans and writes a service as vipctl does.
+// add plans and writes the change c like vipctl.
 func add(ctx context.Context, w *Writer, c Change) error {
 	p := NewPlan([]Change{c})
 	if err := p.Read(ctx, w); err != nil {

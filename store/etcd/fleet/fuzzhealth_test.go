@@ -5,8 +5,8 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// FuzzHealth reads arbitrary values under arbitrary keys of the fleet's health checks. Keys and
-// values must survive a round trip, except for causes that are too long.
+// FuzzHealth decodes arbitrary values under arbitrary keys of the fleet's health checks. Encoding
+// and decoding a valid key or vote again must not change it, except for a cause that is too long.
 func FuzzHealth(f *testing.F) {
 	for key, text := range map[string]string{
 		"n1/live":                `{"version":1,"exec":true}`,
@@ -33,7 +33,7 @@ func FuzzHealth(f *testing.F) {
 		if p.checker != nil {
 			again, err := encodeChecker(*p.checker)
 			if q, err2 := readHealth(keys, keys.HealthLive(node), again); err != nil || err2 != nil || q.voteKey != p.voteKey || *q.checker != *p.checker {
-				t.Fatalf("%+v after a round trip = %+v, %v, %v, want no change", p, q, err, err2)
+				t.Fatalf("%+v after encoding and decoding = %+v, %v, %v, want no change", p, q, err, err2)
 			}
 			return
 		}
@@ -46,7 +46,7 @@ func FuzzHealth(f *testing.F) {
 		}
 		q, err := readHealth(keys, key, again)
 		if err != nil || q.voteKey != p.voteKey || q.vote.Verdict != p.vote.Verdict || len(p.vote.Cause) <= maxCause && q.vote.Cause != p.vote.Cause {
-			t.Fatalf("vote of key %s after a round trip = %+v, %v, want no change", again, q, err)
+			t.Fatalf("vote of key %s after encoding and decoding = %+v, %v, want no change", again, q, err)
 		}
 	})
 }
