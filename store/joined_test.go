@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestJoinedIsASource runs the suite of all sources with a Joined of a fleet and a node that has no
-// services of its own. Joined must pass it.
+// TestJoinedIsASource runs the test suite for sources with a Joined whose node has no services of
+// its own, so all services are from its fleet.
 func TestJoinedIsASource(t *testing.T) {
 	storetest.Run(t, func(*testing.T) storetest.Place { return fleetPlace{newMemory()} })
 }
@@ -36,7 +36,8 @@ func (p fleetPlace) Delete(name balancer.Name) { p.fleet.Delete(name) }
 
 func (fleetPlace) Paused() bool { return false }
 
-// TestJoined runs random histories. After each step, the combination must equal a model.
+// TestJoined makes random changes to a local source and a fleet's source. After each change, the
+// snapshot of Joined must equal the result of model.
 func TestJoined(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -52,7 +53,8 @@ func TestJoined(t *testing.T) {
 	}
 }
 
-// follow follows a source. It returns a function that returns the last published snapshot.
+// follow watches a source until the test ends. The returned function returns the last published
+// snapshot.
 func follow(t *testing.T, s store.Source) func() store.Snapshot {
 	var last = make(chan store.Snapshot, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -108,7 +110,7 @@ func step(r *rand.Rand, local, fleet *memory) {
 	}
 }
 
-// model combines two snapshots in the simplest way.
+// model joins two snapshots in the simplest way, and describes the result.
 func model(local, fleet store.Snapshot) string {
 	out := fleet
 	for name, s := range local.Services.All() {
@@ -132,7 +134,7 @@ func without[K snap.Ordered[K], V comparable](m snap.Map[K, V], drop func(K) boo
 	return m
 }
 
-// describe lists the content of a snapshot. It omits the texts of problems.
+// describe lists the content of a snapshot, except the texts of problems.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {
@@ -152,8 +154,8 @@ func describe(s store.Snapshot) string {
 	return b.String()
 }
 
-// TestJoinedProblems joins sources with problems and errors. Problems must name both places, and an
-// error of either source must be reported.
+// TestJoinedProblems joins two sources that define the same service. The fleet's source also has an
+// error. A problem must name both definitions, and the error must be reported.
 func TestJoinedProblems(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -165,15 +167,15 @@ func TestJoinedProblems(t *testing.T) {
 		t.Errorf("revision = %d, want the fleet's %d", s.Revision, want)
 	}
 	if s.Connected || s.Err == nil || !strings.Contains(s.Err.Error(), "etcd is away") {
-		t.Errorf("connected = %v, %v; want the error that etcd is away", s.Connected, s.Err)
+		t.Errorf("connected = %v, error = %v; want false and the error of the fleet's source", s.Connected, s.Err)
 	}
 	if len(s.Problems) != 1 || !strings.Contains(s.Problems[0].String(), "/vipd/services/web") || !strings.Contains(s.Problems[0].Text, "/etc/vipd/vipd.toml:3") {
-		t.Errorf("problems = %v, want a problem that names both places", s.Problems)
+		t.Errorf("problems = %v, want one that names both definitions", s.Problems)
 	}
 }
 
-// TestJoinedRetained makes the node's files retain services because of an error. The combination
-// must report these services.
+// TestJoinedRetained joins a local source that retains a service because an error may hide its
+// definition. The joined snapshot must also list this service as retained and vanished.
 func TestJoinedRetained(t *testing.T) {
 	local, fleet := newMemory(), newMemory()
 	local.Set(&balancer.Service{Name: "web", Origin: balancer.Origin{File: "/etc/vipd/vipd.toml", Line: 3}})
@@ -181,11 +183,11 @@ func TestJoinedRetained(t *testing.T) {
 	last := follow(t, &store.Joined{Local: retaining{local}, Fleet: fleet})
 	wait.For(t, 10*time.Second, "both to be joined", func() bool { return last().Services.Len() == 2 })
 	if s := last(); !slices.Equal(s.Retained, []balancer.Name{"web"}) || !slices.Equal(s.Vanished, []balancer.Name{"web"}) {
-		t.Errorf("retained = %v, vanished = %v, want web in both", s.Retained, s.Vanished)
+		t.Errorf("Retained = %v, Vanished = %v, want web in each", s.Retained, s.Vanished)
 	}
 }
 
-// retaining is a source whose services have all vanished.
+// retaining is a source that reports all its services as vanished and retained.
 type retaining struct{ store.Source }
 
 func (r retaining) Watch(ctx context.Context, publish func(store.Snapshot)) error {
@@ -196,7 +198,7 @@ func (r retaining) Watch(ctx context.Context, publish func(store.Snapshot)) erro
 	})
 }
 
-// away is a source that is not connected.
+// away is a source that is never connected, because of the error err.
 type away struct {
 	store.Source
 	err error
@@ -209,11 +211,12 @@ func (a away) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	})
 }
 
-// TestJoinedEnds ends one of the sources. The other must also end.
+// TestJoinedEnds joins a source whose Watch returns an error. The Watch of Joined must return this
+// error, without a snapshot.
 func TestJoinedEnds(t *testing.T) {
 	want := errors.New("it can't go on")
 	j := &store.Joined{Local: newMemory(), Fleet: ending{want}}
-	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("a snapshot was published before both sources were read") }); !errors.Is(err, want) {
+	if err := j.Watch(t.Context(), func(store.Snapshot) { t.Error("a snapshot was published although the fleet was never read, want none") }); !errors.Is(err, want) {
 		t.Errorf("Watch = %v, want %v", err, want)
 	}
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // memory is a source that a test fills with services, endpoints and overrides. Its methods are safe
-// for concurrent use, before and while Watch runs. The test must not change values after it has
-// passed them.
+// for concurrent use, before and while Watch runs. The test must not change a value after it has
+// passed the value to a method.
 type memory struct {
 	mu       sync.Mutex
 	state    store.Snapshot
@@ -36,8 +36,9 @@ func newMemory() *memory {
 	}
 }
 
-// Watch publishes the current state, and the state after each change, until ctx ends. Changes
-// during publish are published together. Several goroutines may watch at once.
+// Watch publishes the current state, and the state after each change, until ctx ends. Changes that
+// happen during a call of publish are published together. Several goroutines may call Watch at
+// once.
 func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error {
 	changed := wake.New()
 	s.mu.Lock()
@@ -49,8 +50,8 @@ func (s *memory) Watch(ctx context.Context, publish func(store.Snapshot)) error 
 		s.mu.Unlock()
 	}()
 	for published := (store.Snapshot{}); ; {
-		// Values may have changed and changed back in the meantime, and may then have other
-		// pointers.
+		// A value may have changed and changed back in the meantime. It is then equal, but has
+		// another pointer.
 		if state := s.Snapshot().Keeping(published); published.Revision == 0 || !state.Same(published) {
 			publish(state)
 			published = state
@@ -78,8 +79,8 @@ func (s *memory) Set(service *balancer.Service) {
 	})
 }
 
-// Define sets a service from the fields that users write. If the definition has an error, the
-// service does not change. The problems are published and returned.
+// Define sets a service from the fields of its definition. If the definition has an error, the
+// service does not change. The problems of the definition are published and returned.
 func (s *memory) Define(name balancer.Name, fields, defaults map[string]any) []balancer.Problem {
 	origin := balancer.Origin{Key: "memory/" + string(name)}
 	where := func(string) balancer.Origin { return origin }
@@ -101,27 +102,27 @@ func (s *memory) Delete(name balancer.Name) {
 	})
 }
 
-// SetEndpoint adds or replaces a separate endpoint.
+// SetEndpoint adds or replaces a registered endpoint.
 func (s *memory) SetEndpoint(id balancer.EndpointID, endpoint *balancer.Endpoint) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = put(next.Endpoints, id, endpoint) })
 }
 
-// DeleteEndpoint removes a separate endpoint if it exists.
+// DeleteEndpoint removes a registered endpoint if it exists.
 func (s *memory) DeleteEndpoint(id balancer.EndpointID) {
 	s.change(func(next *store.Snapshot) { next.Endpoints = next.Endpoints.Delete(id) })
 }
 
-// SetOverride sets an override.
+// SetOverride adds or replaces an override.
 func (s *memory) SetOverride(target balancer.Target, override *balancer.Override) {
 	s.change(func(next *store.Snapshot) { next.Overrides = put(next.Overrides, target, override) })
 }
 
-// DeleteOverride removes an override.
+// DeleteOverride removes an override if it exists.
 func (s *memory) DeleteOverride(target balancer.Target) {
 	s.change(func(next *store.Snapshot) { next.Overrides = next.Overrides.Delete(target) })
 }
 
-// put sets a value, unless m already has an equal value.
+// put sets the value of a key, unless the key already has an equal value in m.
 func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[K, *V] {
 	if old, ok := m.Get(key); ok && reflect.DeepEqual(old, value) {
 		return m
@@ -129,7 +130,7 @@ func put[K snap.Ordered[K], V any](m snap.Map[K, *V], key K, value *V) snap.Map[
 	return m.Set(key, value)
 }
 
-// change makes a change, and wakes watchers if the state has changed.
+// change calls edit with the state, and wakes the watchers if this has changed the state.
 func (s *memory) change(edit func(*store.Snapshot)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,16 +176,16 @@ func TestMemoryKeepsEqualValues(t *testing.T) {
 	s.SetOverride(target, override)
 	before := s.Snapshot()
 	if before.Endpoints.At(id) != endpoint || before.Overrides.At(target) != override {
-		t.Fatalf("endpoint = %v, override = %v, want the values of the test", before.Endpoints.At(id), before.Overrides.At(target))
+		t.Fatalf("endpoint = %v, override = %v, want the pointers that the test has set", before.Endpoints.At(id), before.Overrides.At(target))
 	}
 	s.SetEndpoint(id, &balancer.Endpoint{Weight: 1})
 	s.SetOverride(target, &balancer.Override{By: "me"})
 	if after := s.Snapshot(); after.Revision != before.Revision || !after.Same(before) || after.Endpoints.At(id) != endpoint {
-		t.Errorf("state after setting equal values = %+v, want %+v", after, before)
+		t.Errorf("state after equal values were set = %+v, want %+v", after, before)
 	}
 	s.DeleteEndpoint(id)
 	s.DeleteOverride(target)
 	if after := s.Snapshot(); after.Endpoints.Len() != 0 || after.Overrides.Len() != 0 || after.Revision != before.Revision+2 {
-		t.Errorf("state after both deletions = %+v, want neither value and 2 more revisions", after)
+		t.Errorf("state after both deletions = %+v, want no endpoint, no override and 2 more revisions", after)
 	}
 }

@@ -23,7 +23,8 @@ import (
 
 const web = `{"vips":["10.96.0.10"],"ports":[{"port":80}],"endpoints":[{"address":"192.168.1.11"}]}`
 
-// single starts a single member behind a relay, with a service and an endpoint.
+// single starts a cluster of a single member behind a relay. It writes the service "web" and a
+// registered endpoint of it. The place connects through the relay, except for its client.
 func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, *place) {
 	t.Helper()
 	c := etcdkit.Start(t, o)
@@ -35,8 +36,8 @@ func single(t *testing.T, o etcdkit.Options) (*etcdkit.Cluster, *etcdkit.Relay, 
 	return c, relay, p
 }
 
-// TestOutage interrupts the connection to etcd. The last state must stay in use. The outage must be
-// reported only once, even if its reason changes, and its end must also be reported once.
+// TestOutage interrupts the connection to etcd. The last state must stay in use. The start of the
+// outage must be reported only once, even if the reason changes, and its end must be reported once.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*etcdkit.Relay){"refused": (*etcdkit.Relay).Cut, "swallowed": (*etcdkit.Relay).Freeze} {
@@ -44,7 +45,7 @@ func TestOutage(t *testing.T) {
 			_, relay, p := single(t, etcdkit.Options{})
 			timing := hastened()
 			if name == "refused" {
-				timing.Silence = wait.Bound(0) // not tested here, and it would cause another outage on a busy machine
+				timing.Silence = wait.Bound(0) // a silence is not tested here, and on a busy machine it would cause another outage
 			}
 			source := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: timing})
 			f := follow(t, source)
@@ -53,26 +54,26 @@ func TestOutage(t *testing.T) {
 			fault(relay)
 			away := f.wait("the outage", func(s store.Snapshot) bool { return !s.Connected })
 			if away.Services != before.Services || away.Endpoints != before.Endpoints || away.Revision != before.Revision {
-				t.Error("state during the outage changed, want the last state")
+				t.Error("services, endpoints or revision changed during the outage, want the last state")
 			}
 			if away.Err == nil || !strings.Contains(away.Err.Error(), p.config.Endpoints[0]) || !strings.Contains(away.Err.Error(), "serving revision 3") {
-				t.Errorf("error = %v, want the endpoint and the served revision", away.Err)
+				t.Errorf("error during the outage = %v, want one with the endpoint and the served revision", away.Err)
 			}
 			relay.Heal()
 			back := f.wait("the return", connected)
 			if back.Services != before.Services || back.Endpoints != before.Endpoints || back.Err != nil {
-				t.Errorf("state after the reconnection changed, or error = %v, want neither", back.Err)
+				t.Errorf("state changed after the outage, or error = %v, want the same state and no error", back.Err)
 			}
 			if got := f.turns() - n; got != 2 {
-				t.Errorf("outage events = %d, want one start and one end", got)
+				t.Errorf("changes between connected and disconnected = %d, want 2", got)
 			}
 			f.reaches(p.put("/services/web", `{"vips":["10.96.0.11"],"ports":[{"port":80}]}`))
 		})
 	}
 }
 
-// TestSilence stops a server, so it keeps its connections but sends nothing. The source must report
-// an outage.
+// TestSilence pauses a server, so the server keeps its connections but sends nothing. The source
+// must report an outage.
 func TestSilence(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -85,8 +86,8 @@ func TestSilence(t *testing.T) {
 	f.wait("the return", connected)
 }
 
-// TestCompaction compacts changes made during an outage. The source must find them with a full
-// read.
+// TestCompaction makes changes during an outage and compacts them. The source must still find these
+// changes, with a full read.
 func TestCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -108,11 +109,11 @@ func TestCompaction(t *testing.T) {
 	}
 }
 
-// TestWipe wipes etcd, and writes more or fewer revisions than were seen before. The source must
-// detect the other history.
+// TestWipe wipes etcd, and then writes fewer or more revisions than the source has seen before. The
+// source must detect that this is another history, and publish its state.
 func TestWipe(t *testing.T) {
 	t.Parallel()
-	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
+	for _, writes := range []int{0, 20} { // the new revision is below or above the last seen revision
 		c, relay, p := single(t, etcdkit.Options{})
 		f := follow(t, newSource(t, watch.Options{Config: p.config}))
 		f.wait("the first state", connected)
@@ -131,8 +132,8 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// TestRestart starts a source while etcd is unavailable. It must serve the saved state, and
-// continue with this state once etcd is available.
+// TestRestart restarts a source while etcd is unavailable. The source must serve the saved state.
+// When etcd is available again, the source must keep the pointers of values that have not changed.
 func TestRestart(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -148,7 +149,7 @@ func TestRestart(t *testing.T) {
 	f = followWithState(t, options, dir)
 	kept := f.wait("the saved state", func(store.Snapshot) bool { return true })
 	if kept.Connected || kept.Err == nil || !strings.Contains(kept.Err.Error(), dir) {
-		t.Errorf("connected = %t, error = %v; want the folder of the saved state", kept.Connected, kept.Err)
+		t.Errorf("connected = %t, error = %v; want false, and an error with the folder of the saved state", kept.Connected, kept.Err)
 	}
 	if err := agree(kept, store.Snapshot{Services: before.Services, Endpoints: before.Endpoints}); err != nil {
 		t.Errorf("saved state differs from the published state: %v", err)
@@ -156,7 +157,7 @@ func TestRestart(t *testing.T) {
 	relay.Heal()
 	back := f.wait("the return", connected)
 	if back.Services != kept.Services || back.Endpoints != kept.Endpoints || len(back.Problems) != 1 {
-		t.Errorf("pointers of unchanged values changed, or problems = %v, want one problem", back.Problems)
+		t.Errorf("pointers of unchanged values differ, or problems = %v, want the same pointers and one problem", back.Problems)
 	}
 	p.remove("/endpoints/web/a")
 	f.wait("a change", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 })
@@ -164,19 +165,19 @@ func TestRestart(t *testing.T) {
 
 	info, err := os.Stat(filepath.Join(dir, "etcd.state"))
 	if err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("mode of the file = %v, %v, want 0600 because services may contain secrets", info.Mode(), err)
+		t.Errorf("mode of the saved state = %v, %v, want 0600, because services may contain secrets", info.Mode(), err)
 	}
 	other := options
 	other.Prefix = "/elsewhere"
 	relay.Cut()
 	f = followWithState(t, other, dir)
 	if s := f.wait("the state of another fleet", func(store.Snapshot) bool { return true }); s.Services.Len() != 0 {
-		t.Error("services of another prefix = some, want none")
+		t.Error("a source with another prefix serves services of the saved state, want none")
 	}
 }
 
-// keptState returns options of a source, and the directory with the saved state of an etcd that is
-// no longer reachable.
+// keptState returns the options of a source that has saved its state, and the directory of this
+// state. etcd is no longer reachable.
 func keptState(t *testing.T) (options watch.Options, dir string) {
 	t.Helper()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -188,8 +189,8 @@ func keptState(t *testing.T) (options watch.Options, dir string) {
 	return options, dir
 }
 
-// TestDamagedState damages the saved state. The file must be set aside, and no part of it may be
-// served.
+// TestDamagedState damages the saved state and starts a source. The source must rename the file to
+// etcd.state.broken, and must not serve any part of it.
 func TestDamagedState(t *testing.T) {
 	t.Parallel()
 	options, dir := keptState(t)
@@ -208,16 +209,17 @@ func TestDamagedState(t *testing.T) {
 		f := followWithState(t, options, dir)
 		s := f.wait("the start", func(store.Snapshot) bool { return true })
 		if s.Services.Len() != 0 || s.Revision != 0 || s.Connected || s.Err == nil {
-			t.Errorf("%s: %d services of revision %d, connected = %t, %v, want none with an error", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
+			t.Errorf("%s: services = %d, revision = %d, connected = %t, error = %v, want 0, 0, false and an error", name, s.Services.Len(), s.Revision, s.Connected, s.Err)
 		}
 		f.stop()
 		if aside, err := os.ReadFile(path + ".broken"); err != nil || string(aside) != string(damage) {
-			t.Errorf("%s: file set aside: %v, want the damaged text", name, err)
+			t.Errorf("%s: etcd.state.broken has another text, or reading it = %v, want the damaged text", name, err)
 		}
 	}
 }
 
-// TestUnreadableState makes the saved state unreadable. The file must stay, and must be reported.
+// TestUnreadableState starts a source whose saved state can't be read. The file must stay, and the
+// log must report this.
 func TestUnreadableState(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -234,15 +236,15 @@ func TestUnreadableState(t *testing.T) {
 	f.stop()
 	files, err := os.ReadDir(dir)
 	if err != nil || len(files) != 1 || files[0].Name() != "etcd.state" {
-		t.Errorf("files = %v, %v, want etcd.state", files, err)
+		t.Errorf("files = %v, %v, want only etcd.state", files, err)
 	}
 	if !strings.Contains(log.String(), "the file is left unchanged") {
-		t.Errorf("log = %s, want that the file is left", log.String())
+		t.Errorf("log = %s, want a message that the file is left unchanged", log.String())
 	}
 }
 
-// TestStateOfPrefixWithSlash adds a slash to the prefix, in the file or in the configuration. It
-// must remain the same fleet.
+// TestStateOfPrefixWithSlash adds a slash to the end of the prefix, in the saved state or in the
+// configuration. The prefix must still belong to the same fleet, so the saved state must be served.
 func TestStateOfPrefixWithSlash(t *testing.T) {
 	t.Parallel()
 	options, dir := keptState(t)
@@ -260,8 +262,8 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// This is the form in which an earlier vipd with the slash in its configuration has written the
-	// file.
+	// An earlier version of vipd wrote the file in this form if the prefix in its configuration
+	// ended with a slash.
 	text = bytes.Replace(text[:bytes.LastIndexByte(text[:len(text)-1], '\n')+1], []byte(`"prefix":"/vipda"`), []byte(`"prefix":"/vipda/"`), 1)
 	if err := os.WriteFile(filepath.Join(dir, "etcd.state"), fmt.Appendf(text, "%x\n", sha256.Sum256(text)), 0o600); err != nil {
 		t.Fatal(err)
@@ -270,8 +272,9 @@ func TestStateOfPrefixWithSlash(t *testing.T) {
 	serves("/vipda/")
 }
 
-// TestTooManyKeys exceeds the maximum number of keys, at the start or later. All keys must be
-// rejected, and the previous state must be served until the excess is removed.
+// TestTooManyKeys writes more keys than the maximum, while a source runs and before another source
+// starts. The first source must serve its previous state until there are fewer keys. The second
+// source must serve nothing.
 func TestTooManyKeys(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -285,18 +288,18 @@ func TestTooManyKeys(t *testing.T) {
 		return !s.Connected && s.Err != nil && strings.Contains(s.Err.Error(), "there are 6 keys below /vipda; at most 5 are allowed")
 	}
 	if s := f.wait("the refusal", refused); s.Services != before.Services || s.Endpoints != before.Endpoints {
-		t.Error("services or endpoints changed, want the earlier state")
+		t.Error("services or endpoints changed while there are too many keys, want the previous state")
 	}
 	second := newSource(t, watch.Options{Config: p.config, Patience: time.Millisecond, Timing: hastened(maxKeys(5))})
 	if s := follow(t, second).wait("the refusal at the start", refused); s.Services.Len() != 0 || s.Revision != 0 {
-		t.Errorf("%d services of revision %d are served, want none", s.Services.Len(), s.Revision)
+		t.Errorf("second source: services = %d, revision = %d, want 0 and 0", s.Services.Len(), s.Revision)
 	}
 	p.remove("/overrides/web/10.0.0.1")
 	f.wait("the return", func(s store.Snapshot) bool { return s.Connected && s.Overrides.Len() == 3 })
 }
 
-// TestStateDirMissing removes the directory of the saved state. A problem must report this, and
-// everything else must continue to work.
+// TestStateDirMissing runs a source whose directory for the saved state does not exist. A problem
+// must report this, and everything else must work.
 func TestStateDirMissing(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -313,6 +316,6 @@ func TestStateDirMissing(t *testing.T) {
 	}
 	const want = "the last good state of etcd is not saved: saving etcd.state in state_dir: "
 	if p := dir.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
-		t.Errorf("problems = %v, want %s", p, want)
+		t.Errorf("problems = %v, want one that starts with %s", p, want)
 	}
 }

@@ -26,8 +26,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestOwnershipWithoutRights removes a host's right to write its own records, or to read whether it
-// is on standby. The host must not take part, and must report the missing right.
+// TestOwnershipWithoutRights runs hosts that lack the right to write their records, or to read
+// whether they are on standby. Such a host must not take part in the ownership of VIPs, and must
+// report the missing right.
 func TestOwnershipWithoutRights(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -51,7 +52,7 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 	var reported string
 	o.Member = func() failover.Member { return failover.Member{Boot: 1} }
 	o.OnRecords = func([]failover.RecordChange, int64, bool) {
-		t.Error("records were read without a registration, want none")
+		t.Error("records were reported although the host can't register, want none")
 	}
 	o.Secrets, o.Standby = func([][]byte) {}, func(bool, failover.Request) {}
 	o.Report = func(err error) {
@@ -72,12 +73,13 @@ func withoutRight(t *testing.T, config client.Config, user, want string) {
 		return strings.Contains(reported, want)
 	})
 	if outcome, _, err := o.Write(ctx, failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}); err == nil || outcome != failover.Unsent {
-		t.Errorf("outcome = %v, %v, want an error", outcome, err)
+		t.Errorf("outcome of a write = %v, %v, want Unsent and an error", outcome, err)
 	}
 }
 
-// TestOwnershipBehindProxy connects through a gRPC proxy of etcd, which does not report the
-// progress of watches. The host must report the remedy.
+// TestOwnershipBehindProxy connects a host through a gRPC proxy of etcd, which does not report the
+// progress of watches. The host must report this, and must not report a recovery when it tries
+// again.
 func TestOwnershipBehindProxy(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -96,7 +98,7 @@ func TestOwnershipBehindProxy(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), config.Endpoints[0]+" answers, but does not report the progress of watches") {
 			reported.Store(true)
 		} else if err == nil && reported.Load() {
-			t.Error("reported a recovery although nothing changed, want no report")
+			t.Error("the host reported a recovery although nothing has changed, want no further report")
 		}
 	}
 	var running sync.WaitGroup
@@ -107,7 +109,8 @@ func TestOwnershipBehindProxy(t *testing.T) {
 	wait.For(t, wait.Patience, "another attempt", func() bool { return attempts.Load() > 3 })
 }
 
-// startOwnership makes a host take part, and returns when the host has read all records.
+// startOwnership makes the host gw1 take part in the ownership of VIPs until the test ends. It
+// returns when the host has read all records.
 func startOwnership(t *testing.T, config client.Config, change ...func(*owners.Ownership)) *owners.Ownership {
 	o, err := owners.NewOwnership(config, "gw1")
 	if err != nil {
@@ -130,8 +133,8 @@ func startOwnership(t *testing.T, config client.Config, change ...func(*owners.O
 	return o
 }
 
-// TestRekey replaces the key of heartbeats while a host takes part. The host must accept the next
-// key before it signs with this key, and must finally reject the former key.
+// TestRekey replaces the key that signs heartbeats while a host takes part. The host must accept
+// the next key before it signs with it, and must finally reject the former key.
 func TestRekey(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -161,15 +164,15 @@ func TestRekey(t *testing.T) {
 	defer mu.Unlock()
 	before, next := reported[0][0], reported[3][0]
 	if bytes.Equal(before, next) || len(next) != 32 {
-		t.Errorf("next key = %x after %x, want 32 other bytes", next, before)
+		t.Errorf("next key = %x, former key = %x, want a different key of 32 bytes", next, before)
 	}
 	if want := [][][]byte{{before}, {before, next}, {next, before}, {next}}; !reflect.DeepEqual(reported, want) {
 		t.Errorf("reported keys = %x, want %x", reported, want)
 	}
 }
 
-// TestReadOwnershipWithoutKey reads the owners of VIPs with a role that may read all records except
-// the key of heartbeats. The owners must be returned.
+// TestReadOwnershipWithoutKey reads the owners of VIPs as a user who may read all records except
+// the key that signs heartbeats. The owners must be returned.
 func TestReadOwnershipWithoutKey(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -195,15 +198,15 @@ func TestReadOwnershipWithoutKey(t *testing.T) {
 	defer w.Close()
 	all, _, err := w.OwnedVIPs(t.Context())
 	if err != nil || len(all) != 1 || all[0].Owner.Node != "gw1" {
-		t.Errorf("OwnedVIPs = %+v, %v; want 10.0.0.1 of gw1", all, err)
+		t.Errorf("OwnedVIPs = %+v, %v; want only 10.0.0.1, with the owner gw1", all, err)
 	}
 	if err := w.RekeyOwnership(t.Context(), 0); !client.Forbidden(err) {
-		t.Errorf("RekeyOwnership = %v, want that it is forbidden", err)
+		t.Errorf("RekeyOwnership = %v, want an error that the user may not do this", err)
 	}
 }
 
-// TestOwnershipTokens enables authentication after a host registered, and lets its token expire
-// between two writes. Both writes must succeed, each with a new token.
+// TestOwnershipTokens enables authentication after a host has registered, and lets the host's token
+// expire between two writes. Both writes must succeed, so each must get a new token.
 func TestOwnershipTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{TokenTTL: time.Second})
@@ -216,7 +219,7 @@ func TestOwnershipTokens(t *testing.T) {
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	write := func() {
 		w := failover.Write{Put: []failover.Put{{Key: failover.Key{Kind: failover.VIPs, Name: "10.0.0.1"}, Text: []byte("{}")}}}
-		wait.For(t, wait.Patience, "the connection to etcd", func() bool { // turning authentication on interrupts it for a moment
+		wait.For(t, wait.Patience, "the connection to etcd", func() bool { // enabling authentication interrupts the connection for a moment
 			outcome, _, err := o.Write(t.Context(), w)
 			if outcome != failover.Done {
 				t.Log(outcome, err)
@@ -229,9 +232,10 @@ func TestOwnershipTokens(t *testing.T) {
 	write()
 }
 
-// TestOwnershipWhenFull writes to an etcd that has reached its quota. If the conditions still hold,
-// a refused write must count as not executed. Otherwise it must count as unknown, because etcd
-// executes the transaction that exceeds the quota, but returns the same error.
+// TestOwnershipWhenFull writes to an etcd that has reached its quota, which etcd refuses. If the
+// write's conditions still hold, it must count as not executed. Otherwise its outcome must be
+// unknown: etcd executes the first transaction that exceeds the quota, but returns the same error
+// for it.
 func TestOwnershipWhenFull(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -254,14 +258,14 @@ func TestOwnershipWhenFull(t *testing.T) {
 			if outcome == want && client.Full(err) {
 				return true
 			}
-			t.Logf("outcome of the write = %v, %v", outcome, err) // an answer may be late
+			t.Logf("outcome of the write = %v, %v", outcome, err) // try again, because the answer may have been late
 			return false
 		})
 	}
 }
 
-// TestMoveIsForgotten disconnects a command that has requested a move. etcd must delete the request
-// when the command would have stopped waiting.
+// TestMoveIsForgotten disconnects a command that has requested a move of a VIP. etcd must delete
+// the request at the time at which the command would stop waiting.
 func TestMoveIsForgotten(t *testing.T) {
 	t.Parallel()
 	_, relay, p := single(t, etcdkit.Options{})
@@ -276,7 +280,7 @@ func TestMoveIsForgotten(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		if to, err := w.MoveVIP(ctx, vip, failover.Move{Until: time.Now().Add(life)}); err == nil {
-			t.Errorf("VIP moved to %s, want an error", to)
+			t.Errorf("MoveVIP = %s and no error, want an error", to)
 		}
 	})
 	defer waiting.Wait()
@@ -286,8 +290,8 @@ func TestMoveIsForgotten(t *testing.T) {
 	wait.For(t, wait.Patience, "etcd to delete the request", func() bool { return !asked() })
 }
 
-// TestLateRegistration delays a registration until a newer registration exists. The late
-// registration must not take effect, and the host must register again.
+// TestLateRegistration writes a newer registration of a host while the host registers. The host's
+// registration is then too late and must not take effect, and the host must register again.
 func TestLateRegistration(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -298,7 +302,7 @@ func TestLateRegistration(t *testing.T) {
 	var calls atomic.Int64
 	o.Member = func() failover.Member {
 		n := calls.Add(1)
-		if n == 1 { // delay the result of the first call
+		if n == 1 { // a newer registration exists before this call returns
 			p.put("/ownership/nodes/gw1", `{"boot":"00000000000000ff"}`)
 		}
 		return failover.Member{Boot: failover.ID(n)}
@@ -313,15 +317,15 @@ func TestLateRegistration(t *testing.T) {
 	inBackground(t, func(ctx context.Context) { _ = o.Run(ctx) })
 	var member failover.Member
 	all := <-loaded
-	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // if etcd was late, this may be a later registration
-		t.Errorf("member = %+v, %v, want the second run", member, err)
+	if err := json.Unmarshal(all[0].Text, &member); err != nil || len(all) > 1 || member.Boot < 2 || member.Boot == 0xff { // if etcd was slow, this may be a later registration than the second
+		t.Errorf("registered member = %+v, %v, want only a registration after the first, and not the test's", member, err)
 	}
 }
 
-// TestOwnershipAfterRestoreAndCompaction restores etcd from a backup while the host is cut off. The
-// backup lacks the last session, and afterwards etcd receives more writes and is compacted. The
-// host must detect the restore, although the last record that it has seen, its own key, is written
-// again.
+// TestOwnershipAfterRestoreAndCompaction restores etcd from a backup while a host is cut off. The
+// backup lacks the last session. After the restore, etcd receives more writes and is compacted. The
+// host must detect the restore, although the last record that it has seen is its own, which it
+// writes again.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -352,7 +356,7 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	o.MemberChanged()
 	upTo("the own key", session+1)
 	if answer, err := p.client.Get(t.Context(), own); err != nil || answer.Kvs[0].ModRevision < session {
-		t.Fatalf("own key = %v, %v, want the last session's", answer, err)
+		t.Fatalf("the host's own key = %v, %v, want it written after the session", answer, err)
 	}
 	relay.Cut()
 	m.Stop()
@@ -370,12 +374,12 @@ func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 			t.Errorf("Run = %v, want %v", err, client.ErrAnother)
 		}
 	case <-time.After(wait.Bound(30 * time.Second)):
-		t.Errorf("Run follows the other history at revision %d, want it to end", followed.Load())
+		t.Errorf("Run still follows etcd, at revision %d, want it to return an error", followed.Load())
 	}
 }
 
-// TestFenceNode fences an unregistered node with a session, twice. Fencing another name must fail
-// with a list of the nodes that have a session.
+// TestFenceNode fences a node that has a session but is not registered, twice. Fencing a registered
+// node must fail. Fencing an unknown name must fail with a list of the nodes that have a session.
 func TestFenceNode(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -386,12 +390,12 @@ func TestFenceNode(t *testing.T) {
 	fence := func(node, want string) {
 		t.Helper()
 		if err := w.FenceNode(t.Context(), node, failover.Fence{}); err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error = %v, want %q", node, err, want)
+			t.Errorf("FenceNode(%s) = %v, want %q", node, err, want)
 		}
 	}
 	fence("gw3", "gw3 has no session in etcd, and no VIP waits for it: nodes with a session: gw1, gw2")
 	fence("gw2", "gw2 was registered in etcd less than 15 s ago")
 	fence("gw1", "")
-	p.remove("/ownership/sessions/gw1") // the node is fenced now
+	p.remove("/ownership/sessions/gw1") // as the other nodes do for a fenced node
 	fence("gw1", "")
 }

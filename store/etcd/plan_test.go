@@ -10,8 +10,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// planOf returns a plan for services with one address each. If the address is "", the plan removes
-// the service.
+// planOf returns a plan that sets services with one address each, by their names. If the address is
+// "", the plan removes the service.
 func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	var changes []definitions.Change
 	for name, vip := range vips {
@@ -24,7 +24,7 @@ func planOf(vips map[balancer.Name]string) *definitions.Plan {
 	return definitions.NewPlan(changes)
 }
 
-// outcomes returns the steps of a plan with their outcomes, in order.
+// outcomes returns a line for each step of a plan, with its service, outcome and error.
 func outcomes(p *definitions.Plan) (text string) {
 	for _, s := range p.Steps {
 		text += fmt.Sprintf("%s %s %v\n", s.Name, s.Outcome, s.Err)
@@ -32,8 +32,8 @@ func outcomes(p *definitions.Plan) (text string) {
 	return text
 }
 
-// TestPlan reads and judges a plan against services in etcd, and then writes it. An address must
-// move from a removed service to a new service.
+// TestPlan reads, judges and writes a plan that changes services in etcd. In one plan, it must be
+// possible to remove a service and to add a service with the same address.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -57,8 +57,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestPlanJudges plans a claim of another service and an address of a missing pool. Each must be an
-// error of the service that needs it.
+// TestPlanJudges plans a service that claims the address of another service, and a service that
+// requests an address from a missing pool. Judge must report an error for each of the two services.
 func TestPlanJudges(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -83,13 +83,14 @@ func TestPlanJudges(t *testing.T) {
 		delete(want, problem.Service)
 	}
 	if len(want) > 0 {
-		t.Errorf("missing problems = %v, want none", want)
+		t.Errorf("problems that Judge does not report = %v, want none", want)
 	}
 }
 
-// TestPlanOvertaken makes another writer change a service and claim an address after a plan was
-// judged. Both overtaken changes must fail, and an unaffected change must be written. A change that
-// the other writer has also made must count as unchanged.
+// TestPlanOvertaken makes another writer change a service and claim an address, after a plan was
+// judged and before it is written. The plan's changes to this service and with this address must
+// fail. An unaffected change must be written, and a change that the other writer has also made must
+// count as unchanged.
 func TestPlanOvertaken(t *testing.T) {
 	t.Parallel()
 	_, _, kit := single(t, etcdkit.Options{})
@@ -110,7 +111,7 @@ func TestPlanOvertaken(t *testing.T) {
 			"agreed": s.Err == nil && s.Outcome == definitions.Unchanged,
 		}
 		if !states[s.Name] {
-			t.Errorf("outcome of %s = %s with the error %v, want another", s.Name, s.Outcome, s.Err)
+			t.Errorf("outcome of service %s = %s, error = %v, want another outcome (see states)", s.Name, s.Outcome, s.Err)
 		}
 	}
 }

@@ -20,7 +20,8 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// auto returns a service that requests an address from each of the pools.
+// auto returns the fields of a service that requests an address from each of the pools. The pool ""
+// is the default pool.
 func auto(pools ...string) map[string]any {
 	var vips []any
 	for _, p := range pools {
@@ -43,7 +44,7 @@ func setPool(t *testing.T, w *etcd.Store, name string, networks ...string) {
 	}
 }
 
-// holders reads the holder of each address directly from etcd.
+// holders returns the service that holds each allocated address, as it is in etcd.
 func (p *place) holders() map[string]string {
 	p.t.Helper()
 	out := map[string]string{}
@@ -64,12 +65,12 @@ func expectError(t *testing.T, err error, wants ...string) {
 	t.Helper()
 	for _, want := range wants {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("error = %v, want one that contains %q", err, want)
 		}
 	}
 }
 
-// vips returns the addresses that a service holds, sorted.
+// vips returns the sorted addresses that a service holds.
 func (p *place) vips(name string) (of []string) {
 	p.t.Helper()
 	for a, by := range p.holders() {
@@ -81,8 +82,8 @@ func (p *place) vips(name string) (of []string) {
 	return of
 }
 
-// TestPoolRace removes a network of a pool while addresses are allocated from the pool. Afterwards
-// the pool must contain all held addresses.
+// TestPoolRace removes a network from a pool while writers allocate addresses from the pool.
+// Afterwards, all held addresses must be in the pool.
 func TestPoolRace(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -99,11 +100,11 @@ func TestPoolRace(t *testing.T) {
 				}
 			})
 		}
-		_, _ = newWriter(t, p.config).SetPool(t.Context(), "default", cidrs("10.96.0.0/24")) // or it is refused
+		_, _ = newWriter(t, p.config).SetPool(t.Context(), "default", cidrs("10.96.0.0/24")) // SetPool may also refuse this
 		running.Wait()
 		pools, err := w.Pools(t.Context())
 		if err != nil || pools[0].Held != uint64(len(p.holders())) {
-			t.Fatalf("held addresses = %d, pools = %+v, %v, want equal numbers", len(p.holders()), pools, err)
+			t.Fatalf("held addresses in etcd = %d, pools = %+v, %v, want the pool to count as many", len(p.holders()), pools, err)
 		}
 		for name := range p.holders() {
 			p.remove("/vips/" + name)
@@ -145,13 +146,13 @@ func TestSetPoolRefuses(t *testing.T) {
 		expectError(t, err, `pool default can't be used`, want)
 		pools, err := w.Pools(t.Context())
 		if err != nil || len(pools) != 1 || !strings.Contains(pools[0].Problem, want) || pools[0].Free != 0 {
-			t.Errorf("pools = %+v, %v, want one with the problem %s", pools, err, want)
+			t.Errorf("pools = %+v, %v, want one that has the problem %s", pools, err, want)
 		}
 	}
 	p.put("/pools/default", `{"cidrs":["10.96.0.0/24"],"colour":"red"}`)
 	apply(t, w, definitions.Change{Name: "web", Fields: auto("")})
 	if got := p.holders(); len(got) != 1 {
-		t.Errorf("held = %v, want 1 address", got)
+		t.Errorf("held addresses = %v, want one", got)
 	}
 	many := make([]string, schema.MaxAllocated+1)
 	_, err = w.Apply(t.Context(), definitions.Change{Name: "wide", Fields: auto(many...)})
@@ -167,8 +168,9 @@ func manyNetworks() (out []netip.Prefix) {
 	return out
 }
 
-// TestOrphanedAddresses leaves addresses without a service. They must be reported, and the
-// recommended command must remove them.
+// TestOrphanedAddresses writes allocated addresses of a service that does not exist, or that
+// requests fewer. A problem must report the addresses, and the command that it recommends must free
+// them.
 func TestOrphanedAddresses(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -189,19 +191,19 @@ func TestOrphanedAddresses(t *testing.T) {
 	p.put("/services/web", `{"vips":["auto"],"ports":[{"port":80}]}`)
 	told("free it by applying that service (vipctl apply)")
 	if got := f.last().Services.At("web").Allocated; len(got) != 1 || got[0].String() != "10.96.0.0" {
-		t.Errorf("allocated = %v, want the oldest", got)
+		t.Errorf("allocated addresses of web = %v, want only the oldest, 10.96.0.0", got)
 	}
 	if r := apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); !r.Changed {
 		t.Error("Apply changed nothing, want a change")
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if got := p.holders(); len(got) != 1 || got["10.96.0.0"] != "web" {
-		t.Errorf("held = %v, want 10.96.0.0 of web", got)
+		t.Errorf("held addresses = %v, want only 10.96.0.0, held by web", got)
 	}
 	p.remove("/services/web")
 	told("does not exist")
 	if r := apply(t, w, definitions.Change{Name: "web"}); !r.Changed || len(p.holders()) != 0 {
-		t.Errorf("Apply = %+v; held = %v, want a change and no addresses", r, p.holders())
+		t.Errorf("Apply = %+v; held addresses = %v, want a change and none", r, p.holders())
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 }

@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// reports records the reports of a registrar or a presence.
+// reports records the reports of a registrar, a voter or a presence.
 type reports struct {
 	mu  sync.Mutex // guards all
 	all []string
@@ -53,14 +53,14 @@ func (r *reports) troubles() (n int) {
 	return n
 }
 
-// contains reports whether a report contains a word.
+// contains reports whether any report contains a word.
 func (r *reports) contains(word string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Contains(strings.Join(r.all, "\n"), word)
 }
 
-// present is a presence of a node, and its reports.
+// present is the running presence of a node, with its reports.
 type present struct {
 	*fleet.Presence
 	reports
@@ -83,8 +83,8 @@ func appear(t *testing.T, w *etcd.Store, node, version string, ttl time.Duration
 	return out
 }
 
-// node waits until a node satisfies a condition. The condition receives nil if the node does not
-// exist.
+// node waits until the node satisfies a condition, and returns the node. If the node does not
+// exist, the condition receives nil.
 func (p *place) node(name, what string, is func(*fleet.Node) bool) *fleet.Node {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
@@ -116,8 +116,9 @@ func hasRevision(revision int64) func(*fleet.Node) bool {
 	}
 }
 
-// TestPresence runs a daemon's presence, and removes its keys. They must exist while the daemon
-// runs, be written again after each loss, and be removed at its end.
+// TestPresence runs the presence of a node, and removes the presence's keys. The keys must exist
+// while the presence runs, and must be written again after each loss. When the presence ends, they
+// must be removed.
 func TestPresence(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -125,7 +126,7 @@ func TestPresence(t *testing.T) {
 	n := appear(t, newWriter(t, p.config), "n1", "1.0", life)
 	live := p.node("n1", "the node", func(n *fleet.Node) bool { return n != nil && n.Live != nil })
 	if live.Live.Version != "1.0" || live.Status != nil || live.Live.Started.IsZero() {
-		t.Errorf("node = %+v, want version 1.0 without a status", live.Live)
+		t.Errorf("node = %+v, want version 1.0, a start time and no status", live.Live)
 	}
 	n.SetStatus(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", hasRevision(7)).Status
@@ -139,7 +140,7 @@ func TestPresence(t *testing.T) {
 	n.SetStatus(many)
 	status = p.node("n1", "more drains than etcd takes", hasRevision(8)).Status
 	if len(status.Drains) != schema.MaxNodeDrains || status.DrainsOmitted != len(many.Drains)-schema.MaxNodeDrains || status.Drains[0].Active != 19999 {
-		t.Errorf("status has %d drains and omits %d; the first is %+v; want the maximum and the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
+		t.Errorf("drains in the status = %d, omitted = %d, first = %+v; want the maximum number, the number of others, and the drain with the most connections first", len(status.Drains), status.DrainsOmitted, status.Drains[0])
 	}
 	n.SetStatus(schema.NodeStatus{Revision: 7})
 	p.node("n1", "few again", hasRevision(7))
@@ -155,13 +156,13 @@ func TestPresence(t *testing.T) {
 	p.client = c.Client()
 	p.node("n1", "both in a new etcd", hasRevision(7))
 	wait.For(t, within, "a report without an error", func() bool { return n.last() == "<nil>" })
-	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was late, because the end waits only two seconds for etcd
+	for tries, ended := 1, false; !ended; tries++ { // repeated if etcd was slow, because stop waits only two seconds for etcd
 		began := time.Now()
 		n.stop()
 		late := time.Since(began) >= 2*time.Second
 		nodes, _, err := newWriter(t, p.config).Nodes(t.Context())
 		if ended = err == nil && len(nodes) == 0; !ended && (!late || tries == 5) {
-			t.Fatalf("nodes after the end, try %d = %+v, %v, want none", tries, nodes, err)
+			t.Fatalf("nodes after the presence has ended (try %d) = %+v, %v, want none", tries, nodes, err)
 		}
 		if !ended {
 			n = appear(t, newWriter(t, p.config), "n1", "1.0", life)
@@ -172,8 +173,8 @@ func TestPresence(t *testing.T) {
 	p.leases(0)
 }
 
-// leases waits until exactly n leases exist. A lease that etcd granted too late for its client
-// expires.
+// leases waits until exactly n leases exist, and returns them. There may be more for a while: a
+// lease that etcd granted too late for its client remains until it expires.
 func (p *place) leases(n int) (ids []clientv3.LeaseID) {
 	p.t.Helper()
 	p.try(fmt.Sprintf("have %d leases", n), func(ctx context.Context) error {
@@ -201,8 +202,9 @@ func (p *place) revoke() {
 	}
 }
 
-// TestReissued replaces certificates in their files with certificates of another authority. A
-// daemon's keys must be in etcd again.
+// TestReissued replaces the certificates of a cluster and its clients, in the same files, by
+// certificates of another authority. The presence of a node must connect again and write its
+// status.
 func TestReissued(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TLS: true})
@@ -217,13 +219,13 @@ func TestReissued(t *testing.T) {
 	p.node("n1", "its next status", hasRevision(8))
 }
 
-// TestStatusRate changes the status often. The newest status must be written soon, at most once a
-// second, and only if it has changed.
+// TestStatusRate changes the status of a node often. The newest status must be written soon, but a
+// status may be written at most once a second, and only if it has changed.
 func TestStatusRate(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
-	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // long, because a late renewal writes the status again
+	n := appear(t, newWriter(t, p.config), "n1", "1.0", time.Minute) // the lease is long, because a late renewal would write the status again
 	n.SetStatus(schema.NodeStatus{Revision: 1, At: time.Now()})
 	p.node("n1", "its status", hasRevision(1))
 	writes := func() int64 {
@@ -245,15 +247,15 @@ func TestStatusRate(t *testing.T) {
 	before = writes()
 	for range 3 {
 		n.SetStatus(schema.NodeStatus{Revision: 251, At: time.Now().Add(time.Hour)})
-		time.Sleep(1100 * time.Millisecond) // an unnecessary write would happen in this time
+		time.Sleep(1100 * time.Millisecond) // long enough for an unnecessary write
 	}
 	if n := writes() - before; n != 0 {
-		t.Errorf("writes of the same status = %d, want 0", n)
+		t.Errorf("writes of an unchanged status = %d, want 0", n)
 	}
 }
 
-// TestNodeNameTwice starts two daemons with the same name. The second must write nothing and report
-// the name, and must take over when the first ends.
+// TestNodeNameTwice starts the presences of two daemons with the same node name. The second must
+// write nothing and report the conflict. When the first ends, the second must take over.
 func TestNodeNameTwice(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -271,7 +273,7 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the second", func(n *fleet.Node) bool { return hasRevision(2)(n) && n.Live.Version == "second" })
 	wait.For(t, within, "the second to take over", func() bool { return second.last() == "<nil>" })
 	if first.contains("held") {
-		t.Errorf("reports of the first = %s, want none about its key", first.all)
+		t.Errorf("reports of the first daemon = %s, want none that its key is held", first.all)
 	}
 	second.stop()
 	p.put("/nodes/n1/live", "by hand")
@@ -281,8 +283,9 @@ func TestNodeNameTwice(t *testing.T) {
 	p.node("n1", "the third", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "third" })
 }
 
-// TestPresenceAfterCrash restarts a daemon before the lease of its former run expires. It must take
-// over without reporting a problem.
+// TestPresenceAfterCrash starts the presence of a node while etcd still has the key of a killed
+// daemon. When the key's lease expires, the presence must take over, without having reported a
+// conflict.
 func TestPresenceAfterCrash(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -296,12 +299,12 @@ func TestPresenceAfterCrash(t *testing.T) {
 	p.node("n1", "the next run", func(n *fleet.Node) bool { return n != nil && n.Live != nil && n.Live.Version == "next" })
 	wait.For(t, within, "the report", func() bool { return n.last() == "<nil>" })
 	if n.contains("held") {
-		t.Errorf("reports, want none about the key:\n%s", n.all)
+		t.Errorf("reports = %s, want none that the key is held", n.all)
 	}
 }
 
-// TestPresenceThroughOutages disturbs the network at random. The node must be present again
-// afterwards, and SetStatus must never block.
+// TestPresenceThroughOutages causes several kinds of outages of etcd. After each, the presence must
+// write its keys again. SetStatus must never block.
 func TestPresenceThroughOutages(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -334,12 +337,12 @@ func TestPresenceThroughOutages(t *testing.T) {
 	began := time.Now()
 	n.stop()
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("the end of Run without etcd took %s, want at most the limit", took)
+		t.Errorf("time until Run returned without etcd = %s, want at most wait.Patience", took)
 	}
 }
 
-// TestLeaseOutlivesFrozenMember freezes the member in use. The client must move to another member
-// before its lease expires.
+// TestLeaseOutlivesFrozenMember freezes two of three members, so possibly the member in use. The
+// registrar must move to another member before its lease expires.
 func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)
@@ -362,12 +365,12 @@ func TestLeaseOutlivesFrozenMember(t *testing.T) {
 	}
 	wait.For(t, within, "the endpoint", func() bool { return created() != 0 })
 	was := created()
-	for _, relay := range w.relays[:2] { // the client tries the three members in turn
+	for _, relay := range w.relays[:2] { // the registrar tries the three members in turn
 		relay.Freeze()
 	}
-	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // exceeds the lease
+	for end := time.Now().Add(2*life + time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) { // longer than the duration of the lease
 		if now := created(); now != was {
-			t.Fatalf("creation revision of the endpoint = %d, want %d", now, was)
+			t.Fatalf("creation revision of the endpoint = %d, want %d, because the key must never be deleted", now, was)
 		}
 	}
 }

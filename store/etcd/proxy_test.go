@@ -19,7 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// proxied starts a proxy in front of a member, with users and TLS, and defines a service.
+// proxied starts a cluster that requires TLS and authentication, with a service, and a gRPC proxy
+// in front of it. It returns a client configuration that connects through the proxy.
 func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdkit.Member, p *place, config client.Config) {
 	t.Helper()
 	o.TLS = true
@@ -45,11 +46,11 @@ func proxied(t *testing.T, o etcdkit.Options) (c *etcdkit.Cluster, proxy *etcdki
 	return c, proxy, p, config
 }
 
-// TestProxyWiped restarts etcd empty behind a proxy, which continues its watches. The source must
-// detect this.
+// TestProxyWiped wipes etcd behind a proxy, which continues its watches. The source must detect
+// that this is another history, and publish its state.
 func TestProxyWiped(t *testing.T) {
 	t.Parallel()
-	for _, writes := range []int{0, 20} { // below the last seen revision, and above it
+	for _, writes := range []int{0, 20} { // the new revision is below or above the last seen revision
 		c := etcdkit.Start(t, etcdkit.Options{})
 		proxy := c.StartProxy()
 		p := &place{t: t, client: c.Client(), config: configAt(c, 0)}
@@ -73,8 +74,8 @@ func TestProxyWiped(t *testing.T) {
 	}
 }
 
-// TestProxy follows services through etcd's gRPC proxy. Changes must arrive, and a time without
-// changes must not count as an outage.
+// TestProxy follows services through etcd's gRPC proxy. The source must find all changes. A time
+// without changes must not count as an outage.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	_, proxy, p, config := proxied(t, etcdkit.Options{})
@@ -89,7 +90,7 @@ func TestProxy(t *testing.T) {
 	weight := 2
 	wait.For(t, wait.Patience, "a quiet time in which etcd is not lost, and then one snapshot of one change", func() bool {
 		n, before := f.count(), lost.Load()
-		time.Sleep(5 * time.Second) // exceeds the time for which this source waits for progress
+		time.Sleep(5 * time.Second) // longer than this source waits for progress
 		weight++
 		f.reaches(p.put("/endpoints/web/a", fmt.Sprintf(`{"address":"192.168.1.13","weight":%d}`, weight)))
 		return f.count()-n == 1 && lost.Load() == before
@@ -102,12 +103,12 @@ func TestProxy(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 	f.stop()
 	if got, turns := lost.Load()-before, (f.turns()-n+1)/2; got < 1 || int(got) > turns {
-		t.Errorf("reported losses of etcd = %d, losses in snapshots = %d; want at least 1 report, and at most as many as in snapshots", got, turns)
+		t.Errorf("outages reported to Connection = %d, outages in snapshots = %d; want at least 1 reported outage, and at most as many as in snapshots", got, turns)
 	}
 }
 
-// TestProxyLosesEtcd stops or empties etcd behind a running proxy. The source must detect this and
-// recover.
+// TestProxyLosesEtcd kills etcd behind a running proxy and starts it again. The source must report
+// the outage and then recover.
 func TestProxyLosesEtcd(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{})
@@ -121,10 +122,10 @@ func TestProxyLosesEtcd(t *testing.T) {
 	f.reaches(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyTokens follows through a proxy with authentication. Changes must be found even after the
-// token of the first client, which the shared watches use, has expired. The proxy itself may fail,
-// because its watch of its own leader has no token. It then opens streams endlessly, until it
-// creates no watches at all.
+// TestProxyTokens follows etcd through a proxy, with authentication. The proxy's shared watches use
+// the token of the first client. The source must find changes even after this token has expired.
+// The proxy may also stop creating watches: its own watch of the leader has no token, so it opens
+// new streams endlessly.
 func TestProxyTokens(t *testing.T) {
 	t.Parallel()
 	c, _, p, config := proxied(t, etcdkit.Options{TokenTTL: time.Second})
@@ -140,8 +141,8 @@ func TestProxyTokens(t *testing.T) {
 	second.waitForRevision(p.put("/endpoints/web/a", `{"address":"192.168.1.14"}`))
 }
 
-// TestProxyRegistrar keeps a lease through the proxy. The lease must last as long as its registrar,
-// and not much longer.
+// TestProxyRegistrar runs a registrar through a proxy. The endpoint's lease must last as long as
+// the registrar runs, and must then end soon.
 func TestProxyRegistrar(t *testing.T) {
 	t.Parallel()
 	_, _, p, config := proxied(t, etcdkit.Options{})
@@ -170,16 +171,16 @@ func TestProxyRegistrar(t *testing.T) {
 		return there
 	}
 	wait.For(t, within, "the endpoint", present)
-	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // it must not be removed
+	for end := time.Now().Add(life + life/2); time.Now().Before(end); time.Sleep(50 * time.Millisecond) { // longer than the duration of the lease
 		if !present() {
 			t.Fatal("the endpoint is missing while its registrar runs, want it registered")
 		}
 	}
 	wait.For(t, within, "the registrar to report success", func() bool { return said.last() == "<nil>" })
 	said.mu.Lock()
-	for i, text := range said.all { // an answer may be late
+	for i, text := range said.all { // a report may be about a late answer
 		if was := i > 0 && said.all[i-1] == "<nil>"; !strings.Contains(text, "no answer in time") && !strings.Contains(text, "timed out") && (text != "<nil>" || was) {
-			t.Errorf("reports of the registrar = %q, want only late answers", said.all)
+			t.Errorf("reports of the registrar = %q, want only reports about late answers, and one of success after each", said.all)
 			break
 		}
 	}
@@ -189,8 +190,8 @@ func TestProxyRegistrar(t *testing.T) {
 	wait.For(t, within, "the end of the lease", func() bool { return !present() })
 }
 
-// TestProxyFaults runs TestFaults through a proxy, whose connection hides faults behind the proxy.
-// The source must reach the state of a fresh read.
+// TestProxyFaults causes the faults of TestFaults behind a proxy. The source does not notice them,
+// because its connection to the proxy continues. It must still reach the state of a fresh read.
 func TestProxyFaults(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1)

@@ -17,7 +17,7 @@ import (
 	"vipd/test/etcdkit"
 )
 
-// deaf is a member whose answer to the first transaction is lost.
+// deaf is a member that executes the first transaction, but answers it with a timeout.
 type deaf struct {
 	etcdserverpb.UnimplementedKVServer
 	client *clientv3.Client
@@ -36,8 +36,8 @@ func (d *deaf) Txn(ctx context.Context, r *etcdserverpb.TxnRequest) (*etcdserver
 	return answer, err
 }
 
-// TestWriteIsReadBack loses the answer to a write. The writer must find the write and its revision,
-// and must not repeat the write.
+// TestWriteIsReadBack loses the answer to a write. The writer must detect that the write was
+// executed, return its revision, and not execute it again.
 func TestWriteIsReadBack(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -48,7 +48,7 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	server := grpc.NewServer()
 	etcdserverpb.RegisterKVServer(server, member)
-	go func() { _ = server.Serve(ln) }() // Serve ends with Stop
+	go func() { _ = server.Serve(ln) }() // Serve returns after Stop
 	t.Cleanup(server.Stop)
 	w, err := etcd.NewStore(client.Config{Endpoints: []string{"http://" + ln.Addr().String()}, Prefix: "/vipd"})
 	if err != nil {
@@ -62,12 +62,12 @@ func TestWriteIsReadBack(t *testing.T) {
 	}
 	stored, err := member.client.Get(t.Context(), "/vipd/services/web")
 	if err != nil || len(stored.Kvs) != 1 || stored.Kvs[0].Version != 1 || stored.Kvs[0].ModRevision != got.Revision {
-		t.Errorf("revision of Apply = %d, want the single revision in etcd %v, %v", got.Revision, stored, err)
+		t.Errorf("revision of Apply = %d, want the revision of the only version in etcd: %v, %v", got.Revision, stored, err)
 	}
 	if n := member.txns.Load(); n != 3 {
-		t.Errorf("transactions = %d, want the lost transaction, its repetition, and the read", n)
+		t.Errorf("transactions = %d, want 3: the transaction without an answer, its repetition, and a read", n)
 	}
 	if past, err := w.History(t.Context(), "web"); err != nil || len(past) != 1 {
-		t.Errorf("the history has %d entries (%v), want one", len(past), err)
+		t.Errorf("entries of the history = %d (%v), want 1", len(past), err)
 	}
 }

@@ -17,17 +17,18 @@ import (
 	"vipd/test/wait"
 )
 
-// manyServices is the number of services in a large fleet. make test uses a tenth of it.
+// manyServices is the number of services in a large fleet. "make test" uses a tenth of the number
+// of "make soak".
 var manyServices = wait.Soak(1000, 10_000)
 
 const (
 	manyEndpoints = 10
-	// firstWithin is the maximum time until the first state. It is generous because the machine may
+	// firstWithin is the maximum time until the first snapshot. It is long because the machine may
 	// be busy.
 	firstWithin = 2 * time.Minute
 )
 
-// fill writes many services with separate endpoints.
+// fill writes manyServices services, each with manyEndpoints registered endpoints.
 func fill(t testing.TB, client *clientv3.Client, prefix string) {
 	t.Helper()
 	var ops []clientv3.Op
@@ -55,8 +56,8 @@ func manyEndpoint(i, j, weight int) string {
 	return fmt.Sprintf(`{"address":"172.%d.%d.%d","port":8080,"zone":"z%d","weight":%d}`, 16+j, i>>8, i&255, j%3, weight)
 }
 
-// TestScale reads the first state of a large fleet, and follows single changes. Each change must
-// cause little traffic, and its cost must not depend on the size of the fleet.
+// TestScale reads the first state of a large fleet, and then follows changes to single endpoints. A
+// change must cause little traffic, which must not depend on the size of the fleet.
 func TestScale(t *testing.T) {
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
@@ -78,7 +79,7 @@ func TestScale(t *testing.T) {
 	t.Logf("first state of %d services and %d endpoints: %s, %d MiB held, %d MiB read", first.Services.Len(), first.Endpoints.Len(),
 		took.Round(time.Millisecond), (memory()-base)>>20, relay.Bytes()>>20)
 	if took > firstWithin || first.Services.Len() != manyServices || first.Endpoints.Len() != manyServices*manyEndpoints {
-		t.Errorf("%d services and %d endpoints after %s; want all within %s", first.Services.Len(), first.Endpoints.Len(), took, firstWithin)
+		t.Errorf("services = %d, endpoints = %d after %s; want all of them within %s", first.Services.Len(), first.Endpoints.Len(), took, firstWithin)
 	}
 	testSingleChanges(t, p, f, relay)
 	testStream(t, p, f)
@@ -94,11 +95,11 @@ func TestScale(t *testing.T) {
 	g := follow(t, again)
 	want := g.wait("a fresh reading", connected)
 	if err := agree(f.last(), want); err != nil {
-		t.Errorf("after %s: %v", time.Since(began), err)
+		t.Errorf("last snapshot differs from a fresh reading, which took %s: %v", time.Since(began), err)
 	}
 }
 
-// testSingleChanges changes one endpoint at a time.
+// testSingleChanges changes one endpoint at a time, and waits for each change.
 func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay) {
 	const n = 50
 	bytes := relay.Bytes()
@@ -115,17 +116,17 @@ func testSingleChanges(t *testing.T, p *place, f *follower, relay *etcdkit.Relay
 			changes++
 		}
 		if changes != 1 || after.Services != before.Services {
-			t.Errorf("changes = %d, want one changed endpoint", changes)
+			t.Errorf("changed endpoints = %d, want 1 and no changed service", changes)
 		}
 	}
 	each := (relay.Bytes() - bytes) / n
 	t.Logf("one changed endpoint: %d bytes, from put to published %s on average, %s at most", each, sum/n, slowest)
 	if each > 2000 {
-		t.Errorf("traffic of a changed endpoint = %d bytes, want at most 2000", each)
+		t.Errorf("traffic for a changed endpoint = %d bytes, want at most 2000", each)
 	}
 }
 
-// testStream makes 200 changes a second for several seconds.
+// testStream changes 200 endpoints a second for one or several seconds.
 func testStream(t *testing.T, p *place, f *follower) {
 	const rate = 200
 	seconds := wait.Soak(1, 5)
@@ -146,7 +147,7 @@ func testStream(t *testing.T, p *place, f *follower) {
 	}
 }
 
-// memory returns the size of the heap in use.
+// memory returns the number of bytes in use on the heap, after a garbage collection.
 func memory() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -17,9 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSource runs the suite of all sources with a real etcd. The source must pass it. The places
-// share a server, with a prefix for each place.
-func TestSource(t *testing.T) { // not in parallel, because goroutines of other tests would count as its own
+// TestSource runs the test suite for sources with a real etcd. The places of the suite share a
+// server, and each has its own prefix.
+func TestSource(t *testing.T) { // not in parallel, because the suite counts all goroutines
 	c := etcdkit.Start(t, etcdkit.Options{})
 	client := c.Client()
 	n := 0
@@ -29,12 +29,12 @@ func TestSource(t *testing.T) { // not in parallel, because goroutines of other 
 	})
 }
 
-// configAt returns the client configuration of the cluster, with a prefix for each n.
+// configAt returns a client configuration for the cluster, with a different prefix for each n.
 func configAt(c *etcdkit.Cluster, n int) client.Config {
 	return client.Config{Endpoints: c.Endpoints(), Prefix: "/vipd" + string(rune('a'+n))}
 }
 
-// place holds services in etcd.
+// place is a prefix in etcd that holds services.
 type place struct {
 	t      *testing.T
 	client *clientv3.Client
@@ -42,7 +42,7 @@ type place struct {
 }
 
 func (p *place) Source() store.Source {
-	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // with a long patience, so the first snapshot waits for etcd even on a busy machine
+	s, err := watch.New(watch.Options{Config: p.config, Patience: within}) // the patience is long, so the first snapshot waits for etcd even on a busy machine
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -58,7 +58,8 @@ func (p *place) Write(name balancer.Name, fields map[string]any) {
 	p.put("/services/"+string(name), string(text))
 }
 
-// put writes a key, and returns the revision. It retries while the cluster has no leader.
+// put writes a key, and returns the revision of the write. It retries while the cluster has no
+// leader.
 func (p *place) put(key, text string, options ...clientv3.OpOption) (revision int64) {
 	p.t.Helper()
 	p.try("put "+key, func(ctx context.Context) error {
@@ -73,7 +74,7 @@ func (p *place) put(key, text string, options ...clientv3.OpOption) (revision in
 
 func (p *place) Delete(name balancer.Name) { p.remove("/services/" + string(name)) }
 
-// Paused returns false, because etcd writes a definition atomically.
+// Paused returns false, because a definition in etcd is written atomically.
 func (p *place) Paused() bool { return false }
 
 func (p *place) remove(key string) {

@@ -8,15 +8,15 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// hastened returns short intervals, which functions can change further. With them, a source reacts
-// immediately instead of after seconds.
+// hastened returns a Timing with short intervals, so a source reacts immediately instead of after
+// seconds. The functions in change can change it further.
 func hastened(change ...func(*client.Timing)) *client.Timing {
 	t := client.UsualTiming()
 	t.Ask, t.Silence = 50*time.Millisecond, 2*time.Second
 	t.Call, t.Page = time.Second, 10*time.Second
 	t.Jitter, t.Slowest = 20*time.Millisecond, 200*time.Millisecond
 	t.Refill = time.Second
-	t.ErrorPause = time.Minute // an outage causes a single error, even on a busy machine
+	t.ErrorPause = time.Minute // long, so an outage is reported only once even on a busy machine
 	t.PageKeys, t.CheckRights, t.ProxyReread = 7, 100*time.Millisecond, 200*time.Millisecond
 	for _, c := range change {
 		c(&t)
@@ -24,10 +24,10 @@ func hastened(change ...func(*client.Timing)) *client.Timing {
 	return &t
 }
 
-// silence sets how long a stream may lag.
+// silence sets how long a stream may be silent before it counts as lost.
 func silence(d time.Duration) func(*client.Timing) { return func(t *client.Timing) { t.Silence = d } }
 
-// refill sets how long services must be stable before a wiped etcd is accepted.
+// refill sets how long the services of a wiped etcd must be stable before they count as complete.
 func refill(d time.Duration) func(*client.Timing) {
 	return func(t *client.Timing) { t.Refill, t.LongestRefill = d, d }
 }
@@ -35,17 +35,17 @@ func refill(d time.Duration) func(*client.Timing) {
 // maxKeys sets the maximum number of keys that a source reads.
 func maxKeys(n int64) func(*client.Timing) { return func(t *client.Timing) { t.MaxKeys = n } }
 
-// wallClock replaces the clock with a clock whose wall time is ahead by the stored number of
-// seconds. Durations remain correct, as after a step of a host's clock.
+// wallClock replaces the clock by a clock whose wall time is ahead by the number of seconds in
+// ahead. Its monotonic time stays correct, as after a step of a host's clock.
 func wallClock(ahead *atomic.Int64) func(*client.Timing) {
 	return func(t *client.Timing) { t.Now = func() time.Time { return jumped(time.Now(), ahead.Load()) } }
 }
 
-// jumped returns t with another wall time but the same monotonic time, as after a step of the
-// clock.
+// jumped returns t with its wall time changed by the given seconds, but with the same monotonic
+// time, as after a step of the clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// If a time has a monotonic reading, its wall field holds the seconds above 30 bits of
-	// nanoseconds (see time.Time in Go's time.go).
+	// In a time with a monotonic reading, the lowest 30 bits of the wall field hold nanoseconds,
+	// and the bits above hold seconds (see time.Time in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64

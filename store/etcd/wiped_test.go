@@ -14,14 +14,14 @@ import (
 )
 
 // TestWipedEtcdKeepsServices wipes etcd and restarts the source. The last services must stay in use
-// until the services of the wiped etcd count as complete. If all services are deleted on purpose,
-// no service may stay.
+// until the services that are written to the wiped etcd count as complete. When all services are
+// deleted on purpose afterwards, none may stay in use.
 func TestWipedEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
 	p.put("/services/api", `{"vips":["10.96.0.12"],"ports":[{"port":80}]}`)
 	for range 20 {
-		p.put("/elsewhere", "x") // so the revision is lower after the wipe
+		p.put("/elsewhere", "x") // so the revision of etcd is lower after the wipe
 	}
 	p.put("/overrides/web/192.168.1.11", `{"draining":true}`)
 	options, dir := watch.Options{Config: p.config}, t.TempDir()
@@ -35,14 +35,14 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 		problems := s.Problems
 		s.Problems = nil
 		if err := agree(s, before); err != nil || !strings.Contains(problems[0].Text, ": the 2 services of revision ") {
-			t.Errorf("snapshot after the wipe differs: %v; problems = %v, want a problem about 2 services", err, problems)
+			t.Errorf("snapshot after the wipe differs from before: %v; problems = %v, want one about 2 services", err, problems)
 		}
 	}
 	relay.Cut()
 	c.Members[0].Stop()
 	c.Members[0].Wipe()
 	c.Members[0].Start()
-	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // a registrar has already reconnected
+	p.put("/endpoints/web/b", `{"address":"192.168.1.99"}`) // as a registrar that has already reconnected
 	relay.Heal()
 	expect(f.wait("the wiped services", held))
 	f.stop()
@@ -53,7 +53,7 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 	p.put("/services/web", web)
 	s := f.wait("the new history", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if s.Services.Len() != 2 || !s.Services.Has("new") || s.Endpoints.Len() != 1 || s.Overrides.Len() != 0 {
-		t.Errorf("services, endpoints, overrides after a rewrite = %d, %d, %d, want 2, 1, 0", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
+		t.Errorf("after services were written again: services = %d, endpoints = %d, overrides = %d, want 2, 1, 0", s.Services.Len(), s.Endpoints.Len(), s.Overrides.Len())
 	}
 
 	p.try("remove all", func(ctx context.Context) error {
@@ -62,13 +62,13 @@ func TestWipedEtcdKeepsServices(t *testing.T) {
 	})
 	s = f.wait("the end of all services", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 	if len(s.Problems) > 0 {
-		t.Errorf("problems = %v, want none", s.Problems)
+		t.Errorf("problems after all services were deleted = %v, want none", s.Problems)
 	}
 	f.stop()
 }
 
-// TestHalfWrittenEtcdKeepsServices connects to a wiped etcd while its services are written again.
-// Services that are still missing must stay in use.
+// TestHalfWrittenEtcdKeepsServices reconnects a source to a wiped etcd to which only some services
+// have been written again. Services that are still missing from etcd must stay in use.
 func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -90,8 +90,9 @@ func TestHalfWrittenEtcdKeepsServices(t *testing.T) {
 	}
 }
 
-// TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, then writes more
-// revisions than were lost. The services that are missing from the backup must stay in use.
+// TestRestoredEtcdKeepsServices restores etcd from a backup while no source runs, and then writes
+// more revisions than were lost. A source that starts afterwards must keep the services in use that
+// are missing from the backup.
 func TestRestoredEtcdKeepsServices(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -118,8 +119,8 @@ func TestRestoredEtcdKeepsServices(t *testing.T) {
 }
 
 // TestRestartAfterInvalidText writes a service whose text is not valid UTF-8, stops the source, and
-// deletes another service. The restarted source must recognize the history, and must remove the
-// deleted service.
+// deletes another service. The restarted source must not mistake etcd for another history, so it
+// must remove the deleted service.
 func TestRestartAfterInvalidText(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -132,6 +133,6 @@ func TestRestartAfterInvalidText(t *testing.T) {
 	f = followWithState(t, options, dir)
 	s := f.wait("etcd", func(s store.Snapshot) bool { return s.Connected })
 	if s.Services.Has("web") || !s.Services.Has("api") {
-		t.Errorf("services = %d, want api alone; problems = %v", s.Services.Len(), s.Problems)
+		t.Errorf("services = %d, want only api; problems = %v", s.Services.Len(), s.Problems)
 	}
 }

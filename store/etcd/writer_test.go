@@ -30,7 +30,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// newWriter returns a writer for the place.
+// newWriter returns a Store that writes with the given configuration. It is closed when the test
+// ends.
 func newWriter(t *testing.T, config client.Config) *etcd.Store {
 	t.Helper()
 	w, err := etcd.NewStore(config)
@@ -41,7 +42,7 @@ func newWriter(t *testing.T, config client.Config) *etcd.Store {
 	return w
 }
 
-// fields returns the fields of a service. Different values of n result in different services.
+// fields returns the fields of a service with the port n.
 func fields(n int) map[string]any {
 	return map[string]any{"vips": []any{"10.96.0.10"}, "ports": []any{map[string]any{"port": int64(n)}}}
 }
@@ -63,9 +64,9 @@ func TestApply(t *testing.T) {
 	f := follow(t, newSource(t, watch.Options{Config: p.config}))
 	first := apply(t, w, definitions.Change{Name: "web", Fields: fields(80), By: "alice"})
 	if s := f.reaches(first.Revision); !first.Changed || s.Services.At("web") == nil || s.Services.At("web").Origin.Revision != first.Revision {
-		t.Fatalf("Apply = %+v, snapshot = %+v, want a change at the same revision", first, s.Services.At("web"))
+		t.Fatalf("Apply = %+v, service in the snapshot = %+v, want a change at the same revision", first, s.Services.At("web"))
 	}
-	// A definition in another form that is otherwise equal must not be written.
+	// An equal definition in another form must not be written.
 	other := fields(80)
 	other["endpoints"] = []any{}
 	other["ports"].([]any)[0].(map[string]any)["protocol"] = "tcp"
@@ -77,11 +78,11 @@ func TestApply(t *testing.T) {
 		t.Helper()
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(82), Base: base, By: "carol"})
 		if _, ok := errors.AsType[*definitions.ConflictError](err); !ok {
-			t.Fatalf("error = %v, want a conflict", err)
+			t.Fatalf("error of Apply = %v, want a ConflictError", err)
 		}
 		for _, text := range want {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("error = %v, want %q", err, text)
+				t.Errorf("conflict = %v, want one that contains %q", err, text)
 			}
 		}
 	}
@@ -136,8 +137,8 @@ func TestApplyRefuses(t *testing.T) {
 	}
 }
 
-// TestWritesWhatIsRead writes values that a source would reject. They must not be written, and the
-// error must name the key and the possible values.
+// TestWritesWhatIsRead writes values that are too long for a source to accept. They must not be
+// written, and the error must name the key and the maximum length.
 func TestWritesWhatIsRead(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -171,15 +172,16 @@ func TestWritesWhatIsRead(t *testing.T) {
 		},
 	} {
 		if err := write(); err == nil || !strings.Contains(err.Error(), p.config.Prefix+key+" would have 16") || !strings.Contains(err.Error(), "16384 at most") {
-			t.Errorf("%s: error = %v, want one with the key and the maximum", key, err)
+			t.Errorf("%s: error = %v, want one with the key and the maximum length", key, err)
 		}
 	}
 	if after := p.now(); after != before {
-		t.Errorf("writes = %d, want 0", after-before)
+		t.Errorf("revisions since the start = %d, want 0", after-before)
 	}
 }
 
-// TestRegistrarRefuses registers an endpoint that a source would reject. It must not be registered.
+// TestRegistrarRefuses creates registrars for endpoints that a source would reject. Registrar must
+// return an error that names the key.
 func TestRegistrarRefuses(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	for want, change := range map[string]func(*balancer.Endpoint){
@@ -197,8 +199,8 @@ func TestRegistrarRefuses(t *testing.T) {
 	}
 }
 
-// large returns a service whose text has the given number of bytes. A text of 30 KB needs 500 KB if
-// it is formatted in lines.
+// large returns the fields of a service whose text has at least the given number of bytes. Its
+// nested lists have 30 KB, but would have 500 KB with each element on a line of its own.
 func large(bytes int) map[string]any {
 	f, deep := fields(80), []any{1}
 	for range 10 {
@@ -208,8 +210,9 @@ func large(bytes int) map[string]any {
 	return f
 }
 
-// TestLargeService writes a service that fits into a transaction with its history, and a service
-// that does not. The dry run must report the second, with a way to fix it.
+// TestLargeService writes services that fit into a transaction together with the new entry of their
+// history, and services that do not fit. The write must fail for the latter, with a way to fix it,
+// and the dry run must return the same error.
 func TestLargeService(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -226,10 +229,10 @@ func TestLargeService(t *testing.T) {
 		dry := w.Check(t.Context(), change, stored)
 		_, err = w.Apply(t.Context(), change)
 		if (err == nil) != good || fmt.Sprint(dry) != fmt.Sprint(err) {
-			t.Errorf("%s: errors of the dry run = %v, of the write = %v, want the same, and none if it fits", what, dry, err)
+			t.Errorf("%s: error of the dry run = %v, of the write = %v, want the same error, and nil if the service fits", what, dry, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "service web is too large") || !strings.Contains(err.Error(), "Split the service")) {
-			t.Errorf("%s: error = %v, want one with the service and the remedy", what, err)
+			t.Errorf("%s: error = %v, want one that names the service and a way to fix it", what, err)
 		}
 	}
 	try("too large", beyond, false)
@@ -246,7 +249,7 @@ func TestLargeService(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "web", Base: definitions.Any})
 }
 
-// TestHistoryLength writes many texts. Only the last entries must be kept.
+// TestHistoryLength changes a service many times. The history must keep only the last 20 entries.
 func TestHistoryLength(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -256,12 +259,12 @@ func TestHistoryLength(t *testing.T) {
 	}
 	past, err := w.History(t.Context(), "web")
 	if err != nil || len(past) != 20 || past[0].N != 11 || past[19].N != 30 {
-		t.Errorf("%d entries from %d to %d, %v, want 20 from 11 to 30", len(past), past[0].N, past[len(past)-1].N, err)
+		t.Errorf("entries of the history = %d, from number %d to %d, %v, want 20 from 11 to 30", len(past), past[0].N, past[len(past)-1].N, err)
 	}
 }
 
-// TestHistoryOfStrangers simulates another program that writes an entry with the highest possible
-// number into a history. Later writes must still work.
+// TestHistoryOfStrangers writes an entry with the highest possible number into a history, as
+// another program might. Later changes must still be written, with their own entries.
 func TestHistoryOfStrangers(t *testing.T) {
 	t.Parallel()
 	_, _, p := single(t, etcdkit.Options{})
@@ -271,12 +274,13 @@ func TestHistoryOfStrangers(t *testing.T) {
 		apply(t, w, definitions.Change{Name: "db", Fields: fields(80 + i), Base: definitions.Any})
 	}
 	if past, err := w.History(t.Context(), "db"); err != nil || len(past) != 3 || past[2].N != 3 {
-		t.Errorf("history = %+v, %v, want 3 entries", past, err)
+		t.Errorf("history = %+v, %v, want 3 entries with numbers up to 3", past, err)
 	}
 }
 
-// TestRace makes many concurrent writers change a definition. With a base, exactly one must
-// succeed. Without a base, all must succeed in sequence.
+// TestRace makes several writers change the same service and the same override concurrently. The
+// changes to the service have the same base revision, so exactly one of them must succeed. The
+// changes to the override have none, so all must succeed, one after the other.
 func TestRace(t *testing.T) {
 	t.Parallel()
 	const n = 8
@@ -310,7 +314,7 @@ func TestRace(t *testing.T) {
 	}
 	running.Wait()
 	if won.Load() != 1 {
-		t.Errorf("successful changes to one definition = %d of %d, want 1", won.Load(), n)
+		t.Errorf("successful changes to the service = %d of %d, want 1", won.Load(), n)
 	}
 	s, err := newWriter(t, p.config).Read(t.Context(), nil)
 	if o := s.Overrides.At(target); err != nil || o == nil || *o.Weight != n {
@@ -318,9 +322,10 @@ func TestRace(t *testing.T) {
 	}
 }
 
-// TestRemove removes a service with endpoints of a registrar and endpoints without a lease. A
-// single transaction must remove it with its overrides and the endpoints without a lease. Endpoints
-// of registrars, and of services whose names start with the same prefix, must stay.
+// TestRemove removes a service with overrides, with endpoints under leases, and with endpoints
+// without a lease. A single transaction must remove the service, its overrides and the endpoints
+// without a lease. Endpoints under leases must stay, and so must everything of a service whose name
+// starts with the name of the removed service.
 func TestRemove(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -343,16 +348,16 @@ func TestRemove(t *testing.T) {
 	p.await("the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 121 })
 	before := p.now()
 	if r := apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}); r.Revision != before+1 {
-		t.Errorf("revision before the removal = %d, after = %d, want one more", before, r.Revision)
+		t.Errorf("revision before the removal = %d, after = %d, want exactly one more", before, r.Revision)
 	}
 	s := p.await("what is left", func(s store.Snapshot) bool { return s.Services.Len() == 1 })
 	if s.Endpoints.Len() != 61 || s.Overrides.Len() != 3 || !s.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "held"}) {
-		t.Errorf("endpoints left = %d, overrides left = %d, want 61 and 3", s.Endpoints.Len(), s.Overrides.Len())
+		t.Errorf("after the removal: endpoints = %d, overrides = %d, want 61 and 3", s.Endpoints.Len(), s.Overrides.Len())
 	}
 }
 
-// TestRemoveMany removes a service with more endpoints without a lease than a transaction of etcd
-// permits. All must be removed.
+// TestRemoveMany removes a service that has more endpoints without a lease than a transaction of
+// etcd can delete. All of them must be removed.
 func TestRemoveMany(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -374,7 +379,7 @@ func TestRemoveMany(t *testing.T) {
 	p.await("nothing", func(s store.Snapshot) bool { return s.Services.Len() == 0 && s.Endpoints.Len() == 0 })
 }
 
-// await reads the place until it satisfies a condition.
+// await reads the state in etcd until it satisfies a condition, and returns it.
 func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot {
 	p.t.Helper()
 	w := newWriter(p.t, p.config)
@@ -388,11 +393,11 @@ func (p *place) await(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// life is the duration of a lease that must not expire while its owner runs. It is long because a
-// busy machine may give the owner no CPU time for several seconds.
+// life is the duration of leases that must not expire while their owners run. It is long because a
+// busy machine may give an owner no CPU time for several seconds.
 const life = 10 * time.Second
 
-// run runs a registrar until stop is called, or the test ends.
+// run runs a registrar until stop is called or the test ends.
 func run(t *testing.T, r *definitions.Registrar) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -411,8 +416,9 @@ func someEndpoint() balancer.Endpoint {
 	return balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Weight: 3, Port: 8080}
 }
 
-// TestRegistrar runs a registrar. The endpoint must exist, be written again after each loss, drain,
-// and be removed immediately at the end.
+// TestRegistrar runs a registrar. The endpoint's key must exist, and must be written again after
+// each loss. When another registrar of the endpoint takes over the key, the first must not change
+// it. Finally, the endpoint must drain, and must be removed immediately when its registrar leaves.
 func TestRegistrar(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
@@ -442,11 +448,11 @@ func TestRegistrar(t *testing.T) {
 	p.await("the endpoint in a new etcd", func(s store.Snapshot) bool { return s.Endpoints.Has(id) })
 	f.wait("the endpoint in the snapshot", present)
 
-	second, err := w.Registrar(id, endpoint, time.Minute) // etcd must answer within a quarter of this time
+	second, err := w.Registrar(id, endpoint, time.Minute) // long, because etcd must answer within a quarter of it
 	if err != nil {
 		t.Fatal(err)
 	}
-	stopSecond := run(t, second) // adopts the key, as a restarted registrar does
+	stopSecond := run(t, second) // takes over the key, as a restarted registrar does
 	f.wait("the key to be taken over", func(store.Snapshot) bool {
 		return strings.Contains(said.last(), "held by another registrar")
 	})
@@ -455,13 +461,13 @@ func TestRegistrar(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := p.await("the second's endpoint", func(s store.Snapshot) bool { return s.Endpoints.Has(id) }); s.Endpoints.Len() != 1 {
-		t.Error("the first registrar removed the second's endpoint, want it kept")
+		t.Error("endpoints after the first registrar has left: want one, the endpoint of the second registrar")
 	}
 	stopSecond()
 	wait.For(t, within, "the first to report the second's key", func() bool {
 		err := r.Drain(t.Context())
 		if err == nil {
-			t.Fatal("Drain of the second's endpoint by the first registrar = nil, want an error")
+			t.Fatal("Drain by the first registrar, whose endpoint the second holds = nil, want an error")
 		}
 		return errors.Is(err, definitions.ErrHeld)
 	})
@@ -470,7 +476,7 @@ func TestRegistrar(t *testing.T) {
 	}
 	f.wait("draining", func(s store.Snapshot) bool { e := s.Endpoints.At(id); return e != nil && e.Draining })
 	if got, err := c.Client().Get(t.Context(), p.config.Prefix+"/endpoints/web/a"); err != nil || got.Kvs[0].ModRevision != second.Revision() {
-		t.Errorf("the drain was written as %+v, want revision %d; %v", got, second.Revision(), err)
+		t.Errorf("the endpoint's key after Drain = %+v, want it at the registrar's revision %d; error = %v", got, second.Revision(), err)
 	}
 	if err := second.Leave(t.Context()); err != nil {
 		t.Fatal(err)
@@ -478,22 +484,22 @@ func TestRegistrar(t *testing.T) {
 	f.wait("the removal of the endpoint", func(s store.Snapshot) bool { return s.Endpoints.Len() == 0 && len(s.Problems) == 0 })
 }
 
-// TestRegistrarStopped ends Run at random moments. Placed must report whether the endpoint is in
-// etcd, and an existing endpoint must drain.
+// TestRegistrarStopped stops registrars at random times, often while they register. Placed must
+// report whether the endpoint is in etcd. If it is, it must be possible to drain it.
 func TestRegistrarStopped(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})
 	config := configAt(c, 0)
 	w, random := newWriter(t, config), rand.New(rand.NewPCG(1, 2))
-	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)}) // it is connected
+	apply(t, w, definitions.Change{Name: "web", Fields: fields(80)}) // connects the writer to etcd
 	for i := range 60 {
 		id := balancerID("web", fmt.Sprint("e", i))
-		r, err := w.Registrar(id, someEndpoint(), time.Minute) // etcd must answer within a quarter of this time
+		r, err := w.Registrar(id, someEndpoint(), time.Minute) // long, because etcd must answer within a quarter of it
 		if err != nil {
 			t.Fatal(err)
 		}
 		stop := run(t, r)
-		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // Run ends at a different point each time
+		time.Sleep(time.Duration(random.IntN(8000)) * time.Microsecond) // so Run ends at a different point each time
 		stop()
 		placed := r.Placed()
 		present, err := c.Client().Get(t.Context(), config.Prefix+"/endpoints/web/"+id.ID)
@@ -501,18 +507,19 @@ func TestRegistrarStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		if placed != (len(present.Kvs) > 0) {
-			t.Fatalf("endpoint %d: Placed = %v, keys in etcd = %d, want agreement", i, placed, len(present.Kvs))
+			t.Fatalf("endpoint %d: Placed = %v, keys in etcd = %d, want true only if there is a key", i, placed, len(present.Kvs))
 		}
 		if placed {
 			if err := r.Drain(t.Context()); err != nil {
-				t.Fatalf("draining endpoint %d: %v", i, err)
+				t.Fatalf("Drain of endpoint %d = %v, want nil", i, err)
 			}
 		}
 	}
 }
 
-// TestRegistrarYields lets a registrar's lease expire. It must not replace the key if another
-// registrar holds it then.
+// TestRegistrarYields disconnects a registrar until its lease expires and another registrar has
+// registered the endpoint. When the first registrar is connected again, it must not replace the key
+// of the other.
 func TestRegistrarYields(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})
@@ -544,8 +551,9 @@ func TestRegistrarYields(t *testing.T) {
 	direct.await("the second still", has(2))
 }
 
-// TestWriterRights writes without rights, and with an expired token. The error must name the
-// missing right, and the token must be renewed.
+// TestWriterRights writes as a user without the right to do so, before and after the user's token
+// expires. The error must name the missing right. With an expired token, the writer must get a new
+// token.
 func TestWriterRights(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{TokenTTL: time.Second})
@@ -560,16 +568,17 @@ func TestWriterRights(t *testing.T) {
 	for range 2 {
 		_, err := w.Apply(t.Context(), definitions.Change{Name: "web", Fields: fields(80)})
 		if err == nil || !strings.Contains(err.Error(), "the user web may not do that: its role has no right to /vipda/services/web") {
-			t.Errorf("Apply without rights = %v, want the user and the key", err)
+			t.Errorf("Apply without the right = %v, want an error with the user and the key", err)
 		}
 		time.Sleep(3 * time.Second) // until the token expires, which etcd checks in whole seconds
 	}
 	if _, err := w.Read(t.Context(), nil); err != nil {
-		t.Errorf("Read with an expired token: %v, want success", err)
+		t.Errorf("Read with an expired token = %v, want nil", err)
 	}
 }
 
-// TestAuthTurnedOn enables authentication. A client with a user must continue to work.
+// TestAuthTurnedOn enables authentication while a writer runs that has a user and a password. The
+// writer must continue to work.
 func TestAuthTurnedOn(t *testing.T) {
 	t.Parallel()
 	c, _, p := single(t, etcdkit.Options{})
@@ -582,19 +591,19 @@ func TestAuthTurnedOn(t *testing.T) {
 	apply(t, w, definitions.Change{Name: "db", Fields: fields(80)})
 	c.EnableAuth(etcdkit.User{Name: "vipd", Password: "secret", Read: []string{"/vipda/"}, Write: []string{"/vipda/"}})
 	if r := apply(t, w, definitions.Change{Name: "db", Fields: fields(81), Base: definitions.Any}); !r.Changed {
-		t.Error("Apply changed nothing, want a change")
+		t.Error("Apply after authentication was enabled = no change, want a change")
 	}
 }
 
-// TestNoServer connects without a server. The error must be returned immediately.
+// TestNoServer reads from an address where no server runs. The error must be returned immediately.
 func TestNoServer(t *testing.T) {
 	w := newWriter(t, client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"})
 	began := time.Now()
 	_, err := w.Read(t.Context(), nil)
 	if err == nil || !strings.Contains(err.Error(), "etcd at http://127.0.0.1:1: ") || !strings.Contains(err.Error(), "connection refused") {
-		t.Errorf("error = %v, want the endpoint and a refused connection", err)
+		t.Errorf("error = %v, want one with the endpoint and the refused connection", err)
 	}
 	if took := time.Since(began); took > wait.Patience {
-		t.Errorf("Apply took %s, want at most %s", took, wait.Patience)
+		t.Errorf("time until Read returned = %s, want at most %s", took, wait.Patience)
 	}
 }

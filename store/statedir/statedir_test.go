@@ -12,13 +12,14 @@ import (
 	"time"
 )
 
-// note is a file's content.
+// note is the content of a file that the tests read and write.
 type note struct {
 	Version int    `json:"version"`
 	Text    string `json:"text"`
 }
 
-// has fails the test unless a file contains want. If want is "", the file must be missing.
+// has fails the test unless the file contains want. If want is "", the file must be missing or
+// empty.
 func has(t *testing.T, f *File, want string) {
 	t.Helper()
 	if text, err := os.ReadFile(f.Path()); err != nil && want != "" || string(text) != want {
@@ -40,15 +41,16 @@ func text(s string) func(*bufio.Writer) error {
 	return func(w *bufio.Writer) error { _, err := w.WriteString(s); return err }
 }
 
-// TestFilesOutlive writes and reads files. They must be read back completely. An unreadable file
-// must be set aside, and must be a problem until the next write.
+// TestFilesOutlive writes a file and reads it. Read must return what was written. If the file is
+// damaged or from a later version, Read must rename it to a name with the suffix .broken. This must
+// be a problem until the next write.
 func TestFilesOutlive(t *testing.T) {
 	path := t.TempDir()
 	d := New(path, func() {})
 	f := d.File("a.json", "it is lost", Small)
 	var got note
 	if f.Read(&got) {
-		t.Errorf("Read of a missing file = true with %+v, want false", got)
+		t.Errorf("Read of a missing file = true, value = %+v, want false", got)
 	}
 	wantProblem(t, d, "")
 	write := func(s string) {
@@ -57,7 +59,7 @@ func TestFilesOutlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !f.Read(&got) || got.Text != s {
-			t.Errorf("Read = %+v, want %s", got, s)
+			t.Errorf("value that was read = %+v, want the text %s", got, s)
 		}
 		wantProblem(t, d, "")
 	}
@@ -70,7 +72,7 @@ func TestFilesOutlive(t *testing.T) {
 			t.Errorf("Read of a file that is %s = true, want false", name)
 		}
 		if kept, err := os.ReadFile(f.Path() + ".broken"); err != nil || string(kept) != text {
-			t.Errorf("%s: file set aside = %q, %v, want %q", name, kept, err, text)
+			t.Errorf("%s: content of a.json.broken = %q, %v, want %q", name, kept, err, text)
 		}
 		wantProblem(t, d, "reading the state of an earlier run: ")
 	}
@@ -79,13 +81,14 @@ func TestFilesOutlive(t *testing.T) {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
-		t.Errorf("files in the folder = %v, %v, want 2", entries, err)
+		t.Errorf("files in the folder = %v, %v, want a.json and a.json.broken", entries, err)
 	}
 }
 
-// TestDiskHangs makes the disk hang. No caller except Close may wait, and after several seconds
-// there must be a problem until the disk answers. Then the last state of each file must be written.
-// Other files must be written during the hang, and Close must wait only several seconds.
+// TestDiskHangs makes the disk hang while a file is written. No caller except Close may wait for
+// the disk, and Close must wait only for several seconds. Other files must still be written. After
+// several seconds, there must be a problem until the disk answers. Then the last state of the file
+// must be written.
 func TestDiskHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changes := 0
@@ -109,9 +112,9 @@ func TestDiskHangs(t *testing.T) {
 		const silent = "it is lost: saving a.json in state_dir: the disk has not answered for 5s"
 		wantProblem(t, d, silent)
 		began := time.Now()
-		for range 3 { // a disk that already hangs must not delay Write
+		for range 3 { // while the disk hangs, Write must return at once
 			if err := <-f.Write(text("refused")); err == nil || !strings.HasSuffix(silent, err.Error()) || time.Since(began) != 0 {
-				t.Errorf("Write after %s = %v, want the error of the problem immediately", time.Since(began), err)
+				t.Errorf("Write after %s = %v, want the text of the problem as an error immediately", time.Since(began), err)
 			}
 		}
 		f.Keep(text("three"))
@@ -122,21 +125,21 @@ func TestDiskHangs(t *testing.T) {
 		has(t, f, "")
 		began = time.Now()
 		if err := d.Close(); err == nil || !strings.HasSuffix(err.Error(), " was not saved in a.json") || time.Since(began) != parting {
-			t.Errorf("Close after %s = %v, want an error about a.json after %s", time.Since(began), err, parting)
+			t.Errorf("Close after %s = %v, want an error that names a.json, after %s", time.Since(began), err, parting)
 		}
 		close(answers)
 		synctest.Wait()
 		has(t, f, "three")
 		wantProblem(t, d, "")
 		if changes != 2 {
-			t.Errorf("reports = %d, want 2: one when the disk hung, and one when it answered", changes)
+			t.Errorf("reports of changed problems = %d, want 2: one after the disk hung, and one after it answered", changes)
 		}
 	})
 }
 
-// TestDiskHangsAtTheStart makes the disk hang at the start. The start must wait for the read only
-// once, and then report a problem until the file is written. Once the disk answers again, the file
-// must be read.
+// TestDiskHangsAtTheStart makes the disk hang while a process starts. The start must wait for the
+// disk only once. Then there must be a problem until a write succeeds. When the disk answers again,
+// it must be possible to write and read the file.
 func TestDiskHangsAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -148,20 +151,20 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		}
 		f := d.File("a.json", "it is lost", Small)
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
-			t.Errorf("Check after %s = %v, want nil without another wait", time.Since(began), err)
+			t.Errorf("%s after the start: Check = %v, want nil, an unreadable file, and no further wait", time.Since(began), err)
 		}
 		wantProblem(t, d, "reading the state of an earlier run: open "+f.Path()+": the disk has not answered for 10s; the file is left unchanged")
 		close(answers)
 		synctest.Wait()
 		if err := <-f.Write(Text(note{Version, "first"})); err != nil || !f.Read(&note{}) {
-			t.Errorf("Write and Read once the disk answers: %v, want success", err)
+			t.Errorf("after the disk answered: Write = %v, or Read = false; want nil and true", err)
 		}
 		wantProblem(t, d, "")
 	})
 }
 
-// TestTriesAgain makes writes fail. The failure must be a problem that is reported once. The newest
-// state must be retried, even during Close.
+// TestTriesAgain makes writes fail, because the folder is missing. The failure must be a problem
+// that is reported once. Dir must try again to write the newest state, even during Close.
 func TestTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path, changes := filepath.Join(t.TempDir(), "later"), 0
@@ -169,7 +172,7 @@ func TestTriesAgain(t *testing.T) {
 		f := d.File("a.json", "it is lost", Small)
 		f.Keep(text("one"))
 		time.Sleep(3 * pause)
-		f.Confirm() // a missing state can't be confirmed
+		f.Confirm() // has no effect, because no state has been written yet
 		f.Keep(text("two"))
 		synctest.Wait()
 		wantProblem(t, d, "it is lost: saving a.json in state_dir: open ")
@@ -188,14 +191,14 @@ func TestTriesAgain(t *testing.T) {
 		synctest.Wait()
 		folder(func(path string) error { return os.Mkdir(path, 0o700) })
 		if err := d.Close(); err != nil || changes != 4 {
-			t.Errorf("Close = %v, reports = %d; want nil, 4", err, changes)
+			t.Errorf("Close = %v, reports of changed problems = %d; want nil, 4", err, changes)
 		}
 		has(t, f, "three")
 	})
 }
 
-// TestLargeFiles changes a large file constantly. It must be written at intervals, and must have
-// its last state at the end.
+// TestLargeFiles changes the state of a large file all the time. The file must be written only at
+// intervals, and must contain its last state at the end.
 func TestLargeFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
@@ -212,7 +215,7 @@ func TestLargeFiles(t *testing.T) {
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
 			t.Errorf("writes = %d, want %d", writes, want)
 		}
-		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // hangs for an hour; afterwards, writes must continue soon
+		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // this write hangs for an hour, but the next write must follow soon after it
 		time.Sleep(maxRest + time.Hour)
 		f.Keep(text("after"))
 		time.Sleep(maxRest)
@@ -229,15 +232,15 @@ func TestLargeFiles(t *testing.T) {
 	})
 }
 
-// TestLastWriteFails makes the last write fail. Close must return the error, because problems are
-// no longer read afterwards.
+// TestLastWriteFails makes the last write fail. Close must return the error, because nobody reads
+// the problems afterwards.
 func TestLastWriteFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(t.TempDir(), func() {})
 		f := d.File("a.json", "it is lost", Small)
 		full := errors.New("the disk is full")
 		f.Keep(func(*bufio.Writer) error { return full })
-		synctest.Wait() // the write was also retried
+		synctest.Wait() // waits until the write has failed
 		if err := d.Close(); !errors.Is(err, full) {
 			t.Errorf("error of Close = %v, want %v", err, full)
 		}

@@ -1,5 +1,5 @@
-// Package storetest is a test suite that every source of services must pass. It tests the
-// guarantees on which users of a source rely.
+// Package storetest contains a test suite for sources of services. Every implementation of
+// store.Source must pass it.
 //
 //	func TestSource(t *testing.T) {
 //		storetest.Run(t, func(t *testing.T) storetest.Place { return newPlace(t) })

@@ -13,15 +13,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testEnd ends ctx during the first call of publish, while another definition may be being written.
-// Watch must return nil.
+// testEnd cancels ctx in the first call of publish. At this time, another definition is perhaps
+// being written. Watch must return nil.
 func testEnd(t *testing.T, p Place) {
 	p.Write("web", definition(1))
 	source := p.Source()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // ends ctx while definitions are being written
+		done <- source.Watch(ctx, func(store.Snapshot) { cancel() }) // perhaps while the second definition is being written
 	}()
 	p.Write("dns", definition(2))
 	wait.For(t, within, "Watch to return", func() bool { return len(done) == 1 })
@@ -30,19 +30,20 @@ func testEnd(t *testing.T, p Place) {
 	}
 }
 
-// model holds the last definition that users wrote of a service, and the states in which a source
-// may have the service.
+// model is the model of a service: its last definition, and the states in which a source may have
+// it.
 type model struct {
-	// now is the last definition, or nil. bad reports whether the definition has an error.
+	// now contains the fields of the last definition, or is nil if there is no definition. bad
+	// reports whether the definition has an error.
 	now map[string]any
 	bad bool
-	// seen lists the valid states that a source may have read since it was last up to date. nil
-	// means that the service is missing.
+	// seen contains the valid definitions that a source may have read since it was last up to date.
+	// A nil definition means that the service is missing.
 	seen []map[string]any
 }
 
-// testHistories writes and deletes random definitions. A source may miss a value that is
-// overwritten immediately, but must reach the final state.
+// testHistories writes and deletes random definitions. A source may miss a definition that is
+// immediately overwritten, but it must reach the final state.
 func testHistories(t *testing.T, f Factory) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -87,7 +88,7 @@ func (h *history) step() {
 		m.now, _ = wrong(n)
 		m.bad = true
 		h.place.Write(name, m.now)
-		return // a definition with an error is never a good state
+		return // a definition with an error is not added to seen
 	default:
 		m.now, m.bad = definition(n), false
 		h.place.Write(name, m.now)
@@ -110,7 +111,7 @@ func (h *history) waitForModel(r *record) {
 		}
 		for name, m := range h.services {
 			may := m.possible(h.place.Paused())
-			if len(bad) > 0 && slices.Contains(s.Vanished, name) { // an error may hide the definition
+			if len(bad) > 0 && slices.Contains(s.Vanished, name) { // an error elsewhere may hide the definition
 				may = m.seen
 			}
 			if bad[name] != m.bad || !slices.ContainsFunc(may, func(fields map[string]any) bool {
@@ -125,14 +126,14 @@ func (h *history) waitForModel(r *record) {
 		m := h.services[name]
 		m.seen = slices.DeleteFunc(m.seen, func(fields map[string]any) bool { return !h.matches(last.Services.At(name), name, fields) })
 		if slices.Contains(last.Vanished, name) {
-			m.seen = append(m.seen, nil) // the service is removed once the error is fixed
+			m.seen = append(m.seen, nil) // the service may be removed once the error is fixed
 		}
 	}
 }
 
-// possible returns the states in which the source may have the service. If paused is set, the
-// service may be missing while its definition has an error, because the source may have read
-// partial data.
+// possible returns the definitions that the source may have of the service. If paused is true, the
+// source may have read partial data. Then the service may be missing while its definition has an
+// error.
 func (m *model) possible(paused bool) []map[string]any {
 	if m.bad && paused {
 		return append(slices.Clip(m.seen), nil)

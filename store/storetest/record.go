@@ -16,21 +16,23 @@ import (
 	"vipd/test/wait"
 )
 
-// record collects and checks the snapshots of a source.
+// record collects the snapshots of a source, and checks that they obey the rules of the package
+// comment.
 type record struct {
 	t  testing.TB
 	mu sync.Mutex // guards the fields below
-	// snapshots holds all snapshots. prints holds their texts at the time when they were published.
+	// snapshots holds all published snapshots. prints holds the text of each snapshot at the time
+	// when it was published.
 	snapshots []store.Snapshot
 	prints    []string
-	broken    string // the first broken guarantee
+	broken    string // describes the first rule that a snapshot broke
 
 	gate    sync.Mutex  // publish waits until gate is unlocked
-	waiting atomic.Bool // set while a call of publish runs or waits
+	waiting atomic.Bool // true while a call of publish runs or waits
 }
 
-// watch records snapshots until the test ends. It then checks that Watch returns nil, that no
-// goroutine is left, and that the snapshots kept all guarantees.
+// watch records the snapshots of a source until the test ends. It then checks that Watch returns
+// nil, that no goroutine is left, and that the snapshots obeyed all rules.
 func watch(t testing.TB, source store.Source) *record {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -53,7 +55,7 @@ func watch(t testing.TB, source store.Source) *record {
 			t.Errorf("Watch after the end of ctx = %v, want nil", err)
 		}
 		err = goleak.Find(before)
-		for range 20 { // a busy machine may pause during an attempt
+		for range 20 { // several attempts, because goroutines end late on a busy machine
 			if err == nil {
 				break
 			}
@@ -90,8 +92,8 @@ func (r *record) breaks(format string, args ...any) {
 	}
 }
 
-// compare checks two successive snapshots: the revision must increase, the content must differ, and
-// equal values must keep their pointers.
+// compare checks the rules for two successive snapshots: the revision must increase, the content
+// must differ, and equal values must keep their pointers.
 func (r *record) compare(before, after store.Snapshot) {
 	if after.Revision <= before.Revision {
 		r.breaks("revision %d was published after revision %d", after.Revision, before.Revision)
@@ -131,7 +133,7 @@ func print(s store.Snapshot) string {
 	return string(text)
 }
 
-// check fails the test if a snapshot violated a guarantee.
+// check fails the test if a snapshot broke a rule, or has changed since it was published.
 func (r *record) check() {
 	r.t.Helper()
 	r.mu.Lock()
@@ -146,14 +148,14 @@ func (r *record) check() {
 	}
 }
 
-// all returns the published snapshots.
+// all returns the snapshots that have been published so far.
 func (r *record) all() []store.Snapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.snapshots[:len(r.snapshots):len(r.snapshots)]
 }
 
-// wait waits until the last snapshot satisfies a condition, and returns it.
+// wait waits until the last snapshot satisfies a condition, and returns this snapshot.
 func (r *record) wait(what string, satisfied func(store.Snapshot) bool) store.Snapshot {
 	r.t.Helper()
 	var last store.Snapshot
@@ -173,7 +175,7 @@ func (r *record) wait(what string, satisfied func(store.Snapshot) bool) store.Sn
 	return last
 }
 
-// blockPublish makes the next publish wait until release is called.
+// blockPublish makes the next call of publish wait until release is called.
 func (r *record) blockPublish() (release func()) {
 	r.gate.Lock()
 	release = sync.OnceFunc(r.gate.Unlock)

@@ -13,26 +13,26 @@ import (
 	"vipd/test/wait"
 )
 
-// Factory makes an empty place for one test.
+// Factory creates an empty place for a test.
 type Factory func(t *testing.T) Place
 
-// Place is the medium of a source, with the operations of its users. Its methods fail the test if
-// they can't do their work.
+// Place is a place that a source reads, such as a directory. Its other methods change the
+// definitions in it, as users would. If a method fails, it fails the test.
 type Place interface {
-	// Source returns a source that reads the place. It is called once.
+	// Source returns a source that reads the place. The suite calls Source once for each place.
 	Source() store.Source
 	// Write adds or replaces the definition of a service. The fields are the fields of a
 	// [services.NAME] table. Their values may be invalid, but have types that TOML and JSON can
 	// represent: string, bool, int64, []any and map[string]any.
 	Write(name balancer.Name, fields map[string]any)
-	// Delete removes a definition.
+	// Delete removes the definition of a service.
 	Delete(name balancer.Name)
-	// Paused reports whether a write was so slow that a source may have read a part of the data,
-	// without some of the definitions.
+	// Paused reports whether a write took so long that a source may have read partial data, from
+	// which some of the definitions were missing.
 	Paused() bool
 }
 
-// Run checks that sources of the factory fulfill the contract of store.Source.
+// Run checks that sources of places that f creates fulfill the contract of store.Source.
 func Run(t *testing.T, f Factory) {
 	t.Run("empty", func(t *testing.T) { testEmpty(t, f(t)) })
 	t.Run("first", func(t *testing.T) { testFirst(t, f(t)) })
@@ -45,7 +45,7 @@ func Run(t *testing.T, f Factory) {
 	t.Run("histories", func(t *testing.T) { testHistories(t, f) })
 }
 
-// within is the maximum time until a change must arrive, even on a busy machine.
+// within is the time limit for all reactions of a source, even on a busy machine.
 const within = 20 * time.Second
 
 // definition returns the fields of a service. Different values of n result in different services.
@@ -66,17 +66,17 @@ func wrong(n int) (fields map[string]any, field string) {
 	return fields, "scheduler"
 }
 
-// service returns the service with these fields, without its place.
+// service returns the service with the given fields, with an empty Origin.
 func service(t testing.TB, name balancer.Name, fields map[string]any) *balancer.Service {
 	t.Helper()
 	s, problems := balancer.DecodeService(name, fields, nil, nil, balancer.SeverityError)
 	if s == nil {
-		t.Fatalf("problems of the suite's own service = %v, want none", problems)
+		t.Fatalf("problems of a valid definition = %v, want none", problems)
 	}
 	return s
 }
 
-// equalServices reports whether got equals want, regardless of the place from which got was read.
+// equalServices reports whether got equals want, except for Origin.
 func equalServices(got, want *balancer.Service) bool {
 	if got == nil || want == nil {
 		return got == want
@@ -111,7 +111,7 @@ func testFirst(t *testing.T, p Place) {
 		if got, want := first.Services.At(name(i)), service(t, name(i), definition(i)); !equalServices(got, want) {
 			t.Errorf("service %s:\n got %+v\nwant %+v", name(i), got, want)
 		} else if got.Origin.File == "" && got.Origin.Key == "" {
-			t.Errorf("place of service %s is empty, want a file or a key", name(i))
+			t.Errorf("Origin of service %s has neither a file nor a key, want one of them", name(i))
 		}
 	}
 }
@@ -140,8 +140,8 @@ func testChanges(t *testing.T, p Place) {
 	r.wait("the removal of all", func(s store.Snapshot) bool { return s.Services.Len() == 0 })
 }
 
-// testBurst blocks publish during many changes. The source must not block, and must publish the
-// changes together afterwards.
+// testBurst makes many changes while a call of publish is blocked. Afterwards, the source must
+// publish most of these changes together.
 func testBurst(t *testing.T, p Place) {
 	const n = 100
 	r := watch(t, p.Source())
@@ -155,7 +155,7 @@ func testBurst(t *testing.T, p Place) {
 	release()
 	r.wait("all of the burst", func(s store.Snapshot) bool { return s.Services.Len() == n })
 	if got := len(r.all()); got > n/10 {
-		t.Errorf("snapshots after %d changes in a row = %d, want at most %d", n, got, n/10)
+		t.Errorf("snapshots after %d changes = %d, want at most %d", n, got, n/10)
 	}
 }
 
@@ -178,7 +178,7 @@ func testIdentity(t *testing.T, p Place) {
 		if len(wrong) == 0 {
 			return
 		}
-		if !p.Paused() || n == 40 { // after a pause, services that were missing in a partial file may have been removed and added again
+		if !p.Paused() || n == 40 { // if a write paused, services that were missing from a partial file may have been removed and added again
 			t.Errorf("after a change of service 3 of 10, the pointers of %v are wrong, want only the pointer of service 3 changed", wrong)
 			return
 		}

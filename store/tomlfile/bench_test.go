@@ -14,7 +14,8 @@ import (
 	"vipd/store"
 )
 
-// fleet writes services with 10 endpoints each, several to a file.
+// fleet writes files with services to a new directory. Each file has perFile services, and each
+// service has 10 endpoints.
 func fleet(b *testing.B, files, perFile int) (dir string) {
 	b.Helper()
 	dir = b.TempDir()
@@ -40,7 +41,7 @@ func fleetService(n, weight int) string {
 	return text.String()
 }
 
-// peak samples the memory in use until stop is called. stop returns the maximum in MiB.
+// peak samples the memory in use until stop is called, which returns the maximum in MiB.
 func peak() (stop func() float64) {
 	var most atomic.Uint64
 	end, done := make(chan struct{}), make(chan struct{})
@@ -64,7 +65,7 @@ func peak() (stop func() float64) {
 	}
 }
 
-// BenchmarkLoad reads 10,000 services with 10 endpoints each.
+// BenchmarkLoad loads 10,000 services with 10 endpoints each, from different numbers of files.
 func BenchmarkLoad(b *testing.B) {
 	for _, files := range []int{1, 1_000, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
@@ -75,7 +76,7 @@ func BenchmarkLoad(b *testing.B) {
 				l := newLoader("", dir)
 				l.load(look{all: true})
 				if l.state.Services.Len() != 10_000 || len(l.state.Problems) > 0 {
-					b.Fatalf("services = %d, problems = %v, want all and none", l.state.Services.Len(), l.state.Problems)
+					b.Fatalf("services = %d, problems = %v, want 10000 and none", l.state.Services.Len(), l.state.Problems)
 				}
 			}
 			b.ReportMetric(stop(), "MiB-peak")
@@ -83,8 +84,8 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one of many files, and waits for the snapshot. The time includes the
-// debounce (20 ms).
+// BenchmarkChange changes one of many files and waits for the snapshot. The time includes the 20 ms
+// for which the source waits for further changes.
 func BenchmarkChange(b *testing.B) {
 	for _, files := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
@@ -115,7 +116,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// BenchmarkLook checks 10,000 unchanged files, as every poll does.
+// BenchmarkLook checks whether any of 10,000 files has changed, as each poll does.
 func BenchmarkLook(b *testing.B) {
 	dir := fleet(b, 10_000, 1)
 	l := newLoader("", dir)
@@ -127,12 +128,13 @@ func BenchmarkLook(b *testing.B) {
 	}
 	for b.Loop() {
 		if l.load(look{all: true}) {
-			b.Fatal("load of unchanged files = true, want false")
+			b.Fatal("load of unchanged files reports a change, want none")
 		}
 	}
 }
 
-// BenchmarkLines finds the lines of 10,000 services and of all their fields.
+// BenchmarkLines parses the text of 10,000 services, and finds the lines of the services and of all
+// their fields.
 func BenchmarkLines(b *testing.B) {
 	var text strings.Builder
 	for i := range 10_000 {

@@ -15,12 +15,12 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestWhere reads testdata/where/*.toml. The comment "# @ PATH" marks the line on which Where must
-// find PATH.
+// TestWhere parses the files testdata/where/*.toml. In them, the comment "# @ PATH" marks the line
+// on which Where must find PATH.
 func TestWhere(t *testing.T) {
 	files, err := filepath.Glob("testdata/where/*.toml")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("files in testdata/where = none, error = %v, want some", err)
+		t.Fatalf("files in testdata/where = 0, error = %v, want at least 1", err)
 	}
 	at := regexp.MustCompile(`# @ (.*)$`)
 	for _, file := range files {
@@ -43,7 +43,7 @@ func TestWhere(t *testing.T) {
 			}
 		}
 		if marks == 0 {
-			t.Errorf("marks in %s = none, want at least one", file)
+			t.Errorf("marks in %s = 0, want at least 1", file)
 		}
 	}
 }
@@ -71,10 +71,10 @@ func TestWhatIsMissingIsAtTheNearestThingAround(t *testing.T) {
 	}
 	under := doc.Under("services.web")
 	if got := under("ports[0].port").Line; got != 4 {
-		t.Errorf("line of ports[0].port under services.web = %d, want 4", got)
+		t.Errorf("Under(services.web): line of ports[0].port = %d, want 4", got)
 	}
 	if got := under("").Line; got != 2 {
-		t.Errorf(`line of "" under services.web = %d, want 2`, got)
+		t.Errorf(`Under(services.web): line of "" = %d, want 2`, got)
 	}
 }
 
@@ -105,8 +105,9 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 	}
 }
 
-// FuzzParse parses arbitrary text. Parse must not panic, the scanner must find the parser's keys
-// and elements on existing lines, and Where must return an existing line for every path.
+// FuzzParse parses an arbitrary text. Parse must not panic. The scanner that finds lines must find
+// exactly the keys and list elements that the TOML parser finds, and Where must return an existing
+// line for each of them.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)
@@ -132,12 +133,12 @@ func FuzzParse(f *testing.F) {
 		want := map[string]bool{}
 		paths(want, "", doc.Tree())
 		if diff := cmp.Diff(want, doc.Paths()); diff != "" {
-			t.Fatalf("paths of the scanner (+) differ from the parser's (-), want the same:\n%s", diff)
+			t.Fatalf("paths that the scanner finds (+) and that the parser finds (-) differ, want the same paths:\n%s", diff)
 		}
 		last := strings.Count(string(text), "\n") + 1
 		for path := range want {
 			if line := doc.Where(path).Line; line < 1 || line > last {
-				t.Fatalf("Where(%s) = line %d, want a line up to %d", path, line, last)
+				t.Fatalf("Where(%s) = line %d, want a line from 1 to %d", path, line, last)
 			}
 			for i := range path {
 				doc.Where(path[i:])
@@ -146,7 +147,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// paths collects the paths of everything in value.
+// paths adds the path of value, and the paths of everything in it, to the set into.
 func paths(into map[string]bool, path string, value any) {
 	if path != "" {
 		into[path] = true

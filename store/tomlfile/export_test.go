@@ -15,11 +15,12 @@ func (d *Document) Paths() map[string]bool {
 	return paths
 }
 
-// SetGrace replaces the time for which a file that is being written must be unchanged.
+// SetGrace sets how long a file that was changed in place must be unchanged before definitions that
+// are missing from it are removed.
 func (s *Source) SetGrace(grace time.Duration) { s.loader.grace = grace }
 
-// SetPoll replaces the interval of checks of all files.
+// SetPoll sets the interval at which the source checks all files.
 func (s *Source) SetPoll(poll time.Duration) { s.poll = poll }
 
-// SetOpen replaces the function that starts notifications.
+// SetOpen replaces the function that starts notifications about changed files.
 func (s *Source) SetOpen(open func() (*fsnotify.Watcher, error)) { s.open = open }

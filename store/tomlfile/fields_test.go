@@ -14,7 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFieldLines writes services in random layouts. Each field must have its line in the text.
+// TestFieldLines loads services from texts with random layouts. The Origin of a service must return
+// the same line for each field as Where.
 func TestFieldLines(t *testing.T) {
 	for seed := range uint64(wait.Soak(60, 300)) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -25,7 +26,7 @@ func TestFieldLines(t *testing.T) {
 		}
 		read := tomlfile.Load(path)
 		if len(read.Snapshot.Problems) > 0 || read.Snapshot.Services.Len() != 3 {
-			t.Fatalf("seed %d: services = %d, problems = %v, want 3 and none of\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
+			t.Fatalf("seed %d: services = %d, problems = %v, want 3 and none; text:\n%s", seed, read.Snapshot.Services.Len(), read.Snapshot.Problems, text)
 		}
 		doc := parse(t, path, text)
 		for name, s := range read.Snapshot.Services.All() {
@@ -36,15 +37,15 @@ func TestFieldLines(t *testing.T) {
 			} {
 				want := doc.Where(strings.TrimSuffix("services."+string(name)+"."+field, "."))
 				if got := s.Origin.At(field); got != want {
-					t.Fatalf("seed %d: line of %s of %s = %d, want %d of\n%s", seed, field, name, got.Line, want.Line, text)
+					t.Fatalf("seed %d: line of the field %s of service %s = %d, want %d; text:\n%s", seed, field, name, got.Line, want.Line, text)
 				}
 			}
 		}
 	}
 }
 
-// scattered returns the text of three services. Each consists of one or several pieces, with other
-// tables in between.
+// scattered returns the text of three services. The tables of each service are in one or several
+// pieces, with tables of the other services in between.
 func scattered(r *rand.Rand) string {
 	var b strings.Builder
 	some := func(texts ...string) { b.WriteString(texts[r.IntN(len(texts))]) }
@@ -78,7 +79,8 @@ func scattered(r *rand.Rand) string {
 	return b.String()
 }
 
-// TestFieldLinesAreShared reads services with the same layout. Their lines must share memory.
+// TestFieldLinesAreShared loads services with the same layout. The lines of their fields, relative
+// to the service, must be stored only once.
 func TestFieldLinesAreShared(t *testing.T) {
 	var b strings.Builder
 	for i := range 3 {
@@ -91,15 +93,15 @@ func TestFieldLinesAreShared(t *testing.T) {
 	services := tomlfile.Load(path).Snapshot.Services
 	first, last := services.At("s0").Origin, services.At("s2").Origin
 	if first.Fields == "" || unsafe.StringData(string(first.Fields)) != unsafe.StringData(string(last.Fields)) {
-		t.Errorf("lines %q and %q are stored twice, want shared memory", first.Fields, last.Fields)
+		t.Errorf("lines of two services = %q and %q in different memory, want shared memory", first.Fields, last.Fields)
 	}
 	if got := last.At("endpoints[0].address"); got.Line != 20 || got.Fields != "" {
-		t.Errorf("place of the third endpoint = %+v, want line 20", got)
+		t.Errorf("Origin of the third service's endpoint = %+v, want line 20", got)
 	}
 }
 
-// TestTablesThatTakeTurns alternates between the endpoints of two services. Their lines must not
-// need more memory than if each service is in one piece.
+// TestTablesThatTakeTurns loads a text in which the endpoints of two services alternate. The lines
+// must not need much more memory than if the endpoints of each service are in one piece.
 func TestTablesThatTakeTurns(t *testing.T) {
 	allocated := func(turns bool) uint64 {
 		var a, b strings.Builder
@@ -118,11 +120,11 @@ func TestTablesThatTakeTurns(t *testing.T) {
 		read := tomlfile.LoadText("f.toml", text)
 		runtime.ReadMemStats(&after)
 		if len(read.Snapshot.Problems) > 0 || len(read.Snapshot.Services.At("b").Endpoints) != 2000 {
-			t.Fatalf("problems = %v, want none and 2000 endpoints", read.Snapshot.Problems)
+			t.Fatalf("problems = %v, want none, and 2000 endpoints of service b", read.Snapshot.Problems)
 		}
 		return after.TotalAlloc - before.TotalAlloc
 	}
 	if one, turns := allocated(false), allocated(true); turns > 2*one {
-		t.Errorf("memory for alternating fields = %d kB, want at most twice the %d kB of grouped fields", turns>>10, one>>10)
+		t.Errorf("memory for alternating endpoints = %d kB, want at most twice the %d kB for endpoints in one piece", turns>>10, one>>10)
 	}
 }

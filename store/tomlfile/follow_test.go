@@ -17,11 +17,11 @@ import (
 
 type snapshot = store.Snapshot
 
-// in returns text with the directory of w in place of DIR.
+// in replaces each DIR in text by the directory of w.
 func (w *world) in(text string) string { return strings.ReplaceAll(text, "DIR", w.dir) }
 
-// TestFilesThatAreWrittenInSteps writes a file in steps. No partial text may be accepted while a
-// writer has the file open.
+// TestFilesThatAreWrittenInSteps truncates a file and writes it in steps, while the file stays
+// open. The source must not accept a partial text until the file is closed.
 func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	for _, name := range []string{"vipd.toml", "services.d/a.toml"} {
 		t.Run(name, func(t *testing.T) {
@@ -34,13 +34,13 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 			w.write(name, steps[0]+service("a", 1)+service("b", 1))
 			w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(time.Hour) })
 			w.waitFor("the first state", "a=1 b=1 o=1")
-			file, err := os.Create(w.path(name)) // truncates the file
+			file, err := os.Create(w.path(name)) // this truncates the file
 			w.do(err)
 			for i, text := range steps {
 				_, err := file.WriteString(text)
 				w.do(err)
 				if problems := w.reload(); len(problems) != 1 || !strings.Contains(problems[0].Text, "is being written") {
-					t.Errorf("problems of the reload after step %d = %v, want that the file is being written", i, problems)
+					t.Errorf("problems of a reload after step %d = %v, want one that the file is being written", i, problems)
 				}
 				w.write("services.d/o.toml", service("o", 10+i)) // once this change is seen, the other file has also been checked
 				w.until("the next look", func(s snapshot) bool { return strings.HasPrefix(describe(s), fmt.Sprint("a=1 b=1 o=", 10+i)) })
@@ -51,9 +51,9 @@ func TestFilesThatAreWrittenInSteps(t *testing.T) {
 	}
 }
 
-// TestAFileThatIsAppendedTo opens and closes a file for each line, as a script might. Nothing may
-// be removed before the end, unless a reload is requested. A file that replaces another must be
-// accepted immediately.
+// TestAFileThatIsAppendedTo rewrites a file in steps, and closes it after each step, as a script
+// might. The source must not remove anything before the file is complete, unless a reload is
+// requested. If another file replaces the file, it must be accepted immediately.
 func TestAFileThatIsAppendedTo(t *testing.T) {
 	const head, endpoints = "store.path = \"services.d\"\n", "endpoints = [{ address = \"10.0.0.1\" }]\n"
 	w := newWorld(t, map[string]string{"vipd.toml": head + service("a", 1) + endpoints + service("b", 1), "services.d/o.toml": service("o", 1)})
@@ -63,12 +63,12 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 	for i, line := range []string{head, service("a", 2), endpoints, service("b", 2)} {
 		last := i == 3
 		text += line
-		w.write("vipd.toml", text) // in place
+		w.write("vipd.toml", text) // overwrites the file in place
 		if !last {
 			w.write("services.d/o.toml", service("o", 10+i)) // once this change is seen, the other file has also been checked
 			s := w.until("the next look", func(s snapshot) bool { return strings.Contains(describe(s), fmt.Sprint("o=", 10+i)) })
 			if got := describe(s); !strings.HasPrefix(got, "a=1 b=1") {
-				t.Errorf("state after step %d = %s, want a=1 and b=1", i, got)
+				t.Errorf("state after step %d = %s, want a=1 and b=1 unchanged", i, got)
 			}
 		}
 	}
@@ -81,8 +81,8 @@ func TestAFileThatIsAppendedTo(t *testing.T) {
 	w.waitFor("what vipd was told to read", "o=12")
 }
 
-// TestAWriterThatHangs keeps a file open for writing. The source must not wait longer than the
-// grace time.
+// TestAWriterThatHangs writes a file and keeps it open. After the grace time, the source must
+// accept the file as it is.
 func TestAWriterThatHangs(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(200 * time.Millisecond) })
@@ -94,8 +94,8 @@ func TestAWriterThatHangs(t *testing.T) {
 	w.waitFor("what there is", "a=2")
 }
 
-// TestAnEmptyMainFile empties the main file, with or without comments. Nothing may change without a
-// reload.
+// TestAnEmptyMainFile empties the main file, except for comments. The previous content must stay in
+// use, with a problem, until a reload allows an empty file.
 func TestAnEmptyMainFile(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "zone = \"z\"\n" + service("a", 1)})
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, func(s *tomlfile.Source) { s.SetGrace(100 * time.Millisecond) })
@@ -104,10 +104,10 @@ func TestAnEmptyMainFile(t *testing.T) {
 		w.write("vipd.toml", text)
 		w.waitFor("a problem", problem)
 		if problems := w.reload(); len(problems) != 1 {
-			t.Errorf("problems of the reload = %v, want 1", problems)
+			t.Errorf("problems of a reload without AllowEmpty = %v, want one", problems)
 		}
 		if s := w.waitFor("a reload that changes nothing", problem); s.Settings == nil || s.Settings.Tree()["zone"] != "z" {
-			t.Error("settings after a rejected reload are missing, want the previous settings")
+			t.Error("settings after a reload without AllowEmpty are missing, want the previous settings")
 		}
 	}
 	if problems := w.reloadAs(tomlfile.Reload{AllowEmpty: true}); len(problems) != 0 {
@@ -129,7 +129,7 @@ func TestReplacedFiles(t *testing.T) {
 	for range 3 {
 		replaceFile(t, w.path("services.d/a.toml"), []byte(service("a", 2)))
 		w.waitFor("a renamed file", "a=2")
-		w.do(os.Rename(w.path("services.d/a.toml"), w.path("services.d/a.toml~"))) // vim with backupcopy=no
+		w.do(os.Rename(w.path("services.d/a.toml"), w.path("services.d/a.toml~"))) // as vim does with backupcopy=no
 		w.write("services.d/a.toml", service("a", 3))
 		w.waitFor("a file that was moved away and written anew", "a=3")
 		replaceFile(t, w.path("vipd.toml"), []byte("store.path = \"services.d\"\n"+service("web", 4)))
@@ -226,8 +226,8 @@ func TestTheMainFileAppearsLater(t *testing.T) {
 	w.waitFor("the file again", "web=1")
 }
 
-// TestWithoutNotifications loses notifications in several ways. The source must find changes by
-// polling.
+// TestWithoutNotifications makes a source lose notifications about changed files in several ways.
+// The source must still find the changes.
 func TestWithoutNotifications(t *testing.T) {
 	for name, lose := range map[string]func(*world, *fsnotify.Watcher){
 		"there are none":  nil,
@@ -276,15 +276,15 @@ func TestWithoutNotifications(t *testing.T) {
 	}
 }
 
-// forget stops all notifications.
+// forget stops all notifications, without an error.
 func forget(w *world, f *fsnotify.Watcher) {
 	for _, path := range f.WatchList() {
 		w.do(f.Remove(path))
 	}
 }
 
-// TestManyFilesOfLater writes many files whose times are in the future, as on a server whose clock
-// is ahead. All files must be read.
+// TestManyFilesOfLater creates many files whose modification times are in the future, as on a file
+// server whose clock is ahead. All of them must be read.
 func TestManyFilesOfLater(t *testing.T) {
 	files := map[string]string{"vipd.toml": "[store]\npath = \"services.d\"\n"}
 	write := func(folder string, vip int) {

@@ -18,8 +18,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// run follows vipd.toml with the saved state until the files are read, and returns the last
-// snapshot.
+// run starts a source with the saved state, and stops it after the first snapshot, which it
+// returns.
 func (w *world) run() store.Snapshot {
 	w.Helper()
 	ctx, cancel := context.WithCancel(w.Context())
@@ -36,9 +36,9 @@ func (w *world) run() store.Snapshot {
 	return last
 }
 
-// TestKeepsOverRestart makes mistakes in files, removes services, and restarts twice. The last
-// valid services must be served, including services that a mistake may hide. Services without a
-// definition must be removed once the mistakes are fixed.
+// TestKeepsOverRestart makes mistakes in files, removes services, and restarts the source twice.
+// The last valid services must be served, including removed services whose definitions a mistake
+// may hide. When the mistakes are fixed, services without a definition must be removed.
 func TestKeepsOverRestart(t *testing.T) {
 	const vip = "[vips.\"10.96.0.1\"]\nhold = \"one\"\npreempt = \"1m\"\n"
 	w := newWorld(t, map[string]string{
@@ -53,25 +53,25 @@ func TestKeepsOverRestart(t *testing.T) {
 	w.write("d/b.toml", service("b", 4)+bad.Replace(service("c", 3)))
 	w.write("d/e.toml", "[services.e")
 	w.do(os.Remove(w.path("d/f.toml")))
-	for range 2 { // the second restart reads the state that the first has saved
+	for range 2 { // the second run reads the state that the first run has saved
 		s := w.run()
 		if got, want := strings.Split(describe(s), " |")[0], "a=1 b=4 c=3 e=5 f=6 z=9"; got != want || len(s.Problems) != 5 {
 			t.Fatalf("state after a restart = %s, want %s and 5 problems", describe(s), want)
 		}
 		for _, name := range []balancer.Name{"a", "c", "e", "f"} {
 			if before, after := good.Services.At(name).Origin, s.Services.At(name).Origin; before != after || after.Line == 0 {
-				t.Errorf("after a restart, the place of service %s = %+v, want %+v", name, after, before)
+				t.Errorf("after a restart, the Origin of service %s = %+v, want %+v", name, after, before)
 			}
 			if before, after := balancer.EncodeService(good.Services.At(name)), balancer.EncodeService(s.Services.At(name)); !reflect.DeepEqual(before, after) {
 				t.Errorf("service %s after a restart = %v, want %v", name, after, before)
 			}
 		}
 		if b := s.Services.At("b"); b.Scheduler != balancer.LeastConn || b.ConnectTimeout != 7*time.Second {
-			t.Errorf("defaults after a restart = %v, %v, want least_conn and 7s", b.Scheduler, b.ConnectTimeout)
+			t.Errorf("scheduler and connect timeout of b after a restart = %v, %v, want the defaults lc and 7s", b.Scheduler, b.ConnectTimeout)
 		}
 		addr := netip.MustParseAddr("10.96.0.1")
 		if before, after := good.VIPs.At(addr), s.VIPs.At(addr); after == nil || fmt.Sprint(before.VIPPolicy, before.Given) != fmt.Sprint(after.VIPPolicy, after.Given) {
-			t.Errorf("settings of the address after a restart = %v, want %v", after, before)
+			t.Errorf("settings of 10.96.0.1 after a restart = %v, want %v", after, before)
 		}
 	}
 	w.write("vipd.toml", "[store]\npath = \"d\"\n"+service("a", 1))
@@ -82,8 +82,8 @@ func TestKeepsOverRestart(t *testing.T) {
 	}
 }
 
-// TestKeptIsBroken truncates the saved state. It must be set aside, and the service must still be
-// served from its own file.
+// TestKeptIsBroken truncates the saved state. It must be renamed to files.state.broken, and the
+// service must still be served from its own file.
 func TestKeptIsBroken(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1)})
 	w.run()
@@ -92,10 +92,10 @@ func TestKeptIsBroken(t *testing.T) {
 	for _, cut := range []int{0, 1, len(text) - 2, rand.IntN(len(text) - 1)} {
 		w.write("files.state", string(text[:cut]))
 		if got := describe(w.run()); got != "a=1" {
-			t.Errorf("state after %d of %d saved bytes = %s, want a=1", cut, len(text), got)
+			t.Errorf("with %d of %d bytes of the saved state: state = %s, want a=1", cut, len(text), got)
 		}
 		if _, err := os.Stat(w.path("files.state.broken")); err != nil {
-			t.Errorf("file set aside with %d of %d bytes: %v, want it to exist", cut, len(text), err)
+			t.Errorf("with %d of %d bytes of the saved state: files.state.broken: %v, want it to exist", cut, len(text), err)
 		}
 		_ = os.Remove(w.path("files.state.broken"))
 	}

@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", file, got, w.in(want))
 		}
 		if want := strings.HasSuffix(file, ".toml") && file != "broken.toml" && file != "none.toml"; (r.Main != nil) != want {
-			t.Errorf("%s: document = %t, want %t", file, r.Main != nil, want)
+			t.Errorf("%s: Main is a document = %t, want %t", file, r.Main != nil, want)
 		}
 	}
 	r := tomlfile.Load(w.path("vipd.toml"))
@@ -36,12 +36,12 @@ func TestLoad(t *testing.T) {
 		t.Errorf("scheduler of a = %s, want lc from [defaults]", got)
 	}
 	if got := r.Main.Where("mode").Line; got != 1 || r.Main.Tree()["mode"] != "fast" || r.Main.File() != w.path("vipd.toml") {
-		t.Errorf("mode = %v in line %d of %s, want fast in line 1 of vipd.toml", r.Main.Tree()["mode"], got, r.Main.File())
+		t.Errorf("mode = %v at line %d of %s, want fast at line 1 of vipd.toml", r.Main.Tree()["mode"], got, r.Main.File())
 	}
 }
 
-// TestPathsOfChecks loads files with relative paths. The paths must be relative to their file,
-// regardless of the working directory and the form of the file's name.
+// TestPathsOfChecks loads files that contain relative paths. Each path must be relative to the file
+// that contains it, regardless of the working directory and of the form of the file's name.
 func TestPathsOfChecks(t *testing.T) {
 	check := func(name, health string) string { return service(name, 1) + "health = " + health + "\n" }
 	w := newWorld(t, map[string]string{
@@ -74,7 +74,7 @@ func TestPathsOfChecks(t *testing.T) {
 				want[i] = w.in(want[i])
 			}
 			if !slices.Equal(found, want) {
-				t.Errorf("%s: lines of %s =\n%q, want\n%q", file, name, found, want)
+				t.Errorf("%s: files and command of service %s =\n%q, want\n%q", file, name, found, want)
 			}
 		}
 	}

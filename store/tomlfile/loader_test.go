@@ -19,8 +19,9 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// TestLoadTextWithPlace loads a text whose [store].path is the folder of the main file, which has
-// another text. The result must have the services of the text and of the other file.
+// TestLoadTextWithPlace loads a text in place of the main file's text. The text's [store].path is
+// the folder of the main file. The result must have the services of the text and of the other file
+// in the folder, but not of the main file.
 func TestLoadTextWithPlace(t *testing.T) {
 	dir := t.TempDir()
 	main := filepath.Join(dir, "vipd.toml")
@@ -36,8 +37,9 @@ func TestLoadTextWithPlace(t *testing.T) {
 	}
 }
 
-// TestChangesWithinATickAreSeen changes a file as fast as it can be read, without changing its
-// length, so its times may not change either. Each change must be detected.
+// TestChangesWithinATickAreSeen changes a file again as soon as it has been read, without changing
+// its length. The modification time may not change either, because clocks have a limited
+// resolution. Each change must be detected.
 func TestChangesWithinATickAreSeen(t *testing.T) {
 	dir := t.TempDir()
 	l := newLoader("", dir)
@@ -51,8 +53,8 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 	}
 }
 
-// TestSettledFilesAreNotRead loads unchanged files. Once a file is old enough, it must not be read
-// while its attributes are unchanged.
+// TestSettledFilesAreNotRead loads an unchanged file again. If the file was changed long before it
+// was read, it must not be read again while its attributes are unchanged.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")
@@ -62,31 +64,31 @@ func TestSettledFilesAreNotRead(t *testing.T) {
 	old := l.merge.files[path]
 	l.load(look{all: true})
 	if l.merge.files[path] == old {
-		t.Error("a file that was just written was not read again, want it read")
+		t.Error("file that was written just before it was read: not read again, want it read")
 	}
 	aged := *l.merge.files[path]
 	aged.read = aged.read.Add(settled)
 	l.merge.files[path] = &aged
 	l.load(look{all: true})
 	if l.merge.files[path] != &aged {
-		t.Error("a file that was unchanged for long was read again, want it skipped")
+		t.Error("file that was unchanged for long before it was read: read again, want it skipped")
 	}
 	l.load(look{all: true, forced: true})
 	if l.merge.files[path] == &aged {
-		t.Error("a forced load did not read the file, want it read")
+		t.Error("forced load: file not read again, want it read")
 	}
 	later := aged
 	later.read = later.read.Add(time.Hour)
 	l.merge.files[path] = &later
 	write(t, path, "[services.a]\nvips = [\"10.0.0.1\"]\nports = [{ port = 81 }]\n")
 	if !l.load(look{all: true}) || l.state.Services.At("a").Ports[0].Port != 81 {
-		t.Error("a changed file was not read again, want it read")
+		t.Error("changed file: not read again, want it read")
 	}
 }
 
-// TestPiecesOfAFile rewrites a file line by line, as a script might. Nothing may be removed before
-// the end. A file that replaces another, or that is unchanged for a while, must be accepted as a
-// whole.
+// TestPiecesOfAFile loads partial texts of a file, as if a script rewrites it line by line. Nothing
+// may be removed while the text is partial. A file that replaces the file, or a text that is
+// unchanged for a while, must be accepted as a whole.
 func TestPiecesOfAFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "vipd.toml")
@@ -105,7 +107,7 @@ func TestPiecesOfAFile(t *testing.T) {
 		t.Helper()
 		l.load(look{all: true})
 		if got := inPieces(l.state); got != want {
-			t.Errorf("%s: services = %s; want %s", when, got, want)
+			t.Errorf("%s: content = %s; want %s", when, got, want)
 		}
 	}
 	setTime := func(from time.Duration) {
@@ -144,8 +146,8 @@ func TestPiecesOfAFile(t *testing.T) {
 	expect("another file in its place", "10.0.0.3, 1 ports, 0 endpoints")
 }
 
-// inPieces describes the content that TestPiecesOfAFile reads: service a, the VIPs, and the service
-// of the other file with its defaults.
+// inPieces describes the content of the files of TestPiecesOfAFile: service a, the settings of
+// VIPs, and service o, which has the defaults.
 func inPieces(s store.Snapshot) string {
 	a := s.Services.At("a")
 	text := fmt.Sprintf("%s, %d ports, %d endpoints", a.VIPs[0], len(a.Ports), len(a.Endpoints))
@@ -164,8 +166,9 @@ func inPieces(s store.Snapshot) string {
 	return text
 }
 
-// TestTextsAreNotKept copies the content of a document with an interner. The copy must be equal,
-// and all of its strings must be copies.
+// TestTextsAreNotKept copies the content of a document with an interner, so the text of the
+// document need not stay in memory. The copy must be equal, and the interner must have copied each
+// different string.
 func TestTextsAreNotKept(t *testing.T) {
 	in := interner{}
 	text := "[services.a]\nx = [{ y = \"zzz\" }]\n"
@@ -221,13 +224,13 @@ func TestChain(t *testing.T) {
 			wantReal = filepath.Join(dir, want.real)
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want.spots) || real != wantReal {
-			t.Errorf("chain(%s) = %v to %s\nwant %v to %s", path, got, real, want.spots, wantReal)
+			t.Errorf("chain(%s) = %v, target %s\nwant %v, target %s", path, got, real, want.spots, wantReal)
 		}
 	}
 	if _, real := chain(filepath.Join(dir, "abs")); real != filepath.Join(dir, "a/b/c") {
 		t.Errorf("target of chain(abs) = %s, want %s", real, filepath.Join(dir, "a/b/c"))
 	}
 	if spots, real := chain(filepath.Join(dir, "loop")); real != "" || len(spots) == 0 {
-		t.Errorf("chain of a loop = %q by %v, want no target and several spots", real, spots)
+		t.Errorf("chain of a loop: target = %q, spots = %v, want no target and at least one spot", real, spots)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"vipd/store/statedir"
 )
 
-// bench is a source without Watch. The test runs each of its steps.
+// bench is a source whose steps the test runs itself, instead of Watch.
 type bench struct {
 	*testing.T
 	dir   string
@@ -34,7 +34,7 @@ func newBench(t *testing.T) *bench {
 
 func (b *bench) main() string { return filepath.Join(b.dir, "vipd.toml") }
 
-// start starts a new process with the files of an earlier process.
+// start starts a new process, which finds the saved state of the earlier process.
 func (b *bench) start() {
 	b.state = statedir.New(filepath.Join(b.dir, "state"), func() {})
 	s := New(Options{Main: b.main(), StateDir: b.state, Pended: func(_ *store.Pending, how store.Outcome, _ string) {
@@ -49,7 +49,7 @@ func (b *bench) start() {
 	}
 }
 
-// step checks the files like Watch.
+// step performs a single check of the files, as Watch does repeatedly.
 func (b *bench) step(what look) error {
 	err := b.pend(&what)
 	b.load(what)
@@ -70,7 +70,7 @@ func (b *bench) save(text string) {
 	}
 }
 
-// served lists the services with the last number of their VIP.
+// served lists each service that is served as NAME=N, where N is the last number of its VIP.
 func (b *bench) served() string {
 	var all []string
 	for name, s := range b.loader.state.Services.All() {
@@ -88,15 +88,15 @@ func table(n int) string {
 	return fmt.Sprintf("[services.a]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\n", n)
 }
 
-// pendingModel is the expected behavior: the last valid text of the file is served, except while a
-// change is pending.
+// pendingModel models which text is served: the last valid text of the file, or the text of the
+// change while a change is pending.
 type pendingModel struct {
-	file, try string // texts; a broken text has no number
-	former    string // the text of the file at the start of the change
-	good      int    // number of the last valid text
+	file, try string // the text of the file, and the text of the pending change or ""
+	former    string // the text of the file when the change started
+	good      int    // number in the last valid text of the file
 }
 
-// read reads the file unless a change is pending.
+// read makes the text of the file the last valid text, if it is valid and no change is pending.
 func (m *pendingModel) read() {
 	var n int
 	if _, err := fmt.Sscanf(m.file, "[services.a]\nvips = [\"10.96.0.%d\"]", &n); err == nil && m.try == "" {
@@ -107,14 +107,14 @@ func (m *pendingModel) read() {
 func (m *pendingModel) served() string {
 	n := m.good
 	if m.try != "" {
-		_, _ = fmt.Sscanf(m.try, "[services.a]\nvips = [\"10.96.0.%d\"]", &n) // each pending text has a number
+		_, _ = fmt.Sscanf(m.try, "[services.a]\nvips = [\"10.96.0.%d\"]", &n) // the text of a change is always valid
 	}
 	return fmt.Sprint("a=", n)
 }
 
-// TestPendingHistories compares random histories of saves, changes, confirmations, aborts, expiries
-// and restarts with a model. Before the deadline, the old or the pending state must be served, and
-// afterwards exactly the old or the confirmed state.
+// TestPendingHistories runs random histories of saved files, pending changes, confirmations,
+// aborts, deadlines and restarts. After each step, the source must serve the text that the model
+// expects.
 func TestPendingHistories(t *testing.T) {
 	seen := map[store.Outcome]int{}
 	for seed := range uint64(20) {
@@ -126,7 +126,7 @@ func TestPendingHistories(t *testing.T) {
 		for i := range 40 {
 			act := pendingAct(random, b, &m)
 			if got, want := b.served(), m.served(); got != want || (len(b.loader.state.Pending) > 0) != (m.try != "") {
-				t.Fatalf("seed %d, step %d, after %s: served = %s, pending = %v; want %s, %q", seed, i, act, got, b.loader.state.Pending, want, m.try)
+				t.Fatalf("seed %d, step %d, after %s: served = %s, pending change = %v; want %s, and a pending change with the text %q", seed, i, act, got, b.loader.state.Pending, want, m.try)
 			}
 		}
 		for _, o := range b.outcomes {
@@ -136,17 +136,17 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, o := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[o] == 0 {
-			t.Errorf("outcome %s never occurred, want each: %v", o, seen)
+			t.Errorf("outcome %s never occurred in any history, want each outcome at least once: %v", o, seen)
 		}
 	}
 }
 
-// pendingAct makes a random step in b and in the model, and returns its name.
+// pendingAct performs a random step in b and in the model, and returns the name of the step.
 func pendingAct(random *rand.Rand, b *bench, m *pendingModel) string {
 	text := table(2 + random.IntN(200))
 	wants := func(act string, err error, refused bool) string {
 		if (err != nil) != refused {
-			b.Errorf("%s: error = %v, want a refusal: %v", act, err, refused)
+			b.Errorf("%s: error = %v, want an error = %v", act, err, refused)
 		}
 		return act
 	}
@@ -204,7 +204,7 @@ func pendingAct(random *rand.Rand, b *bench, m *pendingModel) string {
 	return wants("save", b.reload(Reload{}), false)
 }
 
-// rewind makes the deadline of the recorded change pass.
+// rewind changes the recorded change so that its deadline has passed.
 func (b *bench) rewind() {
 	p := *b.loader.main.trial.Pending
 	p.Since, p.Until = p.Since.Add(-2*time.Hour), p.Until.Add(-2*time.Hour)
@@ -213,8 +213,8 @@ func (b *bench) rewind() {
 	}
 }
 
-// TestPendingIsRecordedFirst makes state_dir unwritable. The change must be refused, and a later
-// process must not use it.
+// TestPendingIsRecordedFirst starts a change while state_dir can't be written. The change must be
+// refused, and must not take effect in a later process either.
 func TestPendingIsRecordedFirst(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -225,10 +225,10 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	}
 	err := b.reload(try(table(2), time.Hour))
 	if err == nil || !strings.HasPrefix(err.Error(), "the change is not applied, because it can't be recorded: ") {
-		t.Errorf("error = %v, want that the change can't be recorded", err)
+		t.Errorf("error of the change = %v, want one that the change can't be recorded", err)
 	}
 	if b.served() != "a=1" || b.loader.state.Pending != nil {
-		t.Errorf("served = %s, pending = %v, want a=1 and no pending change", b.served(), b.loader.state.Pending)
+		t.Errorf("served = %s, pending change = %v, want a=1 and none", b.served(), b.loader.state.Pending)
 	}
 	if err := os.Rename(away, state); err != nil {
 		t.Fatal(err)
@@ -236,13 +236,13 @@ func TestPendingIsRecordedFirst(t *testing.T) {
 	b.restart()
 	defer b.close()
 	if b.served() != "a=1" || len(b.outcomes) > 0 {
-		t.Errorf("after a restart: served = %s, outcomes = %v, want a=1 and no outcomes", b.served(), b.outcomes)
+		t.Errorf("after a restart: served = %s, outcomes = %v, want a=1 and none", b.served(), b.outcomes)
 	}
 }
 
-// TestPendingEndIsNotRecorded ends changes while state_dir is unwritable. An abort must report that
-// its end is not recorded. After a confirmation and a later save, a restart must serve the saved
-// text.
+// TestPendingEndIsNotRecorded ends changes while state_dir can't be written. An abort must report
+// that the end of the change is not recorded. If the file is saved after a confirmation, a
+// restarted process must serve the saved text.
 func TestPendingEndIsNotRecorded(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -255,7 +255,7 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		do()
-		_ = b.state.Close() // Close can't write the record either
+		_ = b.state.Close() // Close can't record the end either
 		err = errors.Join(os.Rename(away, state), os.WriteFile(filepath.Join(state, pendingName), recorded, 0o600))
 		if err != nil {
 			t.Fatal(err)
@@ -264,12 +264,12 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	unwritable(func() {
 		err := b.reload(Reload{Abort: true})
 		if err == nil || !strings.HasPrefix(err.Error(), "the change is reverted, but that is not recorded: if vipd restarts before ") || b.served() != "a=1" {
-			t.Errorf("abort: error = %v, served = %s, want that the end is not recorded, and a=1", err, b.served())
+			t.Errorf("abort: error = %v, served = %s, want an error that the end is not recorded, and a=1", err, b.served())
 		}
 	})
 	b.start()
 	if err := b.reload(Reload{Abort: true}); err != nil {
-		t.Errorf("error of a second abort = %v, want nil", err)
+		t.Errorf("error of an abort after a restart = %v, want nil", err)
 	}
 	unwritable(func() {
 		b.save(table(2))
@@ -280,13 +280,13 @@ func TestPendingEndIsNotRecorded(t *testing.T) {
 	})
 	b.start()
 	if b.served() != "a=3" || b.loader.state.Pending != nil {
-		t.Errorf("after the restart: served = %s, pending = %v; want a=3", b.served(), b.loader.state.Pending)
+		t.Errorf("after the restart: served = %s, pending change = %v; want a=3 and none", b.served(), b.loader.state.Pending)
 	}
 	b.close()
 }
 
-// TestPendingKeepsPointers reverts a change. Services that the change did not affect must keep
-// their pointers throughout.
+// TestPendingKeepsPointers starts a change and aborts it. A service that the change does not affect
+// must always keep its pointer.
 func TestPendingKeepsPointers(t *testing.T) {
 	b := newBench(t)
 	const other = "[services.b]\nvips = [\"10.96.0.9\"]\nports = [{ port = 80 }]\n"
@@ -298,7 +298,7 @@ func TestPendingKeepsPointers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if b.loader.state.Services.At("b") != first {
-			t.Errorf("after %+v: the pointer of b has changed, want the same", r)
+			t.Errorf("after %+v: pointer of b changed, want the same pointer", r)
 		}
 	}
 	b.close()
@@ -310,8 +310,8 @@ func (b *bench) close() {
 	}
 }
 
-// TestPendingOvertaken saves the file while a change is pending. The saved text must cause a
-// problem, and must be read at the end of the change.
+// TestPendingOvertaken saves another text to the file while a change is pending. A problem must
+// report this. When the change is aborted, the saved text must be served.
 func TestPendingOvertaken(t *testing.T) {
 	b := newBench(t)
 	b.save(table(1))
@@ -320,13 +320,13 @@ func TestPendingOvertaken(t *testing.T) {
 	b.save(table(3))
 	err = errors.Join(err, b.reload(Reload{}))
 	if problems := b.loader.state.Problems; err != nil || b.served() != "a=2" || len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "has changed while another change") {
-		t.Errorf("error = %v, served = %s, problems = %v, want the former text", err, b.served(), problems)
+		t.Errorf("while the change is pending: error = %v, served = %s, problems = %v, want nil, a=2 and one problem", err, b.served(), problems)
 	}
 	if err := b.reload(try(table(4), time.Hour)); err == nil || !strings.Contains(err.Error(), " by ana is already pending, until ") {
-		t.Errorf("error of another change = %v, want a refusal", err)
+		t.Errorf("error of another change = %v, want one that a change by ana is already pending", err)
 	}
 	if err := b.reload(Reload{Abort: true}); err != nil || b.served() != "a=3" || len(b.loader.state.Problems) != 0 {
-		t.Errorf("error = %v, served = %s, problems = %v, want the former text", err, b.served(), b.loader.state.Problems)
+		t.Errorf("after the abort: error = %v, served = %s, problems = %v, want nil, a=3 and none", err, b.served(), b.loader.state.Problems)
 	}
 	if want := []store.Outcome{store.Started, store.Aborted}; !slices.Equal(b.outcomes, want) {
 		t.Errorf("outcomes = %v, want %v", b.outcomes, want)

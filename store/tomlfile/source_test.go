@@ -24,7 +24,7 @@ func TestMainAndFolderTogether(t *testing.T) {
 		"b2": {File: w.path("services.d/b.toml"), Line: 4},
 	} {
 		if got := s.Services.At(name).Origin.At(""); got != want {
-			t.Errorf("place of %s = %+v, want %+v", name, got, want)
+			t.Errorf("Origin of service %s = %+v, want %+v", name, got, want)
 		}
 	}
 	w.do(os.Remove(w.path("services.d/b.toml")))
@@ -49,7 +49,7 @@ func TestEditorsDroppingsAreNotRead(t *testing.T) {
 	}
 	w.wantUnchanged("droppings", 200*time.Millisecond)
 	if problems := w.reload(); len(problems) > 0 {
-		t.Errorf("problems of leftover files = %v, want none", problems)
+		t.Errorf("problems of a reload with leftover files of editors = %v, want none", problems)
 	}
 	w.write("x.toml", service("x", 3))
 	w.waitFor("a real file", "web=1 x=3")
@@ -66,7 +66,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/b.toml", service("b", 5))
 	after := w.waitFor("the problem of a, and b", "a=2 b=5 web=1 | DIR/services.d/a.toml:4: not valid TOML: expected '.' or ']' to end table name, but got '\\n' instead")
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("pointer of a changed, want the same pointer")
+		t.Error("pointer of service a changed while its file is broken, want the same pointer")
 	}
 	w.write("vipd.toml", "store.path = \"elsewhere\n")
 	w.write("services.d/b.toml", service("b", 6))
@@ -77,7 +77,7 @@ func TestABrokenFileKeepsItsLastGoodState(t *testing.T) {
 	w.write("services.d/a.toml", service("a", 2)+service("a2", 7))
 	mended := w.waitFor("all mended", "a=2 a2=7 b=6")
 	if before.Services.At("a") != mended.Services.At("a") {
-		t.Error("pointer of the restored a changed, want the same pointer")
+		t.Error("pointer of service a changed after its file was fixed, want the same pointer")
 	}
 }
 
@@ -88,7 +88,7 @@ func TestABadServiceIsAlone(t *testing.T) {
 	w.write("vipd.toml", service("a", 3)+"weight = 1\n"+service("b", 4)+"\n[[services.c]]\n")
 	after := w.until("b, and the problem of a and c", func(s snapshot) bool { return s.Services.At("b") != before.Services.At("b") })
 	if after.Services.At("a") != before.Services.At("a") || len(after.Problems) != 2 {
-		t.Fatalf("state = %s, want the previous version of a and 2 problems", describe(after))
+		t.Fatalf("state = %s, want the previous definition of service a, and 2 problems", describe(after))
 	}
 	for i, want := range []balancer.Problem{
 		{Origin: balancer.Origin{File: w.path("vipd.toml"), Line: 4}, Service: "a", Field: "weight"},
@@ -108,7 +108,7 @@ func TestMovedLinesAreANewOrigin(t *testing.T) {
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2))
 	after := w.until("the moved line", func(s snapshot) bool { return s.Services.At("b").Origin.Line == 5 })
 	if before.Services.At("a") != after.Services.At("a") {
-		t.Error("pointer of a changed although a did not move, want the same pointer")
+		t.Error("pointer of service a changed although its lines did not move, want the same pointer")
 	}
 	w.write("vipd.toml", service("a", 1)+"\n"+service("b", 2)+"# a comment\n")
 	w.wantUnchanged("a comment at the end", 200*time.Millisecond)
@@ -136,10 +136,10 @@ func TestDefaults(t *testing.T) {
 	w.write("vipd.toml", fmt.Sprintf(main, "fastest"))
 	after := w.until("a problem", func(s snapshot) bool { return len(s.Problems) > 0 })
 	if p := after.Problems; len(p) != 1 || p[0].Field != "defaults.scheduler" || p[0].Origin.Line != 4 || p[0].Service != "" {
-		t.Errorf("problems = %v, want one of defaults.scheduler in line 4", p)
+		t.Errorf("problems = %v, want one about defaults.scheduler at line 4", p)
 	}
 	if !schedulers("mh rr mh")(after) || after.Services.At("a") != before.Services.At("a") {
-		t.Errorf("a after broken defaults = %+v, want it unchanged", after.Services.At("a"))
+		t.Errorf("service a after an error in the defaults = %+v, want it unchanged", after.Services.At("a"))
 	}
 	w.write("vipd.toml", "store.path = \"services.d\"\n"+service("web", 1))
 	w.until("no defaults", schedulers("wrr rr wrr"))
@@ -179,7 +179,7 @@ func TestReloadReadsEverything(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"services.d\"\n", "services.d/a.toml": service("a", 1)})
 	w.follow()
 	if problems := w.reload(); len(problems) != 0 {
-		t.Errorf("problems = %v, want none", problems)
+		t.Errorf("problems of a reload without changes = %v, want none", problems)
 	}
 	_, before := w.now()
 	for i := range 20 {
@@ -191,12 +191,12 @@ func TestReloadReadsEverything(t *testing.T) {
 	}
 	w.wantUnchanged("nothing is left to be told", 100*time.Millisecond)
 	if _, after := w.now(); after != before+20 {
-		t.Errorf("snapshots of 20 reloads = %d, want 20", after-before)
+		t.Errorf("snapshots during 20 reloads with changes = %d, want 20", after-before)
 	}
 	w.write("services.d/a.toml", "")
 	w.reload()
 	if s, _ := w.now(); s.Services.Len() != 0 {
-		t.Errorf("services after a reload of an empty file = %s, want none", describe(s))
+		t.Errorf("state after a reload of an empty file = %s, want no services", describe(s))
 	}
 }
 
@@ -204,7 +204,7 @@ func TestWatchRunsOnce(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": ""})
 	w.follow()
 	if err := w.source.Watch(t.Context(), nil); err == nil {
-		t.Error("second Watch = nil, want an error")
+		t.Error("second call of Watch = nil, want an error")
 	}
 }
 
@@ -226,7 +226,7 @@ func TestAThousandFiles(t *testing.T) {
 		}
 	}
 	if changed != 1 || after.Revision != before.Revision+1 {
-		t.Errorf("services with new pointers after a change of one file = %d, revision = %d before and %d after; want 1, and 1 more", changed, before.Revision, after.Revision)
+		t.Errorf("after a change to one file: services with new pointers = %d, revision = %d before and %d after; want 1, and a revision that is higher by 1", changed, before.Revision, after.Revision)
 	}
 	for i := range n / 2 {
 		w.do(os.Remove(w.path(fmt.Sprintf("services.d/%d.toml", i))))
@@ -234,8 +234,8 @@ func TestAThousandFiles(t *testing.T) {
 	w.until("half", func(s snapshot) bool { return s.Services.Len() == n/2 && !s.Services.Has("s499") })
 }
 
-// TestMainFileAmongTheOthers puts the main file into the directory that it names. It must be
-// followed like a main file elsewhere.
+// TestMainFileAmongTheOthers puts the main file into the directory that its [store].path names. It
+// must be followed like a main file in another directory.
 func TestMainFileAmongTheOthers(t *testing.T) {
 	main := "[store]\npath = \".\"\n"
 	w := newWorld(t, map[string]string{"vipd.toml": main + service("a", 1), "b.toml": service("b", 1)})

@@ -15,8 +15,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// TestSource runs the suite of all sources for each layout of services in files, and for each way
-// to write files. The source must pass it.
+// TestSource runs the test suite for sources with each layout of services in files, and with each
+// way to write files.
 func TestSource(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits half a minute for writers of files; skipped with -short")
@@ -34,11 +34,11 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// grace is the time for which a writer may pause before the source accepts the file.
+// grace is the grace time of the sources (see SetGrace).
 const grace = 100 * time.Millisecond
 
-// place holds services in files. Either all services are in one file, or each has its own file in
-// the directory services.d.
+// place is a directory with the definitions of services. Either all definitions are in one file, or
+// each has its own file in the directory services.d.
 type place struct {
 	t         testing.TB
 	dir, file string
@@ -47,11 +47,11 @@ type place struct {
 	paused    bool
 }
 
-// Paused reports whether a write was so slow, as on a busy machine, that a source may have accepted
-// a partial file.
+// Paused reports whether a write took so long that a source may have accepted a partial file, as
+// can happen on a busy machine.
 func (p *place) Paused() bool { return p.paused }
 
-// save writes a file, and sets paused if that was slow.
+// save writes a file. If this takes long, it sets paused.
 func (p *place) save(path string, text []byte) {
 	began := time.Now()
 	p.write(p.t, path, text)
@@ -75,7 +75,7 @@ func (p *place) prepare() {
 
 func (p *place) Source() store.Source {
 	s := tomlfile.New(tomlfile.Options{Main: filepath.Join(p.dir, "vipd.toml")})
-	s.SetGrace(grace) // the source waits for it before it removes definitions of a file that was changed in place
+	s.SetGrace(grace) // for this long, the source waits before it removes definitions that are missing from a file that was changed in place
 	return s
 }
 
@@ -130,7 +130,7 @@ func rewriteFile(t testing.TB, path string, text []byte) {
 	}
 }
 
-// replaceFile writes another file and renames it, as editors do.
+// replaceFile writes the text to another file, and renames this file to path, as editors do.
 func replaceFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	rewriteFile(t, path+".tmp", text)

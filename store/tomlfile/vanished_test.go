@@ -13,7 +13,8 @@ import (
 	"vipd/store/tomlfile"
 )
 
-// unknownTables is the check of a daemon that has no sections other than [store] and [defaults].
+// unknownTables is a check like the daemon's, for a daemon that has no sections except [store] and
+// [defaults].
 func unknownTables(d store.Document) (problems []balancer.Problem) {
 	for key := range d.Tree() {
 		if key != "store" && key != "defaults" {
@@ -23,18 +24,18 @@ func unknownTables(d store.Document) (problems []balancer.Problem) {
 	return problems
 }
 
-// checked follows vipd.toml, with unknownTables as Options.Check.
+// checked is like follow, but with unknownTables as Options.Check.
 func (w *world) checked() {
 	w.Helper()
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), Check: unknownTables}, nil)
 }
 
-// names formats names with a space between them.
+// names formats a list of names, separated by spaces.
 func names(all []balancer.Name) string { return strings.Trim(fmt.Sprint(all), "[]") }
 
-// TestMistakeOutsideService hides services with each kind of mistake. Hidden services must stay
-// unchanged, and other services must change. After the mistake is fixed, services without a
-// definition must be removed.
+// TestMistakeOutsideService makes each kind of mistake outside of the definitions of services.
+// Services that the mistake may hide must stay unchanged, and changes to other services must take
+// effect. When the mistake is fixed, services without a definition must be removed.
 func TestMistakeOutsideService(t *testing.T) {
 	const store = "store.path = \"d\"\n"
 	main := store + service("a", 1) + service("b", 1)
@@ -59,41 +60,42 @@ func TestMistakeOutsideService(t *testing.T) {
 			w.reload()
 			s, _ := w.now()
 			if !s.Services.Has("a") || !s.Services.Has("b") || !s.Services.Has("d") || names(s.Vanished) != c.vanished || names(s.Retained) != c.kept {
-				t.Errorf("services = %v, vanished = %v, kept = %v; want vanished %s, kept %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
+				t.Errorf("services = %v, Vanished = %v, Retained = %v; want all services, Vanished = %s, Retained = %s", sortedNames(s), s.Vanished, s.Retained, c.vanished, c.kept)
 			}
 			if reported := strings.Contains(describe(s), "this error might hide definitions ("+strings.ReplaceAll(c.vanished, " ", ", ")+"), "); reported != (c.vanished != "") {
-				t.Errorf("problems = %v, want a problem that names the vanished services", s.Problems)
+				t.Errorf("problems = %v, want one that names the vanished services, if there are any", s.Problems)
 			}
 			if reported := strings.Contains(describe(s), "store.path: might be hidden by an error"); reported != (name == "table of the folder") {
-				t.Errorf("problems = %v, want store.path named only if it may be hidden", s.Problems)
+				t.Errorf("problems = %v, want one that store.path might be hidden only if [store] is misspelled", s.Problems)
 			}
 			if strings.Contains(c.text, service("b", 2)) && !slices.Contains(s.Retained, "b") && s.Services.At("b").VIPs[0].As4()[3] != 2 {
-				t.Error("b is unchanged, want its new valid definition")
+				t.Error("service b still has its previous definition, want its new definition")
 			}
 			w.write("d/new.toml", "")
 			w.write("d/d.toml", service("d", 1))
 			w.write("vipd.toml", store+service("b", 3))
 			w.reload()
 			if s, _ := w.now(); describe(s) != "b=3 d=1" || len(s.Retained) > 0 {
-				t.Errorf("state after the fix = %s, retained = %v, want b=3, d=1 and none", describe(s), s.Retained)
+				t.Errorf("after the fix: state = %s, Retained = %v, want b=3 d=1 and none", describe(s), s.Retained)
 			}
 		})
 	}
 }
 
-// TestWrongValueHidesNothing gives a service a wrong value. It must still be possible to remove
-// another service.
+// TestWrongValueHidesNothing writes an invalid value into a field of a service. This mistake can't
+// hide definitions, so another service that is removed at the same time must be removed.
 func TestWrongValueHidesNothing(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": service("a", 1) + service("b", 1)})
 	w.checked()
 	w.write("vipd.toml", service("a", 1)+"scheduler = \"none\"\n")
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 |") || names(s.Retained) != "a" || len(s.Vanished) > 0 {
-		t.Errorf("state = %s, retained = %v, vanished = %v, want a=1, a and none", describe(s), s.Retained, s.Vanished)
+		t.Errorf("state = %s, Retained = %v, Vanished = %v, want a=1, a and none", describe(s), s.Retained, s.Vanished)
 	}
 }
 
-// TestPrune prunes while a mistake remains. Exactly the vanished services must be removed.
+// TestPrune reloads with Prune while there are mistakes. This must remove exactly the vanished
+// services.
 func TestPrune(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "store.path = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.checked()
@@ -102,19 +104,19 @@ func TestPrune(t *testing.T) {
 	w.write("vipd.toml", "store.path = \"d\"\n[service.a]\n"+service("b", 2))
 	w.reload()
 	if s, _ := w.now(); !strings.HasPrefix(describe(s), "a=1 b=2 c=1 d=1 |") || names(s.Vanished) != "a d" || names(s.Retained) != "a c d" {
-		t.Errorf("state = %s, vanished = %v, retained = %v, want a and d vanished", describe(s), s.Vanished, s.Retained)
+		t.Errorf("before pruning: state = %s, Vanished = %v, Retained = %v, want a and d in Vanished, and a, c and d in Retained", describe(s), s.Vanished, s.Retained)
 	}
 	for range 2 {
 		w.reloadAs(tomlfile.Reload{Prune: true})
 		if s, _ := w.now(); !strings.HasPrefix(describe(s), "b=2 c=1 |") || len(s.Vanished) > 0 || names(s.Retained) != "c" {
-			t.Errorf("state after pruning = %s, vanished = %v, retained = %v, want only c retained", describe(s), s.Vanished, s.Retained)
+			t.Errorf("after pruning: state = %s, Vanished = %v, Retained = %v, want b=2 c=1, none, and only c", describe(s), s.Vanished, s.Retained)
 		}
 		w.reload()
 	}
 }
 
-// TestVanishedDefaults hides [defaults], or a part of them, with a mistake. Services must keep the
-// defaults until the mistake is fixed.
+// TestVanishedDefaults makes mistakes that may hide [defaults], or a part of them. Services must
+// keep the former defaults until the mistake is fixed.
 func TestVanishedDefaults(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[defaults]\nscheduler = \"lc\"\nsnat = \"always\"\n" + service("a", 1)})
 	w.checked()
@@ -130,25 +132,25 @@ func TestVanishedDefaults(t *testing.T) {
 		if a := s.Services.At("a"); a.Scheduler != balancer.LeastConn || a.SNAT != balancer.AlwaysSNAT {
 			t.Errorf("%q: scheduler = %s, snat = %s, want the former defaults", text, a.Scheduler, a.SNAT)
 		}
-		if reported := strings.Contains(describe(s), "defaults: might be hidden by an error"); reported != (i < 3) { // the last defaults have an error themselves
-			t.Errorf("%q: problems = %v, want the hidden defaults named only in the first three", text, s.Problems)
+		if reported := strings.Contains(describe(s), "defaults: might be hidden by an error"); reported != (i < 3) { // in the last text, the error is in defaults itself
+			t.Errorf("%q: problems = %v, want one that defaults might be hidden, except for the last text", text, s.Problems)
 		}
 	}
 	w.write("vipd.toml", "[defaults]\nscheduler = \"lc\"\n"+service("a", 1))
 	w.reload()
 	if s, _ := w.now(); s.Services.At("a").SNAT == balancer.AlwaysSNAT {
-		t.Error("snat after the fix = always, want the new default")
+		t.Error("snat after the fix = always, want another value, because [defaults] no longer sets it")
 	}
 }
 
-// TestVanishedOverRestart hides the services of all files with a mistake in the main file, and
-// restarts twice. The services must still be served.
+// TestVanishedOverRestart makes mistakes in the main file that may hide the services of all files,
+// and restarts the source twice. The services must still be served.
 func TestVanishedOverRestart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n" + service("a", 1) + service("b", 1), "d/c.toml": service("c", 1), "d/d.toml": service("d", 1)})
 	w.run()
 	for _, text := range []string{"[stor]\npath = \"d\"\n[service.a]\n" + service("b", 2), "[stor"} {
 		w.write("vipd.toml", text)
-		w.write("d/c.toml", service("c", 2)) // still followed
+		w.write("d/c.toml", service("c", 2)) // changes to this file still take effect
 		_ = os.Remove(w.path("d/d.toml"))
 		for range 2 {
 			if got, want := strings.Split(describe(w.run()), " |")[0], "a=1 b=2 c=2 d=1"; got != want {
@@ -158,8 +160,8 @@ func TestVanishedOverRestart(t *testing.T) {
 	}
 }
 
-// TestEmptiedBeforeTheStart empties the main file while no process follows it. Its last content
-// must be served, unless an empty file is allowed.
+// TestEmptiedBeforeTheStart empties the main file while no source runs. A source that starts
+// afterwards must use the last content of the file, unless its options allow an empty file.
 func TestEmptiedBeforeTheStart(t *testing.T) {
 	w := newWorld(t, map[string]string{"vipd.toml": "[store]\npath = \"d\"\n", "d/c.toml": service("c", 1)})
 	w.run()
@@ -167,7 +169,7 @@ func TestEmptiedBeforeTheStart(t *testing.T) {
 	old := time.Now().Add(-time.Hour)
 	w.do(os.Chtimes(w.path("vipd.toml"), old, old))
 	if got := describe(w.run()); !strings.HasPrefix(got, "c=1 |") || !strings.Contains(got, "is empty") {
-		t.Errorf("state after a restart = %s, want c=1 and a problem of the empty file", got)
+		t.Errorf("state after a restart = %s, want c=1 and a problem that the file is empty", got)
 	}
 	w.followWith(tomlfile.Options{Main: w.path("vipd.toml"), AllowEmpty: true}, nil)
 	w.waitFor("nothing", "")

@@ -9,9 +9,9 @@ import (
 	"vipd/store"
 )
 
-// TestVIPs follows settings of addresses in the main file and in the directory. A mistake must be
-// reported with its line, and the last valid state must stay. If two files define the same address,
-// the first file must provide its settings.
+// TestVIPs follows the settings of VIPs in the main file and in files of the directory. A mistake
+// must be reported with its line, and the last valid settings must stay in use. If two files have
+// settings of the same VIP, the first file must provide them.
 func TestVIPs(t *testing.T) {
 	w := newWorld(t, map[string]string{
 		"vipd.toml":         "store.path = \"services.d\"\n[vips.\"10.96.0.1\"]\nhold = \"one\"\n",
@@ -21,10 +21,10 @@ func TestVIPs(t *testing.T) {
 	a, b := netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00::1")
 	first := w.until("both", func(s store.Snapshot) bool { return s.VIPs.Len() == 2 && len(s.Problems) == 0 })
 	if v := first.VIPs.At(a); v.Hold != balancer.HoldOne || v.Origin.At("hold").Line != 3 || v.Origin.At("group").Line != 2 {
-		t.Errorf("VIP of the main file = %+v, want hold one with the lines of the file", v)
+		t.Errorf("VIP in the main file = %+v, want hold one, with the lines of its fields", v)
 	}
 	if v := first.VIPs.At(b); v.Withdraw != balancer.WithdrawNoEndpoint || v.Origin.File != w.path("services.d/a.toml") {
-		t.Errorf("VIP of the folder = %+v, want withdraw no_endpoint from services.d/a.toml", v)
+		t.Errorf("VIP in the folder = %+v, want withdraw no_endpoint from services.d/a.toml", v)
 	}
 
 	w.write("services.d/b.toml", "[vips.\"fd00::1\"]\n\n[vips.\"10.96.0.2\"]\nprefer = [\"gw1\"]\nhold = \"one\"\n[vips.web]\n[vips]\n\"10.96.0.3\" = 1\n")
@@ -39,7 +39,7 @@ func TestVIPs(t *testing.T) {
 		`DIR/services.d/b.toml:8: vips."10.96.0.3": must be a table: write [vips."10.96.0.3"]`,
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
-		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("problems =\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	if broken.VIPs.At(a) != first.VIPs.At(a) || broken.VIPs.At(b) != first.VIPs.At(b) {
 		t.Error("pointers of unchanged settings changed, want the same pointers")
@@ -48,10 +48,10 @@ func TestVIPs(t *testing.T) {
 	w.write("services.d/b.toml", "[vips.\"10.96.0.2\"]\nhold = \"two\"\n")
 	after := w.until("an error", func(s store.Snapshot) bool { return len(s.Problems) == 1 })
 	if p := after.Problems[0]; p.Field != `vips."10.96.0.2".hold` || p.Origin.Line != 2 {
-		t.Errorf("problem = %s, want the field hold in line 2", p)
+		t.Errorf("problem = %s, want one about the field hold at line 2", p)
 	}
 	if v := after.VIPs.At(netip.MustParseAddr("10.96.0.2")); v == nil || v.Hold != balancer.HoldOne {
-		t.Errorf("last valid settings = %+v, want hold one", v)
+		t.Errorf("settings of 10.96.0.2 after an error = %+v, want the last valid hold, one", v)
 	}
 	w.write("services.d/b.toml", service("b", 1))
 	w.write("vipd.toml", "store.path = \"services.d\"\n")

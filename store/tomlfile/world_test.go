@@ -31,7 +31,8 @@ type world struct {
 	seen int
 }
 
-// newWorld creates a directory with the given files. files maps each path to its text.
+// newWorld creates a directory with files. The map files contains the text of each file by its
+// path.
 func newWorld(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{T: t, dir: t.TempDir()}
@@ -58,14 +59,14 @@ func (w *world) do(err error) {
 	}
 }
 
-// link atomically makes path a link to target.
+// link atomically replaces path by a symbolic link to target.
 func (w *world) link(path, target string) {
 	w.Helper()
 	w.do(os.Symlink(target, w.path(path)+".new"))
 	w.do(os.Rename(w.path(path)+".new", w.path(path)))
 }
 
-// follow starts to follow vipd.toml, and waits for the first snapshot.
+// follow starts a source that follows vipd.toml, and waits for the first snapshot.
 func (w *world) follow() { w.Helper(); w.followWith(tomlfile.Options{Main: w.path("vipd.toml")}, nil) }
 
 func (w *world) followWith(o tomlfile.Options, change func(*tomlfile.Source)) {
@@ -116,7 +117,7 @@ func (w *world) until(what string, is func(store.Snapshot) bool) store.Snapshot 
 	return s
 }
 
-// waitFor waits until describe of the snapshot equals want.
+// waitFor waits until describe returns want for the last snapshot, and returns this snapshot.
 func (w *world) waitFor(what, want string) store.Snapshot {
 	w.Helper()
 	want = strings.ReplaceAll(want, "DIR", w.dir)
@@ -124,14 +125,14 @@ func (w *world) waitFor(what, want string) store.Snapshot {
 	return w.until(what, func(s store.Snapshot) bool { return describe(s) == want })
 }
 
-// wantUnchanged fails the test if the snapshot changes within the given time.
+// wantUnchanged fails the test if another snapshot is published within the given time.
 func (w *world) wantUnchanged(what string, while time.Duration) {
 	w.Helper()
 	before, n := w.now()
 	end := time.Now().Add(while)
 	wait.For(w, within, "the end of a quiet time", func() bool { return time.Now().After(end) })
 	if after, m := w.now(); m != n {
-		w.Fatalf("%s: got the snapshot %s, want none after %s", what, describe(after), describe(before))
+		w.Fatalf("%s: new snapshot = %s, want none; last snapshot = %s", what, describe(after), describe(before))
 	}
 }
 
@@ -144,8 +145,8 @@ func (w *world) reloadAs(r tomlfile.Reload) []balancer.Problem {
 	return problems
 }
 
-// describe lists the problems and each service, with the last number of its first VIP and its
-// origin.
+// describe lists each service as NAME=N, where N is the last number of its first VIP, and then each
+// problem.
 func describe(s store.Snapshot) string {
 	var b strings.Builder
 	for name, service := range s.Services.All() {

@@ -6,8 +6,9 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-// TestSeenDisagrees follows two keys to revision 7, at which the second is deleted. Only readings
-// that can't be a later state of this history may disagree.
+// TestSeenDisagrees follows two keys up to revision 7, at which the second key is deleted, and
+// compares later readings of the keys. Only a reading that can't be a later state of the same
+// history may disagree.
 func TestSeenDisagrees(t *testing.T) {
 	kv := func(key, value string, revision int64) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), ModRevision: revision}
@@ -28,7 +29,7 @@ func TestSeenDisagrees(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s seen
 			if s.disagrees(test.keys) {
-				t.Error("nothing was seen: disagrees = true, want false")
+				t.Error("before anything was seen: disagrees = true, want false")
 			}
 			s.read([]*mvccpb.KeyValue{kv("a", "0", 4)}, 4)
 			s.follow([]*mvccpb.Event{{Kv: kv("a", "1", 5)}, {Kv: kv("b", "1", 6)}})

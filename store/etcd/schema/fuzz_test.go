@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// FuzzValue reads arbitrary values under arbitrary keys. A valid value must survive a round trip
-// through its own text, and a valid key must survive a round trip.
+// FuzzValue decodes arbitrary values under arbitrary keys. If a key is valid, encoding and decoding
+// it again must return the same key. The same must hold for the definition of a valid service.
 func FuzzValue(f *testing.F) {
 	for key, text := range map[string]string{
 		"services/web":               `{"vips":["10.96.0.10","auto"],"ports":[{"name":"http","port":80}],"health":{"type":"http"},"idle_timeout":"1m"}`,
@@ -44,11 +44,11 @@ func FuzzValue(f *testing.F) {
 			key = keys.NodeConfig(s.Node)
 		}
 		if again, err := keys.Parse(key); err != nil || again != s {
-			t.Fatalf("%+v encoded as %q and decoded = %+v, %v, want no change", s, key, again, err)
+			t.Fatalf("key %+v encoded as %q and decoded = %+v, %v, want the same key", s, key, again, err)
 		}
 		value, problems := DecodeValue(s, text, balancer.Origin{Key: key}, nil)
 		if value == nil && len(problems) == 0 {
-			t.Fatal("problems of an invalid value = none, want at least one")
+			t.Fatal("DecodeValue returns neither a value nor a problem, want one of them")
 		}
 		if service, ok := value.(*balancer.Service); ok {
 			again, err := Encode(balancer.EncodeService(service))
@@ -56,14 +56,14 @@ func FuzzValue(f *testing.F) {
 				t.Fatal(err)
 			}
 			if e, problems := DecodeValue(s, again, balancer.Origin{Key: key}, nil); !reflect.DeepEqual(value, e) {
-				t.Fatalf("%s decoded again = %+v, %v, want the same value", again, e, problems)
+				t.Fatalf("%s decoded again = %+v, %v, want the same service", again, e, problems)
 			}
 		}
 	})
 }
 
-// FuzzTree compares the parser with encoding/json, which accepts more texts. Both must return the
-// same value.
+// FuzzTree compares the parser with encoding/json, which accepts more texts. If the parser accepts
+// a text, both must return the same value.
 func FuzzTree(f *testing.F) {
 	for _, text := range []string{`{"a":[1,-2.5e3,true,false,null,"x\"\u00e9",{}],"":{"b":[]}}`, ` { "a" : 1 , "b" : [ 1 , 2 ] } `, `{"a":1,"a":2}`, `[]`, "{\"\xff\":\"\xff\"}"} {
 		f.Add([]byte(text))

@@ -8,8 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestDecodePendingUnread decodes a change with services of a later version. The services that
-// can't be decoded must be listed, and an unknown field must not.
+// TestDecodePendingUnread decodes a pending change that a later version has written. Services that
+// this version can't decode must be listed in Unread. A service that only has an unknown field must
+// be decoded.
 func TestDecodePendingUnread(t *testing.T) {
 	p, _ := DecodePending([]byte(`{"services": {
 		"a": {"fields": {"vips": ["10.96.0.1"], "ports": [{"port": 80}], "later": true}},
@@ -21,26 +22,26 @@ func TestDecodePendingUnread(t *testing.T) {
 		unread = append(unread, problem.Service)
 	}
 	if want := []balancer.Name{"b", "c"}; !slices.Equal(unread, want) || p.Services["a"] == nil {
-		t.Errorf("unread services = %v, want %v; services = %v", unread, want, p.Services)
+		t.Errorf("services in Unread = %v, want %v; decoded services = %v, want a", unread, want, p.Services)
 	}
 }
 
-// TestPendingCovers checks the scope of a change, which is the union of its parts. A larger
-// percentage must include the nodes of a smaller percentage, and each must select about its share
-// of many names.
+// TestPendingCovers checks which nodes the scope of a pending change covers. A scope of several
+// parts must cover a node if one of its parts does. A percentage must cover about its share of many
+// nodes, and all nodes that a smaller percentage covers.
 func TestPendingCovers(t *testing.T) {
 	for text, want := range map[string]bool{"n1": true, "n2": false, "n2,n1": true, "zone=a": true, "zone=b, n2": false, "zone=b,zone=a": true, "100%": true, "n2,100%": true} {
 		on, err := ParseScope(text)
 		if got := (&Pending{On: on}).Covers("n1", "a"); err != nil || got != want {
-			t.Errorf("%q: covers = %t, %v; want %t", text, got, err, want)
+			t.Errorf("scope %q: Covers = %t, %v; want %t", text, got, err, want)
 		}
 	}
 	if !(&Pending{}).Covers("n1", "") {
-		t.Error("a change without a scope excludes some nodes, want all included")
+		t.Error("Covers = false for a change without a scope, want true")
 	}
 	for _, text := range []string{"", "n1,", "0%", "101%", "x%", "NaN%", "zone=", "a/b"} {
 		if on, err := ParseScope(text); err == nil {
-			t.Errorf("%q: scope = %v, want an error", text, on)
+			t.Errorf("ParseScope(%q) = %v, want an error", text, on)
 		}
 	}
 	const nodes = 2000
@@ -54,11 +55,11 @@ func TestPendingCovers(t *testing.T) {
 			}
 		}
 		if got := 100 * len(covered) / nodes; got < share-4 || got > share+4 {
-			t.Errorf("share of nodes of %d%% = %d%%, want about the same", share, got)
+			t.Errorf("scope %d%% covers %d%% of the nodes, want about the same percentage", share, got)
 		}
 		for _, name := range before {
 			if !slices.Contains(covered, name) {
-				t.Fatalf("%d%% excludes %s, want it because a smaller share includes it", share, name)
+				t.Fatalf("scope %d%% does not cover %s, want it covered, because a smaller percentage covers it", share, name)
 			}
 		}
 		before = covered

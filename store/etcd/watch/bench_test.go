@@ -10,7 +10,7 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// BenchmarkFirst reads a state of 10,000 services with 10 endpoints each, page by page.
+// BenchmarkFirst processes the pages of a first read of 10,000 services with 10 endpoints each.
 func BenchmarkFirst(b *testing.B) {
 	pages := manyPages(10_000, 10)
 	b.ReportAllocs()
@@ -27,7 +27,7 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
-// BenchmarkChange changes one of 100,000 endpoints.
+// BenchmarkChange processes a change to one of 100,000 endpoints.
 func BenchmarkChange(b *testing.B) {
 	w := benched(b)
 	w.process(client.Message{Begin: true})
@@ -45,7 +45,7 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// benched returns a run of Watch without a link.
+// benched returns a run of Watch without a link to etcd. The benchmark passes it the messages.
 func benched(b *testing.B) *watchRun {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:2379"}, Prefix: "/vipd"}})
 	if err != nil {
@@ -54,7 +54,8 @@ func benched(b *testing.B) *watchRun {
 	return &watchRun{Source: s, publish: func(store.Snapshot) {}, state: state{keys: s.keys}, reader: reader{keys: s.keys}}
 }
 
-// manyPages returns the pages of a full read.
+// manyPages returns the pages of a full read of many services, each with the given number of
+// endpoints.
 func manyPages(services, endpoints int) [][]*mvccpb.KeyValue {
 	var pages [][]*mvccpb.KeyValue
 	var page []*mvccpb.KeyValue

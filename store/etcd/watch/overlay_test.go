@@ -14,7 +14,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// follower is a run of Watch whose keys and clock the test provides.
+// follower is a run of Watch on the node n1. The test provides its keys and its clock.
 type follower struct {
 	*watchRun
 	now      time.Time
@@ -30,7 +30,8 @@ func newFollower(t *testing.T) *follower {
 	return f
 }
 
-// restart replaces the process with a process that has read all keys, from etcd or from its file.
+// restart replaces the process by a new process that has already read all keys, from etcd or from
+// its saved state.
 func (f *follower) restart(t *testing.T) {
 	zone := ""
 	s, err := New(Options{
@@ -55,7 +56,7 @@ func (f *follower) put(kv *mvccpb.KeyValue) {
 	f.state.put(f.reader.record(kv, f.state.records.At(rawKey(kv.Key))), f.now)
 }
 
-// write creates the value of a key, which put delivers later.
+// write writes a value to etcd, and returns it. The process receives it only when put is called.
 func (f *follower) write(key, text string) *mvccpb.KeyValue {
 	f.revision++
 	kv := &mvccpb.KeyValue{Key: []byte("/p/" + key), Value: []byte(text), CreateRevision: f.revision, ModRevision: f.revision}
@@ -66,8 +67,8 @@ func (f *follower) write(key, text string) *mvccpb.KeyValue {
 	return kv
 }
 
-// wantInAnyOrder delivers values in the given order, and publishes after each. The service want
-// must be served each time.
+// wantInAnyOrder delivers the values in the given order, and publishes after each. After each,
+// served must return want.
 func (f *follower) wantInAnyOrder(t *testing.T, when, want string, values ...*mvccpb.KeyValue) {
 	t.Helper()
 	for _, kv := range values {
@@ -97,8 +98,8 @@ func numbered(n int) string {
 	return fmt.Sprintf(`{"vips":["10.96.0.%d"],"ports":[{"port":80}]}`, n)
 }
 
-// TestPendingOfZone starts a process on a node whose configuration sets a zone, while a change for
-// this zone is pending. The first snapshot must contain the change.
+// TestPendingOfZone starts a process while a change for a zone is pending. The configuration of the
+// node in etcd sets this zone. The first snapshot must already contain the change.
 func TestPendingOfZone(t *testing.T) {
 	f := newFollower(t)
 	f.write("services/web", numbered(1))
@@ -106,12 +107,12 @@ func TestPendingOfZone(t *testing.T) {
 	f.write("pending", pendingText(&schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute), On: []string{"zone=b"}}, 2, 1))
 	f.restart(t)
 	if f.served() != "2" {
-		t.Errorf("served first = %s, want 2", f.served())
+		t.Errorf("served in the first snapshot = %s, want 2", f.served())
 	}
 }
 
-// TestPendingAbortByAnotherClock aborts a change whose author's clock is ahead. The node must
-// revert it immediately.
+// TestPendingAbortByAnotherClock aborts a pending change. The clock of the host that wrote the
+// change is ahead. The node must still revert the change immediately.
 func TestPendingAbortByAnotherClock(t *testing.T) {
 	f := newFollower(t)
 	p := &schema.Pending{By: "ana", Since: f.now.Add(time.Hour), Until: f.now.Add(2 * time.Hour)}
@@ -120,13 +121,13 @@ func TestPendingAbortByAnotherClock(t *testing.T) {
 	p.Until, p.Ended = p.Since, "bob"
 	f.wantInAnyOrder(t, "an abort", "1", f.write("pending", pendingText(p, 2, 1)))
 	if f.outcomes[store.Aborted] != 1 {
-		t.Errorf("outcomes = %v, want an abort", f.outcomes)
+		t.Errorf("outcomes = %v, want one abort", f.outcomes)
 	}
 }
 
-// TestPendingChecks starts a pending change to a service with shared checks. If the change is for
-// some nodes, each of them must check the service for itself. If it is for all nodes, they must
-// share the checks.
+// TestPendingChecks starts a pending change to a service whose checks the fleet shares. If the
+// change is only for some nodes, each of them must check the service itself. If it is for all
+// nodes, they must share the checks.
 func TestPendingChecks(t *testing.T) {
 	for _, test := range []struct {
 		on   []string
@@ -139,13 +140,14 @@ func TestPendingChecks(t *testing.T) {
 		s := f.last.Services.At("web")
 		for _, h := range append([]*balancer.Health{s.Health}, s.MoreHealth...) {
 			if h.From != test.want {
-				t.Errorf("change on %v: %s check from = %q, want %q", test.on, h.Type, h.From, test.want)
+				t.Errorf("change on nodes %v: From of the %s check = %q, want %q", test.on, h.Type, h.From, test.want)
 			}
 		}
 	}
 }
 
-// pendingText is the value of a pending change to web.
+// pendingText returns the text of the pending change p. The change sets the service "web" to the
+// definition with number n, and base is the revision that it replaces.
 func pendingText(p *schema.Pending, n int, base int64) string {
 	fields, _ := schema.ParseObject([]byte(numbered(n)))
 	p.Services = map[balancer.Name]*schema.PendingService{"web": {Fields: fields, Base: base}}
@@ -153,10 +155,9 @@ func pendingText(p *schema.Pending, n int, base int64) string {
 	return string(text)
 }
 
-// TestPendingHistories compares random histories of writes, changes, confirmations, aborts,
-// deadlines, restarts and outages of etcd with a model. Before the deadline, the old or the pending
-// text must be served, and afterwards exactly the old or the confirmed text. The keys of a
-// confirmation arrive in any order.
+// TestPendingHistories runs random histories of writes, pending changes, confirmations, aborts,
+// deadlines, restarts and outages of etcd. After each step, the process must serve the service that
+// a model expects. The two keys of a confirmation arrive in either order.
 func TestPendingHistories(t *testing.T) {
 	seen := map[store.Outcome]int{}
 	for seed := range uint64(300) {
@@ -184,7 +185,7 @@ func TestPendingHistories(t *testing.T) {
 				f.wantInAnyOrder(t, when+", a write", served(), kv)
 			case 1:
 				if pending > 0 {
-					continue // it would be refused
+					continue // another change would be refused
 				}
 				pending, base = next, web()
 				*p = schema.Pending{By: "ana", Since: f.now, Until: f.now.Add(time.Minute)}
@@ -228,7 +229,7 @@ func TestPendingHistories(t *testing.T) {
 	}
 	for _, how := range []store.Outcome{store.Started, store.Confirmed, store.Aborted, store.Expired} {
 		if seen[how] == 0 {
-			t.Errorf("outcome %s never occurred, want each: %v", how, seen)
+			t.Errorf("outcome %s never occurred in any history, want each outcome at least once: %v", how, seen)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"vipd/store/etcd/client"
 )
 
-// TestRefillAway ends the wait for services while etcd is unavailable. This must not wake the
-// source until etcd is available again.
+// TestRefillAway lets the wait for the services of a wiped etcd end while etcd is unavailable. The
+// source must not release the held services, or wake up to do so, until etcd is available again.
 func TestRefillAway(t *testing.T) {
 	s, err := New(Options{Config: client.Config{Endpoints: []string{"http://127.0.0.1:1"}, Prefix: "/vipd"}})
 	if err != nil {
@@ -22,16 +22,16 @@ func TestRefillAway(t *testing.T) {
 	w.contact.since = ended
 	w.publishDue()
 	if due := w.due(); !due.After(now) {
-		t.Errorf("without etcd the next check is %s after the last, want later", due.Sub(now))
+		t.Errorf("without etcd: the next check is due in %s, want a time in the future", due.Sub(now))
 	}
 	if w.wiped == nil {
-		t.Error("held services were released while etcd is unavailable, want them held")
+		t.Error("without etcd: held services were released, want them held")
 	}
 	w.contact.connected = true
 	if due := w.due(); due.After(now) {
-		t.Errorf("with etcd the next check is in %s, want now", due.Sub(now))
+		t.Errorf("with etcd: the next check is due in %s, want now", due.Sub(now))
 	}
 	if w.publishDue(); w.wiped != nil {
-		t.Error("held services are still held, want them released")
+		t.Error("with etcd: services are still held, want them released")
 	}
 }

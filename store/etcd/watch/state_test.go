@@ -17,7 +17,7 @@ import (
 	"vipd/store/etcd/schema"
 )
 
-// bench is a state that the test fills with keys.
+// bench is a state whose keys and clock the test provides.
 type bench struct {
 	state
 	reader   reader
@@ -30,7 +30,7 @@ func newBench() *bench {
 	return &bench{state: state{keys: keys}, reader: reader{keys: keys}, now: time.Unix(1_800_000_000, 0), revision: 1}
 }
 
-// set writes a key. If lease is not 0, the key is attached to it.
+// set writes a key. If lease is not 0, the key is attached to this lease.
 func (b *bench) set(key, text string, lease int64) {
 	b.Revision++
 	key = "/p/" + key
@@ -50,13 +50,13 @@ func (b *bench) unset(key string) {
 	b.settle("web", b.now)
 }
 
-// after advances the time.
+// after advances the time by d.
 func (b *bench) after(d time.Duration) {
 	b.now = b.now.Add(d)
 	b.settle("web", b.now)
 }
 
-// ids returns the endpoints in use.
+// ids returns the IDs of the endpoints in use, without separators.
 func (b *bench) ids() string {
 	var ids []string
 	for id := range b.Endpoints.Keys() {
@@ -71,7 +71,7 @@ func (b *bench) expect(t *testing.T, when, want string, warned bool) {
 		t.Errorf("%s: endpoints in use = %q, want %q", when, got, want)
 	}
 	if got := len(b.problems()) > 0; got != warned {
-		t.Errorf("%s: problems = %v, want a warning only if endpoints are kept", when, b.problems())
+		t.Errorf("%s: problems = %v, want a warning if endpoints without a lease stay in use, and otherwise none", when, b.problems())
 	}
 }
 
@@ -79,7 +79,8 @@ const plainService = `{"vips":["10.96.0.10"],"ports":[{"port":80}]}`
 
 func endpoint(n int) string { return fmt.Sprintf(`{"address":"10.0.%d.%d"}`, n>>8, n&255) }
 
-// departures returns a service with three leased endpoints.
+// departures returns a state with the service "web" and its endpoints a, b and c. Each endpoint has
+// its own lease.
 func departures() *bench {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -113,7 +114,7 @@ func TestDeparture(t *testing.T) {
 			vanish(b, "c")
 			b.expect(t, "all gone", "c", true)
 			if got := fmt.Sprint(b.problems()); !strings.Contains(got, "the lease of its last endpoint has ended: it stays in use until an endpoint is registered again") {
-				t.Errorf("problems = %s, want that the last endpoint stays in use", got)
+				t.Errorf("problems = %s, want one that the last endpoint stays in use", got)
 			}
 		},
 		"the first long before": func(t *testing.T, b *bench) {
@@ -168,8 +169,9 @@ func TestDeparture(t *testing.T) {
 	}
 }
 
-// TestDepartureHistories runs random histories of endpoints that vanish. The state checks these
-// endpoints only if the result may change. It must equal a state that checks them at each step.
+// TestDepartureHistories runs random histories in which endpoints vanish. A state checks vanished
+// endpoints only if the result may have changed. It must equal a state that checks them at each
+// step.
 func TestDepartureHistories(t *testing.T) {
 	const own = `{"endpoints":[{"address":"10.1.1.1"}],`
 	for seed := range uint64(300) {
@@ -211,8 +213,9 @@ func TestDepartureHistories(t *testing.T) {
 	}
 }
 
-// TestDepartureWork makes many endpoints of a service vanish and return. The cost for each must not
-// depend on their number. A check copies endpoints, so the number of allocations shows the cost.
+// TestDepartureWork makes many endpoints of a service vanish and return. The cost of each endpoint
+// must not depend on the number of endpoints. A check copies endpoints, so the number of
+// allocations is a measure of the cost.
 func TestDepartureWork(t *testing.T) {
 	each := func(n int) float64 {
 		ids := slices.Collect(names("endpoints/web/%05d", n))
@@ -226,9 +229,9 @@ func TestDepartureWork(t *testing.T) {
 				b.unset(id)
 			}
 			if b.Endpoints.Len() != n || len(b.problems()) != 1 {
-				t.Fatalf("endpoints in use = %d, problems = %v, want %d and one", b.Endpoints.Len(), b.problems(), n)
+				t.Fatalf("after all endpoints vanished: endpoints in use = %d, problems = %v, want %d endpoints and one problem", b.Endpoints.Len(), b.problems(), n)
 			}
-			for range n { // as many answers as possible
+			for range n { // processes as many answers about leases as possible
 				for _, news := range b.ask() {
 					news.LeaseAnswer = client.LeaseEnded
 					b.answer(news)
@@ -239,19 +242,20 @@ func TestDepartureWork(t *testing.T) {
 				b.set(id, endpoint(i), int64(n+i+1))
 			}
 			if b.departed.Len() != 0 || b.unsure.Len() != 0 || b.absences.At("web").kept != 0 || len(b.problems()) != 0 {
-				t.Fatalf("after all %d endpoints returned, %d are still missing, want none", n, b.departed.Len())
+				t.Fatalf("after all %d endpoints returned: endpoints that count as vanished = %d, want 0 and no problem", n, b.departed.Len())
 			}
 		}) / float64(n)
 	}
 	few, many := each(200), each(1600)
 	t.Logf("%.0f allocations for each of 200 endpoints, %.0f for each of 1600", few, many)
 	if many > 2*few {
-		t.Errorf("allocations with 1600 endpoints = %.0f each, with 200 = %.0f, want at most twice as many", many, few)
+		t.Errorf("allocations for each of 1600 endpoints = %.0f, for each of 200 = %.0f, want at most twice as many", many, few)
 	}
 }
 
-// TestDepartureClockJump changes the host's clock. The age of departures, and the time for
-// endpoints to return, must not change.
+// TestDepartureClockJump sets the host's clock forward or back by an hour. This must not change how
+// long ago an endpoint vanished, or for how long vanished endpoints are kept after another has
+// returned.
 func TestDepartureClockJump(t *testing.T) {
 	for _, hours := range []int64{1, -1, 0} {
 		b := departures()
@@ -274,12 +278,12 @@ func TestDepartureClockJump(t *testing.T) {
 	}
 	now := time.Now()
 	if j := jumped(now, 3600); j.Sub(now) != 0 || j.Round(0).Sub(now.Round(0)) != time.Hour {
-		t.Errorf("the jump is %s, while %s pass, want 1h and 0s", j.Round(0).Sub(now.Round(0)), j.Sub(now))
+		t.Errorf("jumped changes the wall time by %s and the monotonic time by %s, want 1h and 0s", j.Round(0).Sub(now.Round(0)), j.Sub(now))
 	}
 }
 
-// TestLimit adds too many endpoints. The oldest endpoints must be used, regardless of the order in
-// which they are read.
+// TestLimit adds more endpoints to a service than the maximum. The oldest endpoints must be used,
+// regardless of the order of their keys.
 func TestLimit(t *testing.T) {
 	b := newBench()
 	b.set("services/web", plainService, 0)
@@ -290,21 +294,21 @@ func TestLimit(t *testing.T) {
 	b.set("endpoints/web/a1", endpoint(1), 0)
 	b.set("endpoints/web/a2", endpoint(1), 0)
 	if b.Endpoints.Len() != schema.MaxEndpoints || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) || len(b.problems()) != 1 {
-		t.Errorf("endpoints in use = %d, problems = %v, want the oldest and one problem", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints in use = %d, problems = %v, want the maximum without a1, and one problem", b.Endpoints.Len(), b.problems())
 	}
 	before := maps.Collect(b.Endpoints.All())
 	b.unset("endpoints/web/a1")
 	b.set("endpoints/web/a1", endpoint(2), 0)
 	if !maps.Equal(before, maps.Collect(b.Endpoints.All())) {
-		t.Error("endpoints in use changed after an unusable endpoint, want no change")
+		t.Error("endpoints in use changed after an unused endpoint was replaced, want no change")
 	}
 	b.unset("endpoints/web/z00000")
 	if !b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a2"}) || b.Endpoints.Has(balancer.EndpointID{Service: "web", ID: "a1"}) {
-		t.Error("the next oldest endpoint is unused, want it used")
+		t.Error("after an endpoint was removed: a2 is not used, or a1 is, want only a2 used, which is older")
 	}
 	b.unset("endpoints/web/a1")
 	if len(b.problems()) != 0 || b.Endpoints.Len() != schema.MaxEndpoints {
-		t.Errorf("endpoints = %d, problems = %v, want the maximum and none", b.Endpoints.Len(), b.problems())
+		t.Errorf("endpoints in use = %d, problems = %v, want the maximum and no problem", b.Endpoints.Len(), b.problems())
 	}
 }
 
@@ -318,8 +322,8 @@ func names(format string, n int) func(func(string) bool) {
 	}
 }
 
-// TestProblemsAreBounded fills a directory with garbage. At most a thousand problems may be
-// reported.
+// TestProblemsAreBounded writes many keys with invalid values. Only the maximum number of problems
+// may be reported, and a summary of all.
 func TestProblemsAreBounded(t *testing.T) {
 	b := newBench()
 	for i := range 3 * maxProblems {
@@ -327,15 +331,15 @@ func TestProblemsAreBounded(t *testing.T) {
 	}
 	problems := b.problems()
 	if last := problems[len(problems)-1]; len(problems) != maxProblems+1 || !strings.Contains(last.Text, "3000 keys have problems") {
-		t.Errorf("problems = %d, the last is %v, want the maximum and a summary", len(problems), last)
+		t.Errorf("problems = %d, the last = %v, want the maximum and a summary at the end", len(problems), last)
 	}
 }
 
-// jumped returns t with another wall time but the same monotonic time, as after a step of the
-// clock.
+// jumped returns t with its wall time changed by the given seconds, but with the same monotonic
+// time, as after a step of the clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// If a time has a monotonic reading, its wall field holds the seconds above 30 bits of
-	// nanoseconds (see time.Time in Go's time.go).
+	// In a time with a monotonic reading, the lowest 30 bits of the wall field hold nanoseconds,
+	// and the bits above hold seconds (see time.Time in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64
