@@ -12,7 +12,8 @@ import (
 )
 
 // TestChangedAddressConcernsFewServices changes an address of the host, an address of another node,
-// and a reserved address. Only services that use the changed address must be compiled again.
+// and a reserved address. Each time, only the services that use the changed address may be compiled
+// again.
 func TestChangedAddressConcernsFewServices(t *testing.T) {
 	in := manyServices(1000, 3)
 	for name, s := range in.Services.All() {
@@ -66,12 +67,12 @@ func TestUpdateNodeAddresses(t *testing.T) {
 		}
 		of, before = balancer.UpdateNodeAddresses(of, before, after, "n0"), after
 		for a, c := range snap.Diff(of, balancer.NodeAddresses(after, "n0")) {
-			t.Fatalf("step %d: %s is %q, want %q", i, a, c.Old, c.New)
+			t.Fatalf("step %d: node with the address %s = %q, want %q", i, a, c.Old, c.New)
 		}
 		for a, name := range of.All() { // several nodes may have the address; the first counts
 			for other, n := range after.All() {
 				if other < name && other != "n0" && slices.Contains(n.Addresses, a) {
-					t.Fatalf("step %d: %s is an address of %s, want %s", i, a, name, other)
+					t.Fatalf("step %d: node with the address %s = %s, want %s, which sorts first", i, a, name, other)
 				}
 			}
 		}

@@ -56,7 +56,7 @@ func TestUntranslatedForwards(t *testing.T) {
 				}
 			}
 			if d.Frontends.Len() != len(c.want) {
-				t.Errorf("%d frontends, want %d", d.Frontends.Len(), len(c.want))
+				t.Errorf("frontends = %d, want %d", d.Frontends.Len(), len(c.want))
 			}
 			var problems []balancer.Problem
 			if p := d.Problems.At("web"); p != nil {
@@ -116,7 +116,7 @@ func TestEndpointsBeyondTheMode(t *testing.T) {
 			for _, p := range found(balancer.Compile(env, in)) {
 				got = append(got, p.Field+": "+strings.Replace(p.Text, env.Capabilities.Mode+" mode ", "", 1))
 				if p.Severity != balancer.SeverityNearest {
-					t.Errorf("severity of %s = %s, want nearest", p, p.Severity)
+					t.Errorf("severity of the problem %s = %s, want nearest", p, p.Severity)
 				}
 			}
 			var want []string
@@ -200,7 +200,7 @@ func TestClientSource(t *testing.T) {
 				want = balancer.NodeSource
 			}
 			if f.Source != want {
-				t.Errorf("%s: source of %s = %s, want %s", c.fields, k, f.Source, want)
+				t.Errorf("%s: source of the frontend %s = %s, want %s", c.fields, k, f.Source, want)
 			}
 		}
 	}

@@ -87,8 +87,8 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// TestHealth gives endpoints the verdicts in a string: u is up, d is down, and ? is unknown. The
-// states of the backends must follow from the verdicts.
+// TestHealth gives each endpoint a verdict, which is a letter in verdicts: u is up, d is down, and
+// ? is unknown. The states of the backends must follow from the verdicts.
 func TestHealth(t *testing.T) {
 	for _, c := range []struct {
 		name, verdicts string
@@ -140,11 +140,11 @@ func TestHealth(t *testing.T) {
 			problems := problemsOf(balancer.Compile(env, in).Problems.At("web"))
 			said := strings.Contains(problems, "health.panic_threshold: port 80/tcp: ")
 			if wanted := panicked && !strings.Contains(c.want, "draining"); said != wanted {
-				t.Errorf("panic reported = %v, want %v", said, wanted)
+				t.Errorf("a problem reports the panic = %v, want %v", said, wanted)
 			}
 			said = strings.Contains(problems, "no_endpoints: port 80/tcp: all endpoints fail their checks: clients are refused")
 			if wanted := !strings.Contains(c.want, "active") && strings.Contains(c.want, "down"); said != wanted {
-				t.Errorf("outage reported = %v, want %v", said, wanted)
+				t.Errorf("a problem reports that all endpoints fail their checks = %v, want %v", said, wanted)
 			}
 			idle := "endpoints: port 80/tcp: no endpoint accepts new connections: 1 with draining = true, 1 with weight 0"
 			if said, wanted := strings.Contains(problems, idle), c.want == "1:draining/0 2:zero-weight/0"; said != wanted {
@@ -180,7 +180,7 @@ func TestCutConnections(t *testing.T) {
 }
 
 // TestNodePortConflict makes two services claim the same node port on a node with several
-// addresses. The service that loses must have exactly one problem.
+// addresses. The service that does not get the port must have exactly one problem.
 func TestNodePortConflict(t *testing.T) {
 	var in balancer.Inputs
 	for _, name := range []balancer.Name{"a", "b"} {
@@ -201,8 +201,9 @@ func TestNodePortConflict(t *testing.T) {
 	}
 }
 
-// TestHolderKeepsAddress makes several services claim the same address. The current holder must
-// keep it. Without a holder, origin, age and name must decide.
+// TestHolderKeepsAddress makes several services claim the same address. The service that holds the
+// address must keep it. If no service holds it, the origins, ages and names of the services must
+// decide.
 func TestHolderKeepsAddress(t *testing.T) {
 	var in balancer.Inputs
 	var c balancer.Compiler
@@ -233,7 +234,8 @@ func TestHolderKeepsAddress(t *testing.T) {
 	if got := step(); got != "app" || before.Problems.Len() != 0 {
 		t.Errorf("next holder of the address = %q, want app; services with problems = %d, want 0", got, before.Problems.Len())
 	}
-	// Without a holder, files win, then the older service in etcd, then the first name.
+	// If no service holds the address, a service from a file gets it, otherwise the oldest service
+	// in etcd.
 	set("a", balancer.Origin{Key: "/vipd/services/a", Created: 5})
 	set("b", balancer.Origin{Key: "/vipd/services/b", Created: 4})
 	in.Services = in.Services.Delete("app")
@@ -281,9 +283,9 @@ func TestDrainsEnd(t *testing.T) {
 		}
 	}
 	if !m.NextExpiry().IsZero() {
-		t.Error("NextExpiry() after the last drain, want zero: ", m.NextExpiry())
+		t.Error("NextExpiry() after the end of the last drain, want zero: ", m.NextExpiry())
 	}
-	// Removing the service also removes its drains.
+	// If the service is removed, its drains must also be removed.
 	step(2)
 	step(1)
 	in.Services = snap.Map[balancer.Name, *balancer.Service]{}
@@ -324,8 +326,9 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestMinUsable gives endpoints the states in a string: u is up, d is down, and b is a backup that
-// is up. If too few endpoints are usable, only backups may serve, except in panic.
+// TestMinUsable gives each endpoint a state, which is a letter in a string: u is up, d is down, and
+// b is a backup that is up. If too few endpoints are usable, only backups may serve, except in
+// panic.
 func TestMinUsable(t *testing.T) {
 	const refused, backups = "fewer than 2 endpoints are usable (1): clients are refused", "fewer than 2 endpoints are usable (1): backups serve instead"
 	for _, c := range []struct {

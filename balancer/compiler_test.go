@@ -27,7 +27,7 @@ func TestNextEqualsCompile(t *testing.T) {
 			}
 			for k, change := range snap.Diff(before.Frontends, got.Frontends) {
 				if change.HadOld && change.HasNew && change.Old.Equal(change.New) {
-					t.Fatalf("seed %d, step %d: %s has a new pointer without a change", seed, i, k)
+					t.Fatalf("seed %d, step %d: frontend %s has a new pointer although it is unchanged, want the same pointer", seed, i, k)
 				}
 			}
 			h.remember(before, got)
@@ -86,7 +86,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 	}
 }
 
-// manyServices returns n services with one VIP, one port and e endpoints each.
+// manyServices returns the inputs for n services, each with one VIP, one port and e endpoints.
 func manyServices(n, e int) balancer.Inputs {
 	var in balancer.Inputs
 	for i := range n {

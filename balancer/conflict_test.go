@@ -57,7 +57,7 @@ func TestClaimConflictsLaw(t *testing.T) {
 						text, times = contestText(a, b, key, true), 1
 					}
 					if named[text] > times {
-						t.Fatalf("seed %d: %s is reported %d times, want at most %d", seed, text, named[text], times)
+						t.Fatalf("seed %d: conflict %s is reported %d times, want at most %d", seed, text, named[text], times)
 					}
 					delete(named, text)
 					want[contestText("", "", key, isNew)] += times
@@ -97,8 +97,8 @@ func contestText(a, b Name, key Key, isNew bool) string {
 	return fmt.Sprint(min(a, b), " and ", max(a, b), " at ", key.Addr, " ", key.Port, "/", key.Proto, ", new: ", isNew)
 }
 
-// crowded returns a random service with few possible addresses and ports, so services often
-// conflict.
+// crowded returns a random service. There are only a few possible addresses and ports, so such
+// services often conflict.
 func crowded(r *rand.Rand, name Name) *Service {
 	s := &Service{Name: name}
 	address := func() netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(r.IntN(3))}) }

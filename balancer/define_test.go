@@ -124,7 +124,7 @@ func TestDefaults(t *testing.T) {
 	}
 	got, problems = balancer.DecodeService("web", fromJSON(t, "{"+fields+`, "health": {"type": "tcp", "interval": "1s"}}`), nil, where, "")
 	if len(problems) > 0 || got.Health.Timeout != 500*time.Millisecond {
-		t.Errorf("timeout with an interval of 1 s = %s, problems %q, want half of it", got.Health.Timeout, problems)
+		t.Errorf("default timeout for an interval of 1 s = %s, problems = %q, want half of the interval and no problems", got.Health.Timeout, problems)
 	}
 }
 
@@ -196,10 +196,10 @@ func TestDecodeEndpoint(t *testing.T) {
 	e, problems := balancer.DecodeEndpoint("web", fromJSON(t, `{"address": "::ffff:10.0.0.1", "ports": {"http": 81}, "zone": "b"}`), where, balancer.SeverityWarning)
 	want := &balancer.Endpoint{Address: netip.MustParseAddr("10.0.0.1"), Ports: map[string]uint16{"http": 81}, Weight: 1, Zone: "b"}
 	if len(problems) > 0 || !reflect.DeepEqual(e, want) {
-		t.Errorf("got %+v, %q; want %+v", e, lines(problems), want)
+		t.Errorf("decoded endpoint = %+v, problems = %q; want %+v", e, lines(problems), want)
 	}
 	if back, problems := balancer.DecodeEndpoint("web", balancer.EncodeEndpoint(e), nil, ""); !reflect.DeepEqual(back, e) {
-		t.Errorf("decoded endpoint = %+v, %q; want %+v", back, lines(problems), e)
+		t.Errorf("endpoint encoded and decoded again = %+v, problems = %q; want %+v", back, lines(problems), e)
 	}
 	e, problems = balancer.DecodeEndpoint("web", fromJSON(t, `{"weight": 70000, "adress": "10.0.0.1"}`), where, balancer.SeverityWarning)
 	lost := []string{

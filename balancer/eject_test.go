@@ -10,9 +10,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestEjection gives endpoints the states in a string: u is up, d is down, ? is unknown, e is up
-// and ejected, and x is down and ejected. An ejected endpoint may serve only if no other endpoint
-// can.
+// TestEjection gives each endpoint a state, which is a letter in a string: u is up, d is down, ? is
+// unknown, e is up and ejected, and x is down and ejected. An ejected endpoint may serve only if no
+// other endpoint can.
 func TestEjection(t *testing.T) {
 	backup := func(i int) func(*balancer.Service) {
 		return func(s *balancer.Service) { s.Endpoints[i].Backup = true }
@@ -96,7 +96,7 @@ func TestEjectionServes(t *testing.T) {
 		plain, got := balancer.Compile(h.env, without), balancer.Compile(h.env, h.in)
 		for k, f := range plain.Frontends.All() {
 			if f.Serves() != got.Frontends.At(k).Serves() {
-				t.Fatalf("seed %d: %s with %v ejected\n got %+v\nwithout %+v", seed, k, h.in.Ejected, got.Frontends.At(k), f)
+				t.Fatalf("seed %d: Serves() of %s differs with and without the ejections %v, want no difference:\nwith %+v\nwithout %+v", seed, k, h.in.Ejected, got.Frontends.At(k), f)
 			}
 		}
 	}
@@ -139,7 +139,7 @@ func TestEjectionBudget(t *testing.T) {
 		}
 	}
 	if ejected < 100 {
-		t.Errorf("%d endpoints were ejected, want at least 100", ejected)
+		t.Errorf("ejections = %d, want at least 100", ejected)
 	}
 }
 
@@ -150,8 +150,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns the number of backends of f that could serve on this node. It also returns how
-// many of them are ejected or down (out), and how many are down.
+// counted returns how many backends of f could serve on this node (able), how many of these are
+// ejected or down (out), and how many are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {
@@ -173,7 +173,8 @@ func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	return able, out, down
 }
 
-// nodeOf returns the node of the first endpoint at the address of a backend of f.
+// nodeOf returns the node of the first endpoint that has the address at, which is the address of a
+// backend of f.
 func nodeOf(h *history, s *balancer.Service, f *balancer.Frontend, at netip.AddrPort) string {
 	port := s.Ports[slices.IndexFunc(s.Ports, func(p balancer.Port) bool { return p.Name == f.Port })]
 	for _, e := range balancer.UsedEndpoints(&h.env, s, &h.in) {

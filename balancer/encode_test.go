@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// random generates valid services.
+// random generates random valid services.
 type random struct{ *rand.Rand }
 
 func (r random) maybe() bool { return r.IntN(2) == 0 }
@@ -196,7 +196,7 @@ func (r random) health() *balancer.Health {
 	return h
 }
 
-// throughJSON encodes a table as JSON and decodes it, as the store in etcd does.
+// throughJSON encodes a table as JSON and decodes the JSON again, as for a definition in etcd.
 func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	t.Helper()
 	text, err := json.Marshal(tree)
@@ -206,14 +206,15 @@ func throughJSON(t testing.TB, tree map[string]any) map[string]any {
 	return fromJSON(t, string(text))
 }
 
-// checkEncode compares s with the service decoded from its table, directly and through JSON.
+// checkEncode encodes s as a table, and decodes the table directly and through JSON. Both results
+// must equal s.
 func checkEncode(t testing.TB, s *balancer.Service) {
 	t.Helper()
 	tree := balancer.EncodeService(s)
 	for _, fields := range []map[string]any{tree, throughJSON(t, tree)} {
 		got, problems := balancer.DecodeService(s.Name, fields, nil, nil, "")
 		if got == nil {
-			t.Fatalf("problems of encoded %v = %q, want none", fields, lines(problems))
+			t.Fatalf("problems of the encoded service %v = %q, want none", fields, lines(problems))
 		}
 		if !reflect.DeepEqual(got, s) {
 			t.Fatalf("%v after encoding and decoding (-want +got):\n%s", fields, cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})))
@@ -231,8 +232,8 @@ func TestEncodeDecode(t *testing.T) {
 	}
 }
 
-// TestEncodeOmitsDefaults encodes services in which some fields have their default. The tables must
-// contain only the other fields.
+// TestEncodeOmitsDefaults encodes services, some of whose fields have their default values. The
+// encoded tables must contain only the other fields.
 func TestEncodeOmitsDefaults(t *testing.T) {
 	for _, text := range []string{
 		`{"ports":[{"port":80}],"vips":["10.96.0.10"]}`,
@@ -241,17 +242,17 @@ func TestEncodeOmitsDefaults(t *testing.T) {
 	} {
 		s, problems := balancer.DecodeService("web", fromJSON(t, text), nil, nil, "")
 		if s == nil {
-			t.Fatalf("problems of encoded %s = %q, want none", text, lines(problems))
+			t.Fatalf("problems of %s = %q, want none", text, lines(problems))
 		}
 		got, err := json.Marshal(balancer.EncodeService(s))
 		if err != nil || string(got) != text {
-			t.Errorf("got %s, %v\nwant %s", got, err, text)
+			t.Errorf("encoded service = %s, %v\nwant %s", got, err, text)
 		}
 	}
 }
 
-// FuzzDecodeService decodes random tables. Decoding must not panic, and encoding a valid service
-// must return an equivalent table.
+// FuzzDecodeService decodes an arbitrary table. Decoding must not panic. If the service is valid,
+// encoding it must return an equivalent table.
 func FuzzDecodeService(f *testing.F) {
 	f.Fuzz(func(t *testing.T, fields, defaults []byte) {
 		var tree, inherited map[string]any
@@ -263,7 +264,7 @@ func FuzzDecodeService(f *testing.F) {
 		balancer.DecodeEndpoint("web", tree, nil, balancer.SeverityError)
 		for _, p := range problems {
 			if p.Text == "" || s != nil && p.Severity == balancer.SeverityError {
-				t.Fatalf("problem of service %[2]v = %+[1]v, want none", p, s)
+				t.Fatalf("problem of the valid service %[2]v = %+[1]v, want none", p, s)
 			}
 		}
 		if s != nil {
@@ -272,7 +273,7 @@ func FuzzDecodeService(f *testing.F) {
 	})
 }
 
-// BenchmarkDecodeService measures the decoding of 10,000 services with 10 endpoints each.
+// BenchmarkDecodeService decodes 10,000 services with 10 endpoints each.
 func BenchmarkDecodeService(b *testing.B) {
 	endpoints := make([]map[string]any, 10)
 	for i := range endpoints {

@@ -2,10 +2,10 @@ package balancer
 
 import "net/netip"
 
-// Once compiles the inputs once, without the further rounds of Next.
+// Once compiles the inputs in a single round. Next may compile them in several rounds.
 func (c *Compiler) Once(env Env, in Inputs) Desired { return c.compile(env, in) }
 
-// NodePortAddresses exports nodePortAddresses to tests.
+// NodePortAddresses exports nodePortAddresses for tests.
 var NodePortAddresses = nodePortAddresses
 
 // Concerned returns the number of services that Once would compile again after a change to the

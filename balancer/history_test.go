@@ -321,8 +321,8 @@ func (h *history) vipPolicy() balancer.VIPPolicy {
 	return p
 }
 
-// remember updates the memory of the history after the compiled state has changed from the value
-// before to the value after, and stores the memory in the inputs.
+// remember updates the memory after the compiled state has changed from before to after. It then
+// copies the memory to the inputs.
 func (h *history) remember(before, after balancer.Desired) {
 	h.memory = h.memory.Expire(h.now).After(before, after, h.now)
 	h.in = h.in.WithMemory(h.memory)

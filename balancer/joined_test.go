@@ -49,8 +49,8 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestTooManyRegistered registers more endpoints than a service may have. The excess endpoints must
-// be omitted and reported, but defined endpoints must never be omitted.
+// TestTooManyRegistered registers more endpoints than a service may have. The surplus registered
+// endpoints must be omitted and reported. Defined endpoints must never be omitted.
 func TestTooManyRegistered(t *testing.T) {
 	s := oneService("web", 0, 10)
 	s.VIPs = append(s.VIPs, netip.MustParseAddr("10.97.0.1"))
@@ -68,7 +68,7 @@ func TestTooManyRegistered(t *testing.T) {
 	d := balancer.Compile(plainEnv(), in)
 	const want = "1255 endpoints behind 200 frontends exceed the limit of 250000 backends: the last 5 by key are not used. Split the service"
 	if p := found(d); len(p) != 1 || p[0].Severity != balancer.SeverityError || p[0].Field != "endpoints" || p[0].Text != want {
-		t.Errorf("problems = %v, want one error: %s", p, want)
+		t.Errorf("problems = %v, want one error with the text %s", p, want)
 	}
 	for k, f := range d.Frontends.All() {
 		if len(f.Backends) != most || f.Backends[0].Addr.Addr() != s.Endpoints[0].Address {

@@ -50,7 +50,7 @@ func TestNamesAreWrittenBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, problems := balancer.DecodeService("db", tree, nil, nil, balancer.SeverityError); !reflect.DeepEqual(again, s) {
-		t.Errorf("decoded again: %+v, want %+v; problems %v", again, s, problems)
+		t.Errorf("service encoded and decoded again = %+v, want %+v; problems = %v", again, s, problems)
 	}
 }
 

@@ -121,7 +121,7 @@ func TestFormerEndpointsServe(t *testing.T) {
 				}
 			}
 			if text := strings.Join(got, " "); text != c.want {
-				t.Errorf("backends %s\nwant %s", text, c.want)
+				t.Errorf("backends = %s\nwant %s", text, c.want)
 			}
 			var problems []string
 			if all := desired.Problems.At(s.Name); all != nil {
@@ -158,6 +158,6 @@ func TestFormerServeTheirOwnLookup(t *testing.T) {
 		}
 	}
 	if text, want := strings.Join(got, " "), "192.0.2.1:active 192.0.2.5:down 192.0.2.9:active"; text != want {
-		t.Errorf("backends %s\nwant %s", text, want)
+		t.Errorf("backends = %s\nwant %s", text, want)
 	}
 }

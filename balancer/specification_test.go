@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Compile is the specification of Compiler. It is a simple function that compiles everything from
-// scratch.
+// Compile compiles everything from scratch. It is the specification of Compiler: both must return
+// the same results.
 func Compile(env Env, in Inputs) Desired {
 	var out Desired
 	for a := range in.DrainingVIPs.Keys() {

@@ -436,13 +436,13 @@ func TestOwnEndpoints(t *testing.T) {
 		{"192.168.1.5", 22, "192.168.1.0/24", ""},
 		{"192.168.1.5", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.5/32"]`},
 		{"192.168.1.5", 2379, "192.168.1.5/32", ""},
-		{"192.168.1.6", 8080, "", ""}, // another node
+		{"192.168.1.6", 8080, "", ""}, // an address of another node
 		{"192.168.1.6", 22, "", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.6", 22, "192.168.1.0/24", ""},
 		{"192.168.1.6", 2379, "192.168.1.0/24", `allowed_endpoints = ["192.168.1.6/32"]`},
 		{"192.168.1.7", 2379, "", `allowed_endpoints = ["192.168.1.7/32"]`}, // a member of etcd that is not a node of vipd
 		{"192.168.1.7", 22, "", ""},
-		{"192.168.1.8", 2379, "", ""}, // an unknown host
+		{"192.168.1.8", 2379, "", ""}, // an address of an unknown host
 		{"192.168.1.8", 22, "", ""},
 	} {
 		env := plainEnv()
@@ -559,8 +559,8 @@ func TestCheckedByFleet(t *testing.T) {
 	}
 }
 
-// claims compiles a service with one VIP. It reports whether the VIP is served, and returns the
-// problems.
+// claims compiles a service with one VIP, from the given origin. It reports whether the VIP is
+// served, and returns the problems.
 func claims(env balancer.Env, origin balancer.Origin, s balancer.Service) (bool, []balancer.Problem) {
 	s.Name, s.Origin, s.Ports = "web", origin, []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}}
 	s.Scheduler, s.Forward = balancer.WeightedRoundRobin, balancer.NATForward
@@ -694,7 +694,7 @@ func TestTrustAccessLog(t *testing.T) {
 func TestEndpointsCheckedAtPort(t *testing.T) {
 	for _, c := range []struct {
 		endpoint string
-		port     uint16 // the port of the check
+		port     uint16 // the port at which the endpoint is checked
 		allowed  string
 		used     bool
 	}{

@@ -24,7 +24,7 @@ func TestDecodeVIP(t *testing.T) {
 		Require: balancer.RequireLocal, Withdraw: balancer.WithdrawNever,
 	}
 	if !reflect.DeepEqual(v.VIPPolicy, want) {
-		t.Errorf("got %+v, want %+v", v.VIPPolicy, want)
+		t.Errorf("decoded settings = %+v, want %+v", v.VIPPolicy, want)
 	}
 	var in balancer.Inputs
 	in.Pools = in.Pools.Set("edge", &balancer.Pool{CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00::/64")}, VIPPolicy: want})
@@ -93,7 +93,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		memory = memory.After(before, desired, now)
 		before = desired
 		if !desired.Addresses.Has(vip) {
-			t.Fatal("the VIP is not desired, want it served")
+			t.Fatal("the VIP is not among the desired addresses, want it there")
 		}
 		for _, f := range desired.Frontends.All() { // a host on standby still serves clients, so Withdrawn does not depend on it
 			if f.Withdrawn != (endpoints == 0) {
@@ -107,7 +107,7 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 		endpoints int
 		want      balancer.VIPState
 	}{
-		{0, 0, balancer.Withdrawn},         // initial state
+		{0, 0, balancer.Withdrawn},         // withdrawn from the start
 		{time.Second, 1, balancer.Serving}, // the VIP is served again for the first time
 		{time.Second, 0, balancer.Withdrawn},
 		{time.Second, 1, balancer.Withdrawn}, // 2 s after it was last served again
@@ -173,7 +173,7 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 			}
 			d := c.Once(env, in)
 			if f := d.Frontends.At(key); f == nil || f.Withdrawn != test.withdrawn {
-				t.Errorf("frontend = %+v, want Withdrawn = %v", f, test.withdrawn)
+				t.Errorf("frontend = %+v, want one with Withdrawn = %v", f, test.withdrawn)
 			}
 			problems := problemsOf(d.Problems.At("web"))
 			want := `vipd.toml:3: service web: vips[0]: withdraw = "no_endpoint" ` + fmt.Sprintf(warning, vip)

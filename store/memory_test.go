@@ -28,7 +28,7 @@ type memory struct {
 
 var _ store.Source = (*memory)(nil)
 
-// newMemory returns an empty source.
+// newMemory returns a source without services, endpoints and overrides.
 func newMemory() *memory {
 	return &memory{
 		state:    store.Snapshot{Revision: 1, Connected: true},

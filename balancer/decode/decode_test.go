@@ -260,7 +260,7 @@ func TestJSONOnly(t *testing.T) {
 		t.Error(cmp.Diff(want, got))
 	}
 	if target.Text != "old" || target.Labels != nil {
-		t.Errorf("target after null = %+v, want the defaults", target)
+		t.Errorf("target after all fields were decoded from null = %+v, want the defaults", target)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestTableOfTables(t *testing.T) {
 	}
 }
 
-// loneList is a list type whose only element may be written without the list.
+// loneList is the type of a list. Users may write a list with one element as the element alone.
 type loneList []struct {
 	Name string `toml:"name"`
 }
@@ -367,6 +367,6 @@ func TestLoneElement(t *testing.T) {
 	}
 	tree := decode.Tree(&holder{List: loneList{{Name: "a"}}}, &holder{})
 	if _, isTable := tree["list"].(map[string]any); !isTable {
-		t.Errorf("Tree() = %v, want a table", tree)
+		t.Errorf("Tree() of a list with one element = %v, want a table", tree)
 	}
 }

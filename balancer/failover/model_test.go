@@ -38,21 +38,21 @@ type moment struct {
 	// changed reports whether etcd has a newer revision of the session than the revoking node
 	// knows. known is the age of the revision that the revoking node knows.
 	changed, known int8
-	// burying reports whether the revocation is pending, and buried reports whether etcd has
-	// committed it.
+	// burying reports whether the revocation of the session is pending. buried reports whether etcd
+	// has executed it.
 	burying, buried int8
 }
 
 // witness is the state of a juror.
 type witness struct {
-	beats     int8 // bits for the ages of heartbeats in transit
-	confirmed int8 // age of the newest heartbeat confirmed to the holder
+	beats     int8 // bit i is set if a heartbeat of age i is in transit
+	confirmed int8 // age of the newest heartbeat whose confirmation the holder has received
 	silent    int8 // ticks since the juror's last confirmation or its start
 	dead      int8 // 1 if the juror has voted the session dead
 	boot      int8
 	known     int8 // the juror's boot number in etcd
 	vote      int8 // 1 + the boot number in the vote that the revoking node knows; 0 means no vote
-	counted   int8 // the vote that the pending revocation counts
+	counted   int8 // the value of vote that the pending revocation counts; 0 means none
 }
 
 func (m *model) l() int8 { return int8(m.Confirm) }
@@ -101,10 +101,11 @@ func (m *model) unpack(x uint64) (s moment) {
 	return s
 }
 
-// present is the current time in all states. An event of age a happened at present - a.
+// present is the current time in all states. An event of the age x happened at the time present -
+// x.
 const present = local.Time(1000)
 
-// passes reports whether the holder may open or refresh the gate, or bind the address.
+// passes reports whether the holder may open or refresh the gate, or bind the VIP.
 func (m *model) passes(s *moment) bool {
 	at := func(age int8) local.Time {
 		if age > m.l() {
@@ -185,7 +186,8 @@ func (m *model) beat(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// restart clears a juror's memory. The juror then registers and votes.
+// restart performs the steps of a juror's restart: it loses its memory, registers again, and may
+// then vote.
 func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	w := s.jurors[j]
 	if w.boot < m.restarts {
@@ -222,7 +224,7 @@ func (m *model) restart(s moment, j int, emit func(moment, string)) {
 	}
 }
 
-// renew requests a renewal from etcd, or delivers etcd's answer.
+// renew requests a renewal of the session from etcd, or delivers etcd's answer.
 func (m *model) renew(s moment, emit func(moment, string)) {
 	if s.asked > m.l() {
 		s.asked = 0
@@ -356,7 +358,7 @@ func (m *model) check(t *testing.T, most int) (states int, way string) {
 	return len(queue), ""
 }
 
-// way returns the names of the steps that lead to a state.
+// way returns the names of the steps that lead to the state queue[to].
 func (m *model) way(queue []uint64, from []int, to int) string {
 	var steps []string
 	for to != 0 {
@@ -372,8 +374,8 @@ func (m *model) way(queue []uint64, from []int, to int) string {
 	return strings.Join(steps, ", ")
 }
 
-// tight returns the shortest safe times, in ticks. If Silence is one tick shorter, the model finds
-// two hosts that answer. Real times must be longer because clocks differ.
+// tight returns the shortest safe times, in ticks. If Silence were one tick shorter, the model
+// would find two hosts that answer. Real times must be longer because clocks differ.
 func tight() Timing { return Timing{Beat: 1, Confirm: 3, Gate: 2, Silence: 3} }
 
 // TestRevokedHostsAreSilent visits the states of a session. No host may answer after its session
@@ -403,13 +405,13 @@ func TestModelFindsMistakes(t *testing.T) {
 		"revokes with too few votes": {3, 0}, "revokes with votes of earlier runs": {3, 1},
 	} {
 		if !wait.Soaking() && !slices.Contains([]string{"binds without a check", "confirms after its vote"}, bug) {
-			continue // the other rules need too many states
+			continue // for the other rules, the model must visit too many states
 		}
 		m := &model{Timing: tight(), n: needs.n, restarts: needs.restarts, bug: bug}
 		states, way := m.check(t, math.MaxInt)
 		t.Logf("%s: %d states: %s", bug, states, way)
 		if way == "" {
-			t.Errorf("%s: no revoked host answers in %d states, want one", bug, states)
+			t.Errorf("%s: hosts that answer after their session was revoked = 0 in %d states, want at least 1", bug, states)
 		}
 	}
 }

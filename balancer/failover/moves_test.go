@@ -31,7 +31,7 @@ func (h *host) restart() {
 	h.w.after(100*time.Millisecond, h.start)
 }
 
-// removeFor removes a VIP from the configuration for the given time.
+// removeFor removes the VIP v from the configuration for the duration d.
 func (w *world) removeFor(v netip.Addr, d time.Duration) {
 	all := func(absent bool) {
 		w.absent[v] = absent
@@ -49,7 +49,7 @@ func (w *world) move(v netip.Addr, to *host) {
 	w.commit(Write{Put: []Put{{Key{Moves, v.String()}, encode(Move{To: to.name})}}})
 }
 
-// disturbances are all faults that TestMovesUnderAllFaults injects.
+// disturbances contains all faults that TestMovesUnderAllFaults injects.
 var disturbances = []disturbance{
 	{"nothing", func(*world, netip.Addr, *host, *host) {}},
 	{"moved again", func(w *world, v netip.Addr, _, to *host) { w.move(v, to) }},
@@ -142,7 +142,7 @@ func (h history) happens(t *testing.T) bool {
 		w.dual = "nobody answers after the faults"
 	}
 	if w.dual != "" {
-		t.Errorf("fates %v: %s\n%s", h.fates, w.dual, strings.Join(w.log, "\n"))
+		t.Errorf("fates of the transactions = %v: %s; log:\n%s", h.fates, w.dual, strings.Join(w.log, "\n"))
 	}
 	return w.dual == ""
 }

@@ -126,7 +126,7 @@ func TestTakeOver(t *testing.T) {
 	first.start()
 	w.run(20 * time.Second)
 	if w.owner(vip) != second {
-		t.Error("the VIP moved away from a healthy owner, want it to stay")
+		t.Error("the VIP moved when its former owner started again, want it to stay")
 	}
 }
 
@@ -212,10 +212,10 @@ func TestVIPRemovedAndAdded(t *testing.T) {
 	gone := find(h.node.SetPolicies(h.clock(), nil), unbinds).(local.Unbind)
 	deleted := find(h.node.Unbound(h.clock(), gone.ID), writes).(Write)
 	if len(deleted.Delete) != 1 || deleted.Delete[0].Name != vip.String() {
-		t.Fatalf("write of a removed VIP = %+v, want one deletion", deleted)
+		t.Fatalf("transaction for a removed VIP = %+v, want only the deletion of its owner", deleted)
 	}
 	if actions := h.node.SetPolicies(h.clock(), w.policy); slices.ContainsFunc(actions, binds) {
-		t.Error("the VIP was bound before etcd confirmed that it has no owner")
+		t.Error("the VIP is bound before the outcome of its release is known, want it unbound")
 	}
 	kept := find(h.node.Wrote(h.clock(), deleted.ID, Unknown, 0), writes).(Write)
 	_, revision := w.etcd.commit(kept)
@@ -295,7 +295,7 @@ func TestHandover(t *testing.T) {
 	leaves := func(why string, h *host) {
 		t.Helper()
 		if o := w.owner(vip); o == nil || o == h {
-			t.Errorf("%s: owner of the VIP = %v, want another host", why, w.owners())
+			t.Errorf("%s: number of VIPs by owner = %v, want the VIP on another host", why, w.owners())
 		}
 	}
 	h := w.owner(vip)
@@ -303,7 +303,7 @@ func TestHandover(t *testing.T) {
 		unable(other, true)
 	}
 	if w.owner(vip) != h {
-		t.Error("the VIP left its host although no other host can serve it")
+		t.Error("the VIP moved although no other host can serve it, want it to stay")
 	}
 	for _, other := range w.hosts {
 		unable(other, other == h)
@@ -320,7 +320,7 @@ func TestHandover(t *testing.T) {
 	h = w.owner(vip)
 	unable(h, true)
 	if w.owner(vip) != h {
-		t.Error("a VIP that moved three times in a minute moved again")
+		t.Error("the VIP moved a fourth time within a minute, want it to stay")
 	}
 	w.run(time.Minute)
 	leaves("a minute later", h)
@@ -382,7 +382,7 @@ func TestForcedMove(t *testing.T) {
 	got := func(what string, h *host) {
 		t.Helper()
 		if w.owner(vip) != h {
-			t.Errorf("%s: owner of the VIP = %v, want %s", what, w.owners(), h.name)
+			t.Errorf("%s: number of VIPs by owner = %v, want the VIP on %s", what, w.owners(), h.name)
 		}
 	}
 	change := func(f func(*Member)) { to.change(f); w.run(20 * time.Millisecond) }

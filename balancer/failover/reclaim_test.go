@@ -32,8 +32,8 @@ func (w *world) answered(v netip.Addr, when string) {
 	}
 }
 
-// TestEtcdLostDuringMove makes etcd unreachable during a move. The VIP must return to its owner
-// when etcd is reachable again.
+// TestEtcdLostDuringMove makes etcd unreachable for the owner of a VIP while the VIP moves. When
+// etcd is reachable again, the owner must answer for the VIP again.
 func TestEtcdLostDuringMove(t *testing.T) {
 	w, vip, owner := owned(t, 2)
 	w.move(vip, w.hosts[1-owner.index])
@@ -112,7 +112,7 @@ func TestNoMoveToCutOffHost(t *testing.T) {
 	w.hosts[0].change(func(m *Member) { m.Standby = true })
 	w.run(time.Second)
 	if w.answered(vip, "the next host is cut off from etcd"); w.owner(vip) == w.hosts[0] {
-		t.Error("a standby host still owns the VIP")
+		t.Error("a host on standby still owns the VIP, want another host")
 	}
 	clear(w.cut)
 	w.run(5 * time.Second)

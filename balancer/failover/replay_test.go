@@ -8,7 +8,8 @@ import (
 	"vipd/test/wait"
 )
 
-// capture is a message in transit from a host to an address of another host.
+// capture is a message in transit. It is from the host with index from to address number on of the
+// host with index to.
 type capture struct {
 	from, to, on int
 	message      Message
@@ -21,13 +22,14 @@ type spy struct {
 	captured []capture
 	// beats holds the captured heartbeats of each host, by the index of the host.
 	beats map[int][]capture
-	// withhold reports whether a message is dropped. If nil, all messages arrive.
+	// withhold reports whether the attacker drops a message. If withhold is nil, all messages
+	// arrive.
 	withhold func(capture) bool
 }
 
 func newSpy() *spy { return &spy{beats: map[int][]capture{}} }
 
-// withholds records a message and reports whether it is dropped.
+// withholds records a message, and reports whether the attacker drops it.
 func (s *spy) withholds(c capture) bool {
 	if s == nil {
 		return false
@@ -83,7 +85,7 @@ type replays struct {
 
 // TestReplaysDelayNoTakeover kills the owner while an attacker replays its heartbeats. The takeover
 // must be as fast as without replays. If the attacker also delayed the heartbeats before the
-// owner's death, the takeover may be later by at most the Silence of Timing, which is 800 ms here.
+// owner's death, the takeover may be later by at most Timing.Silence (800 ms).
 func TestReplaysDelayNoTakeover(t *testing.T) {
 	const usual = time.Second
 	last := func(all []capture, _, _ int) capture { return all[len(all)-1] }
@@ -141,7 +143,7 @@ func wantTakeoverDespite(t *testing.T, c replays) {
 		}
 	}
 	if after := w.now.Since(died); after > c.limit || w.dual != "" {
-		t.Errorf("time until the takeover = %s, want at most %s; %s", after, c.limit, w.dual)
+		t.Errorf("time from the owner's death to the takeover = %s, want at most %s; %s", after, c.limit, w.dual)
 	}
 }
 

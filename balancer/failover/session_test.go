@@ -86,7 +86,7 @@ func TestOtherRunOnTwoNetworks(t *testing.T) {
 		})
 		for _, a := range owner.node.Tick(owner.clock()) {
 			if u, got := a.(local.Unbind); got {
-				t.Errorf("the owner released %[2]v after a message from network %[1]d", on, u.Addrs)
+				t.Errorf("the owner released %[2]v after a message of a new run on network %[1]d, want it to keep them", on, u.Addrs)
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func TestLateWriteOfEarlierRun(t *testing.T) {
 	w.cut[[2]int{juror.index, -1}], w.cut[[2]int{taker.index, -1}] = true, true
 	for i := 0; taker.node.jurors.votes[owner.node.session.id][juror.name] == 0; i++ {
 		if w.run(time.Millisecond); i == 10_000 {
-			t.Fatal("the juror has not voted")
+			t.Fatal("votes of the juror after 10 s = 0, want at least 1")
 		}
 	}
 	w.cut[[2]int{juror.index, taker.index}] = true
@@ -148,7 +148,7 @@ func TestFenceWithoutSession(t *testing.T) {
 	w.commit(Write{Put: []Put{{Key{Fences, "gw3"}, encode(Fence{})}}})
 	w.run(time.Second)
 	if w.etcd.records[Key{Sessions, "gw3"}].Text != nil {
-		t.Error("the session of a fenced machine still exists, want it deleted")
+		t.Error("the session of a fenced machine still exists in etcd, want it deleted")
 	}
 	w.commit(Write{Put: []Put{{Key{Fences, "gw1"}, encode(Fence{})}}})
 	w.run(10 * time.Second)
@@ -185,7 +185,7 @@ func TestRevocationByReplacedVoter(t *testing.T) {
 	voter.change(func(m *Member) { m.Boot++ })
 	w.run(time.Second)
 	if _, voters := ballot(); len(voters) != 1 || voters[0] != taker.name {
-		t.Errorf("voters = %q, want only %s", voters, taker.name)
+		t.Errorf("voters after one registered another run = %q, want only %s", voters, taker.name)
 	}
 	if outcome, _ := w.etcd.commit(write); outcome != Refused {
 		t.Errorf("outcome of the revocation = %v, want %v", outcome, Refused)

@@ -34,8 +34,8 @@ type mover struct {
 	queue       []local.Action
 	reports     []report
 	bound, gate bool
-	watched     int  // index in etcd's history
-	gone        bool // users have removed the VIP
+	watched     int  // index of the next entry of etcd's history to read
+	gone        bool // reports whether users have removed the VIP
 }
 
 // report is a message from the kernel to the node that an action is complete. kind is the result of
@@ -142,12 +142,13 @@ func (x *transfer) policies(h *mover) map[netip.Addr]Policy {
 	return map[netip.Addr]Policy{transferred(): {}}
 }
 
-// move requests a move of the VIP to a host.
+// move requests a move of the VIP to the host with index to.
 func (x *transfer) move(to int) {
 	x.commit(Write{Put: []Put{{Key{Moves, transferred().String()}, encode(Move{To: x.hosts[to].o.Name})}}})
 }
 
-// apply passes the actions of a node to etcd and to its kernel.
+// apply passes the transactions among a node's actions to etcd, and the other actions to its
+// kernel.
 func (x *transfer) apply(i int, actions []local.Action) {
 	for _, a := range actions {
 		switch a := a.(type) {
@@ -296,7 +297,7 @@ func (x *transfer) dropObsolete() {
 	x.flights = slices.DeleteFunc(x.flights, func(f *flight) bool { return f.told && (f.carriedOut || f.never) })
 }
 
-// wrong describes the rule that the state breaks, or returns "".
+// wrong describes the rule that the current state breaks, or returns "".
 func (x *transfer) wrong() string {
 	answers, gone, moving := 0, 0, 0
 	for _, h := range x.hosts {
@@ -325,7 +326,7 @@ func (x *transfer) wrong() string {
 	return "nobody answers though nothing is pending"
 }
 
-// print returns a fingerprint of the state.
+// print returns a fingerprint of the current state.
 func (x *transfer) print(seed maphash.Seed) uint64 {
 	var b strings.Builder
 	for _, h := range x.hosts {

@@ -27,8 +27,8 @@ type world struct {
 	policy map[netip.Addr]Policy
 	cut    map[[2]int]bool     // pairs of disconnected hosts, by their indexes; -1 is etcd
 	calm   bool                // reports whether no random faults happen
-	wide   bool                // see widen
-	absent map[netip.Addr]bool // VIPs that users have removed
+	wide   bool                // reports whether widen was called
+	absent map[netip.Addr]bool // the VIPs that users have removed
 	// shut reports whether the kernels' gates have no effect. If so, a host answers even if its
 	// gate is closed.
 	shut bool
@@ -40,11 +40,11 @@ type world struct {
 	// taken holds, for each takeover of VIPs, the time since the last sign of life of their former
 	// owner.
 	taken  []time.Duration
-	bound  int        // number of times a VIP was bound
+	bound  int        // how many times any host has bound a VIP
 	healed local.Time // time at which the last fault ends
 }
 
-// event is a function that is called at a given time.
+// event is a function to be called at the time at.
 type event struct {
 	at     local.Time
 	serial int
@@ -70,7 +70,7 @@ func (w *world) after(d time.Duration, do func()) {
 	heap.Push(&w.queue, event{w.now.Add(d), w.serial, do})
 }
 
-// run advances the time and runs the events that are due.
+// run advances the time by d, and runs the events that become due.
 func (w *world) run(d time.Duration) {
 	end := w.now.Add(d)
 	for len(w.queue) > 0 && w.queue[0].at <= end && w.dual == "" {
@@ -85,7 +85,7 @@ func (w *world) notef(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf("%9.4f ", time.Duration(w.now).Seconds())+fmt.Sprintf(format, args...))
 }
 
-// etcd simulates etcd: a store of records, with a history for watchers.
+// etcd simulates etcd: it stores records, and keeps a history of all changes for watchers.
 type etcd struct {
 	revision int64
 	records  map[Key]RecordChange
@@ -112,7 +112,7 @@ func (w *world) commit(a Write) (Outcome, int64) {
 	return o, revision
 }
 
-// deliverChanges delivers changes to all watchers.
+// deliverChanges makes all hosts that follow etcd read the new changes.
 func (w *world) deliverChanges() {
 	for _, h := range w.hosts {
 		if h.watched > 0 {
@@ -143,7 +143,7 @@ type host struct {
 	w         *world
 	index     int
 	name      string
-	rate      float64 // clock rate
+	rate      float64 // rate of the host's clock; 1 is exact
 	shift     local.Time
 	bound     map[netip.Addr]bool
 	gate      local.Time // time at which the gate closes
@@ -164,7 +164,7 @@ type host struct {
 	following bool                  // reports whether the host is about to read changes from etcd
 	leased    local.Time            // time at which the lease of the record nodes/NODE expires
 	lost      [2]bool               // reports for each network whether the host is disconnected from it
-	covered   map[netip.Addr]Policy // VIPs covered by the gate
+	covered   map[netip.Addr]Policy // the VIPs that the gate covers
 }
 
 func (h *host) clock() local.Time { return h.shift + local.Time(float64(h.w.now)*h.rate) }
@@ -205,7 +205,7 @@ func (h *host) start() {
 		clear(h.bound)
 		h.member.Boot = ID(h.w.Uint64() | 1)
 		h.node = New(Options{Name: h.name, Member: h.member, Timing: NewTiming(800 * time.Millisecond), Started: h.clock(),
-			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // the wall clock jumps at random
+			NewID: func() ID { return ID(h.w.Uint64() | 1) }, Wall: func() time.Time { return time.Unix(h.w.Int64N(1<<33), 0) }}) // the wall clock returns random times
 		h.updateVIPs()
 		h.register()
 		h.tick()
@@ -225,7 +225,7 @@ func (h *host) updateVIPs() {
 	h.input(func(local.Time) []local.Action { h.covered = policies; return nil })
 }
 
-// change edits the host's member record.
+// change edits the host's member record with the function f, and publishes it.
 func (h *host) change(f func(*Member)) {
 	if f(&h.member); h.node == nil {
 		return
@@ -382,7 +382,8 @@ func (h *host) refresher() {
 	})
 }
 
-// input queues an event for the node, and performs the actions that the node returns.
+// input queues an event for the node. After the node has processed it, the process performs the
+// actions that the node returns.
 func (h *host) input(f func(local.Time) []local.Action) {
 	h.inputs = append(h.inputs, f)
 	h.work()
@@ -491,7 +492,7 @@ func (h *host) sendOn(on, to int, m Message) {
 	h.w.after(delay, func() { h.w.deliver(capture{h.index, to, on, m}) })
 }
 
-// deliver passes a message to a running process.
+// deliver passes a message to the process of its receiver, if the process runs.
 func (w *world) deliver(c capture) {
 	peer := w.hosts[c.to]
 	if peer.node != nil && w.now >= peer.stopped {
@@ -542,9 +543,9 @@ func (h *host) write(a Write) {
 	})
 }
 
-// fate describes what happens to a transaction. It is performed and answered (answered), it is
-// performed but the answer is lost (unheard), it is performed after its outcome was reported as
-// unknown (tardy), or it is never performed (lost).
+// fate describes what happens to a transaction. If the fate is answered, it is performed and
+// answered. If it is unheard, it is performed, but the answer is lost. If it is tardy, it is
+// performed after its outcome was reported as unknown. If it is lost, it is never performed.
 type fate int
 
 const (
@@ -612,7 +613,7 @@ func (w *world) fault() {
 	h := w.hosts[w.IntN(len(w.hosts))]
 	long := time.Duration(200+w.IntN(4000)) * time.Millisecond
 	if long%(8*time.Millisecond) == 0 {
-		long *= 6 // longer than a lease
+		long *= 6 // such a fault may last longer than a lease
 	}
 	w.healed = max(w.healed, w.now.Add(long))
 	set := func(a, b int) {
@@ -662,8 +663,8 @@ func (w *world) fault() {
 	}
 }
 
-// widen gives the hosts a second network, weights and preferences, and enables more kinds of
-// faults.
+// widen gives the hosts a second network and weights, gives the VIPs preferred hosts, and enables
+// more kinds of faults.
 func (w *world) widen() {
 	w.wide = true
 	network := netip.MustParsePrefix("172.16.0.0/12")

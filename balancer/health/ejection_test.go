@@ -18,7 +18,7 @@ import (
 type life struct {
 	is            bool // reports whether the target is an endpoint
 	failed, count int
-	quiet         int // seconds until another failure counts
+	quiet         int // seconds until the next failure counts
 	out, left     int // seconds since the start of the ejection, and seconds until its end; left is 0 if the endpoint is not ejected
 	idle          int // seconds since the last ejection ended or was forgiven
 	passed        int
@@ -266,7 +266,7 @@ func TestEjectionEndReasons(t *testing.T) {
 			}
 			ended := c.end(e, start.Add(after))
 			if len(ended) != 1 || ended[0].End != c.why || ended[0].For != after || e.Ejected().Len() != 0 {
-				t.Errorf("ended ejections = %+v, want one after %s because %q", ended, after, c.why)
+				t.Errorf("ended ejections = %+v, want one that lasted %s, with the reason %q", ended, after, c.why)
 			}
 		})
 	}

@@ -11,8 +11,8 @@ import (
 	"vipd/test/wait"
 )
 
-// model is a reference model of State. It keeps every result, and computes each answer from all
-// results.
+// model is a reference model of State. It keeps all results, and computes each property of the
+// state from all of them.
 type model struct {
 	rules   health.Rules
 	results []health.Result // all results except checks that could not run
@@ -176,13 +176,13 @@ func TestFailureDetectedInTime(t *testing.T) {
 			s = s.After(rules, res)
 		}
 		if took, most := s.Since.Sub(dies), rules.Interval*time.Duration(rules.Fall)+timeout; took > most {
-			t.Fatalf("seed %d: failure detected after %s, want at most %s with %+v and a timeout of %s", seed, took, most, rules, timeout)
+			t.Fatalf("seed %d: time until the target was down = %s, want at most %s with the rules %+v and a timeout of %s", seed, took, most, rules, timeout)
 		}
 	}
 }
 
-// TestChecksAreSpread starts many targets together. Their checks must be spread over the first
-// interval, and stay spread.
+// TestChecksAreSpread starts checking many targets at the same time. The checks must be spread
+// evenly over the first interval and over the following intervals.
 func TestChecksAreSpread(t *testing.T) {
 	rules := health.Rules{Interval: 2 * time.Second, FastInterval: time.Second, Rise: 2, Fall: 3}
 	start := time.Unix(1_700_000_000, 0)

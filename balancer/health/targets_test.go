@@ -64,7 +64,7 @@ func TestTargets(t *testing.T) {
 			var in balancer.Inputs
 			in.Services = in.Services.Set("web", s)
 			if got := written(new(health.Targets).Next(&balancer.Env{}, &in)); got != c.want {
-				t.Errorf("got %s, want %s", got, c.want)
+				t.Errorf("targets = %s, want %s", got, c.want)
 			}
 		})
 	}
@@ -118,7 +118,7 @@ func TestProxyHeaders(t *testing.T) {
 				env := balancer.Env{Capabilities: balancer.Capabilities{ProxyProtocol: able}}
 				got := targets.Next(&env, &in).At(balancer.Target{Service: "web", Addr: endpoint(1).Address, Port: 8080})
 				if want := c.want; able == c.able && got.Header != want {
-					t.Errorf("header = %q, want %q", got.Header, want)
+					t.Errorf("Header of the check = %q, want %q", got.Header, want)
 				}
 			}
 		})
@@ -205,8 +205,8 @@ func TestFleetTargets(t *testing.T) {
 	}
 }
 
-// TestIncrementalTargets runs random histories. The incremental result must equal a result that is
-// computed from scratch.
+// TestIncrementalTargets runs random histories. After each step, the incremental result must equal
+// a result that is computed from scratch.
 func TestIncrementalTargets(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))

@@ -53,7 +53,8 @@ func TestHashChoicesNeverChange(t *testing.T) {
 	} {
 		p := New(s, backends, nil)
 		for n := range want {
-			// Both the client and the VIP vary. Otherwise dh would always choose the same backend.
+			// Both the client and the VIP vary, because "dh" chooses the same backend for all
+			// clients of a VIP.
 			f := Flow{Client: clientOf(n * 7919), VIP: clientOf(n * 104729)}
 			if got := p.Pick(f, func(i int) bool { return i == 6 }); got != want[n] {
 				t.Errorf("%s: pick for flow %d = %d, want %d", s, n, got, want[n])
@@ -105,7 +106,7 @@ func TestHashKeepsClients(t *testing.T) {
 		seen[p.Pick(Flow{VIP: clientOf(n)}, nil)] = true
 	}
 	if len(seen) != len(backends) {
-		t.Errorf("dh: 500 VIPs use %d backends, want all %d", len(seen), len(backends))
+		t.Errorf("dh: backends that serve 500 VIPs = %d, want all %d", len(seen), len(backends))
 	}
 }
 

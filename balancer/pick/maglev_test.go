@@ -106,7 +106,7 @@ func TestMaglevSharesTables(t *testing.T) {
 	}
 	for n := range 1000 {
 		if got, want := q.Pick(flowOf(n), nil), p.Pick(flowOf(n), nil); drained[got].Addr != addressOf(want) {
-			t.Fatalf("backend of client %d = %s, want %s", n, drained[got].Addr, addressOf(want))
+			t.Fatalf("backend of client %d in the next generation = %s, want %s as before", n, drained[got].Addr, addressOf(want))
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestRoundRobinKeepsPosition(t *testing.T) {
 			}
 			p = Next(p, s, nil, nil)
 			if got := p.Pick(Flow{}, nil); got != -1 {
-				t.Fatalf("%s: pick of no backends = %d, want -1", s, got)
+				t.Fatalf("%s: pick without backends = %d, want -1", s, got)
 			}
 			p = Next(Next(p, s, nil, nil), s, even(3), nil)
 			p = Next(p, s, even(3), nil)

@@ -162,7 +162,7 @@ func TestStickyTableIsLimited(t *testing.T) {
 		s.Store(clientOf(n).Addr(), addressOf(n%3), now)
 	}
 	if got := len(s.clients); got != 1000 {
-		t.Errorf("clients = %d, want 1000", got)
+		t.Errorf("clients in the table = %d, want 1000", got)
 	}
 	if _, ok := s.Lookup(clientOf(3999).Addr(), now); ok {
 		t.Error("Lookup finds a client that is not among the latest 1000, want it dropped")
@@ -217,7 +217,7 @@ func TestStickyConcurrentUse(t *testing.T) {
 	}
 	wg.Wait()
 	if got := len(s.clients); got != 800 {
-		t.Errorf("clients = %d, want 800", got)
+		t.Errorf("clients in the table = %d, want 800", got)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 	"vipd/balancer"
 )
 
-// literal is a direct implementation of smooth weighted round robin.
+// literal is a simple, direct implementation of smooth weighted round robin.
 type literal struct{ weight, credit []int }
 
 // pick returns the member with the most credit, among the members that out does not skip.

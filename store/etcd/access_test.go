@@ -80,7 +80,7 @@ func TestUntrusted(t *testing.T) {
 		edit(&config)
 		_, err := newWriter(t, config).Statuses(t.Context())
 		if !client.Untrusted(err) || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %q", err, want)
+			t.Errorf("error = %v, want one that contains %q", err, want)
 		}
 	}
 	if _, err := newWriter(t, overTLS(c)).Statuses(t.Context()); err != nil {

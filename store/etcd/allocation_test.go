@@ -28,7 +28,7 @@ func TestParallelAllocation(t *testing.T) {
 	const n = 100
 	c := etcdkit.Start(t, etcdkit.Options{})
 	for i, networks := range [][]string{
-		{"10.96.0.0/26", "10.97.0.0/27", "10.98.0.0/29", "10.99.0.0/31"}, // 62 + 30 + 6 + 2
+		{"10.96.0.0/26", "10.97.0.0/27", "10.98.0.0/29", "10.99.0.0/31"}, // these networks have 62 + 30 + 6 + 2 usable addresses
 		{"fd00:96::/64"},
 	} {
 		p := &place{t: t, client: c.Client(), config: configAt(c, i)}
@@ -104,7 +104,7 @@ func TestAllocation(t *testing.T) {
 		t.Fatalf("addresses of web = %q, want one that is also in the snapshot %+v", first, s)
 	}
 	if again := apply(t, newWriter(t, p.config), definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); again != (client.Result{Revision: r.Revision}) {
-		t.Errorf("repeated change = %+v, want no change at revision %d", again, r.Revision)
+		t.Errorf("result of the repeated Apply = %+v, want no change at revision %d", again, r.Revision)
 	}
 	changed := auto("", "blue")
 	changed["scheduler"] = "lc"
@@ -255,13 +255,13 @@ func (h *allocations) setPool(name string) {
 	case lost != "":
 		expectError(h.t, err, "the pool would lose addresses that services hold", lost)
 	case err != nil:
-		h.t.Errorf("SetPool(%s) from %v to %v: %v", name, h.pools[name], next, err)
+		h.t.Errorf("SetPool(%s) from %v to %v = %v, want nil, or an error that names an address that a service would lose", name, h.pools[name], next, err)
 	default:
 		h.pools[name] = next
 	}
 }
 
-// check compares etcd with the model.
+// check checks that the addresses in etcd agree with the model.
 func (h *allocations) check() {
 	h.t.Helper()
 	now := h.holders()

@@ -22,7 +22,7 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFaults causes random faults of a cluster: connections to members are cut or drop all data,
+// TestFaults causes random faults of a cluster. Connections to members are cut or drop all data,
 // members crash and start again, the leader changes, and revisions are compacted. After each fault,
 // the source must reach the state that a fresh read returns.
 func TestFaults(t *testing.T) {
@@ -243,7 +243,7 @@ func TestWritesWaitForALeader(t *testing.T) {
 		if err == nil && r.Changed {
 			return
 		}
-		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, which an election may need on a busy machine
+		if took < 9*time.Second || tries == 4 { // a writer waits for ten seconds, but an election may last longer on a busy machine
 			t.Fatalf("write during an election = %+v, %v, want success", r, err)
 		}
 	}

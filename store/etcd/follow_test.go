@@ -94,7 +94,7 @@ func (f *follower) breaks(format string, args ...any) {
 	}
 }
 
-// count returns the number of snapshots.
+// count returns the number of snapshots so far.
 func (f *follower) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -207,7 +207,7 @@ func agree(a, b store.Snapshot) error {
 		return err
 	}
 	if !reflect.DeepEqual(a.Problems, b.Problems) {
-		return fmt.Errorf("problems = %v and %v, want the same", a.Problems, b.Problems)
+		return fmt.Errorf("problems = %v and %v, want equal problems", a.Problems, b.Problems)
 	}
 	return nil
 }

@@ -219,7 +219,7 @@ func TestHealthVotesRestored(t *testing.T) {
 	before := p.now()
 	folder := p.config.Prefix + "/health/n1/web/"
 	for _, op := range []clientv3.Op{
-		clientv3.OpDelete(folder+"10.0.0.1", clientv3.WithPrefix()), // 61 votes
+		clientv3.OpDelete(folder+"10.0.0.1", clientv3.WithPrefix()), // deletes 61 votes
 		clientv3.OpPut(folder+place80(2).Address(), `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
 		clientv3.OpPut(folder+"10.9.9.9:9", `{"version":1,"verdict":"down","since":"2026-01-31T12:00:00Z"}`),
 	} {

@@ -243,7 +243,7 @@ func TestDefaults(t *testing.T) {
 	source.SetDefaults(map[string]any{"scheduler": "random"})
 	after := f.wait("the new defaults", func(s store.Snapshot) bool { return s.Services.At("a").Scheduler == balancer.Random })
 	if after.Services.At("b") != before.Services.At("b") {
-		t.Error("pointer of a service that sets the field changed, want it unchanged")
+		t.Error("pointer of a service that sets the field changed with the defaults, want the same pointer")
 	}
 	source.SetDefaults(map[string]any{"scheduler": "fastest"})
 	bad := f.wait("bad defaults", func(s store.Snapshot) bool { return len(s.Problems) > 0 })

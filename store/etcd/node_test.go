@@ -122,12 +122,12 @@ func TestConfiguredBeforeFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(order, []string{"ipvs", "snapshot"}) {
-		t.Errorf("order of reports = %q, want ipvs and snapshot", order)
+		t.Errorf("order of calls = %q, want the configuration ipvs and then the snapshot", order)
 	}
 }
 
-// role returns a user with the rights that a daemon on the node n1 needs in etcd: reading the keys
-// that it follows, and writing its own keys.
+// role returns a user for a daemon on the node n1. The user may read the keys that the daemon
+// follows, and write the daemon's own keys.
 func role() etcdkit.User {
 	return etcdkit.User{
 		Name: "n1", Password: "secret",
@@ -237,7 +237,7 @@ func TestMissingRights(t *testing.T) {
 	}
 	read, err := newWriter(t, config).Read(t.Context(), nil)
 	if err != nil || len(read.Problems) != 1 || read.Services.Len() != 2 {
-		t.Errorf("services = %d, problems = %v, %v, want 2 services and 1 problem", read.Services.Len(), read.Problems, err)
+		t.Errorf("Read: services = %d, problems = %v, %v, want 2 services and 1 problem", read.Services.Len(), read.Problems, err)
 	}
 	told.wait(t, schema.NodeConfig{})
 	f.reaches(p.put("/endpoints/web/b", `{"address":"10.0.0.9"}`))

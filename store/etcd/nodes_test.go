@@ -33,7 +33,7 @@ func TestNodes(t *testing.T) {
 	}
 	nodes, revision, err := w.Nodes(t.Context())
 	if err != nil || len(nodes) != 4 || revision != last {
-		t.Fatalf("nodes = %+v, revision = %d, want %d; %v", nodes, revision, last, err)
+		t.Fatalf("nodes = %+v, revision = %d, want 4 nodes and revision %d; %v", nodes, revision, last, err)
 	}
 	p.put("/nodes/b/status", `{"revision":1000000}`)
 	last = apply(t, w, definitions.Change{Name: "web", Base: definitions.Any}).Revision // removes the service

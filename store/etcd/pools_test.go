@@ -194,7 +194,7 @@ func TestOrphanedAddresses(t *testing.T) {
 		t.Errorf("allocated addresses of web = %v, want only the oldest, 10.96.0.0", got)
 	}
 	if r := apply(t, w, definitions.Change{Name: "web", Fields: auto(""), Base: definitions.Any}); !r.Changed {
-		t.Error("Apply changed nothing, want a change")
+		t.Error("Apply = no change, want it to free the orphaned addresses")
 	}
 	f.wait("the end of the problem", func(s store.Snapshot) bool { return len(s.Problems) == 0 })
 	if got := p.holders(); len(got) != 1 || got["10.96.0.0"] != "web" {

@@ -131,7 +131,7 @@ func TestPresence(t *testing.T) {
 	n.SetStatus(schema.NodeStatus{Revision: 7, Mode: "ipvs", Drains: []schema.NodeDrain{{Service: "web", Address: "10.0.0.1:80", Active: 3}}})
 	status := p.node("n1", "its status", hasRevision(7)).Status
 	if status.Mode != "ipvs" || len(status.Drains) != 1 || status.Drains[0] != (schema.NodeDrain{Service: "web", Address: "10.0.0.1:80", Active: 3}) {
-		t.Errorf("status = %+v, want the mode and the drain", status)
+		t.Errorf("status = %+v, want the mode ipvs and one drain", status)
 	}
 	many := schema.NodeStatus{Revision: 8, Drains: make([]schema.NodeDrain, 20000)}
 	for i := range many.Drains {

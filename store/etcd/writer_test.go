@@ -115,7 +115,7 @@ func TestApply(t *testing.T) {
 	}
 	back := apply(t, w, definitions.Change{Name: "web", Fields: past[1].Fields, By: "erin"})
 	if s := f.reaches(back.Revision).Services.At("web"); s == nil || s.Ports[0].Port != 81 {
-		t.Errorf("service after the rollback = %+v, want port 81", s)
+		t.Errorf("service after the second definition was applied again = %+v, want port 81", s)
 	}
 }
 
@@ -133,7 +133,7 @@ func TestApplyRefuses(t *testing.T) {
 		}
 	}
 	if s, err := w.Read(t.Context(), nil); err != nil || s.Services.Len() != 0 {
-		t.Errorf("services = %d, %v, want 0", s.Services.Len(), err)
+		t.Errorf("services after refused changes = %d, %v, want 0", s.Services.Len(), err)
 	}
 }
 

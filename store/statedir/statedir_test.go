@@ -147,7 +147,7 @@ func TestDiskHangsAtTheStart(t *testing.T) {
 		hangs := func() (struct{}, error) { <-answers; return struct{}{}, nil }
 		began := time.Now()
 		if _, err := ask(d, "a.json", hangs); !errors.Is(err, errSilent) || time.Since(began) != starting {
-			t.Errorf("ask after %s = %v, want errSilent after %s", time.Since(began), err, starting)
+			t.Errorf("after %s, ask = %v, want errSilent after %s", time.Since(began), err, starting)
 		}
 		f := d.File("a.json", "it is lost", Small)
 		if err := d.Check(func(path string) error { return os.MkdirAll(path, 0o755) }); err != nil || f.Read(&note{}) || !f.Held().IsZero() || time.Since(began) != starting {
@@ -213,7 +213,7 @@ func TestLargeFiles(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if want := int(time.Minute/(time.Second+share*time.Second)) + 1; writes != want {
-			t.Errorf("writes = %d, want %d", writes, want)
+			t.Errorf("writes in a minute = %d, want %d", writes, want)
 		}
 		f.Keep(func(*bufio.Writer) error { time.Sleep(time.Hour); return nil }) // this write hangs for an hour, but the next write must follow soon after it
 		time.Sleep(maxRest + time.Hour)

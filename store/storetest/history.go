@@ -96,7 +96,7 @@ func (h *history) step() {
 	m.seen = append(m.seen, m.now)
 }
 
-// waitForModel waits until the source has the state of the model.
+// waitForModel waits until the last snapshot agrees with the models of all services.
 func (h *history) waitForModel(r *record) {
 	h.t.Helper()
 	last := r.wait("what was written", func(s store.Snapshot) bool {

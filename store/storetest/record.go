@@ -128,7 +128,7 @@ func print(s store.Snapshot) string {
 	}
 	text, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // snapshots contain only plain data
+		panic(err) // can't happen, because snapshots contain only plain data
 	}
 	return string(text)
 }
@@ -183,5 +183,6 @@ func (r *record) blockPublish() (release func()) {
 	return release
 }
 
-// held reports whether a call of publish waits because of blockPublish.
+// held reports whether a call of publish has started and not yet returned, such as a call that
+// blockPublish blocks.
 func (r *record) held() bool { return r.waiting.Load() }

@@ -21,9 +21,9 @@ type Factory func(t *testing.T) Place
 type Place interface {
 	// Source returns a source that reads the place. The suite calls Source once for each place.
 	Source() store.Source
-	// Write adds or replaces the definition of a service. The fields are the fields of a
-	// [services.NAME] table. Their values may be invalid, but have types that TOML and JSON can
-	// represent: string, bool, int64, []any and map[string]any.
+	// Write adds or replaces the definition of a service. The map fields has the content of a
+	// [services.NAME] table. Its values may be invalid, but TOML and JSON can represent them: they
+	// are of the types string, bool, int64, []any and map[string]any.
 	Write(name balancer.Name, fields map[string]any)
 	// Delete removes the definition of a service.
 	Delete(name balancer.Name)

@@ -105,9 +105,9 @@ func TestSyntaxErrorsNameTheirLine(t *testing.T) {
 	}
 }
 
-// FuzzParse parses an arbitrary text. Parse must not panic. The scanner that finds lines must find
-// exactly the keys and list elements that the TOML parser finds, and Where must return an existing
-// line for each of them.
+// FuzzParse parses an arbitrary text. Parse must not panic. The scanner, which finds the lines,
+// must find exactly the keys and list elements that the TOML parser finds. Where must return an
+// existing line for each of them.
 func FuzzParse(f *testing.F) {
 	for _, pattern := range []string{"testdata/where/*.toml", "testdata/valid/*.toml"} {
 		files, err := filepath.Glob(pattern)

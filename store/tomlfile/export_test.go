@@ -6,7 +6,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Paths returns every path that the scanner found.
+// Paths returns all paths that the scanner has found.
 func (d *Document) Paths() map[string]bool {
 	paths := map[string]bool{}
 	for path := range d.all() {

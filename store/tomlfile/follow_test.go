@@ -114,7 +114,7 @@ func TestAnEmptyMainFile(t *testing.T) {
 		t.Errorf("problems of a reload with AllowEmpty = %v, want none", problems)
 	}
 	if s := w.waitFor("nothing", ""); len(s.Settings.Tree()) != 0 {
-		t.Errorf("settings of an empty file = %v, want none", s.Settings.Tree())
+		t.Errorf("settings after the empty file was allowed = %v, want none", s.Settings.Tree())
 	}
 	w.write("vipd.toml", service("a", 1))
 	w.waitFor("a service again", "a=1")

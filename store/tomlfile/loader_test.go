@@ -178,10 +178,10 @@ func TestTextsAreNotKept(t *testing.T) {
 	}
 	own := in.table(doc.Tree())
 	if got, want := fmt.Sprint(own), fmt.Sprint(doc.Tree()); got != want {
-		t.Errorf("copy = %s, want %s", got, want)
+		t.Errorf("copy of the document = %s, want %s", got, want)
 	}
 	if len(in) != 5 {
-		t.Errorf("copied strings = %d, want 5: %v", len(in), in)
+		t.Errorf("strings that the interner has copied = %d, want 5: %v", len(in), in)
 	}
 }
 

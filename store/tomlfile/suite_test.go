@@ -122,7 +122,7 @@ func writeFile(t testing.TB, path, text string) {
 	rewriteFile(t, path, []byte(text))
 }
 
-// rewriteFile truncates and rewrites the file, as cp and > do.
+// rewriteFile truncates the file and writes the text to it, like cp or a redirection in the shell.
 func rewriteFile(t testing.TB, path string, text []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, text, 0o644); err != nil {

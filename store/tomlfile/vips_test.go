@@ -42,7 +42,7 @@ func TestVIPs(t *testing.T) {
 		t.Errorf("problems =\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	if broken.VIPs.At(a) != first.VIPs.At(a) || broken.VIPs.At(b) != first.VIPs.At(b) {
-		t.Error("pointers of unchanged settings changed, want the same pointers")
+		t.Error("pointers of settings that did not change are different, want the same pointers")
 	}
 
 	w.write("services.d/b.toml", "[vips.\"10.96.0.2\"]\nhold = \"two\"\n")

@@ -20,7 +20,7 @@ import (
 
 const within = 20 * time.Second
 
-// world is a directory with files, and a source that follows them.
+// world is a directory with files and a source that follows these files.
 type world struct {
 	*testing.T
 	dir    string
@@ -161,7 +161,7 @@ func describe(s store.Snapshot) string {
 	return strings.TrimSpace(b.String())
 }
 
-// service returns the TOML table of a service with n as the last number of its VIP.
+// service returns the TOML table of a service. The last number of its VIP is n.
 func service(name string, n int) string {
 	return fmt.Sprintf("[services.%s]\nvips = [\"10.96.0.%d\"]\nports = [{ port = 80 }]\n", name, n)
 }

@@ -28,7 +28,8 @@ type bench struct {
 	probes  int
 	// found maps each address that another host has to the host's MAC, for the answers to a Probe.
 	found map[netip.Addr]string
-	// mute reports whether the node never receives the results of OpenGate, CloseGate and Unbind.
+	// mute reports whether the results of OpenGate, CloseGate and Unbind are withheld from the
+	// node.
 	mute bool
 }
 
@@ -132,7 +133,7 @@ func (b *bench) receiveFor(d time.Duration, from string, priority uint8, change 
 	}
 }
 
-// state returns the group's state.
+// state returns the state of the first group.
 func (b *bench) state() vrrp.State { return b.group().State }
 
 func (b *bench) group() vrrp.GroupStatus { return b.node.Status(b.now).Groups[0] }
@@ -149,7 +150,7 @@ func (b *bench) want(s vrrp.State) {
 	}
 }
 
-// priorities returns the priorities of the adverts since the last call.
+// priorities returns the priorities of the adverts that the node has sent since the last call.
 func (b *bench) priorities() (all []uint8) {
 	for _, a := range b.sent {
 		all = append(all, a.Priority)

@@ -42,7 +42,7 @@ func startAt(w *world, h *host, d time.Duration) {
 // when the other host preempts it.
 const preempting = gateTime
 
-// scenarios returns all scenarios for a pair of hosts.
+// scenarios returns all scenarios, each of which has two hosts.
 func scenarios() []scenario {
 	return []scenario{
 		{name: "an owner and a backup", groups: pair(150, 100, 0), from: 500 * ms, to: 610 * ms, losses: 1, prepare: func(w *world) {
@@ -86,8 +86,8 @@ func scenarios() []scenario {
 	}
 }
 
-// refused returns a scenario in which both hosts become owners. Only the host that preempts the
-// other can then end the double ownership.
+// refused returns a scenario in which both hosts become owners, because one host refuses the
+// other's adverts. Only the host that has preempted the other can then end this.
 func refused(name string, groups []vrrp.Group, spoil func(from *host, d *vrrp.Datagram)) scenario {
 	return scenario{name: name, groups: groups, spoil: spoil, from: 320 * ms, to: 400 * ms, both: 5 * interval, prepare: func(w *world) {
 		w.hosts[0].start()
@@ -297,7 +297,7 @@ func TestGaps(t *testing.T) {
 }
 
 // TestModelFindsMistakes breaks one rule at a time. With each of the listed faults, the model must
-// find a history in which both hosts answer, or in which one host does not answer at the end.
+// find a history that breaks a rule: both hosts answer, or no host answers at the end.
 func TestModelFindsMistakes(t *testing.T) {
 	t.Parallel()
 	for mistake, names := range map[string][]string{
@@ -332,7 +332,7 @@ func TestRandomHistories(t *testing.T) {
 			most = w.hosts[0].group.OwnerTime()
 		}
 		if n := w.owners(); n != 1 || w.both > most || w.wrong != "" {
-			t.Fatalf("seed %d: %d owners, want 1; both answered for %s, want at most %s; %s\n%s",
+			t.Fatalf("seed %d: owners = %d, want 1; both hosts answered for %s, want at most %s; %s\n%s",
 				seed, n, w.both, most, w.wrong, strings.Join(randomHistory(seed, true).log, "\n"))
 		}
 	}

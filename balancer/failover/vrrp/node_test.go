@@ -117,8 +117,8 @@ func TestBackupHears(t *testing.T) {
 	}
 }
 
-// TestBackupUsesTheOwnersInterval delivers adverts of an owner whose interval is 300 ms. The node
-// must take over only after 3 of these intervals.
+// TestBackupUsesTheOwnersInterval delivers an advert of an owner whose interval is 300 ms. The node
+// must wait for 3 of the owner's intervals before it takes over.
 func TestBackupUsesTheOwnersInterval(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receive(high, 150, func(a *vrrp.Advert, _ *vrrp.Datagram) { a.Interval = 300 * ms })
@@ -231,7 +231,7 @@ func TestChecksumFollowsThePeer(t *testing.T) {
 		}
 		b.run(500 * ms)
 		if got := b.sums[len(b.sums)-1]; got != c {
-			t.Errorf("checksum = %q, want %q", got, c)
+			t.Errorf("checksum of the last advert = %q, want %q", got, c)
 		}
 	}
 	g := mainGroup()
@@ -627,8 +627,8 @@ func TestSlowGate(t *testing.T) {
 	}
 }
 
-// TestPausedBackup pauses the process of a Backup for longer than its down time. The Backup must
-// not take over from an owner whose adverts are still queued.
+// TestPausedBackup pauses the process of a Backup for longer than its down time. After the pause,
+// the owner's adverts continue to arrive. The Backup must not take over.
 func TestPausedBackup(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.receiveFor(time.Second, high, 150)
@@ -701,7 +701,7 @@ func TestWitness(t *testing.T) {
 	b.receive(low, 50)
 	b.receive(low, 0)
 	b.run(150 * ms)
-	b.want(vrrp.Active) // the other router resigned
+	b.want(vrrp.Active) // the node takes over, because the other router has resigned
 	b.run(3 * time.Second)
 	b.want(vrrp.Active) // the node resigns only if a witness has answered while it was Active
 }
@@ -827,8 +827,8 @@ func TestUnsentAdverts(t *testing.T) {
 	}
 }
 
-// TestSetGroups changes the priority and the VIPs of a group, and then its router ID. Only the
-// change to the router ID may release the VIPs.
+// TestSetGroups changes the priority and the VIPs of a group, and then the group's router ID. The
+// node may release the VIPs only when the router ID changes.
 func TestSetGroups(t *testing.T) {
 	b := newBench(t, mainGroup())
 	b.active()

@@ -13,7 +13,7 @@ import (
 	"vipd/balancer/failover/vrrp"
 )
 
-// recorded contains messages that keepalived 2.2.7 sent.
+// recorded contains messages that keepalived 2.2.7 has sent, with the adverts in them.
 var recorded = []struct {
 	name, from, to, message string
 	sum                     vrrp.Checksum
@@ -79,8 +79,8 @@ func TestAdvertsOfKeepalived(t *testing.T) {
 	}
 }
 
-// TestChecksumKinds encodes an advert with each kind of checksum. Decode must recognise the kind,
-// and accept OldUnicast only in unicast packets.
+// TestChecksumKinds encodes an advert with each kind of checksum. Decode must recognise the kind of
+// the checksum. In a multicast packet, OldUnicast is the same as Pseudo.
 func TestChecksumKinds(t *testing.T) {
 	from, peer, all := netip.MustParseAddr("10.9.0.1"), netip.MustParseAddr("10.9.0.2"), vrrp.MulticastGroup(true)
 	a := vrrp.Advert{Version: 3, RouterID: 51, Priority: 150, Interval: time.Second, Addrs: addrs("10.9.0.100")}
@@ -149,9 +149,9 @@ func TestOddMessages(t *testing.T) {
 	from, to := netip.MustParseAddr(r.from), netip.MustParseAddr(r.to)
 	b := r.want.Append(nil, from, to, vrrp.Plain)
 	b[4] |= 0xf0
-	binary.BigEndian.PutUint16(b[6:], binary.BigEndian.Uint16(b[6:])+0x0fff) // equals -0xf000 in one's complement
+	binary.BigEndian.PutUint16(b[6:], binary.BigEndian.Uint16(b[6:])+0x0fff) // corrects the checksum for the reserved bits 0xf000: in one's complement, 0x0fff is -0xf000
 	if got, _, err := vrrp.Decode(append(b, "trailer"...), from, to); err != nil || !reflect.DeepEqual(*got, r.want) {
-		t.Errorf("Decode = %+v, %v, want %+v", got, err, r.want)
+		t.Errorf("Decode of a message with reserved bits and further bytes = %+v, %v, want %+v", got, err, r.want)
 	}
 }
 

@@ -34,12 +34,12 @@ type world struct {
 	// given time.
 	packets []packet
 	later   []laterInput
-	// spoil changes the packets of a host while they are in transit. If nil, packets are not
-	// changed.
+	// spoil changes the packets of a host while they are in transit. If spoil is nil, packets do
+	// not change.
 	spoil func(from *host, d *vrrp.Datagram)
-	// random delays packets by up to 5 ms. If nil, the delay is 1 ms.
+	// random determines the delay of each packet, up to 5 ms. If random is nil, each delay is 1 ms.
 	random *rand.Rand
-	// log records all events if verbose is set.
+	// log contains all events if verbose is true.
 	verbose bool
 	log     []string
 	// both is the longest time for which both hosts answered. nobody is the longest time for which
@@ -183,7 +183,7 @@ func (w *world) observe() {
 		w.both = max(w.both, ms)
 	}
 	measure(n > 1, &w.bothSince, &w.both)
-	if n > 0 || w.nobodySince >= 0 { // -1 before the first answer
+	if n > 0 || w.nobodySince >= 0 { // nobodySince is -1 before the first answer
 		measure(n == 0, &w.nobodySince, &w.nobody)
 	}
 }
@@ -270,7 +270,7 @@ func (h *host) next() func(local.Time) []local.Action {
 	return nil
 }
 
-// handle passes an input to the node. Each action is a separate act.
+// handle passes an input to the node. Each action that the node returns becomes a separate act.
 func (h *host) handle(f func(local.Time) []local.Action) {
 	actions := f(h.w.now)
 	h.deadline = h.node.Deadline()
@@ -299,8 +299,8 @@ func (h *host) probe(a local.Probe) {
 	h.w.later = append(h.w.later, laterInput{h.w.now.Add(a.Within), h, func(now local.Time) []local.Action { return h.node.Probed(now, a.Addrs, found) }})
 }
 
-// send sends an advert. It reads the time in one act, sends in the second act, and reports the
-// result in the third act.
+// send sends an advert in three acts: it reads the time, sends the packets, and reports the result
+// to the node.
 func (h *host) send(s vrrp.Send) {
 	at := h.w.now
 	leave := func() {

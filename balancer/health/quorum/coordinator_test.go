@@ -140,7 +140,7 @@ func differ[K snap.Ordered[K], V comparable](got, want snap.Map[K, V]) (text str
 	return text
 }
 
-// history generates random inputs for the coordinator of one host.
+// history generates random inputs for the coordinator of a single host.
 type history struct {
 	r     *rand.Rand
 	round quorum.Round

@@ -24,7 +24,7 @@ func ballots(text string) []quorum.Vote {
 }
 
 // TestDecide calls Decide with votes, with and without an earlier verdict, and with and without
-// votes of former checkers. The verdict and its time must be as listed.
+// votes of former checkers. Decide must return the listed verdict, with the listed time.
 func TestDecide(t *testing.T) {
 	const none = balancer.HealthUnknown
 	const up, down = balancer.HealthUp, balancer.HealthDown

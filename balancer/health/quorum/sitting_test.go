@@ -79,7 +79,7 @@ func TestMissingVotes(t *testing.T) {
 			t.Errorf("%s: Overdue() = %v, want %v", what, got, due)
 		}
 		if got := s.after(d, votes); got.Verdict != want || got.Alone != alone || !slices.Equal(got.TimedOut, timedOut) {
-			t.Errorf("%s: verdict = %q, alone %v, timed out %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
+			t.Errorf("%s: Verdict = %q, Alone = %v, TimedOut = %v; want %q, %v, %v", what, got.Verdict, got.Alone, got.TimedOut, want, alone, timedOut)
 		}
 	}
 	const up, down = balancer.HealthUp, balancer.HealthDown

@@ -39,7 +39,7 @@ func TestHistory(t *testing.T) {
 	}
 	compact := func(_ *testing.T, c *etcdkit.Cluster, _ *clientv3.Client) { c.Compact() }
 	for name, test := range map[string]struct {
-		seen     []step // changes that were seen after the marker was written
+		seen     []step // changes that the History has seen after the marker was written
 		restored bool   // reports whether etcd is restored from a backup that lacks the marker's last value
 		wiped    bool
 		then     []step

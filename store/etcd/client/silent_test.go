@@ -27,7 +27,7 @@ func TestSilentStreamLeavesItsMember(t *testing.T) {
 	timing := UsualTiming()
 	timing.Ask = 50 * time.Millisecond
 	var silent, calls atomic.Int64
-	timing.Now = func() time.Time { // each step of this clock exceeds the permitted silence of a watch
+	timing.Now = func() time.Time { // between two readings, this clock advances by more than the permitted silence of a watch
 		return time.Now().Add(time.Duration(silent.Load()*calls.Add(1)) * 10 * time.Second)
 	}
 	messages := make(chan Message)

@@ -39,7 +39,7 @@ func TestWatchProgress(t *testing.T) {
 		put := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte("/vipd/overrides/web/10.0.0.1"), CreateRevision: 20, ModRevision: 20}}
 		for _, answer := range []*etcdserverpb.WatchResponse{
 			{Header: &etcdserverpb.ResponseHeader{Revision: 20}, WatchId: c.ids[1], Events: []*mvccpb.Event{put}},
-			{Header: &etcdserverpb.ResponseHeader{Revision: 30}, WatchId: c.ids[2]}, // progress
+			{Header: &etcdserverpb.ResponseHeader{Revision: 30}, WatchId: c.ids[2]}, // a progress message
 		} {
 			if err := s.process(t.Context(), answer); err != nil {
 				t.Fatal(err)

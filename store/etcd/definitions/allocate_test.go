@@ -111,7 +111,7 @@ func randomBook(r *rand.Rand) *book {
 	return b
 }
 
-// judge describes a mistake in a choice, or returns "".
+// judge describes a mistake in the result of choose, or returns "".
 func judge(b *book, s *balancer.Service, got allocation, err error) string {
 	var has []netip.Addr
 	for _, h := range got.keep {

@@ -77,7 +77,7 @@ func FuzzTree(f *testing.F) {
 		d.UseNumber()
 		var want map[string]any
 		if err := d.Decode(&want); err != nil || !reflect.DeepEqual(got, want) {
-			t.Fatalf("got %v, want %v, %v", got, want, err)
+			t.Fatalf("parsed value = %v, want %v; error of encoding/json = %v", got, want, err)
 		}
 	})
 }
