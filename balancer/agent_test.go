@@ -105,9 +105,9 @@ func TestAgentWeights(t *testing.T) {
 	}
 }
 
-// TestAgentsInPanic compiles a service with four endpoints. The agent of the first drains it, the
-// agent of the second reports it as down, the check of the third fails, and the fourth is up. In
-// panic, only the last two may get connections.
+// TestAgentsInPanic compiles a service with four endpoints. The first is drained by its agent. The
+// second is down according to its agent. The third fails its check, and the fourth is up. In panic,
+// only the last two may get connections.
 func TestAgentsInPanic(t *testing.T) {
 	s := &balancer.Service{
 		Name: "web", VIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Ports: []balancer.Port{{Port: 80, TargetPort: 80, Protocol: balancer.TCP}},

@@ -150,8 +150,8 @@ func isEndpoint(env *balancer.Env, in *balancer.Inputs, t balancer.Target) bool 
 	})
 }
 
-// counted returns how many backends of f could serve on this node (able), how many of these are
-// ejected or down (out), and how many are down.
+// counted returns the number of backends of f that could serve on this node (able). It also returns
+// how many of them are ejected or down (out), and how many are down.
 func counted(h *history, f *balancer.Frontend) (able, out, down int) {
 	s := h.in.Services.At(f.Service)
 	for _, b := range f.Backends {

@@ -138,8 +138,8 @@ func TestWithdrawnVIPReturns(t *testing.T) {
 }
 
 // TestWithdrawnOwnAddress withdraws VIPs, some of which the host has independently of vipd. While
-// the host has such a VIP, its frontends must not be withdrawn, and a problem must report this for
-// the service's VIP.
+// the host has such a VIP, the frontends of the VIP must not be withdrawn, and a problem must
+// report that withdraw has no effect.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	const warning = `has no effect on %s here, because this host has the address independently of vipd: let only vipd add it, or remove withdraw`
 	for _, test := range []struct {

@@ -28,18 +28,18 @@ type model struct {
 // which they make no difference.
 type moment struct {
 	jurors [2]witness
-	// asked is the age of the pending renewal of the session. renewed is the age of its newest
-	// renewal in etcd.
+	// asked is the age of the pending renewal of the session. renewed is the age of the session's
+	// newest renewal in etcd.
 	asked, renewed int8
 	// gate is the number of ticks for which the gate stays open. refreshing, opening and binding
-	// report whether the holder has decided to refresh the gate, open the gate or bind the VIP, but
-	// has not yet done it.
+	// are 1 after the holder has decided to refresh the gate, open the gate or bind the VIP, until
+	// it does so.
 	gate, bound, refreshing, opening, binding int8
-	// changed reports whether etcd has a newer revision of the session than the revoking node
-	// knows. known is the age of the revision that the revoking node knows.
+	// changed is 1 if etcd has a newer revision of the session than the revoking node knows. known
+	// is the age of the revision that the revoking node knows.
 	changed, known int8
-	// burying reports whether the revocation of the session is pending. buried reports whether etcd
-	// has executed it.
+	// burying is 1 while the revocation of the session is pending. buried is 1 if etcd has executed
+	// the revocation.
 	burying, buried int8
 }
 

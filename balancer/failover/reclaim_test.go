@@ -48,8 +48,8 @@ func TestEtcdLostDuringMove(t *testing.T) {
 }
 
 // TestEtcdRefusesWrites makes etcd unreachable for the owner of a VIP, or full, while the VIP
-// should move. The VIP must stay on its host. Failed handovers may remove it from its device and
-// add it again, but only a few times. When etcd accepts writes again, the VIP must move.
+// should move. The VIP must stay on its host. Failed handovers may unbind the VIP and bind it
+// again, but only a few times. When etcd accepts writes again, the VIP must move.
 func TestEtcdRefusesWrites(t *testing.T) {
 	for what, most := range map[string]int{"unreachable": 0, "full": 4} {
 		w, vip, owner := owned(t, 3)
@@ -100,8 +100,8 @@ func TestOwnerCutOffFromEtcd(t *testing.T) {
 	}
 }
 
-// TestNoMoveToCutOffHost cuts a host off from etcd. The host would not learn from etcd that a VIP
-// moves to it, so it must not get a VIP, even though its peers receive its heartbeats.
+// TestNoMoveToCutOffHost cuts a host off from etcd. The host must not get a VIP although its peers
+// receive its heartbeats, because it would not learn of the move from etcd.
 func TestNoMoveToCutOffHost(t *testing.T) {
 	vip := netip.MustParseAddr("10.1.0.1")
 	w := newWorld(t, 1, 3, map[netip.Addr]Policy{vip: {Prefer: []string{"gw1", "gw2"}}})

@@ -45,8 +45,9 @@ type report struct {
 	id   int
 }
 
-// flight is a transaction that is in flight. carriedOut and never report whether etcd has executed
-// it, or never will. told reports whether the node has received an outcome.
+// flight is a transaction that is in flight. carriedOut reports whether etcd has executed the
+// transaction, and never reports that etcd never will. told reports whether the node has received
+// an outcome.
 type flight struct {
 	Write
 	host                    int

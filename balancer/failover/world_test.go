@@ -545,7 +545,8 @@ func (h *host) write(a Write) {
 
 // fate describes what happens to a transaction. If the fate is answered, it is performed and
 // answered. If it is unheard, it is performed, but the answer is lost. If it is tardy, it is
-// performed after its outcome was reported as unknown. If it is lost, it is never performed.
+// performed, but only after the node has received the outcome Unknown. If it is lost, it is never
+// performed.
 type fate int
 
 const (

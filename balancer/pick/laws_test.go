@@ -65,8 +65,8 @@ func flowOf(n int) Flow {
 // skipping returns a function that reports whether set contains a member. Pick skips these members.
 func skipping(set []bool) func(int) bool { return func(i int) bool { return set[i] } }
 
-// chiSquare fails the test if random draws with the given weights would result in counts only with
-// a probability of less than about one in a million.
+// chiSquare fails the test if counts can hardly be the result of random draws with the given
+// weights. The probability of such counts is about one in millions.
 func chiSquare(t *testing.T, what string, counts, weights []int) {
 	t.Helper()
 	total, sum := 0, 0

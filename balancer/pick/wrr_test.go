@@ -67,8 +67,8 @@ func TestWeightedIsSmoothRoundRobin(t *testing.T) {
 }
 
 // TestWeightedIsExactAndSmooth makes all picks of several cycles. In a cycle, the number of picks
-// of each member must equal its weight. At no time may any of the n members be ahead of its share
-// by a whole pick, or behind by more than 1 + 1/2 + ... + 1/n picks.
+// of each member must equal its weight. None of the n members may ever be ahead of its share by a
+// whole pick. None may ever be behind it by more than 1 + 1/2 + ... + 1/n picks.
 func TestWeightedIsExactAndSmooth(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 6))
 	for range 40 {

@@ -324,8 +324,8 @@ func TestLateRegistration(t *testing.T) {
 
 // TestOwnershipAfterRestoreAndCompaction restores etcd from a backup while a host is cut off. The
 // backup lacks the last session. After the restore, etcd receives more writes and is compacted. The
-// host must detect the restore, although the last record that it has seen is its own, which it
-// writes again.
+// host must detect the restore. This is difficult because the last record that the host has seen is
+// its own, which it writes again.
 func TestOwnershipAfterRestoreAndCompaction(t *testing.T) {
 	t.Parallel()
 	c, relay, p := single(t, etcdkit.Options{})

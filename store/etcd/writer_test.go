@@ -485,7 +485,7 @@ func TestRegistrar(t *testing.T) {
 }
 
 // TestRegistrarStopped stops registrars at random times, often while they register. Placed must
-// report whether the endpoint is in etcd. If it is, it must be possible to drain it.
+// report whether the endpoint is in etcd. It must be possible to drain an endpoint that is in etcd.
 func TestRegistrarStopped(t *testing.T) {
 	t.Parallel()
 	c := etcdkit.Start(t, etcdkit.Options{})

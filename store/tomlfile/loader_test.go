@@ -53,8 +53,8 @@ func TestChangesWithinATickAreSeen(t *testing.T) {
 	}
 }
 
-// TestSettledFilesAreNotRead loads an unchanged file again. If the file was changed long before it
-// was read, it must not be read again while its attributes are unchanged.
+// TestSettledFilesAreNotRead loads an unchanged file again. If the file had not changed for long
+// when it was first read, it must not be read again until its attributes change.
 func TestSettledFilesAreNotRead(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.toml")

@@ -51,7 +51,7 @@ type place struct {
 // can happen on a busy machine.
 func (p *place) Paused() bool { return p.paused }
 
-// save writes a file. If this takes long, it sets paused.
+// save writes a file, and sets paused if the write takes too long.
 func (p *place) save(path string, text []byte) {
 	began := time.Now()
 	p.write(p.t, path, text)

@@ -338,8 +338,8 @@ func TestProblemsAreBounded(t *testing.T) {
 // jumped returns t with its wall time changed by the given seconds, but with the same monotonic
 // time, as after a step of the clock.
 func jumped(t time.Time, seconds int64) time.Time {
-	// In a time with a monotonic reading, the lowest 30 bits of the wall field hold nanoseconds,
-	// and the bits above hold seconds (see time.Time in Go's time.go).
+	// If a time has a monotonic reading, the lowest 30 bits of its wall field are nanoseconds. The
+	// bits above them are seconds (see time.Time in Go's time.go).
 	type layout struct {
 		wall uint64
 		ext  int64
