@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// bare is a rig for cases that call the dataplane directly, also in ways that an engine never does.
+// bare is a rig for cases that call the dataplane directly, including in ways that an engine never
+// does.
 type bare struct{ *rig }
 
 func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
@@ -27,8 +28,8 @@ func (b *bare) compile(services ...*balancer.Service) balancer.Desired {
 	return new(balancer.Compiler).Next(balancer.Env{Node: "node", Local: b.w.own, NodePortAddresses: b.w.own, Capabilities: b.caps}, in, time.Now())
 }
 
-// carry prepares the host for the state want, and applies the batches. Together they must result in
-// want.
+// carry prepares the host for the state want, and then applies the batches one after another. After
+// the last batch, the applied state must be want.
 func (b *bare) carry(want balancer.Desired, batches ...[]dataplane.Change) {
 	b.Helper()
 	b.host.Resync(true)
@@ -64,7 +65,7 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 	for k, f := range want.Frontends.All() {
 		digests[k] = b.dp.Digest(f)
 	}
-	if seen.ReapplyAll && b.s.VirtualServers { // IPVS does not store digests, and a frontend without active backends has no virtual server
+	if seen.ReapplyAll && b.s.VirtualServers { // IPVS does not store digests, and creates no virtual server for a frontend without active backends
 		for k := range digests {
 			if d, there := seen.Digests[k]; there && d == 0 {
 				seen.Digests[k] = digests[k]
@@ -77,15 +78,15 @@ func (b *bare) wantState(when string, want balancer.Desired) {
 		b.Errorf("%s: Observe = %v, want %v", when, seen.Digests, digests)
 	}
 	if len(seen.Damage) > 0 {
-		b.Errorf("%s: damage from Observe = %q, want none", when, seen.Damage)
+		b.Errorf("%s: Observe reports the damage %q, want none", when, seen.Damage)
 	}
 	if reason, err := b.dp.Intact(b.Context()); reason != "" || err != nil {
-		b.Errorf("%s: Intact = %q, %v, want no reason", when, reason, err)
+		b.Errorf("%s: Intact = %q, %v; want no reason and no error", when, reason, err)
 	}
 }
 
-// testIdempotent repeats changes, and removes frontends that do not exist. A connection must
-// survive, and Observe must return exactly the desired frontends.
+// testIdempotent applies the same changes twice, and removes frontends that do not exist. An open
+// connection must survive, and Observe must return exactly the desired frontends.
 func testIdempotent(b *bare) {
 	r := b.rig
 	want := b.compile(newService("web", r.w.vip, endpoints(r.w.servers...)...), newService("empty", vipN(40)))
@@ -101,7 +102,7 @@ func testIdempotent(b *bare) {
 	b.carry(want, adds(want), hinted)
 	b.wantState("after the same Apply again", want)
 	if err := alive(c, atOnce); err != nil {
-		r.Errorf("error of a connection after a repeated Apply = %v, want none", err)
+		r.Errorf("error of an open connection after a repeated Apply = %v, want nil", err)
 	}
 	absent := dataplane.Change{Key: keyOf(vipN(41)[0], vipPort, balancer.TCP)}
 	b.carry(want, []dataplane.Change{absent})
@@ -116,8 +117,8 @@ func testIdempotent(b *bare) {
 	b.wantState("after removing everything, twice", balancer.Desired{})
 }
 
-// testOrder applies random histories of changes in random batches. Some changes have the hint Old.
-// Each history must result in exactly the desired state.
+// testOrder applies random sequences of changes in random batches. Some changes have the hint Old.
+// Each sequence must result in exactly the desired state.
 func testOrder(b *bare) {
 	r := b.rig
 	random, h := rand.New(rand.NewPCG(1, 2)), newHistory(1, r.w.servers, 50, 6)
@@ -150,8 +151,8 @@ func testOrder(b *bare) {
 	}
 }
 
-// shuffled returns the changes from the state done to the state adds, in random order and in random
-// batches. It updates done to the new state.
+// shuffled returns the changes that lead from the state done to the frontends in adds, in random
+// order and in random batches. It updates done to the new state.
 func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds []dataplane.Change) [][]dataplane.Change {
 	wanted := map[balancer.Key]bool{}
 	for _, c := range adds {
@@ -181,9 +182,9 @@ func shuffled(random *rand.Rand, done map[balancer.Key]*balancer.Frontend, adds 
 	return batches
 }
 
-// testClose closes a dataplane with and without keep. With keep, its objects must continue to
-// serve, and the next dataplane must adopt them without losing a connection. Without keep, no
-// object may remain.
+// testClose closes a dataplane with keep = true and with keep = false. With true, the dataplane's
+// kernel objects must continue to serve clients, and the next dataplane must adopt them without
+// losing a connection. With false, no object may remain.
 func testClose(b *bare) {
 	r := b.rig
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -220,7 +221,7 @@ func testClose(b *bare) {
 	b.wantState("after closing and not keeping", balancer.Desired{})
 	r.each(func(r *rig, key balancer.Key) {
 		if a, err := r.askFrom(r.w.client, netip.Addr{}, key, silence); err == nil {
-			r.Errorf("%s: answer from %s through a closed dataplane, want none", key, a.Server)
+			r.Errorf("%s: %s answered through a closed dataplane, want no answer", key, a.Server)
 		}
 	})
 }
@@ -236,8 +237,8 @@ func removals(before, after balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// closesCounted closes the dataplane while clients send requests continuously. Each answered
-// request must be counted.
+// closesCounted closes the dataplane while clients send requests continuously. The dataplane's
+// connection counters must include each answered request.
 func (b *bare) closesCounted(key balancer.Key) {
 	r, answered := b.rig, atomic.Uint64{}
 	before := counted(b.dp, key.Proto)
@@ -257,6 +258,6 @@ func (b *bare) closesCounted(key balancer.Key) {
 	closed()
 	clients.Wait()
 	if got, want := counted(b.dp, key.Proto)-before, answered.Load(); got < want && !r.s.VirtualServers { // IPVS shows its counts only after two seconds
-		r.Errorf("counted connections = %d at %s, want at least the %d answered requests", got, key, want)
+		r.Errorf("counted connections = %d at %s, want at least %d, the number of answered requests", got, key, want)
 	}
 }

@@ -18,16 +18,16 @@ import (
 	"vipd/test/wait"
 )
 
-// These time limits are for a usual, possibly busy machine. Their users scale them for slower
+// These are time limits for a typical machine, which may be busy. Callers scale them for slower
 // machines.
 const (
-	// atOnce is the limit for actions that need no timer. Such actions need milliseconds, except on
-	// a busy machine.
+	// atOnce is the limit for actions that do not wait for a timer. Such actions usually take
+	// milliseconds, but longer on a busy machine.
 	atOnce = 30 * time.Second
-	// silence is the time that a client waits if no answer may arrive. An answer would arrive in a
-	// fraction of this time.
+	// silence is the time for which a client waits to show that it gets no answer. An answer would
+	// arrive in a fraction of this time.
 	silence = 250 * time.Millisecond
-	// unanswered is the time that a client waits before it repeats its request.
+	// unanswered is the time for which a client waits for an answer before it repeats its request.
 	unanswered = 50 * time.Millisecond
 )
 
@@ -40,8 +40,8 @@ func patience(within time.Duration) time.Duration {
 	return min(wait.Scaled(within), wait.Bound(within))
 }
 
-// ports assigns source ports for UDP. Each port is used only once, because a client that reuses a
-// port would continue its earlier flow.
+// ports assigns source ports for UDP. It assigns each port only once, because a client that reuses
+// a port would continue its earlier flow.
 type ports struct{ dealt atomic.Uint32 }
 
 func (p *ports) next() uint16 { return uint16(20000 + p.dealt.Add(1)%40000) }
@@ -75,8 +75,8 @@ func (r *rig) open(from *lab.NS, source netip.Addr, key balancer.Key, within tim
 	}
 }
 
-// addressOf returns the source address that others see for a namespace's packets, in the family of
-// vip.
+// addressOf returns the source address that other hosts see in packets from a namespace. The
+// address has the same family as vip.
 func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	switch n {
 	case r.w.host:
@@ -92,13 +92,14 @@ func (r *rig) addressOf(n *lab.NS, vip netip.Addr) netip.Addr {
 	return parseAddrs("0.0.0.0", "::").inFamilyOf(vip)
 }
 
-// ask opens a connection, or sends a datagram from a new port, and returns the server's answer.
+// ask opens a TCP connection to a frontend, or sends a UDP datagram from a new port, and returns
+// the server's answer.
 func (r *rig) ask(from *lab.NS, key balancer.Key) (lab.Answer, error) {
 	return r.askFrom(from, netip.Addr{}, key, atOnce)
 }
 
-// askFrom is like ask, but from one of the namespace's addresses. If source is invalid, the kernel
-// chooses the address.
+// askFrom is like ask, but uses the given source address of the namespace and waits at most as long
+// as within. If source is invalid, the kernel chooses the address.
 func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within time.Duration) (lab.Answer, error) {
 	c, err := r.open(from, source, key, within)
 	if err != nil {
@@ -108,7 +109,7 @@ func (r *rig) askFrom(from *lab.NS, source netip.Addr, key balancer.Key, within 
 	return lab.AskWithin(c, patience(within))
 }
 
-// hangUp closes a connection. If r.resets is set, it closes TCP connections with a reset.
+// hangUp closes a connection. If r.resets is true, it closes TCP connections with a reset.
 func (r *rig) hangUp(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok && r.resets {
 		_ = t.SetLinger(0)
@@ -116,8 +117,8 @@ func (r *rig) hangUp(c net.Conn) {
 	_ = c.Close()
 }
 
-// mustAsk is like ask, but fails the test if there is no answer. It also checks that explain
-// predicts the answer.
+// mustAsk is like ask, but fails the test if there is no answer. It also checks that package
+// explain predicts the outcome.
 func (r *rig) mustAsk(from *lab.NS, key balancer.Key) lab.Answer {
 	r.Helper()
 	a, err := r.ask(from, key)
@@ -139,7 +140,7 @@ func (r *rig) mustOpen(from *lab.NS, source netip.Addr, key balancer.Key) (net.C
 	r.Cleanup(func() { _ = c.Close() })
 	a, err := lab.AskWithin(c, patience(atOnce))
 	if err != nil {
-		r.Fatalf("%s on its connection to %s: %v", from.Name, key, err)
+		r.Fatalf("%s on a connection to %s: %v", from.Name, key, err)
 	}
 	return c, a
 }
@@ -186,13 +187,13 @@ func (r *rig) refused(from *lab.NS, key balancer.Key) {
 	checkExplained(r, from, netip.Addr{}, key, explain.Refused)
 }
 
-// refusal sends a request, and returns an error unless the client is refused.
+// refusal sends a request. It returns an error unless the request is refused.
 func (r *rig) refusal(from *lab.NS, key balancer.Key, within time.Duration) error {
 	a, err := r.askFrom(from, netip.Addr{}, key, within)
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s asks %s: %s answers, want a refusal", from.Name, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops the packet, and a local program gets this error first
+	case errors.Is(err, unix.EPERM) && from == r.w.host && r.s.VirtualServers: // IPVS also drops the packet, and a program on the host gets this error before the refusal
 	case errors.Is(err, unix.ECONNREFUSED), key.Proto == balancer.TCP && errors.Is(err, unix.ECONNRESET):
 	default:
 		return fmt.Errorf("%s asks %s: %w, want a refusal", from.Name, key, err)
@@ -206,10 +207,10 @@ func (r *rig) ignored(from *lab.NS, source netip.Addr, key balancer.Key) {
 	a, err := r.askFrom(from, source, key, silence)
 	switch {
 	case err == nil:
-		r.Errorf("%s %s asks %s: %s answers, want silence", from.Name, source, key, a.Server)
-	case errors.Is(err, unix.EPERM) && from == r.w.host: // local programs see an error if a filter drops their packets
+		r.Errorf("%s (%s) asks %s: %s answers, want no answer", from.Name, source, key, a.Server)
+	case errors.Is(err, unix.EPERM) && from == r.w.host: // programs on the host get this error if a filter drops their packets
 	case !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, context.DeadlineExceeded):
-		r.Errorf("%s %s asks %s: %v, want silence", from.Name, source, key, err)
+		r.Errorf("%s (%s) asks %s: %v, want no answer", from.Name, source, key, err)
 	}
 	checkExplained(r, from, source, key, explain.Dropped)
 }

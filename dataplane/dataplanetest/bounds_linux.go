@@ -10,7 +10,7 @@ import (
 )
 
 // testMaxConnections opens as many connections as max_connections permits. Further clients must be
-// refused until one of the connections ends.
+// refused until one of these connections ends.
 func testMaxConnections(r *rig) {
 	if !r.caps.MaxConnections {
 		r.Skipf("%s can't limit connections", r.caps.Mode)
@@ -30,7 +30,7 @@ func testMaxConnections(r *rig) {
 			conns[a.Server] = append(conns[a.Server], c)
 		}
 		if len(conns["s1"]) != s1 || len(conns["s2"]) != s2 {
-			r.Fatalf("s1 has %d connections and s2 %d, want %d and %d", len(conns["s1"]), len(conns["s2"]), s1, s2)
+			r.Fatalf("connections of s1 and s2 = %d and %d, want %d and %d", len(conns["s1"]), len(conns["s2"]), s1, s2)
 		}
 		r.refused(r.w.client, key)
 		r.hangUp(conns["s2"][0])
@@ -42,11 +42,11 @@ func testMaxConnections(r *rig) {
 			return err
 		}, "room for a connection")
 		if a != "s2" {
-			r.Errorf("server of a new client after a connection of s2 has ended = %s, want s2", a)
+			r.Errorf("server of a new client after a connection to s2 has ended = %s, want s2", a)
 		}
 		for _, c := range append(conns["s1"], conns["s2"][1:]...) {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("error of a connection within the limits = %v, want none", err)
+				r.Errorf("error of a connection within the limits = %v, want nil", err)
 			}
 			r.hangUp(c)
 		}
@@ -59,8 +59,8 @@ func testMaxConnections(r *rig) {
 	})
 }
 
-// awaitForgotten waits until check returns nil. Its limit is longer than the time for which the
-// dataplane remembers ended connections.
+// awaitForgotten waits until check returns nil. It waits longer than the dataplane remembers ended
+// connections.
 func awaitForgotten(r *rig, check func() error, what string) {
 	r.Helper()
 	lab.Eventually(r, r.s.Remembers+atOnce, fmt.Sprintf("%s, although ended connections are remembered for %v", what, r.s.Remembers), check)

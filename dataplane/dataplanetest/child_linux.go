@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is an environment variable with an errand. If it is set, Run acts as a daemon that
-// performs the errand, and that its parent kills.
+// childVar is an environment variable that contains an errand, the task of a child process. If it
+// is set, Run acts as a daemon that performs the errand until the parent process kills it.
 const childVar = "VIPD_DATAPLANETEST_CHILD"
 
 // errand is the task of a child process. childVar contains it as JSON.
@@ -27,12 +27,13 @@ type errand struct {
 	Local []netip.Addr
 	// Services holds the services that the child applies first.
 	Services []*balancer.Service
-	// Then holds the services that the child applies after the first line of input. The health
-	// checks of Down fail from then on. If Then is set, the child makes no random changes.
+	// Then holds the services that the child applies after it has read the first line of its input.
+	// From then on, the health checks of the targets in Down fail. If Then is not nil, the child
+	// makes no random changes.
 	Then []*balancer.Service
 	Down []balancer.Target
-	// Servers holds the addresses of the endpoints that random changes use, and Seed determines
-	// these changes.
+	// Servers holds the addresses of the endpoints that random changes use. Seed determines these
+	// changes.
 	Servers []addrs
 	Seed    uint64
 }
@@ -46,11 +47,11 @@ func (e *errand) history() *history {
 	return newHistory(e.Seed, servers, 100, 6)
 }
 
-// ready is the line that the child prints when exactly the wanted state is applied. After the next
-// line of input, the child starts its changes.
+// ready is the line that the child prints once exactly the wanted state is applied. After the child
+// has read the next line of its input, it starts to make changes.
 const ready = "dataplanetest: ready"
 
-// runChild performs the errand until the process is killed or its parent ends.
+// runChild performs the errand until this process is killed or its parent ends.
 func runChild(t *testing.T, s *Subject) {
 	var e errand
 	if err := json.Unmarshal([]byte(os.Getenv(childVar)), &e); err != nil {
@@ -102,7 +103,7 @@ func runChild(t *testing.T, s *Subject) {
 // checkKernelState checks that the kernel has exactly the desired state.
 func checkKernelState(r *rig, when string) {
 	r.Helper()
-	r.stop() // bare's calls must not overlap with the engine's
+	r.stop() // the direct calls of a bare rig must not overlap with the engine's
 	(&bare{r}).wantState(when, r.wanted())
 	r.start()
 }
@@ -115,7 +116,8 @@ type child struct {
 	kill  func()
 }
 
-// startChild starts a child process that runs the test with the name root.
+// startChild starts a child process that performs the errand e. The child runs only the test named
+// root.
 func startChild(t *testing.T, root string, e errand) *child {
 	t.Helper()
 	text, err := json.Marshal(e)
@@ -125,7 +127,7 @@ func startChild(t *testing.T, root string, e errand) *child {
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, os.Args[0], "-test.v", "-test.count=1", "-test.run="+only(root))
 	cmd.Env = append(os.Environ(), childVar+"="+string(text))
-	in, err := cmd.StdinPipe() // if this process is killed, the end of this pipe ends the child
+	in, err := cmd.StdinPipe() // if this process is killed, this pipe is closed, which ends the child
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +153,7 @@ func (c *child) awaitReady() {
 		}
 		said = append(said, c.lines.Text())
 	}
-	c.t.Fatalf("the child ended before it was ready; output:\n%s", strings.Join(said, "\n"))
+	c.t.Fatalf("the child ended before it printed the ready line; output:\n%s", strings.Join(said, "\n"))
 }
 
 // start makes the child start its random changes.
@@ -162,7 +164,7 @@ func (c *child) start() {
 	}
 }
 
-// only returns a -test.run pattern that matches only the test or subtest with this name.
+// only returns a -test.run pattern that matches only the test or subtest with the given name.
 func only(name string) string {
 	parts := strings.Split(name, "/")
 	for i, p := range parts {

@@ -11,16 +11,17 @@ import (
 	"vipd/test/wait"
 )
 
-// stickyService returns a service with affinity. Without affinity, its scheduler would choose
-// another server for each connection of a client.
+// stickyService returns a service with affinity. Its scheduler is round robin, so without affinity
+// each connection of a client would reach another server.
 func stickyService(r *rig, timeout time.Duration, servers ...*server) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(servers...)...)
 	web.Scheduler, web.Affinity, web.AffinityTimeout = balancer.RoundRobin, balancer.ClientIPAffinity, timeout
 	return web
 }
 
-// testAffinity makes a server leave in each way, and return. Its clients must move to other servers
-// and stay there when it returns. All other clients must stay on their servers.
+// testAffinity removes a server from a service in each way, and adds it again. The server's clients
+// must move to other servers, and stay there when the server is back. All other clients must stay
+// on their servers.
 func testAffinity(r *rig) {
 	web := stickyService(r, time.Hour, r.w.servers...)
 	r.each(func(r *rig, key balancer.Key) {
@@ -38,8 +39,8 @@ func testAffinity(r *rig) {
 	})
 }
 
-// checkLeaveAndReturn makes the server of the first client leave in the way y, and return. It
-// returns the servers that all clients have afterwards.
+// checkLeaveAndReturn makes the first client's server leave the service in the way y, and then adds
+// the server again. It returns the servers of all clients afterwards.
 func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way, before []string) []string {
 	r.Helper()
 	left := serverOf(r, lab.Answer{Server: before[0]})
@@ -50,7 +51,7 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	moved := askFromAll(r, key)
 	for i := range moved {
 		if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
-			r.Errorf("when %s leaves (%s), the server of client %d is %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
+			r.Errorf("when %s leaves (%s), server of client %d = %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
 		}
 	}
 	checkSameServers(r, key, moved, "and nothing has changed since "+left.name+" left ("+string(y.name)+")")
@@ -60,11 +61,11 @@ func checkLeaveAndReturn(r *rig, key balancer.Key, web *balancer.Service, y way,
 	return moved
 }
 
-// checkSameServers checks that all clients still get answers from the servers in before.
+// checkSameServers checks that the same servers as in before still answer the clients.
 func checkSameServers(r *rig, key balancer.Key, before []string, since string) {
 	r.Helper()
 	if again := askFromAll(r, key); !slices.Equal(again, before) {
-		r.Errorf("servers of the clients = %v before, %s: %v; want the same", before, since, again)
+		r.Errorf("servers of the clients = %v before, %s = %v; want the same", before, since, again)
 	}
 }
 
@@ -89,28 +90,28 @@ func testAffinityEnds(r *rig) {
 			asked[i] = time.Now()
 			again := r.mustAsk(r.w.host, k).Server
 			if again != host[i] && time.Since(last) < timeout { // otherwise the machine was paused
-				r.Errorf("%s: answer to a client that keeps connecting = %s, then %s; want the same", k, host[i], again)
+				r.Errorf("%s: server of a client that keeps connecting = %s, then %s; want the same", k, host[i], again)
 			}
 			host[i] = again
 		}
 	}
 	for i, k := range keys {
 		after := askFromAll(r, k)
-		if slices.Equal(after, before[i]) { // if the client on the host was late and was scheduled again, the choice may be the same once by chance
+		if slices.Equal(after, before[i]) { // the host's client may have been late and been scheduled again, so the choice may be the same once by chance
 			r.pause(timeout + wait.Scaled(400*time.Millisecond))
 			after = askFromAll(r, k)
 		}
 		if slices.Equal(after, before[i]) {
-			r.Errorf("%s: after affinity_timeout %d clients had the servers %v again, twice; want a new choice", k, len(after), after)
+			r.Errorf("%s: after affinity_timeout, %d clients had the same servers %v twice; want a new choice", k, len(after), after)
 		}
 	}
 }
 
-// pause waits for a duration that is part of the case.
+// pause waits for a duration that the test case requires.
 func (r *rig) pause(d time.Duration) { <-time.After(d) }
 
-// testSourceRanges restricts a service to some clients. Only these clients and the node itself may
-// get answers.
+// testSourceRanges restricts a service to some client networks. Only clients in these networks and
+// the node itself may get answers.
 func testSourceRanges(r *rig) {
 	allow := func(n int) *balancer.Service {
 		web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -132,7 +133,7 @@ func testSourceRanges(r *rig) {
 					if a := c.inFamilyOf(key.Addr); i >= n {
 						checkShutOut(r, a, k)
 					} else if _, err := r.askFrom(r.w.client, a, k, atOnce); err != nil {
-						r.Errorf("error of client %s within source_ranges at %s = %v, want none", a, k, err)
+						r.Errorf("error of client %s within source_ranges at %s = %v, want nil", a, k, err)
 					}
 				}
 				r.mustAsk(r.w.host, k)
@@ -156,7 +157,7 @@ func testSourceRanges(r *rig) {
 }
 
 // checkShutOut checks that a client outside source_ranges gets no answer. If the mode can't drop
-// clients, a refusal is accepted.
+// clients, it may refuse the client instead.
 func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 	r.Helper()
 	if r.caps.DropsClients {
@@ -164,12 +165,13 @@ func checkShutOut(r *rig, source netip.Addr, key balancer.Key) {
 		return
 	}
 	if a, err := r.askFrom(r.w.client, source, key, silence); err == nil {
-		r.Errorf("client %s outside source_ranges asks %s: answer from %s, want none", source, key, a.Server)
+		r.Errorf("client %s outside source_ranges asks %s: %s answers, want no answer", source, key, a.Server)
 	}
 }
 
-// testHeldVIP sends packets to a VIP that vipd added. The VIP must answer only at its services'
-// ports and to ping, and must never be the source of the host's own connections.
+// testHeldVIP sends packets to a VIP that vipd has added to the host. The VIP must answer pings and
+// requests to its services' ports, and nothing else. It must never be the source of the host's own
+// connections.
 func testHeldVIP(r *rig) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // also serves IPv4
@@ -180,14 +182,14 @@ func testHeldVIP(r *rig) {
 			r.mustAsk(from, key)
 			r.refused(from, keyOf(key.Addr, 81, key.Proto))
 			if got := r.mustAsk(from, keyOf(r.w.node.inFamilyOf(key.Addr), 81, key.Proto)).Server; got != "host" {
-				r.Errorf("answer at the host's own port = %s, want host", got)
+				r.Errorf("server that answers at the host's own port = %s, want host", got)
 			}
 			from.Exec("ping", "-c", "1", "-W", "60", key.Addr.String())
 		}
-		lab.Eventually(r, settleTime, "a connection from an address of the host's own", func() error { // a busy kernel adds IPv6 addresses late
+		lab.Eventually(r, settleTime, "a connection from an address of the host's own", func() error { // a busy kernel may finish adding IPv6 addresses late
 			c, _ := r.mustOpen(r.w.host, netip.Addr{}, key)
 			if own := netip.MustParseAddrPort(c.LocalAddr().String()).Addr(); !r.w.isOwn(own) {
-				return fmt.Errorf("the host connects to %s from %s", key, own)
+				return fmt.Errorf("source of the host's connection to %s = %s, want an address of the host other than a VIP", key, own)
 			}
 			return nil
 		})

@@ -14,8 +14,8 @@ import (
 	"vipd/test/lab"
 )
 
-// repairTime is the maximum time for a repair on an idle machine, with the engine's default
-// ProbeInterval.
+// repairTime is the maximum time until damage is repaired, on an idle machine and with the engine's
+// default ProbeInterval.
 const repairTime = 1500 * time.Millisecond
 
 // testDamage damages the dataplane in each way while connections are open. The damage must be
@@ -49,8 +49,8 @@ func testDamage(t *testing.T, s *Subject) {
 	})
 }
 
-// breakAndAwaitRepair calls damage, and waits for the repair. Restored addresses do not count as a
-// repair, because every sync restores them.
+// breakAndAwaitRepair calls damage, and waits for the repair. The return of lost addresses does not
+// count as the repair, because every sync restores addresses.
 func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	r.Helper()
 	repairs, addresses := r.engine.Status().Repairs, len(heldVIPs(r))
@@ -59,13 +59,13 @@ func breakAndAwaitRepair(r *rig, name string, damage func(t testing.TB)) {
 	lab.Eventually(r, settleTime, "the repair", func() error {
 		s := r.engine.Status()
 		if s.Last.After(began) && s.LastError == "" {
-			return nil // a concurrent sync may have repaired the damage without a report
+			return nil // a concurrent sync may have repaired the damage without counting it
 		}
 		if strings.HasPrefix(name, "address") && len(heldVIPs(r)) == addresses {
 			return nil
 		}
 		if s.Repairs <= repairs || s.LastError != "" {
-			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q", s.Repairs, repairs, s.Last.Format(time.StampMilli), s.LastError)
+			return fmt.Errorf("repairs = %d, want more than %d; last sync at %s, error %q", s.Repairs, repairs, s.Last.Format(time.StampMilli), s.LastError)
 		}
 		return nil
 	})
@@ -91,11 +91,11 @@ func awaitService(r *rig) {
 	}
 }
 
-// bystander returns the VIPs of a service that Scratches do not affect.
+// bystander returns the VIPs of a service that the functions in Scratches do not affect.
 func bystander() addrs { return vipN(31) }
 
-// newDamageable returns a rig with services that use all parts of a Host, and with the engine's
-// default ProbeInterval. Each damage has its own rig, because engines and dataplanes may check less
+// newDamageable returns a rig whose services use all parts of a Host, with the engine's default
+// ProbeInterval. Each way of damage has its own rig, because engines and dataplanes may check less
 // often while rules change continuously.
 func newDamageable(t *testing.T, s *Subject) *rig {
 	t.Helper()
@@ -117,19 +117,19 @@ func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	return conns
 }
 
-// awaitRepairs waits until the engine reports more repairs than the number before, and no error.
+// awaitRepairs waits until the engine has made more repairs than before, and reports no error.
 func awaitRepairs(r *rig, before int) {
 	r.Helper()
 	lab.Eventually(r, settleTime, "the repair", func() error {
 		if s := r.engine.Status(); s.Repairs <= before || s.LastError != "" {
-			return fmt.Errorf("%d repairs, before %d; last sync at %s, error %q", s.Repairs, before, s.Last.Format(time.StampMilli), s.LastError)
+			return fmt.Errorf("repairs = %d, want more than %d; last sync at %s, error %q", s.Repairs, before, s.Last.Format(time.StampMilli), s.LastError)
 		}
 		return nil
 	})
 }
 
-// checkRepaired is like checkWhole. If the damage itself ends connections, it checks new
-// connections instead.
+// checkRepaired is like checkWhole, but if the damage itself ends connections, it checks new
+// connections instead of the open ones.
 func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	if why, ends := r.s.Ends[damage]; ends {
@@ -142,13 +142,13 @@ func checkRepaired(r *rig, damage string, conns map[balancer.Key]net.Conn) {
 	checkWhole(r, conns)
 }
 
-// checkWhole checks that open connections work, and that new clients are served or refused as
-// configured.
+// checkWhole checks that the open connections still work, and that new clients are served or
+// refused as configured.
 func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	r.Helper()
 	for key, c := range conns {
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("%s: error of an earlier connection = %v, want none", key, err)
+			r.Errorf("%s: error of an earlier connection = %v, want nil", key, err)
 		}
 		r.mustAsk(r.w.client, key)
 		r.mustAsk(r.w.host, key)
@@ -156,8 +156,8 @@ func checkWhole(r *rig, conns map[balancer.Key]net.Conn) {
 	}
 }
 
-// testOthersFirst inserts a foreign rule at the start of each built-in chain that jumps to vipd's
-// chains. The foreign rule must stay first, and the service must work.
+// testOthersFirst inserts a foreign rule before vipd's jump in each built-in chain that jumps to
+// vipd's chains. The foreign rule must stay first, and the service must work.
 func testOthersFirst(r *rig) {
 	conns := openOfEach(r)
 	jumps := r.s.ourJumps(r.T)
@@ -170,7 +170,7 @@ func testOthersFirst(r *rig) {
 		r.Cleanup(func() { run(r, j.tool, append([]string{"-w", "-t", j.table, "-D", j.chain}, rule...)...) })
 	}
 	before := takeSnapshot(r)
-	r.pause(repairTime) // no repair may happen in this time
+	r.pause(repairTime) // time in which no repair may happen
 	sameForeign(r, "after foreign rules were inserted first", before)
 	checkWhole(r, conns)
 	repairs := r.engine.Status().Repairs

@@ -15,8 +15,9 @@ import (
 	"vipd/test/lab"
 )
 
-// Damages returns ways to damage the state that a dataplane and its Host keep in iptables (see
-// Subject.Backend), in ipsets, in the guard's tables, and on devices. The keys are their names.
+// Damages returns functions by name. Each damages some of the state that a dataplane and its Host
+// keep in iptables, in ipsets, in the guard's tables, or on devices. backend is the variant of
+// iptables (see Subject.Backend).
 func Damages(backend string) map[string]func(t testing.TB) {
 	s := &Subject{Backend: backend}
 	return map[string]func(t testing.TB){
@@ -35,8 +36,8 @@ func Damages(backend string) map[string]func(t testing.TB) {
 	}
 }
 
-// Scratches returns ways to damage only the state that serves the service at heldVIP, in the
-// guard's sets and on devices.
+// Scratches is like Damages, but its functions damage only the state that serves the service at
+// heldVIP, in the guard's sets and on devices.
 func Scratches() map[string]func(t testing.TB) {
 	return map[string]func(t testing.TB){
 		"entry":   func(t testing.TB) { removeEntry(t, heldVIP()[0]) },
@@ -60,7 +61,7 @@ func guardTables(t testing.TB) (all []string) {
 }
 
 // scriptGuard returns a function that runs an nft script on both of the guard's tables, in one
-// transaction. In the script, %s stands for the table.
+// transaction. In the script, %s stands for the name of a table.
 func scriptGuard(script string) func(t testing.TB) {
 	return func(t testing.TB) {
 		t.Helper()
@@ -92,12 +93,12 @@ func removeEntry(t testing.TB, vip netip.Addr) {
 func (s *Subject) flushTables(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
-	for _, restore := range s.tools("-restore") { // one command, because a repair could happen between two
+	for _, restore := range s.tools("-restore") { // one command for both families, because a repair could happen between two commands
 		pipe(t, "*nat\n-F\nCOMMIT\n*mangle\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", restore, "--noflush", "--wait")
 	}
 }
 
-// hasChains skips a test if iptables has no chains of vipd.
+// hasChains skips the test if iptables has none of vipd's chains.
 func (s *Subject) hasChains(t testing.TB) {
 	t.Helper()
 	if len(s.ourChains(t, "")) == 0 {
@@ -105,7 +106,7 @@ func (s *Subject) hasChains(t testing.TB) {
 	}
 }
 
-// flushChain flushes the last non-empty chain of vipd in a table.
+// flushChain flushes the last non-empty chain of vipd in the given table.
 func (s *Subject) flushChain(t testing.TB, table string) {
 	t.Helper()
 	chains := slices.DeleteFunc(s.ourChains(t, table), func(c ourChain) bool { return !c.rules })
@@ -116,13 +117,13 @@ func (s *Subject) flushChain(t testing.TB, table string) {
 	run(t, last.tool, "-w", "-t", last.table, "-F", last.name)
 }
 
-// replaceRules replaces the first rule of each of vipd's chains in iptables by DROP in the table
-// filter, and by RETURN in other tables. The number of rules stays the same.
+// replaceRules replaces the first rule of each of vipd's iptables chains. The new rule is DROP in
+// the table filter, and RETURN in other tables. The number of rules stays the same.
 func (s *Subject) replaceRules(t testing.TB) {
 	t.Helper()
 	s.hasChains(t)
 	restores := s.tools("-restore")
-	for i, of := range s.tools("") { // one command per tool, because a repair could happen between two
+	for i, of := range s.tools("") { // one command per tool, because a repair could happen between two commands
 		var lines strings.Builder
 		last := ""
 		s.saved(t, func(tool, table, line string) {
@@ -146,7 +147,7 @@ func (s *Subject) removeJumps(t testing.TB) {
 		t.Skip("no iptables rule jumps to vipd's chains")
 	}
 	restores := s.tools("-restore")
-	for i, tool := range s.tools("") { // one command per tool, because a repair could happen between two
+	for i, tool := range s.tools("") { // one command per tool, because a repair could happen between two commands
 		var lines strings.Builder
 		for _, j := range jumps {
 			if j.tool == tool {
@@ -189,11 +190,11 @@ func ourSets(t testing.TB) []string {
 // ourChain is a chain whose name has vipd's prefix.
 type ourChain struct {
 	tool, table, name string
-	rules             bool // the chain has rules
+	rules             bool // whether the chain has rules
 }
 
-// ourChains returns vipd's chains in a table, or in all tables if the name is empty, for both
-// families.
+// ourChains returns vipd's chains in a table, for both families. If the table's name is empty, it
+// returns vipd's chains in all tables.
 func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 	t.Helper()
 	var all []ourChain
@@ -216,7 +217,7 @@ func (s *Subject) ourChains(t testing.TB, table string) []ourChain {
 // ourJump is a rule in a built-in chain that jumps to one of vipd's chains.
 type ourJump struct {
 	tool, table, chain string
-	rule               string // rule without "-A" and the chain
+	rule               string // the rule without "-A" and without the name of its chain
 }
 
 func (s *Subject) ourJumps(t testing.TB) []ourJump {
@@ -236,8 +237,8 @@ func (s *Subject) ourJumps(t testing.TB) []ourJump {
 	return all
 }
 
-// saved calls f for each line that iptables-save prints, for both families. table is the line's
-// table, and tool is the program that changes this table.
+// saved calls f for each line that the iptables-save programs of both families print. In the call,
+// table is the table to which the line belongs, and tool is the program that can change this table.
 func (s *Subject) saved(t testing.TB, f func(tool, table, line string)) {
 	t.Helper()
 	savers := s.tools("-save")
@@ -261,7 +262,8 @@ func savedBy(t testing.TB, saver string, f func(table, line string)) {
 	}
 }
 
-// removeAddresses removes VIPs from the host's devices. If vips is nil, it removes all VIPs.
+// removeAddresses removes the given VIPs from the host's devices. If vips is nil, it removes all
+// VIPs.
 func removeAddresses(t testing.TB, vips []netip.Addr) {
 	t.Helper()
 	all := heldVIPs(t)
@@ -287,7 +289,7 @@ type held struct {
 	link netlink.Link
 }
 
-// heldVIPs returns the VIPs that the host has.
+// heldVIPs returns the VIPs that are on the host's devices.
 func heldVIPs(t testing.TB) []held {
 	t.Helper()
 	var all []held
@@ -301,8 +303,8 @@ func heldVIPs(t testing.TB) []held {
 	return all
 }
 
-// listed returns a list from the kernel. It repeats a listing that failed because the data changed
-// at the same time.
+// listed returns the list that the function list reads from the kernel. If the data changes during
+// the call, list fails and is called again.
 func listed[T any](t testing.TB, list func() ([]T, error)) (all []T) {
 	t.Helper()
 	lab.Eventually(t, settleTime, "a listing during which nothing changes", func() (err error) {

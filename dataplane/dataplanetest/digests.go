@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane"
 )
 
-// Changed yields frontends made by base. In each, a single field of the frontend, its policy or its
-// first backend has another value. The string names this field.
+// Changed yields frontends that base has made. In each, a single field of the frontend, its policy
+// or its first backend has another value. The yielded string is the name of this field.
 func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *balancer.Frontend] {
 	parts := []struct {
 		name string
@@ -41,8 +41,7 @@ func Changed(t testing.TB, base func() *balancer.Frontend) iter.Seq2[string, *ba
 	}
 }
 
-// alter gives v a value that is neither its zero value nor a value that the frontends in
-// CheckDigests have.
+// alter sets v to a value that is not the zero value, and that no frontend in CheckDigests uses.
 func alter(t testing.TB, v reflect.Value) {
 	t.Helper()
 	values := []any{
@@ -53,13 +52,13 @@ func alter(t testing.TB, v reflect.Value) {
 	}
 	i := slices.IndexFunc(values, func(x any) bool { return reflect.TypeOf(x) == v.Type() })
 	if i < 0 {
-		t.Fatalf("type %s has no other value here, want one in this list", v.Type())
+		t.Fatalf("alter has no value for type %s, want one", v.Type())
 	}
 	v.Set(reflect.ValueOf(values[i]))
 }
 
-// CheckDigests changes each field of frontends. If this changes the rules of a mode, it must also
-// change the digest, because the engine ignores a change that keeps the digest.
+// CheckDigests changes each field of several frontends, one at a time. If a change affects a mode's
+// rules, it must also affect the digest, because the engine ignores a change that keeps the digest.
 func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest func(*balancer.Frontend) dataplane.Digest) {
 	t.Helper()
 	seen := 0
@@ -82,12 +81,12 @@ func CheckDigests(t *testing.T, rules func(*balancer.Frontend) string, digest fu
 				}
 				seen++
 				if digest(f) == digest(base()) {
-					t.Errorf("%s changes the rules of %s with affinity %s, want the digest to change too", name, scheduler, affinity)
+					t.Errorf("a change to %s affects the rules of %s with affinity %s, but not the digest; want another digest", name, scheduler, affinity)
 				}
 			}
 		}
 	}
 	if seen < 20 {
-		t.Errorf("fields whose change affects the rules = %d, want at least 20", seen)
+		t.Errorf("number of fields that affect the rules = %d, want at least 20", seen)
 	}
 }

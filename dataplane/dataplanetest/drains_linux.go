@@ -13,12 +13,12 @@ import (
 	"vipd/test/wait"
 )
 
-// drainTime returns the drain_timeout of the cases that wait for its end. It is longer than the
-// preparations of these cases.
+// drainTime returns the drain_timeout for test cases that wait until it expires. It is longer than
+// the preparations of these cases.
 func drainTime() time.Duration { return min(wait.Scaled(time.Second), 5*time.Second) }
 
-// testDrainTimeout removes an endpoint. Its connections must end after drain_timeout, and not
-// before.
+// testDrainTimeout removes an endpoint. Connections to this endpoint must end after drain_timeout,
+// and not before. Connections to other endpoints must continue.
 func testDrainTimeout(r *rig) {
 	all := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	all.Scheduler, all.DrainTimeout = balancer.RoundRobin, drainTime()
@@ -34,13 +34,13 @@ func testDrainTimeout(r *rig) {
 	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: error of a connection to another endpoint = %v, want none", k, err)
+			r.Errorf("%s: error of a connection to another endpoint = %v, want nil", k, err)
 		}
 	}
 }
 
-// checkEndInTime checks that connections last for drainTime() after the time removed. Clients that
-// send later must notice the end.
+// checkEndInTime checks that connections end drainTime() after the time removed, and not before.
+// Clients that send data after that must notice that their connection has ended.
 func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, removed time.Time) {
 	r.Helper()
 	ended := make([]time.Duration, len(conns))
@@ -66,15 +66,15 @@ func checkEndInTime(r *rig, of string, keys []balancer.Key, conns []net.Conn, re
 	for i, k := range keys {
 		switch {
 		case ended[i] == 0:
-			r.Errorf("%s: the connection of %s still exists %v after its drain_timeout of %v, want it to end", k, of, time.Since(removed)-drainTime(), drainTime())
+			r.Errorf("%s: connection of %s still works %v after the end of drain_timeout (%v), want an error", k, of, time.Since(removed)-drainTime(), drainTime())
 		case ended[i] < drainTime():
-			r.Errorf("%s: the connection of %s ends after %v, want at least its drain_timeout of %v", k, of, ended[i], drainTime())
+			r.Errorf("%s: lifetime of the connection of %s = %v, want at least drain_timeout (%v)", k, of, ended[i], drainTime())
 		}
 	}
 }
 
-// testServiceDrains removes services. Their connections must last for drain_timeout at VIPs and
-// node ports, while new clients are refused.
+// testServiceDrains removes services. Their connections must last for drain_timeout, at the VIPs
+// and at the node ports. New clients must be refused.
 func testServiceDrains(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.DrainTimeout = drainTime()
@@ -82,7 +82,7 @@ func testServiceDrains(r *rig) {
 		web.Ports[i].NodePort = nodePort
 	}
 	long := edited(web, func(s *balancer.Service) {
-		s.Name, s.VIPs, s.DrainTimeout = "long", vipN(33).slice(), time.Hour // longer than the case
+		s.Name, s.VIPs, s.DrainTimeout = "long", vipN(33).slice(), time.Hour // longer than the test case
 		for i := range s.Ports {
 			s.Ports[i].NodePort++
 		}
@@ -111,7 +111,7 @@ func testServiceDrains(r *rig) {
 	checkEndInTime(r, "a removed service", keys, conns, removed)
 	for i, k := range longer {
 		if err := alive(stay[i], atOnce); err != nil {
-			r.Errorf("%s: error of the connection of a removed service = %v, want none before drain_timeout", k, err)
+			r.Errorf("%s: error of a removed service's connection before drain_timeout = %v, want nil", k, err)
 		}
 	}
 }

@@ -15,15 +15,15 @@ import (
 	"vipd/test/wait"
 )
 
-// driver is a minimal daemon. It compiles services, remembers drains, and makes an engine apply the
-// result.
+// driver is a minimal daemon for tests. It compiles services, remembers drains, and runs an engine
+// that applies the result.
 type driver struct {
 	engine  *dataplane.Engine
 	host    dataplane.Host
 	log     *slog.Logger
 	probe   time.Duration
 	env     balancer.Env
-	expire  *time.Timer // fires when the next drain ends
+	expire  *time.Timer // fires when the first drain ends
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 
@@ -36,11 +36,11 @@ type driver struct {
 	revision int64
 }
 
-// settleTime is the maximum time that the engine may need for a change, on a machine with dozens of
-// other processes.
+// settleTime is the maximum time that the engine may need to apply a change, on a machine that also
+// runs dozens of other processes.
 const settleTime = time.Minute
 
-// driverProbe is the engine's ProbeInterval in cases that do not set another.
+// driverProbe is the engine's ProbeInterval, unless a test case uses another.
 const driverProbe = 500 * time.Millisecond
 
 // newDriver returns a driver for dp and host. The driver does nothing until start is called.
@@ -50,8 +50,9 @@ func newDriver(dp dataplane.Dataplane, host dataplane.Host, log *slog.Logger, en
 	return d
 }
 
-// drives creates an engine for dp, which replaces an earlier dataplane. The wanted state and the
-// remembered drains are kept. The engine does nothing until start is called.
+// drives makes the driver use dp instead of the dataplane that it has used so far, and creates an
+// engine for dp. The wanted state and the remembered drains are kept. The engine does nothing until
+// start is called.
 func (d *driver) drives(dp dataplane.Dataplane) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -66,7 +67,8 @@ func (d *driver) drives(dp dataplane.Dataplane) {
 	}
 }
 
-// judge replaces all health verdicts by a verdict for these targets. The next call of set uses it.
+// judge discards all earlier health verdicts, and records the given verdict for these targets. The
+// next call of set uses it.
 func (d *driver) judge(verdict balancer.Verdict, targets ...balancer.Target) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +92,7 @@ func (d *driver) stop() {
 	d.running.Wait()
 }
 
-// expireDrains compiles again whenever a drain ends.
+// expireDrains compiles the services again whenever a drain ends.
 func (d *driver) expireDrains(ctx context.Context) {
 	for {
 		select {
@@ -104,8 +106,8 @@ func (d *driver) expireDrains(ctx context.Context) {
 	}
 }
 
-// set requests exactly these services, and returns their revision. It does not wait until they are
-// applied.
+// set requests exactly these services, and returns the revision of the resulting state. It does not
+// wait until the state is applied.
 func (d *driver) set(services ...*balancer.Service) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -129,14 +131,14 @@ func (d *driver) publishLocked() {
 	}
 }
 
-// wanted returns the last compiled state.
+// wanted returns the state that was compiled last.
 func (d *driver) wanted() balancer.Desired {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.compiled
 }
 
-// wait waits until the engine has applied a revision and nothing fails.
+// wait waits until the engine has applied the given revision and no frontend fails.
 func (d *driver) wait(revision int64) error {
 	within := wait.Scaled(settleTime)
 	deadline := time.NewTimer(within)
@@ -150,7 +152,7 @@ func (d *driver) wait(revision int64) error {
 		select {
 		case <-changed:
 		case <-deadline.C:
-			return fmt.Errorf("revision %d was not applied within %v: applied %d, failing %v, last error %q",
+			return fmt.Errorf("revision %d was not applied within %v: applied revision %d, failing frontends %v, last error %q",
 				revision, within, s.Applied.Store, s.Failing, s.LastError)
 		}
 	}

@@ -8,8 +8,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testNoEndpoints removes the endpoints of a service. Its clients must be refused immediately,
-// until it has an endpoint.
+// testNoEndpoints removes the endpoints of a service. Its clients must be refused immediately until
+// the service has an endpoint again.
 func testNoEndpoints(r *rig) { checkWithoutEndpoints(r, balancer.RejectClients, r.refused) }
 
 // testNoEndpointsDrop is like testNoEndpoints, but with no_endpoints = "drop". Clients must get no
@@ -21,8 +21,8 @@ func testNoEndpointsDrop(r *rig) {
 	checkWithoutEndpoints(r, balancer.DropClients, func(from *lab.NS, key balancer.Key) { r.ignored(from, netip.Addr{}, key) })
 }
 
-// checkWithoutEndpoints calls the check meets for clients of a service without active endpoints.
-// Then it adds an endpoint, which must serve.
+// checkWithoutEndpoints calls meets for each kind of client while a service has no active
+// endpoints. Then it adds an endpoint, which must answer the clients.
 func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *lab.NS, key balancer.Key)) {
 	empty := newService("web", r.w.vip)
 	empty.NoEndpoints = what
@@ -30,7 +30,7 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 		empty.Ports[i].NodePort = nodePort
 	}
 	full := edited(empty, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[0]) })
-	idle := edited(full, func(s *balancer.Service) { // the first has weight 0, and the second drains
+	idle := edited(full, func(s *balancer.Service) { // the first endpoint has weight 0, and the second drains
 		s.Endpoints = weightedEndpoints(r.w.servers[:2], []int{0, 1})
 		for i := range s.Endpoints {
 			s.Endpoints[i].Draining = s.Endpoints[i].Weight > 0
@@ -54,8 +54,9 @@ func checkWithoutEndpoints(r *rig, what balancer.NoEndpoints, meets func(from *l
 	})
 }
 
-// forVIPAndNodePort calls f for the VIP and the node port in the key's address family, from a
-// client behind the host and from the host.
+// forVIPAndNodePort calls f for the VIP and for the node port. It calls f once with a client behind
+// the host, and once with the host itself as the client. The node port is at the address that has
+// the key's family.
 func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balancer.Key)) {
 	for _, k := range []balancer.Key{key, keyOf(r.w.node.inFamilyOf(key.Addr), nodePort, key.Proto)} {
 		f(r.w.client, k)
@@ -63,7 +64,7 @@ func forVIPAndNodePort(r *rig, key balancer.Key, f func(from *lab.NS, key balanc
 	}
 }
 
-// openTo opens connections until the named server answers, and returns that connection.
+// openTo opens connections until the named server answers one, and returns this connection.
 func openTo(r *rig, name string, key balancer.Key) net.Conn {
 	r.Helper()
 	for range 20 * len(r.w.servers) {

@@ -11,13 +11,14 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignTools are the programs that create foreign objects.
+// foreignTools returns the names of the programs that create objects of other programs in the
+// tests.
 func foreignTools() []string {
 	return []string{"iptables", "ip6tables", "iptables-restore", "ip6tables-restore", "ipset", "nft"}
 }
 
-// foreignRules contains the rules of other programs on a host. NET represents a network, HOST an
-// address in it, and SET an ipset.
+// foreignRules contains rules of other programs. NET is replaced by a network, HOST by an address
+// in this network, and SET by the name of an ipset.
 const foreignRules = `*filter
 :OTHER-IN - [0:0]
 :OTHER-FORWARD - [0:0]
@@ -57,7 +58,7 @@ const foreignTable = `table inet other {
 `
 
 // putForeign adds rules, chains, sets and a table of other programs to the host until the test
-// ends. It returns a snapshot with them.
+// ends. It returns a snapshot of the host's objects that includes them.
 func (s *Subject) putForeign(t testing.TB) snapshot {
 	t.Helper()
 	families := []struct{ family, net, host, set string }{
@@ -94,8 +95,8 @@ func pipe(t testing.TB, input, name string, args ...string) {
 	}
 }
 
-// testForeign runs a dataplane through start, changes, damage, both ways to close, and cleanup.
-// Rules, sets and tables of other programs must stay unchanged.
+// testForeign starts a dataplane, makes changes, damages the dataplane, closes it in both ways, and
+// cleans up. Rules, sets and tables of other programs must stay unchanged.
 func testForeign(t *testing.T, s *Subject) {
 	changes := wait.Soak(30, 100)
 	w := layouts()[0].build(t, lab.New(t))
@@ -131,16 +132,16 @@ func testForeign(t *testing.T, s *Subject) {
 	}
 	replaceDataplane(r, false)
 	sameForeign(t, "after closing", before)
-	r.steer(wait.Scaled(driverProbe)) // removes the services at the end of the test
+	r.steer(wait.Scaled(driverProbe)) // this engine removes the services at the end of the test
 }
 
-// replaceDataplane closes the dataplane, and creates its successor.
+// replaceDataplane closes the rig's dataplane, and creates the next one.
 func replaceDataplane(r *rig, keep bool) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := r.dp.Close(ctx, keep); err != nil {
-		r.Errorf("error of closing the dataplane with keep = %v is %v, want none", keep, err)
+		r.Errorf("Close with keep = %v returned the error %v, want nil", keep, err)
 	}
 	r.dp = r.s.New(r.T)
 }

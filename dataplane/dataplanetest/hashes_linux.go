@@ -14,11 +14,11 @@ import (
 	"vipd/balancer"
 )
 
-// hashEndpoints is the number of endpoints of the services in the case hashes.
+// hashEndpoints is the number of endpoints of each service in the test case "hashes".
 const hashEndpoints = 6
 
-// hashService returns a service whose endpoints are addresses of the sinks, with the weights 1, 2,
-// 3, 1, 2, 3.
+// hashService returns a service whose endpoints have the addresses of the sinks and the weights 1,
+// 2, 3, 1, 2, 3.
 func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Service {
 	s := newService(balancer.Name("hash-"+string(scheduler)), addrs{})
 	s.VIPs, s.Scheduler = vips, scheduler
@@ -31,8 +31,8 @@ func hashService(scheduler balancer.Scheduler, vips ...netip.Addr) *balancer.Ser
 	return s
 }
 
-// withoutFirst returns a copy of a hashService. If drains is true, its first endpoint drains,
-// otherwise the endpoint is removed.
+// withoutFirst returns a copy of a service that hashService has created. If drains is true, the
+// first endpoint drains in the copy, otherwise it is removed.
 func withoutFirst(s *balancer.Service, drains bool) *balancer.Service {
 	return edited(s, func(s *balancer.Service) {
 		if !drains {
@@ -50,16 +50,16 @@ func clientHashes() []balancer.Scheduler {
 	return []balancer.Scheduler{balancer.SourceHash, balancer.Maglev}
 }
 
-// testHashes schedules hundreds of clients with each hash. They must be distributed by weight, and
-// must stay on their endpoints. With Maglev, when an endpoint is removed, only its clients may
-// move, with few exceptions.
+// testHashes schedules hundreds of clients with each hash scheduler. The clients must be
+// distributed by weight, and must stay on their endpoints. With Maglev, if an endpoint is removed,
+// at most a few clients of other endpoints may move.
 func testHashes(r *rig) {
 	sinks := startSinks(r)
 	for i, net := range []string{"10.50.0.0/16", "fd50::/64"} {
 		r.w.host.Route(net, r.w.clients[0][i].String())
 		makeLocal(r, r.w.client, net)
 	}
-	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // IPv4 needs only the route
+	r.w.client.Sysctl("net.ipv6.ip_nonlocal_bind", "1") // for IPv4, the local route is sufficient
 	for _, scheduler := range clientHashes() {
 		r.step(string(scheduler), func(r *rig) {
 			if instead, ok := r.caps.Nearest[scheduler]; ok {
@@ -93,12 +93,12 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 		r.Errorf("%s: %v", scheduler, err)
 	}
 	if again := meet(all); !slices.Equal(again, before) {
-		r.Errorf("%s: clients with another endpoint the next time = %d of %d, want 0", scheduler, differing(before, again), len(clients))
+		r.Errorf("%s: clients that reach another endpoint with their second datagram = %d of %d, want 0", scheduler, differing(before, again), len(clients))
 	}
 	for name, fewer := range map[string]*balancer.Service{"is removed": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		after := meet(fewer)
 		if slices.Contains(after, first) {
-			r.Errorf("%s: when an endpoint %s, clients still reach it, want none", scheduler, name)
+			r.Errorf("%s: when an endpoint %s, it still gets datagrams, want none", scheduler, name)
 		}
 		moved := 0
 		for i, a := range before {
@@ -113,7 +113,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 			continue
 		}
 		if back := meet(all); differing(before, back) > len(clients)/8 {
-			r.Errorf("%s: clients with another endpoint after the return = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
+			r.Errorf("%s: clients with another endpoint after the endpoint was added again = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
 		}
 	}
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // for the same reason as in checkSpread
@@ -132,7 +132,7 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 		for _, vip := range s.VIPs {
 			at := serversOfClients(r, sinks[0], clients, vip)
 			if len(countOf(at)) != 1 {
-				r.Errorf("dh: endpoints of the clients of %s = %v, want the same for all", vip, at)
+				r.Errorf("dh: endpoints of the clients of %s = %v, want one endpoint for all clients", vip, at)
 			}
 			met = append(met, at[0])
 		}
@@ -140,11 +140,11 @@ func checkVIPHash(r *rig, sinks [2]*sink) {
 	}
 	before := meet(all)
 	if len(countOf(before)) < 2 {
-		r.Errorf("dh: endpoint of all %d VIPs = %s, want several", vips, before[0])
+		r.Errorf("dh: all %d VIPs have the endpoint %s, want several endpoints", vips, before[0])
 	}
 	for name, fewer := range map[string]*balancer.Service{"is removed": withoutFirst(all, false), "drains": withoutFirst(all, true)} {
 		if slices.Contains(meet(fewer), manyAddrs(0)[0]) {
-			r.Errorf("dh: when an endpoint %s, clients still reach it, want none", name)
+			r.Errorf("dh: when an endpoint %s, it still gets datagrams, want none", name)
 		}
 	}
 }
@@ -169,7 +169,8 @@ func differing(a, b []netip.Addr) (n int) {
 	return n
 }
 
-// sharedByWeight returns an error if the clients of a hashService are not distributed by weight.
+// sharedByWeight returns an error if the clients of a service that hashService has created are not
+// distributed by weight.
 func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	weights := map[netip.Addr]int{}
 	for i := range hashEndpoints {
@@ -178,8 +179,8 @@ func sharedByWeight(met []netip.Addr, vip netip.Addr) error {
 	return fair(countOf(met), weights, byChance)
 }
 
-// serversOfClients sends a datagram from each client to a VIP, all from the same unused port. It
-// returns the endpoint at which each datagram arrives.
+// serversOfClients sends a datagram from each client to a VIP. All datagrams have the same, so far
+// unused source port. It returns the endpoint at which each datagram arrives.
 func serversOfClients(r *rig, s *sink, clients []netip.Addr, vip netip.Addr) []netip.Addr {
 	r.Helper()
 	network := "udp4"

@@ -9,25 +9,26 @@ import (
 	"vipd/balancer"
 )
 
-// history is a random sequence of changes to services, determined by a seed. It adds and removes
-// its own services. Minded services always keep their first endpoint, with a weight above 0.
+// history is a random sequence of changes to services, determined by a seed. It adds, changes and
+// removes its own services. It also changes the services in minded, but their first endpoint always
+// keeps a weight above 0.
 type history struct {
 	random   *rand.Rand
 	servers  []*server
-	services []*balancer.Service // services that are added and removed, in their current or future state
+	services []*balancer.Service // services that the history adds and removes, in their current or future state
 	absent   []bool
 	minded   []*balancer.Service
 	// ranges reports whether services may have port ranges.
 	ranges bool
 }
 
-// newHistory returns a history with n services of its own and with minded services. The VIPs of its
-// own services start at vipN(first).
+// newHistory returns a history that has n services of its own and also changes the services in
+// minded. The VIPs of its own services start at vipN(first).
 func newHistory(seed uint64, servers []*server, first, n int, minded ...*balancer.Service) *history {
 	h := &history{random: rand.New(rand.NewPCG(seed, 0)), servers: servers, minded: minded, absent: make([]bool, n)}
 	for i := range n {
 		s := newService(balancer.Name(fmt.Sprint("change", i)), vipN(first+i), endpoints(servers...)...)
-		if i == 0 { // only this service drains, because the end of each drain is another change
+		if i == 0 { // only this service drains, because each drain's end is one more change
 			s.DrainTimeout = 200 * time.Millisecond
 		}
 		h.services = append(h.services, s)
@@ -61,7 +62,7 @@ func (h *history) next() {
 	h.services[i] = edited(h.services[i], h.change)
 }
 
-// applyHistory applies a number of changes of a history, a few at a time.
+// applyHistory makes the given number of changes from a history, and applies them a few at a time.
 func applyHistory(r *rig, h *history, changes int) {
 	r.Helper()
 	h.ranges = r.caps.MaxPorts > 0
@@ -70,7 +71,7 @@ func applyHistory(r *rig, h *history, changes int) {
 		h.next()
 		if revision := r.set(h.wanted()...); i%atATime == 0 {
 			if err := r.wait(revision); err != nil {
-				r.Fatalf("error after %d changes = %v, want none", i, err)
+				r.Fatalf("error after %d changes = %v, want nil", i, err)
 			}
 		}
 	}
@@ -90,7 +91,7 @@ func (h *history) change(s *balancer.Service) {
 	case 4:
 		s.Affinity = []balancer.Affinity{balancer.NoAffinity, balancer.ClientIPAffinity}[h.random.IntN(2)]
 	case 5:
-		p := &s.Ports[0] // a changed port creates another frontend
+		p := &s.Ports[0] // a changed port number creates another frontend
 		p.Port, p.TargetPort = balancer.PortRange(vipPort+h.random.IntN(2)), targetPort
 		if h.ranges && h.random.IntN(2) == 0 {
 			p.Port = balancer.NewPortRange(targetPort, targetPort+9)
@@ -99,7 +100,7 @@ func (h *history) change(s *balancer.Service) {
 	}
 }
 
-// mind makes a random change to a service that does not disturb connections to its first endpoint.
+// mind makes a random change to a service that does not affect connections to its first endpoint.
 func (h *history) mind(s *balancer.Service) {
 	switch h.random.IntN(4) {
 	case 0:
@@ -120,7 +121,7 @@ func (h *history) mind(s *balancer.Service) {
 	}
 }
 
-// shake changes weights and states of endpoints at random.
+// shake sets random weights and states for endpoints.
 func (h *history) shake(all []balancer.Endpoint) {
 	for i := range all {
 		all[i].Weight = h.random.IntN(4)
@@ -129,8 +130,8 @@ func (h *history) shake(all []balancer.Endpoint) {
 	}
 }
 
-// checkAllServe checks every step-th desired frontend. If the frontend has active backends, one of
-// them must answer. Otherwise TCP clients must be refused.
+// checkAllServe sends a request to every step-th desired frontend. If the frontend has active
+// backends, one of them must answer. Otherwise TCP clients must be refused.
 func checkAllServe(r *rig, step int) {
 	r.Helper()
 	i := 0

@@ -15,14 +15,14 @@ import (
 	"vipd/test/wait"
 )
 
-// testKilled kills connections that carry data in both directions. They must end, although later
-// packets would be translated to the same server again.
+// testKilled kills connections that carry data in both directions. They must end, although the
+// kernel would translate later packets to the same server again.
 func testKilled(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	r.apply(web)
 	if r.s.VirtualServers {
 		if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: web.Name}); err == nil {
-			r.Errorf("ended connections of virtual servers = %d, want an error because the kernel can't end single connections", n)
+			r.Errorf("connections ended by Kill = %d without an error, want an error because the kernel can't end single connections of virtual servers", n)
 		}
 		return
 	}
@@ -32,13 +32,13 @@ func testKilled(r *rig) {
 	if h, ok := r.host.(interface{ SetMode(dataplane.Needs) }); ok && needs.Resets {
 		h.SetMode(needs.And(dataplane.Needs{Forward: true, LocalIn: true}))
 		defer h.SetMode(needs)
-		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // a change makes the host follow the mode
+		r.apply(web, newService("other", vipN(30), endpoints(r.w.servers...)...)) // after a change, the host's guard follows the mode
 		checkStreamsEnd(r, web.Name, "while virtual servers drain")
 	}
 }
 
-// checkStreamsEnd starts streams from clients behind the host and on the host, and kills them. All
-// clients must notice the end.
+// checkStreamsEnd starts streams from clients behind the host and on the host, and then kills their
+// connections. All clients must notice the end of their connection.
 func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 	r.Helper()
 	for range 3 {
@@ -50,7 +50,7 @@ func checkStreamsEnd(r *rig, of balancer.Name, when string) {
 			}
 		}
 		n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), dataplane.ConnectionQuery{Service: of})
-		if err != nil || n < len(ends) { // the kernel may also end connections of an earlier case that it remembers
+		if err != nil || n < len(ends) { // the kernel may also end remembered connections of an earlier test case
 			r.Errorf("%[1]s: ended connections = %[3]d of %[2]d, error = %[4]v, want all", when, len(ends), n, err)
 		}
 		for which, ended := range ends {
@@ -85,8 +85,8 @@ func checkEndedAreNotKilled(r *rig) {
 	}
 }
 
-// startStream sends data until the connection ends, and reads the echo. The returned channel
-// receives the error that ends the stream.
+// startStream sends data on a connection until it ends, and reads the echo. The returned channel
+// receives the error that ended the connection.
 func startStream(r *rig, c net.Conn) <-chan error {
 	r.Helper()
 	if err := c.SetDeadline(time.Now().Add(wait.Patience)); err != nil {

@@ -13,11 +13,12 @@ import (
 	"vipd/test/wait"
 )
 
-// testKills kills processes at random moments, during takeovers and changes. Each successor must
-// reach the desired state, serve clients, and leave foreign objects unchanged.
+// testKills kills processes at random moments, while they take over from the previous process and
+// while they make changes. Each next process must reach the desired state, serve clients, and leave
+// foreign objects unchanged.
 func testKills(t *testing.T, s *Subject) {
 	kills := max(3, wait.Soak(6, 50))
-	if !s.Keeps { // objects that end with their process can't cause problems later
+	if !s.Keeps { // if a process's objects end with it, they can't cause problems later
 		kills = max(3, wait.Soak(3, 10))
 	}
 	root := strings.TrimSuffix(t.Name(), "/kills")
@@ -59,20 +60,21 @@ func testKills(t *testing.T, s *Subject) {
 	checkAllServe(r, 1)
 	for _, key := range keysOf(vipN(60), balancer.TCP, balancer.UDP) {
 		if a, err := r.askFrom(w.client, netip.Addr{}, key, silence); err == nil {
-			t.Errorf("answer at the removed frontend %s = %s, want none", key, a.Server)
+			t.Errorf("server that answers at the removed frontend %s = %s, want none", key, a.Server)
 		}
 	}
 	checkKernelState(r, "after the last kill")
 	sameForeign(t, "after the last kill", before)
 }
 
-// checkTakeover checks two services after a takeover: stay, which always exists, and once, which
-// exists only now. i selects the family and the protocol.
+// checkTakeover checks two services after a new process has taken over. The service at stay always
+// exists, and the service at once exists only this time. i determines the family and the protocol
+// of the requests.
 func checkTakeover(r *rig, stay, once addrs, server string, i int) {
 	r.Helper()
 	r.mustAsk(r.w.client, keyOf(stay[i%2], vipPort, balancer.TCP))
 	k := keyOf(once[1-i%2], vipPort, []balancer.Protocol{balancer.TCP, balancer.UDP}[i/2%2])
 	if got := r.mustAsk(r.w.client, k).Server; got != server {
-		r.Errorf("%s is answered by %s, want %s", k, got, server)
+		r.Errorf("server that answers at %s = %s, want %s", k, got, server)
 	}
 }

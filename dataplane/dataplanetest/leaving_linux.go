@@ -13,15 +13,16 @@ import (
 	"vipd/test/wait"
 )
 
-// way is a way in which a server can leave a service.
+// way is a way in which a server can stop getting a service's new clients.
 type way struct {
 	name balancer.Name
-	// leave edits the service so that the server leaves. If down is true, the server's checks fail.
+	// leave edits the service so that the server e gets no new clients. If down is true, the
+	// server's health checks fail.
 	leave func(s *balancer.Service, e *balancer.Endpoint)
 	down  bool
 	vip   addrs
-	// moves reports whether the server is no longer an endpoint. If so, UDP flows move to another
-	// server immediately, and connections last for drain_timeout.
+	// moves reports whether leave removes the server from the endpoints. If so, its UDP flows move
+	// to another server immediately, and its TCP connections last for drain_timeout.
 	moves bool
 }
 
@@ -37,14 +38,14 @@ func ways() []way {
 	}
 }
 
-// stickyVIP returns the VIPs of the service with affinity.
+// stickyVIP returns the VIPs of this way's service with affinity.
 func (y way) stickyVIP() addrs {
 	n := int(y.vip[0].As4()[3])
 	return vipN(n + 5)
 }
 
-// services returns two services of this way, one without and one with affinity. It returns them as
-// they are before and after the first server leaves.
+// services returns two services for this way, one without and one with affinity. before contains
+// them with all servers, and after without the first server.
 func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	for i, vip := range []addrs{y.vip, y.stickyVIP()} {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
@@ -60,7 +61,7 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 	return before, after
 }
 
-// without returns a copy of a service after a server has left it.
+// without returns a copy of a service in which the server left has left the service.
 func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	if y.leave == nil {
 		return s
@@ -73,7 +74,8 @@ func (y way) without(s *balancer.Service, left *server) *balancer.Service {
 	})
 }
 
-// targets returns the targets whose health checks must fail so that the first server leaves.
+// targets returns the targets whose health checks must fail so that the first server gets no new
+// clients.
 func (y way) targets(first *server) (all []balancer.Target) {
 	if !y.down {
 		return nil
@@ -86,19 +88,19 @@ func (y way) targets(first *server) (all []balancer.Target) {
 	return all
 }
 
-// guests holds the connections of clients to the first server, which leaves in one way.
+// guests holds connections to the first server from clients of one way's services.
 type guests struct {
 	way    way
 	idle   []net.Conn
 	busy   []*pulse
-	moving []net.Conn // UDP flows that may move to another server
-	client addrs      // client that stays at the server by affinity
-	moved  [2]string  // servers to which the client has moved, by family
+	moving []net.Conn // UDP flows that may move to another server; nil if none may move
+	client addrs      // addresses of a client that affinity sends to the first server
+	moved  [2]string  // servers to which this client has moved, for IPv4 and IPv6
 }
 
-// testDrains makes the first server leave services in each way, even while the process is killed
-// and restarted. Its connections must continue, and it must get no new connections. When it
-// returns, its connections must still exist.
+// testDrains makes the first server leave services in each way, even while the vipd process is
+// killed and restarted. Connections to this server must continue, and it must get no new clients.
+// When the server is an active endpoint again, these connections must still exist.
 func testDrains(t *testing.T, s *Subject) {
 	w := layouts()[0].build(t, lab.New(t))
 	e := errand{Local: w.own, Then: []*balancer.Service{}}
@@ -122,8 +124,9 @@ func testDrains(t *testing.T, s *Subject) {
 	checkReturn(r, all, e.Services)
 }
 
-// leftBehind performs the errand, and returns the guests of the first server and a rig that
-// continues. If the dataplane survives a kill, a child process performs the errand and is killed.
+// leftBehind opens connections to the first server, and makes it leave the services, as e
+// describes. It returns these connections, and a rig that continues with the resulting state. If
+// the dataplane survives a kill, a child process makes the changes and is then killed.
 func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig) {
 	t.Helper()
 	if !s.Survives {
@@ -160,7 +163,7 @@ func (s *Subject) leftBehind(t *testing.T, w *world, e errand) ([]*guests, *rig)
 	return all, r
 }
 
-// admitGuests opens connections of each kind to the first server of each way's services.
+// admitGuests opens each kind of connection to the first server, at the services of each way.
 func admitGuests(r *rig) (all []*guests) {
 	r.Helper()
 	for _, y := range ways() {
@@ -183,7 +186,8 @@ func admitGuests(r *rig) (all []*guests) {
 	return all
 }
 
-// stickyClient returns the address of a client that the service at key sends to the named server.
+// stickyClient returns the address of a client that the service at key sends to the server with
+// this name.
 func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 	r.Helper()
 	for i, got := range askFromAll(r, key) {
@@ -191,27 +195,28 @@ func stickyClient(r *rig, name string, key balancer.Key) netip.Addr {
 			return r.w.clients[i].inFamilyOf(key.Addr)
 		}
 	}
-	r.Fatalf("%s: clients that stay with %s = none, want some", key, name)
+	r.Fatalf("%s: clients that reach %s = none, want at least one", key, name)
 	return netip.Addr{}
 }
 
-// checkGuests checks that guests are still connected, and that the server gets no new clients.
+// checkGuests checks that the guests' connections still work, and that the first server gets no new
+// clients.
 func checkGuests(r *rig, all []*guests, when string) {
 	r.Helper()
 	for _, g := range all {
 		for _, c := range g.idle {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("%s, %s: error of an idle connection to %s = %v, want none", g.way.name, when, c.RemoteAddr(), err)
+				r.Errorf("%s, %s: error of an idle connection to %s = %v, want nil", g.way.name, when, c.RemoteAddr(), err)
 			}
 		}
 		for _, p := range g.busy {
 			if err := p.sofar(); err != nil {
-				r.Errorf("%s, %s: error of a busy connection = %v, want none", g.way.name, when, err)
+				r.Errorf("%s, %s: error of a busy connection = %v, want nil", g.way.name, when, err)
 			}
 		}
 		for _, key := range keysOf(g.way.vip, balancer.TCP, balancer.UDP) {
 			if got := r.tally(r.w.client, key, 6); got["s1"] > 0 || len(got) != 2 {
-				r.Errorf("%s, %s: new clients at %s are answered by %v, want only by the other servers", g.way.name, when, key, got)
+				r.Errorf("%s, %s: answers to new clients at %s by server = %v, want only answers from s2 and s3", g.way.name, when, key, got)
 			}
 		}
 		for i, vip := range g.way.vip {
@@ -223,7 +228,8 @@ func checkGuests(r *rig, all []*guests, when string) {
 	}
 }
 
-// checkMovesOnce checks that the client with affinity has moved to another server and stays there.
+// checkMovesOnce checks that the client with affinity has moved from the first server to another
+// server, and stays there.
 func checkMovesOnce(r *rig, g *guests, family int, when string) {
 	r.Helper()
 	sticky := keyOf(g.way.stickyVIP()[family], vipPort, balancer.TCP)
@@ -232,16 +238,17 @@ func checkMovesOnce(r *rig, g *guests, family int, when string) {
 		was := g.moved[family]
 		switch {
 		case err != nil:
-			r.Errorf("%s, %s: error of a client with affinity at %s = %v, want none", g.way.name, when, sticky, err)
+			r.Errorf("%s, %s: error of a client with affinity at %s = %v, want nil", g.way.name, when, sticky, err)
 		case was == "" && a.Server != "s1":
 			g.moved[family] = a.Server
 		case was != a.Server:
-			r.Errorf("%s, %s: a client with affinity at %s that moved from s1 to %q is answered by %s, want the same server", g.way.name, when, sticky, was, a.Server)
+			r.Errorf("%s, %s: a client with affinity at %s moved from s1 to %q and then reached %s, want only one move", g.way.name, when, sticky, was, a.Server)
 		}
 	}
 }
 
-// checkReturn makes the server return, and checks that its guests are still connected.
+// checkReturn makes the first server an active endpoint again, and checks that all connections in
+// guests still work.
 func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	r.Helper()
 	r.judge(balancer.HealthUp)
@@ -249,7 +256,7 @@ func checkReturn(r *rig, all []*guests, services []*balancer.Service) {
 	for _, g := range all {
 		for _, c := range g.idle {
 			if err := alive(c, atOnce); err != nil {
-				r.Errorf("%s: error of an idle connection to %s after the server's return = %v, want none", g.way.name, c.RemoteAddr(), err)
+				r.Errorf("%s: error of an idle connection to %s after the server is active again = %v, want nil", g.way.name, c.RemoteAddr(), err)
 			}
 		}
 		for i, vip := range g.way.vip {

@@ -13,8 +13,9 @@ import (
 	"vipd/test/lab"
 )
 
-// testLimits floods services that have limits from one client. Connections beyond a limit must be
-// refused or get no answer, as configured. Another client and the host must lose nothing.
+// testLimits opens more connections from one client than the limits of services permit. The excess
+// connections must be refused or get no answer, as configured. Connections from another client and
+// from the host must succeed.
 func testLimits(r *rig) {
 	n := 60
 	for family, name := range []string{"4", "6"} {
@@ -22,7 +23,7 @@ func testLimits(r *rig) {
 			for _, over := range []balancer.OverLimit{"", balancer.RejectOver} {
 				limited := func(l balancer.Limits) (*balancer.Service, balancer.Key) {
 					l.SourcePrefix, l.Over = []int{32, 128}, over
-					n++ // another service has its own meters
+					n++ // each service has its own meters, so earlier cases do not matter
 					s := newService(balancer.Name(fmt.Sprint("limited-", n)), vipN(n), endpoints(r.w.servers...)...)
 					s.Limits = &l
 					return s, keyOf(vipN(n)[family], vipPort, proto)
@@ -37,8 +38,8 @@ func testLimits(r *rig) {
 	}
 }
 
-// checkOver opens a connection beyond a limit. It must be refused, or get no answer, as over
-// requests.
+// checkOver opens a connection beyond a limit. The argument over, a service's setting, determines
+// whether the connection must be refused or get no answer.
 func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLimit) {
 	r.Helper()
 	within := silence
@@ -51,22 +52,22 @@ func checkOver(r *rig, source netip.Addr, key balancer.Key, over balancer.OverLi
 	resets := r.caps.ResetsOverLimit && key.Proto == balancer.TCP
 	switch {
 	case err == nil:
-		r.Errorf("%s over a limit of %s: answer of %s, want none", source, key, a.Server)
+		r.Errorf("%s over a limit of %s: %s answers, want no answer", source, key, a.Server)
 	case resets && !isRefused && over == "":
 		r.Errorf("%s over a limit of %s: %v, want a reset", source, key, err)
 	case !r.caps.ResetsOverLimit && (over == balancer.RejectOver) != isRefused:
 		r.Errorf("%s over a limit of %s with over = %q: %v, want a refusal only with reject", source, key, over, err)
 	case !isRefused && !isSilent:
-		r.Errorf("%s over a limit of %s: %v, want a refusal or silence", source, key, err)
+		r.Errorf("%s over a limit of %s: %v, want a refusal or no answer", source, key, err)
 	}
 }
 
-// limitedService is a function that returns a new service with the given limits, and the key of its
-// frontend.
+// limitedService is a function that creates a service with the given limits. It returns the service
+// and the key of its frontend.
 type limitedService func(balancer.Limits) (*balancer.Service, balancer.Key)
 
-// checkSourceRate opens more connections from a client than its rate permits. The excess must fail,
-// and another client must be served.
+// checkSourceRate opens more connections from one client than the rate limit permits. The excess
+// connections must fail, and another client must be served.
 func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	const rate = 4
 	web, key := limited(balancer.Limits{SourceRate: balancer.Rate{N: rate, Per: time.Hour}})
@@ -89,7 +90,7 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	}
 }
 
-// checkSourceConnections opens as many connections as a client may have. Another connection must
+// checkSourceConnections opens as many connections as one client may have. Another connection must
 // fail until one of them has ended.
 func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	const most = 2
@@ -104,7 +105,7 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 		r.mustAsk(r.w.host, key)
 	}
 	c, _ := r.mustOpen(r.w.client, other, key)
-	if key.Proto == balancer.UDP { // clients can't end a flow
+	if key.Proto == balancer.UDP { // clients can't end a UDP flow
 		return
 	}
 	r.mustOpen(r.w.client, other, key)
@@ -116,7 +117,7 @@ func checkSourceConnections(r *rig, limited limitedService, over balancer.OverLi
 	checkOver(r, other, key, over)
 }
 
-// checkConnections opens as many connections as all clients together may have. Then it applies
+// checkConnections opens as many connections as all clients together may have. Then it changes
 // other settings of the service, which must not reset the count.
 func checkConnections(r *rig, limited limitedService, over balancer.OverLimit) {
 	web, key := limited(balancer.Limits{Connections: 2})

@@ -8,15 +8,15 @@ import (
 	"vipd/test/wait"
 )
 
-// testMany adds hundreds of services in one change, removes them all, and adds some again. All
-// wanted services must be served, and the removal must leave nothing.
+// testMany adds hundreds of services in one change, removes them all, and adds some of them again.
+// Every wanted service must be served. After the removal, no VIP may remain on the host.
 func testMany(r *rig) {
 	services := wait.Soak(150, 500)
 	var all []*balancer.Service
 	for i := range services {
 		vip := parseAddrs(fmt.Sprintf("10.96.%d.%d", 1+i/250, 1+i%250), fmt.Sprintf("fd00:96::1:%x", 1+i))
 		s := newService(balancer.Name(fmt.Sprint("many", i)), vip, endpoints(r.w.servers[i%len(r.w.servers)])...)
-		s.DrainTimeout = 0 // so removed services do not drain
+		s.DrainTimeout = 0 // removed services must not drain
 		all = append(all, s)
 	}
 	for _, some := range [][]*balancer.Service{all, all[:max(services/10, 1)]} {

@@ -9,7 +9,7 @@ import (
 	"vipd/test/lab"
 )
 
-// seen is the kind of address that a server sees as its client.
+// seen says whose address a server sees as the source of its client's packets.
 type seen string
 
 const (
@@ -19,16 +19,17 @@ const (
 	seenHost seen = "the host's"
 )
 
-// clientKind is a way to reach a service, with the address that a server should see.
+// clientKind is a way to reach a service. It defines the address that a server should see as its
+// client.
 type clientKind struct {
 	name string
 	// from returns the namespaces of the clients.
 	from func(w *world) []*lab.NS
-	// port is the port of the service at the VIP, or nodePort at the host's own address.
+	// port is the service's port at the VIP, or nodePort, a port at the host's own address.
 	port uint16
-	// shows returns which address the answering server must see if the dataplane keeps the client's
-	// address where possible, with snat = auto. For the host's own connections, and if the
-	// dataplane never keeps the client's address, it is the host's address.
+	// shows returns whose address the answering server must see if the dataplane can keep the
+	// client's address and snat is "auto". The answer is the host's address for the host's own
+	// connections, and if the dataplane never keeps the client's address.
 	shows func(lay layout, from *lab.NS, answer lab.Answer) seen
 }
 
@@ -67,7 +68,7 @@ func servers(w *world) []*lab.NS {
 }
 
 // testLayouts sends requests from each kind of client in each layout. Each server must answer, and
-// see the expected source address.
+// must see the expected source address.
 func testLayouts(t *testing.T, s *Subject) {
 	host := s.newHost(t)
 	for _, lay := range layouts() {
@@ -79,7 +80,8 @@ func testLayouts(t *testing.T, s *Subject) {
 	}
 }
 
-// roundRobinService returns a service that uses each server in turn, with node ports.
+// roundRobinService returns a service with node ports that sends connections to each server in
+// turn.
 func roundRobinService(r *rig, snat balancer.SNAT) *balancer.Service {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.SNAT = balancer.RoundRobin, snat
@@ -101,8 +103,8 @@ func checkEveryClientKind(r *rig, lay layout) {
 	}
 }
 
-// checkReachesAll sends requests for one cycle of round robin. Each server must answer once, and
-// see the expected address.
+// checkReachesAll sends as many requests as one round robin cycle has servers. Each server must
+// answer once, and must see the expected source address.
 func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 	if key.Port = balancer.PortRange(kind.port); key.Port == nodePort {
 		key.Addr = r.w.node.inFamilyOf(key.Addr)
@@ -115,7 +117,7 @@ func checkReachesAll(r *rig, lay layout, kind clientKind, key balancer.Key) {
 			checkSourceAddress(r, lay, kind, from, key, a)
 		}
 		if len(met) != len(r.w.servers) {
-			r.Errorf("%s asks %s: answers from %v, want from all of %d servers", from.Name, key, met, len(r.w.servers))
+			r.Errorf("%s asks %s: answers from %v, want answers from all %d servers", from.Name, key, met, len(r.w.servers))
 		}
 	}
 }
@@ -131,21 +133,21 @@ func checkSourceAddress(r *rig, lay layout, kind clientKind, from *lab.NS, key b
 	}
 	switch {
 	case want == seenHost && !r.w.isOwn(a.Client.Addr()):
-		r.Errorf("%s asks %s: %s sees %s, want an address of the host's own", from.Name, key, a.Server, a.Client.Addr())
+		r.Errorf("%s asks %s: %s sees %s, want one of the host's own addresses", from.Name, key, a.Server, a.Client.Addr())
 	case want == seenClient && (r.w.isOwn(a.Client.Addr()) || !hasAddress(r, from, a.Client.Addr())):
 		r.Errorf("%s asks %s: %s sees %s, want the client's own address", from.Name, key, a.Server, a.Client.Addr())
 	}
 }
 
-// hasAddress reports whether from, which is the client's or a server's namespace, has the address
-// a.
+// hasAddress reports whether a is an address of the namespace from, which belongs to the client or
+// to a server.
 func hasAddress(r *rig, from *lab.NS, a netip.Addr) bool {
 	return from == r.w.client && slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(a) == a }) ||
 		slices.ContainsFunc(r.w.servers, func(s *server) bool { return s.ns == from && s.addr.inFamilyOf(a) == a })
 }
 
-// testPorts defines services with several VIPs and ports. Two services share a VIP. Clients of each
-// port must reach the port's own service.
+// testPorts defines services with several VIPs and ports, two of which share a VIP. Clients of each
+// port must reach the port's service.
 func testPorts(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	one := newService("one", vipN(20), endpoints(s1)...)
@@ -154,7 +156,7 @@ func testPorts(r *rig) {
 		p.Name, p.Port = p.Name+"-alt", 8081
 		one.Ports = append(one.Ports, p)
 	}
-	two := newService("two", vipN(20), endpoints(s2)...) // the same VIP on other ports
+	two := newService("two", vipN(20), endpoints(s2)...) // the same VIP with other ports
 	for i := range two.Ports {
 		two.Ports[i].Port = 81
 	}
@@ -166,7 +168,7 @@ func testPorts(r *rig) {
 			r.Helper()
 			k := keyOf(vip.inFamilyOf(key.Addr), port, key.Proto)
 			if got := r.mustAsk(r.w.client, k).Server; got != want {
-				r.Errorf("%s is answered by %s, want %s", k, got, want)
+				r.Errorf("server that answers at %s = %s, want %s", k, got, want)
 			}
 		}
 		expect(vipN(20), 80, "s1")

@@ -12,7 +12,7 @@ import (
 )
 
 // narrow builds a layout in which a link between the host and the servers has a smaller MTU than
-// all other links. No ICMP message reports the MTU:
+// all other links. No ICMP message reports this MTU:
 //
 //	client --- host ===1400=== router --- s1, s2, s3
 func narrow(t testing.TB, l *lab.Lab) *world {
@@ -38,8 +38,8 @@ func narrow(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testNarrow sends streams through a link with a smaller MTU than both ends assume. The streams
-// must arrive. With mss set, neither end may send larger segments.
+// testNarrow sends streams through a link whose MTU is smaller than both ends assume. The streams
+// must arrive. If mss is set, neither end may send larger segments.
 func testNarrow(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "narrow", build: narrow}, s.newHost(t))
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
@@ -50,7 +50,7 @@ func testNarrow(t *testing.T, s *Subject) {
 			r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) { checkStream(r, from, key, zeros{}, 100_000) })
 		})
 	}
-	const mss = 1240 // fits all links with IPv6's headers
+	const mss = 1240 // small enough for all links, including IPv6 headers
 	r.apply(edited(web, func(s *balancer.Service) { s.MSS = mss }))
 	for name, from := range clients {
 		r.step(name+" with mss", func(r *rig) {
@@ -59,8 +59,8 @@ func testNarrow(t *testing.T, s *Subject) {
 	}
 }
 
-// checkSegments opens a connection, and checks the segment sizes of all connections. They must be
-// mss or, because of TCP options, slightly less.
+// checkSegments opens a connection, and checks the segment sizes of all connections. Each size must
+// be mss, or slightly less because of TCP options.
 func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 	r.Helper()
 	c, _ := r.mustOpen(client, netip.Addr{}, key)
@@ -73,7 +73,7 @@ func checkSegments(r *rig, client *lab.NS, key balancer.Key, mss int) {
 		for _, ns := range all {
 			for _, size := range sizes.FindAllStringSubmatch(ns.Exec("ss", "-Htin", "state", "established"), -1) {
 				if n, err := strconv.Atoi(size[1]); err != nil || n > mss || n < mss-40 {
-					return fmt.Errorf("%s: segments of %d bytes with mss = %d, %v", key, n, mss, err)
+					return fmt.Errorf("%s: segment size = %d with mss = %d, %v", key, n, mss, err)
 				}
 			}
 		}

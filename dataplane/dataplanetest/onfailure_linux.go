@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// consequence is a setting of on_failure, with its effect on the connections of an endpoint whose
-// check fails.
+// consequence is a value of on_failure, with its effect on the connections of an endpoint whose
+// health check fails.
 type consequence struct {
 	name      balancer.Name
 	onFailure balancer.OnFailure
@@ -35,9 +35,9 @@ func consequences() []consequence {
 	}
 }
 
-// testOnFailure makes the checks of the first server fail. Its connections must be cut or kept as
-// on_failure requests, and other connections must continue. After its recovery, it must serve
-// again.
+// testOnFailure makes the health checks of the first server fail. Its connections must be cut or
+// kept as on_failure specifies, and connections to other servers must continue. After its recovery,
+// the first server must serve clients again.
 func testOnFailure(r *rig) {
 	var services []*balancer.Service
 	var failed []balancer.Target
@@ -53,8 +53,8 @@ func testOnFailure(r *rig) {
 	type visit struct {
 		of         consequence
 		key        balancer.Key
-		first, own net.Conn // connections to the server that fails, and to another server
-		local      net.Conn // TCP connection from the host to the server that fails
+		first, own net.Conn // connections to the server whose checks fail, and to another server
+		local      net.Conn // TCP connection from the host to the server whose checks fail
 	}
 	var all []visit
 	for _, c := range consequences() {
@@ -97,7 +97,7 @@ func testOnFailure(r *rig) {
 	}
 }
 
-// checkEnded checks that a client that sends data notices the end of its connection.
+// checkEnded checks that a client notices the end of its connection when it sends data.
 func checkEnded(r *rig, c net.Conn, what string) {
 	r.Helper()
 	r.Eventually(what+" notices the end of its connection", func() error {
@@ -111,13 +111,14 @@ func checkEnded(r *rig, c net.Conn, what string) {
 	})
 }
 
-// openAgain connects from one port of a client until each server has ended such a connection, and
-// so has it in TIME_WAIT. It returns a further connection from that port to the named server.
+// openAgain opens connections from one port of a client until each server has closed one, so each
+// server has that client port in TIME_WAIT. It returns one more connection from the port, to the
+// named server.
 func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	r.Helper()
-	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // with port 0, the kernel chooses the first port
+	source := netip.AddrPortFrom(r.addressOf(from, key.Addr), 0) // port 0 lets the kernel choose the port of the first connection
 	var c net.Conn
-	dial := func() (err error) { // the port is free shortly after the last connection has ended
+	dial := func() (err error) { // the port is free shortly after the previous connection has ended
 		ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(atOnce))
 		defer cancel()
 		c, err = from.DialFrom(ctx, "tcp", source, key.AddrPort().String())
@@ -129,7 +130,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 		source = netip.MustParseAddrPort(c.LocalAddr().String())
 		a, err := lab.AskWithin(c, patience(atOnce))
 		if err != nil {
-			r.Fatalf("error of %s at %s = %v, want none", source, key, err)
+			r.Fatalf("error of %s at %s = %v, want nil", source, key, err)
 		}
 		if a.Server == name && len(met) == len(r.w.servers) {
 			r.Cleanup(func() { _ = c.Close() })
@@ -142,7 +143,8 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 	return nil
 }
 
-// checkHangUp closes a connection at its server. The client must read the end; then it closes too.
+// checkHangUp makes the server close a connection, and checks that the client reads the end of the
+// stream. Then it closes the client's side.
 func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 	r.Helper()
 	err := echoOf(r, a).HangUp(a.Client)
@@ -155,11 +157,11 @@ func checkHangUp(r *rig, a lab.Answer, c net.Conn) {
 		}
 	}
 	if err != nil {
-		r.Fatalf("error of %s when it ends a connection = %v, want none", a.Server, err)
+		r.Fatalf("error when %s closes its connection = %v, want nil", a.Server, err)
 	}
 }
 
-// echoOf returns the echo server that gave an answer over TCP.
+// echoOf returns the echo server from which a client got an answer over TCP.
 func echoOf(r *rig, a lab.Answer) *lab.Server {
 	r.Helper()
 	return serverOf(r, a).echo[keyOf(a.Local.Addr(), a.Local.Port(), balancer.TCP)]
@@ -169,21 +171,21 @@ func serverOf(r *rig, a lab.Answer) *server {
 	r.Helper()
 	at := slices.IndexFunc(r.w.servers, func(s *server) bool { return s.name == a.Server })
 	if at < 0 {
-		r.Fatalf("answer from %q, want a server", a.Server)
+		r.Fatalf("answer from %q, want an answer from one of the servers", a.Server)
 	}
 	return r.w.servers[at]
 }
 
-// checkStays checks that a connection or flow still has its server.
+// checkStays checks that the named server still answers on a connection or flow.
 func checkStays(r *rig, of balancer.Name, key balancer.Key, c net.Conn, name string) {
 	r.Helper()
 	if key.Proto == balancer.UDP {
 		if a, err := lab.AskWithin(c, patience(atOnce)); err != nil || a.Server != name {
-			r.Errorf("%s: %s: answer on a flow of %s = %q, error = %v, want the same server", of, key, name, a.Server, err)
+			r.Errorf("%s: %s: flow of %s is answered by %q, error = %v; want the same server", of, key, name, a.Server, err)
 		}
 		return
 	}
 	if err := alive(c, atOnce); err != nil {
-		r.Errorf("%s: %s: error of a connection to %s = %v, want none", of, key, name, err)
+		r.Errorf("%s: %s: error of a connection to %s = %v, want nil", of, key, name, err)
 	}
 }

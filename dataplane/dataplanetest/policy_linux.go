@@ -28,10 +28,10 @@ func (s *Subject) iptables(t testing.TB, args ...string) {
 	}
 }
 
-// run runs a command on the host, and returns its output.
+// run runs a command on the host, and returns its standard output.
 func run(t testing.TB, name string, args ...string) string {
 	t.Helper()
-	var stderr strings.Builder // only for the failure text; it may contain warnings, for example about tables of another backend
+	var stderr strings.Builder // used only in the failure text, because it may contain warnings, for example about tables of another backend
 	cmd := exec.Command(name, args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -41,8 +41,8 @@ func run(t testing.TB, name string, args ...string) string {
 	return string(out)
 }
 
-// testPolicyDrop serves through a firewall whose policies are DROP. Each kind of client must be
-// served, and the firewall must still drop everything else.
+// testPolicyDrop serves clients on a host whose firewall policies are DROP. Each kind of client
+// must be served, and the firewall must still drop all other packets.
 func testPolicyDrop(t *testing.T, s *Subject) {
 	lay := layouts()[0]
 	r := newStill(t, s, lay.build(t, lab.New(t)))
@@ -72,9 +72,9 @@ func testPolicyDrop(t *testing.T, s *Subject) {
 	})
 }
 
-// dropByPolicy makes the host drop packets that no rule of these chains accepts, except neighbor
-// discovery and packets on lo. If the dataplane opens connections to servers itself, replies on
-// these connections are also accepted.
+// dropByPolicy makes the host drop packets that no rule of these chains accepts. It adds rules that
+// accept neighbor discovery, packets on lo, and, if the dataplane itself opens connections to
+// servers, replies on these connections.
 func dropByPolicy(r *rig, chains ...string) {
 	set := func(do, policy string) {
 		for _, chain := range chains {

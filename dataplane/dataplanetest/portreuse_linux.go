@@ -25,20 +25,21 @@ func exits() []way {
 	return all
 }
 
-// dead reports whether clients that start again must reach another server.
+// dead reports whether a client that starts again from the port of an old connection must reach
+// another server.
 func (y way) dead() bool { return y.down || y.moves }
 
-// exit is a frontend of a service that the first server leaves in one way, while the second server
-// joins.
+// exit is a frontend of a service. In the test, the first server stops getting this service's new
+// clients, in one way, and the second server is added.
 type exit struct {
 	way
 	before, after *balancer.Service
 	key           balancer.Key
 }
 
-// testPortReuse makes the only server of services leave in each way while clients use fixed ports.
-// A client that got no answer, or that starts again from its port, must reach the other server. A
-// SYN or INIT must not end established connections to a live server.
+// testPortReuse replaces the only server of several services in each way, while clients use fixed
+// ports. A client that has got no answer yet, or that starts again from its port, must reach the
+// other server. A SYN or INIT must not end an established connection to a live server.
 func testPortReuse(r *rig) {
 	first := r.w.servers[0]
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP}
@@ -60,7 +61,7 @@ func testPortReuse(r *rig) {
 			all = append(all, x)
 		}
 	}
-	if r.caps.KeepsSource { // otherwise the server sees the host as the client
+	if r.caps.KeepsSource { // otherwise the server sees the host's address instead of the client's
 		r.step("unanswered", func(r *rig) { reuseUnanswered(r, all) })
 	}
 	dead := slices.DeleteFunc(slices.Clone(all), func(x exit) bool { return !x.dead() })
@@ -81,7 +82,7 @@ func serveFromFirst(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// removeFirstServer makes the first server leave all services, and the second server join.
+// removeFirstServer makes the first server leave all services, and adds the second server to them.
 func removeFirstServer(r *rig, all []exit) {
 	r.Helper()
 	var services []*balancer.Service
@@ -93,7 +94,7 @@ func removeFirstServer(r *rig, all []exit) {
 	r.apply(services...)
 }
 
-// muteServer makes a server drop its packets to clients until unmute is called.
+// muteServer makes a server drop its packets to clients until the returned function is called.
 func muteServer(r *rig, s *server) (unmute func()) {
 	r.Helper()
 	change := func(verb string) {
@@ -112,11 +113,11 @@ func dialFrom(r *rig, port uint16, key balancer.Key) (c net.Conn, err error) {
 	return r.w.client.DialFrom(ctx, string(key.Proto), at, key.AddrPort().String())
 }
 
-// freshPort returns a port that the client has not used.
+// freshPort returns a client port that no earlier connection has used.
 func freshPort(r *rig) uint16 { return 1024 + r.s.ports.next()%8000 }
 
-// checkAnsweredBy checks that the named server answers on a connection or flow, and reports whether
-// it does.
+// checkAnsweredBy checks that the named server answers on a connection or flow. It returns false if
+// not.
 func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name string) bool {
 	r.Helper()
 	if err != nil {
@@ -124,20 +125,20 @@ func checkAnsweredBy(r *rig, x exit, who string, c net.Conn, err error, name str
 		return false
 	}
 	if a, err := lab.AskWithin(c, patience(atOnce)); err != nil || a.Server != name {
-		r.Errorf("%s: %s: %s: answered by %q, %v, want %s", x.name, x.key, who, a.Server, err, name)
+		r.Errorf("%s: %s: %s: answer from %q, error = %v; want an answer from %s", x.name, x.key, who, a.Server, err, name)
 		return false
 	}
 	return true
 }
 
-// awaitFlow waits until conntrack has an entry for a client's flow, or done is closed.
+// awaitFlow waits until conntrack has an entry for a client's flow, or until done is closed.
 func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	r.Helper()
 	conn, err := conntrack.Open()
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was written to it
+	defer func() { _ = conn.Close() }() // safe to ignore, because nothing was written to the connection
 	wait.For(r.T, time.Minute, "a client's first packet", func() bool {
 		select {
 		case <-done:
@@ -153,8 +154,8 @@ func awaitFlow(r *rig, key balancer.Key, port uint16, done <-chan struct{}) {
 	})
 }
 
-// reuseUnanswered sends clients' first packets to a server that does not answer. The server leaves,
-// and the clients must reach the second server.
+// reuseUnanswered sends the first packets of clients to a server that does not answer. Then the
+// server leaves the services, and the clients must reach the second server.
 func reuseUnanswered(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -170,8 +171,8 @@ func reuseUnanswered(r *rig, all []exit) {
 	}
 }
 
-// unansweredClient sends a client's first packet, and returns a function that checks that the
-// client reaches the second server.
+// unansweredClient sends a client's first packet. The returned function checks that the client then
+// reaches the second server.
 func unansweredClient(r *rig, x exit) (check func()) {
 	r.Helper()
 	const who = "a client whose first packet was not answered"
@@ -180,7 +181,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	case balancer.SCTP:
 		init := sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}
 		if name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, unanswered); err == nil {
-			r.Errorf("%s: %s: answer from %s while it is muted, want none", x.name, x.key, name)
+			r.Errorf("%s: %s: %s answers while it is muted, want no answer", x.name, x.key, name)
 		}
 		return func() { checkAssociates(r, x, who, init, "s2") }
 	case balancer.UDP:
@@ -192,7 +193,7 @@ func unansweredClient(r *rig, x exit) (check func()) {
 			r.Fatal(err)
 		}
 		return func() {
-			if !r.s.VirtualServers || x.moves { // IPVS can't delete a single flow to a destination
+			if !r.s.VirtualServers || x.moves { // IPVS can't delete a single flow
 				awaitMove(r, c, x.key, "s1")
 			}
 			_ = c.Close()
@@ -214,8 +215,8 @@ func unansweredClient(r *rig, x exit) (check func()) {
 	}
 }
 
-// reuseRestarted starts clients again from the ports of connections that they have lost without a
-// FIN or reset. If mute is true, the old server no longer answers. The clients must reach the
+// reuseRestarted makes clients lose their connections without a FIN or reset, and start again from
+// the same ports. If mute is true, the old server no longer answers. The clients must reach the
 // second server.
 func reuseRestarted(r *rig, all []exit, mute bool) {
 	r.Helper()
@@ -252,14 +253,15 @@ func reuseRestarted(r *rig, all []exit, mute bool) {
 				}
 			})
 		case balancer.SCTP:
-			if mute { // otherwise the server treats INIT as a restart of its peer
+			if mute { // otherwise the old server would treat INIT as a restart of its client
 				checkAssociates(r, x, who, sctpPacket{from: ports[i], to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s2")
 			}
 		}
 	}
 }
 
-// reuseForged sends a SYN or INIT from the ports of established connections, which must survive.
+// reuseForged sends a SYN or INIT from the ports of established connections. These connections must
+// survive.
 func reuseForged(r *rig, all []exit) {
 	r.Helper()
 	serveFromFirst(r, all)
@@ -277,7 +279,7 @@ func reuseForged(r *rig, all []exit) {
 		}
 	}
 	removeFirstServer(r, all)
-	const enough = 2 * silence // the time in which a wrong reaction would end them
+	const enough = 2 * silence // the time within which a faulty dataplane would end the connections
 	for end := time.Now().Add(wait.Scaled(enough)); time.Now().Before(end) && !r.Failed(); {
 		for i, x := range all {
 			var err error
@@ -292,7 +294,7 @@ func reuseForged(r *rig, all []exit) {
 				err = echoCookie(r, x, ports[i])
 			}
 			if err != nil {
-				r.Errorf("%s: %s: after a SYN or INIT from its port: %v, want it undisturbed", x.name, x.key, err)
+				r.Errorf("%s: %s: error of a connection after a SYN or INIT from its port = %v, want nil", x.name, x.key, err)
 			}
 		}
 	}
@@ -303,27 +305,27 @@ func associate(r *rig, x exit, port uint16) {
 	r.Helper()
 	checkAssociates(r, x, "a client", sctpPacket{from: port, to: x.key.Port.First(), chunk: sctpInit, own: sctpClientTag}, "s1")
 	if err := echoCookie(r, x, port); err != nil {
-		r.Fatalf("%s: %s: error = %v, want none", x.name, x.key, err)
+		r.Fatalf("%s: %s: error after COOKIE ECHO = %v, want nil", x.name, x.key, err)
 	}
 }
 
-// echoCookie sends COOKIE ECHO, which the first server must answer.
+// echoCookie sends COOKIE ECHO from a client's port. The first server must answer it.
 func echoCookie(r *rig, x exit, port uint16) error {
 	echo := sctpPacket{from: port, to: x.key.Port.First(), tag: sctpServerTag, chunk: sctpCookieEcho, own: sctpClientTag}
 	name, err := askSCTP(r, r.w.client, x.key, echo, sctpCookieAck, atOnce)
 	if err == nil && name != "s1" {
-		err = fmt.Errorf("COOKIE ECHO is answered by %s, want s1", name)
+		err = fmt.Errorf("server that answers COOKIE ECHO = %s, want s1", name)
 	}
 	return err
 }
 
-// checkAssociates sends INIT until the server named want answers.
+// checkAssociates sends INIT repeatedly until the server with the name in want answers.
 func checkAssociates(r *rig, x exit, who string, init sctpPacket, want string) {
 	r.Helper()
 	r.Eventually(fmt.Sprintf("%s: %s: %s reaches %s", x.name, x.key, who, want), func() error {
 		name, err := askSCTP(r, r.w.client, x.key, init, sctpInitAck, silence)
 		if err == nil && name != want {
-			err = fmt.Errorf("it reaches %s", name)
+			err = fmt.Errorf("INIT was answered by %s", name)
 		}
 		return err
 	})

@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// repeatedly calls do, with pauses, until stop is called or the test ends.
+// repeatedly calls do again and again, with a pause after each call, until stop is called or the
+// test ends.
 func repeatedly(r *rig, pause time.Duration, do func()) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -68,7 +69,7 @@ func (p *pulse) beat() error {
 	if p.key.Proto == balancer.UDP {
 		a, err := lab.AskWithin(p.conn, patience(atOnce))
 		if err == nil && a.Server != p.server {
-			err = fmt.Errorf("%s answers, want %s as before", a.Server, p.server)
+			err = fmt.Errorf("answer from %s, want an answer from %s as before", a.Server, p.server)
 		}
 		return err
 	}
@@ -84,7 +85,7 @@ func (p *pulse) beat() error {
 		return err
 	}
 	if !bytes.Equal(got, sent) {
-		return fmt.Errorf("the echo of %d bytes differs", len(sent))
+		return fmt.Errorf("the echo differs from the %d bytes that were sent", len(sent))
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func (p *pulse) note(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err != nil {
-		p.err = fmt.Errorf("%s, through %s, after %d beats: %w", p.key, p.server, p.beats, err)
+		p.err = fmt.Errorf("%s, server %s, after %d requests: %w", p.key, p.server, p.beats, err)
 	}
 }
 
@@ -110,7 +111,7 @@ func (p *pulse) end() error {
 	return p.sofar()
 }
 
-// startPulses starts a pulse for each protocol and family of a service.
+// startPulses starts a pulse on each frontend of a service: for TCP and UDP, and for IPv4 and IPv6.
 func startPulses(r *rig, vip addrs) []*pulse {
 	r.Helper()
 	var all []*pulse
@@ -120,8 +121,8 @@ func startPulses(r *rig, vip addrs) []*pulse {
 	return all
 }
 
-// checkUndisturbed ends pulses, and checks that none had an error. by names the possible cause of
-// an error.
+// checkUndisturbed ends pulses, and checks that none had an error. In failure texts, by describes
+// what may have caused the error.
 func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {

@@ -17,18 +17,19 @@ import (
 	"vipd/dataplane"
 )
 
-// reference is the simplest dataplane that conforms. It listens on VIPs and copies bytes, with a
-// single lock. With a fault, it no longer conforms, which the suite must detect.
+// reference is the simplest dataplane that passes the suite. It listens on VIPs and copies bytes,
+// and uses a single lock. If it has a fault, it violates a requirement, and the suite must detect
+// this.
 type reference struct {
 	fault fault
 
 	mu      sync.Mutex
 	fronts  map[balancer.Key]*front
-	leaving []*front // removed, with connections that may continue
+	leaving []*front // removed frontends whose connections may continue
 	counted map[balancer.Key]uint64
 	applied int
 	trips   bool
-	kept    bool // it was closed, and the next dataplane continues with it
+	kept    bool // Close was called with keep, so the next dataplane continues with this reference
 	chosen  int
 	running sync.WaitGroup
 }
@@ -50,9 +51,9 @@ type front struct {
 	loads  map[netip.AddrPort]*atomic.Int64
 }
 
-// pair is a client's connection or flow, with the connection to the backend.
+// pair is a client's connection or flow, together with the connection to the backend.
 type pair struct {
-	client, backend net.Conn // client is nil for flows
+	client, backend net.Conn // client is nil for UDP flows
 	from, to        netip.AddrPort
 	end             *time.Timer
 }
@@ -72,7 +73,7 @@ func newReference(f fault) *reference {
 	return r
 }
 
-// marker is a file that exists while a reference runs.
+// marker is the path of a file that exists while a reference runs.
 const marker = "/run/dataplanetest-reference"
 
 func (r *reference) Capabilities() balancer.Capabilities {
@@ -130,7 +131,7 @@ func (r *reference) Apply(_ context.Context, batch []dataplane.Change) error {
 	if r.trips {
 		return errors.New("another one is at work")
 	}
-	_ = os.WriteFile(marker, nil, 0o600) // if this fails, only one fault goes unnoticed
+	_ = os.WriteFile(marker, nil, 0o600) // if this fails, only the detection of one fault fails
 	r.applied++
 	if r.fault == "disturbs others rarely" && r.applied%10 == 0 {
 		for _, f := range r.fronts {
@@ -214,7 +215,7 @@ func (r *reference) stickLocked(e *front) {
 	}
 }
 
-// load returns the connection counter of a backend. The caller holds the lock.
+// load returns the connection counter of the backend at an address. The caller must hold the lock.
 func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	if e.loads[to] == nil {
 		e.loads[to] = &atomic.Int64{}
@@ -222,8 +223,8 @@ func (e *front) load(to netip.AddrPort) *atomic.Int64 {
 	return e.loads[to]
 }
 
-// drainLocked ends connections to removed backends, either immediately or at the end of their
-// drain.
+// drainLocked ends the connections to removed backends, either immediately or when their drain
+// ends.
 func (r *reference) drainLocked(e *front) {
 	until := map[netip.AddrPort]time.Time{}
 	for _, b := range e.f.Backends {
@@ -249,7 +250,7 @@ func (r *reference) drainLocked(e *front) {
 	}
 }
 
-// endLocked closes the connections and flows of the backends for which done returns true.
+// endLocked closes the connections and flows of each backend for which done returns true.
 func (e *front) endLocked(done func(to netip.AddrPort) bool) {
 	for c := range e.conns {
 		if done(c.to) {
@@ -275,7 +276,8 @@ func (e *front) shutLocked() {
 	}
 }
 
-// Kill ends the connections of a service. The suite needs no other query.
+// Kill ends the connections of a service, and ignores all other fields of the query. The suite
+// needs nothing else.
 func (r *reference) Kill(_ context.Context, q dataplane.ConnectionQuery) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -295,7 +297,7 @@ func (r *reference) serveLocked(e *front) error {
 	if e.closer != nil && !e.gone.Load() {
 		return nil
 	}
-	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // these flows answer through the closed socket
+	e.endFlowsLocked(func(netip.AddrPort) bool { return true }) // these flows send their answers through the closed socket
 	var lc net.ListenConfig
 	lc.SetMultipathTCP(false)
 	gone := new(atomic.Bool)
@@ -318,7 +320,7 @@ func (r *reference) serveLocked(e *front) error {
 	return nil
 }
 
-// lost records a closed socket as damaged, unless the reference itself has closed it.
+// lost records that a socket was closed as damage, unless the reference has closed it.
 func (r *reference) lost(e *front, c io.Closer, gone *atomic.Bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

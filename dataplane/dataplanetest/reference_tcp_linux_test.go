@@ -15,7 +15,7 @@ import (
 	"vipd/dataplane/host"
 )
 
-// chooseLocked chooses a backend for a client. The caller holds the lock.
+// chooseLocked chooses a backend for a client. The caller must hold the lock.
 func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPort, error) {
 	f := e.f
 	inRanges := slices.ContainsFunc(f.Sources, func(p netip.Prefix) bool { return p.Contains(client.Addr()) })
@@ -56,7 +56,7 @@ func (r *reference) chooseLocked(e *front, client netip.AddrPort) (netip.AddrPor
 	return to, nil
 }
 
-// active reports whether a backend may get new connections.
+// active reports whether the backend at an address may get new connections.
 func (e *front) active(to netip.AddrPort) bool {
 	return slices.ContainsFunc(e.f.Backends, func(b balancer.Backend) bool { return b.Addr == to && b.State == balancer.Active })
 }
@@ -127,7 +127,7 @@ func (r *reference) relay(e *front, c *net.TCPConn) error {
 	r.mu.Lock()
 	delete(e.conns, p)
 	r.mu.Unlock()
-	_ = c.Close() // without a reset, because sent data may still be on its way
+	_ = c.Close() // not with a reset, because data that was sent may still be in transit
 	_ = b.Close()
 	return nil
 }

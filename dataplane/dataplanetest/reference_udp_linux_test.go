@@ -26,7 +26,7 @@ func (r *reference) datagrams(e *front, pc *net.UDPConn) {
 	}
 }
 
-// flow returns the client's flow, and creates it if there is none.
+// flow returns the client's flow. If the flow does not exist, it creates one.
 func (r *reference) flow(e *front, pc *net.UDPConn, from netip.AddrPort) (*pair, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,13 +92,14 @@ func (r *reference) open() (all []dataplane.Connection) {
 	return all
 }
 
-// Counters returns the number of connections of each frontend.
+// Counters returns the number of connections to each frontend.
 func (r *reference) Counters() []dataplane.FrontendCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var all []dataplane.FrontendCount
 	for k, n := range r.counted {
-		// The cases that read counters use ports named after their protocols.
+		// The test cases that read counters use the service "web", and ports that are named after
+		// their protocols.
 		all = append(all, dataplane.FrontendCount{Service: "web", Port: string(k.Proto), Connections: n})
 	}
 	return all

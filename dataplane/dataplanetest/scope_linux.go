@@ -14,8 +14,8 @@ const (
 	otherTarget = 9090
 )
 
-// scopedService is like stickyService, but at the VIP vip, with a second TCP port and an affinity
-// scope.
+// scopedService is like stickyService, but its service has the given name, VIPs and affinity scope,
+// and a second TCP port.
 func scopedService(r *rig, name balancer.Name, vip addrs, scope balancer.AffinityScope, servers ...*server) *balancer.Service {
 	return edited(stickyService(r, 3600e9, servers...), func(s *balancer.Service) {
 		s.Name, s.VIPs, s.AffinityScope = name, vip[:], scope
@@ -32,8 +32,8 @@ func movedPorts(s *balancer.Service, n uint16) *balancer.Service {
 	})
 }
 
-// testAffinityScope connects clients through several ports, TCP and UDP. If the scope includes
-// several ports, a client must have the same server at all of them, even after a server has left.
+// testAffinityScope connects clients to several TCP and UDP ports. If the affinity scope includes
+// several ports, a client must reach the same server at all of them, even after a server has left.
 func testAffinityScope(r *rig) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -67,8 +67,9 @@ func testAffinityScope(r *rig) {
 	}
 }
 
-// checkScope connects clients to the key first. At the keys in same they must have the same
-// servers, and at the keys in apart they must be scheduled again. Then a server leaves and returns.
+// checkScope connects clients to the key in first. At the keys in same, the clients must reach the
+// same servers. At the keys in apart, they must be scheduled independently. Then a server leaves
+// and returns.
 func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, apart []balancer.Key) {
 	r.Helper()
 	r.apply(services...)
@@ -78,7 +79,7 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 	}
 	for _, k := range apart {
 		if got := askShifted(r, k); slices.Equal(got, before) {
-			r.Errorf("%s: clients are answered by %v, as at %s; want an independent choice", k, got, first)
+			r.Errorf("%s: servers of the clients = %v, the same as at %s; want an independent choice", k, got, first)
 		}
 	}
 	for _, k := range same {
@@ -98,7 +99,7 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 		moved := askFromAll(r, keys[0])
 		for i := range moved {
 			if moved[i] == left.name || before[i] != left.name && moved[i] != before[i] {
-				r.Errorf("when %s leaves (%s), the server of client %d is %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
+				r.Errorf("when %s leaves (%s), server of client %d = %s, was %s; want a change only for clients of the server that leaves", left.name, y.name, i, moved[i], before[i])
 			}
 		}
 		r.apply(services...)
@@ -110,8 +111,8 @@ func checkScope(r *rig, services []*balancer.Service, first balancer.Key, same, 
 	r.apply()
 }
 
-// askShifted is like askFromAll, but the first client sends its request last. The results are in
-// the original order.
+// askShifted is like askFromAll, but the first client sends its request after all others. The
+// results are in askFromAll's order.
 func askShifted(r *rig, key balancer.Key) []string {
 	r.Helper()
 	all := *r.w
@@ -122,9 +123,9 @@ func askShifted(r *rig, key balancer.Key) []string {
 	return append([]string{got[len(got)-1]}, got[:len(got)-1]...)
 }
 
-// checkForeignEndpoints gives two services at one VIP different endpoints. If both services have a
-// client's server, the client must reach it at both. Otherwise the client must keep its server at
-// web, and have another at files.
+// checkForeignEndpoints gives two services at one VIP different endpoints. If a client's server is
+// an endpoint of both services, the client must reach it at both. Otherwise, the client must keep
+// its server at the service web, and use another server at the service files.
 func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	only := edited(files, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[2]) })
 	r.apply(web, only)
@@ -133,7 +134,7 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 		before := askFromAll(r, at)
 		for range 2 {
 			if got := distinct(askFromAll(r, atOnly)); !slices.Equal(got, []string{r.w.servers[2].name}) {
-				r.Errorf("%s: clients are answered by %v, want its only server", atOnly, got)
+				r.Errorf("%s: servers of the clients = %v, want only the service's only server", atOnly, got)
 			}
 			checkSameServers(r, at, before, "before they used "+atOnly.String())
 		}
@@ -145,7 +146,7 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 		before, own := askFromAll(r, at), askFromAll(r, atTwo)
 		for i := range own {
 			if own[i] != before[i] && before[i] != r.w.servers[0].name {
-				r.Errorf("client %d has the server %s at %s and %s at %s, want the same", i, before[i], at, own[i], atTwo)
+				r.Errorf("server of client %d = %s at %s, but %s at %s; want the same server", i, before[i], at, own[i], atTwo)
 			}
 		}
 		checkSameServers(r, atTwo, own, "at "+atTwo.String())
@@ -153,42 +154,42 @@ func checkForeignEndpoints(r *rig, web, files *balancer.Service) {
 	}
 }
 
-// testAffinityPrefix treats the clients of a network as one client, first in one large network and
-// then in networks of two clients. Clients of one network must have the same server. The small
-// networks must not all have the same server.
+// testAffinityPrefix groups clients by network: first all clients in one large network, and then
+// each two clients in a small network. All clients of a network must have the same server. The
+// small networks must not all have the same server.
 func testAffinityPrefix(r *rig) {
 	if !r.caps.AffinityPrefix {
 		r.Skip("the mode can't group clients")
 	}
-	near := []addrs{r.w.clients[0], r.w.clients[1]} // in one /24 and /64
+	near := []addrs{r.w.clients[0], r.w.clients[1]} // both are in the same /24 and the same /64
 	web := edited(stickyService(r, 3600e9, r.w.servers...), func(s *balancer.Service) { s.AffinityPrefix = []int{24, 64} })
-	narrow := edited(web, func(s *balancer.Service) { s.AffinityPrefix = []int{31, 127} }) // .2 and .3, then .4 and .5
+	narrow := edited(web, func(s *balancer.Service) { s.AffinityPrefix = []int{31, 127} }) // .2 and .3 are in one network, .4 and .5 in the next
 	r.each(func(r *rig, key balancer.Key) {
 		ask := func(c addrs) string {
 			r.Helper()
 			a, err := r.askFrom(r.w.client, c.inFamilyOf(key.Addr), key, atOnce)
 			if err != nil {
-				r.Fatalf("error of client %s at %s = %v, want none", c.inFamilyOf(key.Addr), key, err)
+				r.Fatalf("error of client %s at %s = %v, want nil", c.inFamilyOf(key.Addr), key, err)
 			}
 			return a.Server
 		}
 		r.apply(web)
 		if one, other := ask(near[0]), ask(near[1]); one != other {
-			r.Errorf("servers of clients of one network = %s and %s, want the same", one, other)
+			r.Errorf("servers of two clients in one network = %s and %s, want the same server", one, other)
 		}
 		if all := distinct(askFromAll(r, key)); len(all) != 1 {
-			r.Errorf("servers of clients of one network = %v, want one", all)
+			r.Errorf("servers of the clients in one network = %v, want a single server", all)
 		}
 		left := serverOf(r, lab.Answer{Server: ask(near[0])})
 		y := ways()[1]
 		r.apply(y.without(web, left))
 		if all := distinct(askFromAll(r, key)); len(all) != 1 || all[0] == left.name {
-			r.Errorf("servers of clients of one network = %v after %s left, want another single server", all, left.name)
+			r.Errorf("servers of the clients in one network = %v after %s left, want another single server", all, left.name)
 		}
 		r.apply(narrow)
 		all := askFromAll(r, key)
 		if all[0] != all[1] || all[2] != all[3] || len(distinct(all)) == 1 {
-			r.Errorf("clients .2 to .8 are answered by %v, want pairs of different servers", all)
+			r.Errorf("servers of clients .2 to .8 = %v, want the same server for .2 and .3 and for .4 and .5, and at least two servers", all)
 		}
 		checkSameServers(r, key, all, "and nothing has changed")
 		r.apply()

@@ -15,8 +15,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the types of the chunks that open an association (RFC 9260), and of the parameter that
-// the client echoes.
+// These are the types of the chunks that open an association (RFC 9260), and the type of the cookie
+// parameter that the client echoes.
 const (
 	sctpInit       = 1
 	sctpInitAck    = 2
@@ -24,7 +24,7 @@ const (
 	sctpCookieAck  = 11
 	sctpCookie     = 7
 
-	// These are the tags that the two ends choose.
+	// These are the verification tags that the server and the client choose.
 	sctpServerTag = 1
 	sctpClientTag = 2
 )
@@ -32,15 +32,15 @@ const (
 // sctpPacket is an SCTP packet with one chunk.
 type sctpPacket struct {
 	from, to uint16
-	tag      uint32 // the tag that the receiver has chosen; 0 in INIT
+	tag      uint32 // tag that the packet's receiver has chosen; 0 in INIT
 	chunk    byte
-	own      uint32 // the tag that the sender has chosen
+	own      uint32 // tag that the packet's sender has chosen
 	cookie   string
 }
 
-// testSCTP opens SCTP associations at VIPs and node ports. They must reach all servers, and last
-// while their server drains. If the kernel has no SCTP sockets, the test sends the first packets
-// itself.
+// testSCTP opens SCTP associations to VIPs and node ports. They must reach all servers, and must
+// last while their server drains. If the kernel has no SCTP sockets, the test itself sends the
+// first packets of each association.
 func testSCTP(r *rig) {
 	if !slices.Contains(r.caps.Protocols, balancer.SCTP) {
 		r.Skipf("%s does not serve sctp", r.caps.Mode)
@@ -67,14 +67,15 @@ func testSCTP(r *rig) {
 				met[name] = true
 			}
 			if len(met) != len(r.w.servers) {
-				r.Errorf("%s opens associations to %s: answers from %v, want from all servers", from.Name, key, met)
+				r.Errorf("%s opens associations to %s: answers from %v, want answers from all servers", from.Name, key, met)
 			}
 		})
 	})
 	checkKernelState(r, "with SCTP")
 }
 
-// checkAssociations opens associations with the kernel's SCTP sockets.
+// checkAssociations opens associations with the kernel's SCTP sockets, and checks that they survive
+// the drain of their server.
 func checkAssociations(r *rig, web *balancer.Service) {
 	for _, s := range r.w.servers {
 		for _, a := range s.addr {
@@ -100,13 +101,13 @@ func checkAssociations(r *rig, web *balancer.Service) {
 	checkEndInTime(r, "a removed endpoint", keys, leaving, removed)
 	for i, k := range keys {
 		if err := alive(staying[i], atOnce); err != nil {
-			r.Errorf("%s: error of an association with another endpoint = %v, want none", k, err)
+			r.Errorf("%s: error of an association with another endpoint = %v, want nil", k, err)
 		}
 	}
 }
 
-// answerSCTP makes a server answer INIT with INIT ACK, and COOKIE ECHO with COOKIE ACK. The cookie
-// is the server's name.
+// answerSCTP makes a server answer INIT with INIT ACK, and COOKIE ECHO with COOKIE ACK. Its cookie
+// contains the server's name.
 func answerSCTP(r *rig, s *server) {
 	for _, a := range s.addr {
 		c := rawSCTP(r, s.ns, a)
@@ -124,7 +125,7 @@ func answerSCTP(r *rig, s *server) {
 					continue
 				}
 				answer := sctpPacket{from: p.to, to: p.from, tag: p.own, chunk: answers[p.chunk], own: sctpServerTag, cookie: s.name}
-				_, _ = c.WriteTo(answer.bytes(), from) // on an error, the client gets no answer until its deadline
+				_, _ = c.WriteTo(answer.bytes(), from) // if this fails, the client gets no answer until its deadline
 			}
 		})
 		r.Cleanup(func() { _ = c.Close(); running.Wait() })
@@ -144,14 +145,14 @@ func rawSCTP(r *rig, n *lab.NS, at netip.Addr) net.PacketConn {
 	return c
 }
 
-// openSCTP sends INIT from a port, and returns the name of the server that answers.
+// openSCTP sends INIT from the given port, and returns the name of the server that answers.
 func openSCTP(r *rig, from *lab.NS, key balancer.Key, port uint16) (string, error) {
 	r.Helper()
 	return askSCTP(r, from, key, sctpPacket{from: port, to: key.Port.First(), chunk: sctpInit, own: sctpClientTag}, sctpInitAck, atOnce)
 }
 
-// askSCTP sends a packet and waits for an answer with the chunk answer. It returns the answer's
-// cookie, which is the name of a server.
+// askSCTP sends the packet in ask, and waits for a packet whose chunk type is answer. It returns
+// the answer's cookie, which is the name of a server.
 func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte, within time.Duration) (string, error) {
 	r.Helper()
 	c := rawSCTP(r, from, parseAddrs("0.0.0.0", "::").inFamilyOf(key.Addr))
@@ -175,14 +176,14 @@ func askSCTP(r *rig, from *lab.NS, key balancer.Key, ask sctpPacket, answer byte
 		case err != nil:
 			return "", err
 		case p.from != key.Port.First() || p.tag != ask.own:
-			return "", fmt.Errorf("the answer comes from port %d with tag %d, want %d and %d", p.from, p.tag, key.Port.First(), ask.own)
+			return "", fmt.Errorf("source port and tag of the answer = %d and %d, want %d and %d", p.from, p.tag, key.Port.First(), ask.own)
 		default:
 			return p.cookie, nil
 		}
 	}
 }
 
-// castagnoli is the read-only table of SCTP's checksum (RFC 9260, appendix A).
+// castagnoli is the table for SCTP's checksum (RFC 9260, appendix A). It is read-only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // bytes encodes the packet.
@@ -208,8 +209,8 @@ func (p sctpPacket) bytes() []byte {
 	return b
 }
 
-// readSCTP decodes a packet that bytes has encoded. If only the checksum is wrong, it returns the
-// packet and an error.
+// readSCTP decodes a packet that [sctpPacket.bytes] has encoded. If only the checksum is wrong, it
+// returns the packet and an error.
 func readSCTP(b []byte) (sctpPacket, error) {
 	if len(b) < 32 {
 		return sctpPacket{}, errors.New("the packet is too short to open an association")
@@ -225,7 +226,7 @@ func readSCTP(b []byte) (sctpPacket, error) {
 	copied := slices.Clone(b)
 	copy(copied[8:], []byte{0, 0, 0, 0})
 	if want := crc32.Checksum(copied, castagnoli); sum != want {
-		return p, fmt.Errorf("checksum %08x, want %08x", sum, want)
+		return p, fmt.Errorf("checksum = %08x, want %08x", sum, want)
 	}
 	return p, nil
 }

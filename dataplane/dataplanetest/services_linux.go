@@ -7,7 +7,7 @@ import (
 	"vipd/balancer"
 )
 
-// newService returns a service with the defaults that users get, for TCP and UDP on vipPort.
+// newService returns a service on vipPort, for TCP and UDP, with the defaults that users get.
 func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *balancer.Service {
 	return &balancer.Service{
 		Name: name,
@@ -24,8 +24,8 @@ func newService(name balancer.Name, vip addrs, endpoints ...balancer.Endpoint) *
 	}
 }
 
-// edited returns a copy of s that the function edit has changed. A published service must not be
-// changed itself.
+// edited returns a changed copy of s, because a published service must not be changed. edit makes
+// the changes.
 func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service {
 	c := *s
 	c.Ports = append([]balancer.Port(nil), s.Ports...)
@@ -34,7 +34,7 @@ func edited(s *balancer.Service, edit func(*balancer.Service)) *balancer.Service
 	return &c
 }
 
-// endpoints returns the servers' addresses in both families as endpoints with weight 1.
+// endpoints returns the servers' IPv4 and IPv6 addresses as endpoints with weight 1.
 func endpoints(servers ...*server) []balancer.Endpoint {
 	var all []balancer.Endpoint
 	for _, s := range servers {
@@ -58,7 +58,7 @@ func keyOf(a netip.Addr, port uint16, proto balancer.Protocol) balancer.Key {
 	return balancer.Key{Addr: a, Port: balancer.PortRange(port), Proto: proto}
 }
 
-// keysOf returns the keys of a service at its VIPs in both families, for each protocol.
+// keysOf returns the keys of a service at its IPv4 and IPv6 VIPs, for each of the protocols.
 func keysOf(vip addrs, protos ...balancer.Protocol) (keys []balancer.Key) {
 	for _, proto := range protos {
 		keys = append(keys, keyOf(vip[0], vipPort, proto), keyOf(vip[1], vipPort, proto))

@@ -10,13 +10,13 @@ import (
 	"vipd/test/wait"
 )
 
-// share is a scheduler, with the weights of the servers s1, s2 and s3.
+// share is a scheduler, together with the weights of the servers s1, s2 and s3.
 type share struct {
 	scheduler balancer.Scheduler
 	weights   []int
-	slack     float64 // permitted deviation (see fair)
-	// n is the number of connections, which is rounded to whole cycles. If held is true, they stay
-	// open while further connections are opened.
+	slack     float64 // permitted deviation, as fair expects it
+	// n is the number of connections, which is rounded to whole round robin cycles. If held is
+	// true, the connections stay open while others are opened.
 	n    int
 	held bool
 }
@@ -35,7 +35,8 @@ func shares() []share {
 	}
 }
 
-// testShares opens connections with each scheduler. Endpoints must get their share by weight.
+// testShares opens connections with each scheduler. Each server must get the share of connections
+// that its weight specifies.
 func testShares(r *rig) {
 	var services []*balancer.Service
 	for i, sh := range shares() {
@@ -54,7 +55,7 @@ func testShares(r *rig) {
 				checkShare(r, sh, key)
 			}
 			r.eachOf(balancer.TCP, hands)
-			if !sh.held { // the meaning of a UDP connection depends on the mode
+			if !sh.held { // modes differ in what they count as a UDP connection
 				r.eachOf(balancer.UDP, hands)
 			}
 		})
@@ -69,7 +70,7 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 	if !sh.held {
 		if r.s.ExactWeights {
-			n = min(n, 5*cycle) // for exact shares a few cycles are sufficient
+			n = min(n, 5*cycle) // a few cycles are sufficient for exact shares
 		}
 		n = max(wait.Load(n)/cycle, 1) * cycle
 	}
@@ -90,21 +91,22 @@ func checkShare(r *rig, sh share, key balancer.Key) {
 	}
 }
 
-// These are the permitted deviations of shares from the weights. With byChance, the deviation must
-// be plausible for random choice, with an error probability of one in a billion.
+// These are the permitted deviations of each server's connections from its weighted share. byChance
+// means that the distribution must be plausible for a random choice, with an error probability of
+// one in a billion.
 const (
 	exact    = 0
 	nearly   = 1
 	byChance = -1
 )
 
-// fair returns an error if connections were not distributed by weight. The share of each server may
-// deviate by slack from its expected value.
+// fair returns an error if connections were not distributed by weight. Each server's number of
+// connections may differ from the expected number by slack.
 func fair[K comparable](got, weights map[K]int, slack float64) error {
 	n, sum := 0, 0
 	for k, g := range got {
 		if weights[k] == 0 {
-			return fmt.Errorf("%v got %d connections, want none because its weight is 0", k, g)
+			return fmt.Errorf("connections of %v = %d, want 0 because its weight is 0", k, g)
 		}
 		n += g
 	}
@@ -123,16 +125,16 @@ func fair[K comparable](got, weights map[K]int, slack float64) error {
 	limit := chiLimit(shares - 1)
 	switch {
 	case slack != byChance && off > slack:
-		return fmt.Errorf("%d connections were shared %v by weights %v, one share is off by %.1f, want at most %.0f", n, got, weights, off, slack)
+		return fmt.Errorf("%d connections were shared %v by weights %v, one share differs from its expected value by %.1f, want at most %.0f", n, got, weights, off, slack)
 	case slack == byChance && chi > limit:
 		return fmt.Errorf("%d connections were shared %v by weights %v: chi-square %.1f, want at most %.1f", n, got, weights, chi, limit)
 	}
 	return nil
 }
 
-// testStickySchedulers gives a service each scheduler that uses a hash. A client must stay on one
-// server. With dh, all clients of a VIP must share one server. When a server drains, all clients
-// must reach other servers.
+// testStickySchedulers uses a service with each scheduler that hashes addresses. A client must
+// always reach the same server. With dh, all clients of a VIP must reach one server. When a server
+// drains, its clients must reach other servers.
 func testStickySchedulers(r *rig) {
 	for _, scheduler := range []balancer.Scheduler{balancer.SourceHash, balancer.Maglev, balancer.DestinationHash} {
 		if instead, ok := r.caps.Nearest[scheduler]; ok {
@@ -147,11 +149,11 @@ func testStickySchedulers(r *rig) {
 			first[key] = askFromAll(r, key)
 			for range 3 {
 				if again := askFromAll(r, key); !slices.Equal(again, first[key]) {
-					r.Errorf("%s, %s: clients' servers = %v, want %v as before", scheduler, key, again, first[key])
+					r.Errorf("%s, %s: servers of the clients = %v, want %v as before", scheduler, key, again, first[key])
 				}
 			}
 			if n := len(distinct(first[key])); (n == 1) != (scheduler == balancer.DestinationHash) {
-				r.Errorf("%s, %s: servers of %d clients = %d, want one only for dh", scheduler, key, len(first[key]), n)
+				r.Errorf("%s, %s: %d clients have %d servers, want one server with dh and several with other schedulers", scheduler, key, len(first[key]), n)
 			}
 		}
 		for key, names := range first {
@@ -165,21 +167,21 @@ func testStickySchedulers(r *rig) {
 				}
 			}))
 			if now := askFromAll(r, key); slices.Contains(now, leaving.name) {
-				r.Errorf("%s, %s: while %s drains, clients' servers = %v, want others", scheduler, key, leaving.name, now)
+				r.Errorf("%s, %s: while %s drains, servers of the clients = %v, want only other servers", scheduler, key, leaving.name, now)
 			}
 		}
 	}
 }
 
-// askFromAll sends a request from each of the client's addresses, and returns the servers that
-// answered.
+// askFromAll sends a request from each of the client's addresses. It returns the servers that
+// answered, in the order of the addresses.
 func askFromAll(r *rig, key balancer.Key) []string {
 	r.Helper()
 	var names []string
 	for _, c := range r.w.clients {
 		a, err := r.askFrom(r.w.client, c.inFamilyOf(key.Addr), key, atOnce)
 		if err != nil {
-			r.Fatalf("error of client %s at %s = %v, want none", c.inFamilyOf(key.Addr), key, err)
+			r.Fatalf("error of client %s at %s = %v, want nil", c.inFamilyOf(key.Addr), key, err)
 		}
 		names = append(names, a.Server)
 	}

@@ -8,21 +8,21 @@ import (
 	"testing"
 )
 
-// snapshot is the state of the host's netfilter objects.
+// snapshot is a listing of the host's netfilter objects.
 type snapshot struct {
-	// ours holds the lines of objects with vipd's prefix, and foreign all other lines, in order.
-	// Counters are omitted. Built-in chains are omitted if their policy is ACCEPT, because the
-	// first rule creates them.
+	// ours holds the lines of objects whose names have vipd's prefix, and foreign holds all other
+	// lines, in order. Counters are omitted. Built-in chains with the policy ACCEPT are omitted,
+	// because the kernel creates them with the first rule.
 	ours, foreign []string
 }
 
-// These are constants, but Go can't declare them as constants.
+// These are variables only because Go does not permit such constants.
 var (
 	counters  = regexp.MustCompile(` ?\[\d+:\d+\] ?`)
 	ownPrefix = regexp.MustCompile(`\b(VIPD|vipd)-`)
 )
 
-// takeSnapshot reads the rules of both backends of iptables, ipsets with their entries, and
+// takeSnapshot reads the rules of both iptables backends, the ipsets with their entries, and the
 // nftables tables.
 func takeSnapshot(t testing.TB) snapshot {
 	t.Helper()
@@ -60,7 +60,7 @@ func (s *snapshot) add(line string) {
 	}
 }
 
-// nftables adds the nftables tables that do not belong to iptables.
+// nftables adds those nftables tables that do not belong to iptables.
 func (s *snapshot) nftables(t testing.TB) {
 	t.Helper()
 	ofIptables := regexp.MustCompile(`^table (ip|ip6) (filter|nat|mangle|raw|security)$`)
@@ -83,7 +83,7 @@ func (s *snapshot) nftables(t testing.TB) {
 func sameForeign(t testing.TB, when string, before snapshot) {
 	t.Helper()
 	if after := takeSnapshot(t); !slices.Equal(after.foreign, before.foreign) {
-		t.Errorf("%s: foreign state =\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
+		t.Errorf("%s: objects of other programs =\n%s\nwant\n%s", when, strings.Join(after.foreign, "\n"), strings.Join(before.foreign, "\n"))
 	}
 }
 

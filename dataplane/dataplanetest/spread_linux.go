@@ -19,21 +19,21 @@ import (
 	"vipd/test/wait"
 )
 
-// spreadPort is the port of the server with many addresses.
+// spreadPort is the port on which the server with many addresses listens.
 const spreadPort = 9000
 
-// manyAddrs returns the n-th pair of addresses of the server that has many addresses.
+// manyAddrs returns the n-th IPv4 and IPv6 address of the server that has many addresses.
 func manyAddrs(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.200.%d.%d", n/200, 1+n%200), fmt.Sprintf("fd0a::%x", 1+n))
 }
 
-// spreadCase is a service in which each endpoint must get its share.
+// spreadCase describes a service in which each endpoint must get its share of clients.
 type spreadCase struct {
 	n         int // number of endpoints
 	scheduler balancer.Scheduler
 	mixed     bool // the weights are 1, 2, 3, 1, 2, 3, ...
 	vip       addrs
-	families  int // 1 means only IPv4, 2 means both families
+	families  int // 1: only IPv4, 2: IPv4 and IPv6
 }
 
 func spreadCases(r *rig) []spreadCase {
@@ -49,7 +49,7 @@ func spreadCases(r *rig) []spreadCase {
 	switch {
 	case wait.Soaking():
 		sizes = []int{1, 2, 3, 7, 10, 100, 1000}
-	case r.s.Connections > 0: // each connection needs sockets
+	case r.s.Connections > 0: // in this case, each connection needs sockets
 		sizes = []int{3, 7, 100}
 	}
 	for _, n := range sizes {
@@ -94,12 +94,12 @@ func (c spreadCase) service() *balancer.Service {
 }
 
 // testSpread sends thousands of datagrams to services with few and many endpoints. Each endpoint
-// must get its share by weight.
+// must get the share that its weight specifies.
 func testSpread(r *rig) {
 	sinks := startSinks(r)
 	for _, c := range spreadCases(r) {
 		r.step(c.String(), func(r *rig) {
-			r.apply(c.service()) // also removes earlier flows, because each flow of userspace mode needs a socket
+			r.apply(c.service()) // this also removes earlier flows, because each flow of userspace mode needs a socket
 			for family := range c.families {
 				checkSpread(r, c, c.vip[family], sinks[family])
 			}
@@ -107,7 +107,8 @@ func testSpread(r *rig) {
 	}
 }
 
-// startSinks adds all addresses of manyAddrs to the first server, and counts the datagrams at each.
+// startSinks adds all addresses of manyAddrs to the first server. It starts an IPv4 and an IPv6
+// sink, which record the datagrams that arrive at these addresses.
 func startSinks(r *rig) [2]*sink {
 	r.Helper()
 	s1 := r.w.servers[0]
@@ -133,29 +134,29 @@ func checkSpread(r *rig, c spreadCase, vip netip.Addr, s *sink) {
 	}
 	n, slack := cmp.Or(r.s.Connections, wait.Load(min(10_000, 400*c.n))), float64(byChance)
 	if c.scheduler == balancer.RoundRobin || r.s.ExactWeights {
-		n, slack = max(1, min(n, wait.Load(2000))/sum)*sum, exact // whole cycles
+		n, slack = max(1, min(n, wait.Load(2000))/sum)*sum, exact // send whole cycles
 	}
 	if err := fair(spray(r, vip, s, n), weights, slack); err != nil {
 		r.Errorf("%s: %v", vip, err)
 	}
-	// The earlier flows are no longer needed, and the next flows need the space. If conntrack is
-	// missing, there are none.
+	// Remove the earlier flows, because the next flows need their space. If conntrack is missing,
+	// there are no flows.
 	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable)
 }
 
-// chiLimit returns approximately the 1 - 1e-9 quantile of the chi-square distribution with a number
-// of degrees of freedom (Wilson and Hilferty). For few degrees, it returns slightly more.
+// chiLimit returns an approximation of the 1 - 1e-9 quantile of the chi-square distribution (Wilson
+// and Hilferty). For few degrees of freedom, the result is slightly too high.
 func chiLimit(freedom int) float64 {
 	if freedom == 0 {
 		return 0
 	}
-	const normal = 5.9978 // the quantile of the normal distribution
+	const normal = 5.9978 // the same quantile of the normal distribution
 	v := 2 / (9 * float64(freedom))
 	return float64(freedom) * math.Pow(1-v+normal*math.Sqrt(v), 3)
 }
 
-// spray sends n datagrams to a VIP, each from another combination of address and port of the
-// client. All must arrive. It returns the number of datagrams that arrived at each address.
+// spray sends n datagrams to a VIP, each from a different combination of client address and port.
+// All must arrive. It returns the number of datagrams that arrived at each address.
 func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	r.Helper()
 	run := s.begin()
@@ -164,7 +165,7 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 		sources = append(sources, rawUDP(r, c.inFamilyOf(vip)))
 	}
 	to := &net.IPAddr{IP: vip.AsSlice()}
-	packet := make([]byte, 16) // source port, destination port, length, checksum, payload
+	packet := make([]byte, 16) // the packet's fields are source port, destination port, length, checksum and payload
 	binary.BigEndian.PutUint16(packet[2:], vipPort)
 	binary.BigEndian.PutUint16(packet[4:], uint16(len(packet)))
 	binary.BigEndian.PutUint32(packet[8:], run)
@@ -179,8 +180,8 @@ func spray(r *rig, vip netip.Addr, s *sink, n int) map[netip.Addr]int {
 	return countOf(awaitArrival(r, s, n))
 }
 
-// limitInFlight waits before the i-th datagram if too many datagrams are on their way. The default
-// buffer of a socket has room for about 250.
+// limitInFlight is called after the i-th datagram was sent. If too many datagrams have not arrived
+// yet, it waits. The default buffer of a socket has room for about 250.
 func limitInFlight(r *rig, s *sink, i int) {
 	r.Helper()
 	const inFlight = 64
@@ -189,7 +190,7 @@ func limitInFlight(r *rig, s *sink, i int) {
 	}
 }
 
-// awaitArrival waits for n datagrams, and returns the destination of each.
+// awaitArrival waits until n datagrams have arrived, and returns the destination of each.
 func awaitArrival(r *rig, s *sink, n int) []netip.Addr {
 	r.Helper()
 	r.Eventually("the arrival of all datagrams", func() error { return s.atLeast(n) })
@@ -210,7 +211,7 @@ func countOf(all []netip.Addr) map[netip.Addr]int {
 	return counts
 }
 
-// rawUDP returns a socket of the client that can send UDP datagrams from any port.
+// rawUDP returns a socket in the client's namespace that can send UDP datagrams from any port.
 func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 	r.Helper()
 	network := "ip4:udp"
@@ -222,7 +223,7 @@ func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 		r.Fatal(err)
 	}
 	r.Cleanup(func() { _ = c.Close() })
-	if from.Is6() { // the kernel writes the checksum at this offset; in IPv4 it is optional
+	if from.Is6() { // makes the kernel write the checksum at this offset; with IPv4, the checksum is optional
 		control(r, c.(*net.IPConn), func(fd int) error {
 			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_CHECKSUM, 6)
 		})
@@ -230,7 +231,7 @@ func rawUDP(r *rig, from netip.Addr) net.PacketConn {
 	return c
 }
 
-// control calls f with a socket's descriptor.
+// control calls f with the file descriptor of a socket.
 func control(r *rig, c syscall.Conn, f func(fd int) error) {
 	r.Helper()
 	raw, err := c.SyscallConn()
@@ -247,10 +248,11 @@ func control(r *rig, c syscall.Conn, f func(fd int) error) {
 type sink struct {
 	mu  sync.Mutex
 	run uint32
-	met map[uint32]netip.Addr // by datagram number
+	met map[uint32]netip.Addr // keyed by datagram number
 }
 
-// startSink starts a sink on all addresses of a server's namespace.
+// startSink starts a sink that receives the datagrams to all addresses of a network in a server's
+// namespace.
 func startSink(r *rig, s *server, network string) *sink {
 	r.Helper()
 	pc, err := s.ns.ListenPacket(network, fmt.Sprintf(":%d", spreadPort))
@@ -279,7 +281,7 @@ func (k *sink) count(c *net.UDPConn) {
 	for {
 		n, m, _, _, err := c.ReadMsgUDPAddrPort(payload, control)
 		if err != nil {
-			return // the socket is closed
+			return // an error means that the socket is closed
 		}
 		to, ok := destination(control[:m])
 		k.mu.Lock()
@@ -298,14 +300,14 @@ func destination(control []byte) (netip.Addr, bool) {
 		return netip.Addr{}, false
 	}
 	info := messages[0].Data
-	if messages[0].Header.Level == unix.IPPROTO_IP { // struct in_pktinfo: index, local address, destination
+	if messages[0].Header.Level == unix.IPPROTO_IP { // struct in_pktinfo contains index, local address and destination
 		return netip.AddrFromSlice(info[8:12])
 	}
-	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo: destination, index
+	return netip.AddrFromSlice(info[:16]) // struct in6_pktinfo contains destination and index
 }
 
-// begin discards the records of earlier datagrams. It returns the number that later datagrams must
-// contain.
+// begin discards the records of earlier datagrams. It returns the run number that later datagrams
+// must contain.
 func (k *sink) begin() uint32 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -319,7 +321,7 @@ func (k *sink) atLeast(n int) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if len(k.met) < n {
-		return fmt.Errorf("%d of %d have arrived", len(k.met), n)
+		return fmt.Errorf("%d of %d datagrams have arrived", len(k.met), n)
 	}
 	return nil
 }

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChiLimit computes the exact probability beyond each limit, which is a short sum for an even
-// number of degrees of freedom. It must be about 1e-9.
+// TestChiLimit computes the exact probability of values above each limit. For an even number of
+// degrees of freedom, this probability is a short sum. It must be about 1e-9.
 func TestChiLimit(t *testing.T) {
 	for _, freedom := range []int{2, 6, 10, 100, 1000} {
 		half := chiLimit(freedom) / 2
@@ -16,10 +16,10 @@ func TestChiLimit(t *testing.T) {
 			tail += math.Exp(float64(k)*math.Log(half) - half - lg)
 		}
 		if tail < 2e-11 || tail > 1.5e-9 {
-			t.Errorf("%d degrees of freedom: probability beyond %.1f = %.2g, want about 1e-9", freedom, 2*half, tail)
+			t.Errorf("%d degrees of freedom: probability of values above %.1f = %.2g, want about 1e-9", freedom, 2*half, tail)
 		}
 	}
 	if got := chiLimit(0); got != 0 {
-		t.Errorf("limit for a single endpoint = %v, want 0", got)
+		t.Errorf("chiLimit(0), the limit for a single endpoint, = %v, want 0", got)
 	}
 }

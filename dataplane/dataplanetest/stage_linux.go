@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// stage is the layout routed with a running Host. Consecutive cases use it with their own
-// dataplanes, because building a layout and a Host takes longer than most cases.
+// stage is the layout "routed" with a running Host. Consecutive test cases share a stage, each with
+// its own dataplane, because building a layout and a Host takes longer than most cases.
 type stage struct {
 	w    *world
 	host dataplane.Host
@@ -56,7 +56,7 @@ func scenes() []check {
 	}
 }
 
-// Scenes returns the names of the cases that run as subtests of routed.
+// Scenes returns the names of the cases that run as subtests of the case "routed".
 func Scenes() []string {
 	var names []string
 	for _, c := range scenes() {
@@ -65,7 +65,7 @@ func Scenes() []string {
 	return names
 }
 
-// newStage builds a stage, which lasts until the end of the test.
+// newStage builds a stage that exists until the end of the test.
 func newStage(t *testing.T, s *Subject) *stage {
 	t.Helper()
 	w := layouts()[0].build(t, lab.New(t))
@@ -78,7 +78,7 @@ func testRouted(t *testing.T, s *Subject) {
 	s.all(t, scenes())
 }
 
-// onStage returns a rig on the stage with a dataplane that no engine drives yet.
+// onStage returns a rig that uses the stage's host, and a dataplane that no engine drives yet.
 func onStage(t *testing.T, s *Subject) *rig {
 	t.Helper()
 	r := equip(t, s, s.stage.w.during(t), s.stage.host)
@@ -86,7 +86,8 @@ func onStage(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// driven returns a scene that runs a case with an engine.
+// driven returns a function that runs the case f on a stage, with an engine that drives the
+// dataplane.
 func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
 	return func(t *testing.T, s *Subject) {
 		r := onStage(t, s)
@@ -95,7 +96,7 @@ func driven(f func(r *rig)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// bared returns a scene that runs a case without an engine.
+// bared returns a function that runs the case f on a stage, without an engine.
 func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	return func(t *testing.T, s *Subject) {
 		b := &bare{onStage(t, s)}
@@ -108,8 +109,8 @@ func bared(f func(b *bare)) func(t *testing.T, s *Subject) {
 	}
 }
 
-// during returns a copy of the world for a subtest of the test that built it. Additions to its
-// namespaces are removed at the end of the subtest.
+// during returns a copy of the world for a subtest of the test that built the world. When the
+// subtest ends, everything that it has added to the world's namespaces is removed.
 func (w *world) during(t testing.TB) *world {
 	v := *w
 	v.host, v.client, v.servers = w.host.For(t), w.client.For(t), nil

@@ -19,7 +19,7 @@ import (
 //	  |                  |
 //	  +----- router -----+
 //
-// The servers also have the VIP, but do not answer ARP requests for it.
+// The servers also have the VIP, but do not answer ARP requests for the VIP.
 func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 	w := newWorld(l)
 	lan, router := l.Bridge("lan"), l.Add("router")
@@ -57,11 +57,11 @@ func straight(t testing.TB, l *lab.Lab, forward balancer.Forward) *world {
 }
 
 // unwraps makes a namespace decapsulate tunneled packets from any source, and returns the name of
-// the device.
+// the tunnel device.
 func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	t.Helper()
 	if _, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
-		_ = n.Command(t.Context(), "modprobe", module).Run() // the next command shows whether this helped
+		_ = n.Command(t.Context(), "modprobe", module).Run() // an error does not matter, because the next command fails without the device
 		if out, err := n.Command(t.Context(), "ip", "link", "set", dev, "up").CombinedOutput(); err != nil {
 			t.Skipf("needs device %s (module %s): %v: %s", dev, module, err, out)
 		}
@@ -69,9 +69,10 @@ func unwraps(t testing.TB, n *lab.NS, dev, module string) string {
 	return dev
 }
 
-// testStraight forwards services with dr and tunnel, on a host whose policies are DROP. Servers
-// must answer clients directly and see their addresses, and conntrack must have no entries. Clients
-// outside source_ranges and services without endpoints must be treated as configured.
+// testStraight uses services with forward = "dr" and "tunnel", on a host whose policies are DROP.
+// Servers must answer clients directly and see their addresses, and conntrack must have no entries.
+// Clients outside source_ranges, and clients of services without endpoints, must be treated as
+// configured.
 func testStraight(t *testing.T, s *Subject) {
 	caps := s.capabilities(t)
 	if !slices.Contains(caps.Forwards, balancer.DRForward) {
@@ -83,10 +84,10 @@ func testStraight(t *testing.T, s *Subject) {
 			lay := layout{name: string(forward), build: func(t testing.TB, l *lab.Lab) *world { return straight(t, l, forward) }}
 			r := newRig(t, s, lay, host)
 			dropByPolicy(r, "INPUT", "FORWARD")
-			if !caps.Stateless { // in stateless modes, the policy of OUTPUT would also drop refusals, as with nat
+			if !caps.Stateless { // in stateless modes, a policy of DROP for OUTPUT would also drop refusals, as it does with nat
 				dropByPolicy(r, "OUTPUT")
 			}
-			_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // other cases have used the VIPs
+			_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // earlier test cases have used the VIPs
 			web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 			web.Scheduler, web.Forward = balancer.RoundRobin, forward
 			for i := range web.Ports {
@@ -103,8 +104,8 @@ func testStraight(t *testing.T, s *Subject) {
 	}
 }
 
-// checkStraightAnswers checks which servers answer, and that only the packets from the client pass
-// the host.
+// checkStraightAnswers checks which servers answer. It also checks that the host forwards only the
+// packets from the client, and not the answers.
 func checkStraightAnswers(r *rig, key balancer.Key) {
 	if r.caps.Stateless {
 		checkHashed(r, key, "s1", "s2", "s3")
@@ -123,13 +124,13 @@ func checkStraightAnswers(r *rig, key balancer.Key) {
 	checkStream(r, r.w.client, key, zeros{}, size)
 	after := linkCounters(r, "lan")
 	if in, out := after.RxBytes-before.RxBytes, after.TxBytes-before.TxBytes; in > size/10 || out < size {
-		r.Errorf("%s: for a stream of %d bytes and its echo, the host got %d bytes from servers and sent %d bytes to them, want only the client's packets", key, size, in, out)
+		r.Errorf("%s: during a stream of %d bytes and its echo, the host got %d bytes from servers and sent %d bytes to servers, want only the client's packets", key, size, in, out)
 	}
 }
 
-// checkHashed sends requests to a service whose mode chooses by a hash of the client. Over TCP, all
-// named servers must answer. Over UDP, the hash does not include the port, so the same server must
-// always answer.
+// checkHashed sends requests to a service of a mode that chooses servers by a hash of the client.
+// Over TCP, each of the named servers must answer some requests. Over UDP, the hash does not
+// include the port, so the same server must always answer.
 func checkHashed(r *rig, key balancer.Key, names ...string) {
 	r.Helper()
 	want, asks := names, 40
@@ -139,21 +140,22 @@ func checkHashed(r *rig, key balancer.Key, names ...string) {
 	got := r.tally(r.w.client, key, asks)
 	for _, name := range want {
 		if got[name] == 0 || len(got) != len(want) || !slices.Contains(names, name) {
-			r.Errorf("%s: answers = %v, want from each of %q", key, got, want)
+			r.Errorf("%s: answers by server = %v, want answers from each of %q", key, got, want)
 			return
 		}
 	}
 }
 
-// checkStatelessChanges changes a service whose connections have no state. A connection must
-// survive changes to other endpoints, and the drain of its own endpoint.
+// checkStatelessChanges changes a service while a connection is open. The dataplane keeps no state
+// for connections. The connection must survive changes to other endpoints, and the drain of its own
+// endpoint.
 func checkStatelessChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	c := openTo(r, "s1", key)
 	lives := func(when string) {
 		r.Helper()
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("a connection to s1 %s: %v, want it to survive", when, err)
+			r.Errorf("error of a connection to s1 %s = %v, want nil", when, err)
 		}
 	}
 	checkUntracked(r)
@@ -179,12 +181,12 @@ func checkStatelessChanges(r *rig, web *balancer.Service) {
 	checkHashed(r, key, "s1", "s2", "s3")
 }
 
-// zeros is a stream whose content does not matter.
+// zeros is a reader for streams whose content does not matter. It returns zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
-// linkCounters returns the counters of a device of the host.
+// linkCounters returns the packet counters of one of the host's devices.
 func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	r.Helper()
 	link, err := netlink.LinkByName(dev)
@@ -194,8 +196,8 @@ func linkCounters(r *rig, dev string) netlink.LinkStatistics {
 	return *link.Attrs().Statistics
 }
 
-// checkStraightChanges changes a service while connections are open. They must continue, even if
-// their endpoint drains or is removed, or their client is excluded.
+// checkStraightChanges changes a service while connections are open. The connections must continue,
+// even if their endpoint drains or is removed, or if source_ranges no longer include their client.
 func checkStraightChanges(r *rig, web *balancer.Service) {
 	key := keyOf(r.w.vip[0], vipPort, balancer.TCP)
 	pulses := startPulses(r, r.w.vip)
@@ -210,7 +212,7 @@ func checkStraightChanges(r *rig, web *balancer.Service) {
 	lives := func(when string) {
 		r.Helper()
 		if err := alive(c, atOnce); err != nil {
-			r.Errorf("a connection to s1 %s: %v, want it to survive", when, err)
+			r.Errorf("error of a connection to s1 %s = %v, want nil", when, err)
 		}
 	}
 	r.apply(edited(web, func(s *balancer.Service) { s.Endpoints = endpoints(r.w.servers[1:]...) }))
@@ -247,14 +249,14 @@ func checkUntracked(r *rig) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing was written to it
+	defer func() { _ = conn.Close() }() // safe to ignore, because nothing was written to the connection
 	for _, vip := range r.w.vip {
 		n := 0
 		if err := conn.Each(r.Context(), conntrack.Filter{Proto: balancer.TCP, Dst: vip, Port: vipPort}, func(*conntrack.Flow) error { n++; return nil }); err != nil {
 			r.Fatal(err)
 		}
 		if n > 0 {
-			r.Errorf("tracked connections to %s = %d, want none", vip, n)
+			r.Errorf("connections to %s in conntrack = %d, want 0", vip, n)
 		}
 	}
 }

@@ -15,68 +15,69 @@ import (
 	"vipd/test/wait"
 )
 
-// Subject describes a dataplane that must conform.
+// Subject describes a dataplane that the suite tests.
 type Subject struct {
-	// Name identifies the subject in messages.
+	// Name identifies the subject in failure texts.
 	Name string
-	// New returns a dataplane on a host that may have the objects of an earlier dataplane. The
+	// New returns a new dataplane. The host may still have the objects of an earlier dataplane. The
 	// suite closes the dataplane.
 	New func(t testing.TB) dataplane.Dataplane
 	// Host returns the host that manages addresses and the guard. If Host is nil, all VIPs are
-	// local, which is sufficient for dataplanes that terminate connections themselves. Cases that
-	// need the guard are then skipped.
+	// local addresses, which is sufficient for dataplanes that terminate connections themselves.
+	// The suite then skips cases that need the guard.
 	Host func(t testing.TB) dataplane.Host
-	// ExactWeights reports whether weights are exact over each cycle of connections. Otherwise
-	// shares may deviate like random choices. Round robin must be exact in every dataplane.
+	// ExactWeights reports whether each cycle of connections is distributed exactly by weight.
+	// Otherwise, the distribution may deviate as much as random choices would. Round robin must be
+	// exact in every dataplane.
 	ExactWeights bool
-	// Keeps reports whether frontends are still served after Close with keep, and the next
-	// dataplane adopts them without losing a connection.
+	// Keeps reports whether Close with keep leaves the frontends served, and the next dataplane
+	// adopts them without losing a connection.
 	Keeps bool
-	// Survives reports whether Keeps also applies if the process is killed.
+	// Survives reports whether the same is true if the process is killed.
 	Survives bool
-	// Backend is the variant of iptables that the dataplane and its Host use, "nft" or "legacy". If
-	// empty, the default variant of the host is used.
+	// Backend is the iptables variant that the dataplane and its Host use, "nft" or "legacy". If
+	// empty, the host's default variant is used.
 	Backend string
-	// Connections is the maximum number of concurrent connections from which the case spread
-	// calculates shares. The default is 10,000.
+	// Connections is the maximum number of concurrent connections from which the case "spread"
+	// calculates shares. If zero, it is 10,000.
 	Connections int
-	// Remembers is the time for which the dataplane treats a UDP flow, or a connection that its
-	// client has reset, as existing. Affinity lasts at least that long, and max_connections
-	// includes such connections. The default is zero.
+	// Remembers is the time for which the dataplane still counts a UDP flow, or a connection that
+	// its client has reset, as existing. Affinity lasts at least that long, and max_connections
+	// counts such connections. Zero means that the dataplane forgets them immediately.
 	Remembers time.Duration
 	// Cleanup removes everything that the dataplane and its Host have created, as after a crash. If
-	// nil, there is nothing to clean up.
+	// Cleanup is nil, there is nothing to clean up.
 	Cleanup func(t testing.TB)
-	// Damage holds functions that damage or remove objects of the dataplane on the host, by name.
-	// The suite expects that the damage is detected and repaired.
+	// Damage holds functions by name. Each damages or removes objects of the dataplane on the host.
+	// The dataplane must detect and repair the damage.
 	Damage map[string]func(t testing.TB)
-	// Scratches is like Damage, but its functions damage only the service at heldVIP. Clients of
-	// other services must notice nothing.
+	// Scratches is like Damage, but its functions affect only the service at heldVIP. Clients of
+	// other services must not be disturbed.
 	Scratches map[string]func(t testing.TB)
-	// Ends names the functions of Damage and Scratches that end connections, which no repair could
-	// prevent. The values are the reasons.
+	// Ends names the functions in Damage and Scratches that end connections, which no repair could
+	// prevent. Each value is the reason.
 	Ends map[string]string
-	// VirtualServers reports whether the dataplane creates IPVS virtual servers, with which foreign
-	// virtual servers can conflict.
+	// VirtualServers reports whether the dataplane creates IPVS virtual servers, which can conflict
+	// with foreign virtual servers.
 	VirtualServers bool
-	// Skip names the cases that the subject can't pass, by the names of their subtests below Run,
-	// such as "kills" or "layouts/one-arm/hairpin/udp6". The values are the reasons.
+	// Skip names the test cases that the subject can't pass, with the names of their subtests below
+	// Run, such as "kills" or "layouts/one-arm/hairpin/udp6". Each value is the reason.
 	Skip map[string]string
 
 	ports *ports
-	root  string // the name of the test that called Run
+	root  string // name of the test that called Run
 	stage *stage
-	// foreign holds the current foreign virtual servers.
+	// foreign holds the foreign virtual servers that exist now.
 	foreign map[string]string
-	caps    *balancer.Capabilities // the capabilities of the last dataplane that New returned
+	caps    *balancer.Capabilities // capabilities of the last dataplane that New has returned
 }
 
-// check is one case of the suite.
+// check is one test case of the suite.
 type check struct {
 	name string
-	// guard reports whether the case needs a Host with the guard.
+	// guard reports whether the case can run only on a Host with the guard.
 	guard bool
-	// needs lists the tools that the case itself uses.
+	// needs lists the programs that the case itself runs.
 	needs []string
 	run   func(t *testing.T, s *Subject)
 }
@@ -116,7 +117,7 @@ func Run(t *testing.T, s Subject, names ...string) {
 	}
 }
 
-// all runs cases as subtests.
+// all runs each of the cases as a subtest.
 func (s *Subject) all(t *testing.T, cases []check) {
 	for _, c := range cases {
 		s.sub(t, c.name, func(t *testing.T) {
@@ -129,7 +130,7 @@ func (s *Subject) all(t *testing.T, cases []check) {
 	}
 }
 
-// sub runs a subtest, unless the subject skips it.
+// sub runs f as a subtest, unless Skip names this subtest.
 func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		if why, ok := s.Skip[strings.TrimPrefix(t.Name(), s.root+"/")]; ok {
@@ -139,7 +140,7 @@ func (s *Subject) sub(t *testing.T, name string, f func(t *testing.T)) {
 	})
 }
 
-// rig is a subject in a world.
+// rig is a subject in a built layout.
 type rig struct {
 	*testing.T
 	s    *Subject
@@ -147,17 +148,17 @@ type rig struct {
 	dp   dataplane.Dataplane
 	host dataplane.Host
 	caps balancer.Capabilities
-	// resets reports whether clients end their requests with a reset, because dataplanes do not
+	// resets reports whether clients close their connections with a reset. Dataplanes do not
 	// remember such connections for minutes.
 	resets bool
-	// explained holds the questions that checkExplained has already checked.
+	// explained holds the questions to package explain that checkExplained has already checked.
 	explained map[asked]bool
 	*driver
 }
 
-// newRig builds a layout around a host, and starts the subject in it without services. At the end
-// of the test, the subject is closed and must leave nothing. The next rig and the end of Run check
-// this.
+// newRig builds a layout around a host, and starts the subject in this layout without services. At
+// the end of the test, the subject is closed, and no object of it may remain. The next newRig and
+// the end of Run check this.
 func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	t.Helper()
 	r := equip(t, s, lay.build(t, lab.New(t)), host)
@@ -166,7 +167,7 @@ func newRig(t *testing.T, s *Subject, lay layout, host dataplane.Host) *rig {
 	return r
 }
 
-// newStill returns a rig with its own host, and a dataplane that no engine drives yet.
+// newStill returns a rig with a new host, and with a dataplane that no engine drives yet.
 func newStill(t *testing.T, s *Subject, w *world) *rig {
 	t.Helper()
 	return equip(t, s, w, s.newHost(t))
@@ -182,10 +183,10 @@ func equip(t *testing.T, s *Subject, w *world, host dataplane.Host) *rig {
 	return r
 }
 
-// drive starts an engine. At the end of the test, it removes all services and stops the engine.
+// drive starts an engine. At the end of the test, all services are removed and the engine stops.
 func (r *rig) drive() { r.driveEvery(wait.Scaled(driverProbe)) }
 
-// driveEvery is like drive, but with another interval between two checks for damage.
+// driveEvery is like drive, but the engine checks for damage at the given interval.
 func (r *rig) driveEvery(probe time.Duration) {
 	r.steer(probe)
 	r.endDriven()
@@ -201,13 +202,13 @@ func (r *rig) endDriven() {
 	})
 }
 
-// steer starts another engine for the dataplane. The previous engine must have stopped.
+// steer starts another engine for the rig's dataplane. The previous engine must have stopped.
 func (r *rig) steer(probe time.Duration) {
 	r.prepare(probe)
 	r.start()
 }
 
-// prepare is like steer, but does not start the engine.
+// prepare is like steer, but does not start the new engine.
 func (r *rig) prepare(probe time.Duration) {
 	env := balancer.Env{Node: "node", Local: r.w.own, NodePortAddresses: r.w.own}
 	r.driver = newDriver(r.dp, r.host, quiet(r.T), env, probe)
@@ -221,14 +222,14 @@ func (s *Subject) capabilities(t *testing.T) *balancer.Capabilities {
 		caps := dp.Capabilities()
 		s.caps = &caps
 		if err := dp.Close(context.Background(), false); err != nil {
-			t.Errorf("closing the dataplane: %v", err)
+			t.Errorf("error of Close = %v, want nil", err)
 		}
 	}
 	return s.caps
 }
 
-// newHost returns a host that exists until the end of the test. It must then have removed
-// everything.
+// newHost returns a host that exists until the end of the test. When it is released, it must have
+// removed all of its objects.
 func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	if s.Host != nil {
 		t.Cleanup(func() { nothingOfOurs(t, "after the end") })
@@ -237,7 +238,7 @@ func (s *Subject) newHost(t testing.TB) dataplane.Host {
 	return bareHost(t)
 }
 
-// closeTime is the maximum time for closing a dataplane.
+// closeTime is the maximum time for which closing a dataplane may take.
 const closeTime = 30 * time.Second
 
 func (r *rig) close(dp dataplane.Dataplane) {
@@ -245,36 +246,37 @@ func (r *rig) close(dp dataplane.Dataplane) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Scaled(closeTime))
 	defer cancel()
 	if err := dp.Close(ctx, false); err != nil {
-		r.Errorf("closing the dataplane: %v", err)
+		r.Errorf("error of Close = %v, want nil", err)
 	}
 }
 
-// optional returns the dataplane as a T. Every mode that runs the case must implement T.
+// optional returns the rig's dataplane as the interface T. Every mode that runs the test case must
+// implement T.
 func optional[T any](r *rig) T {
 	r.Helper()
 	d, ok := dataplane.As[T](r.dp)
 	if !ok {
-		r.Fatalf("the dataplane is not a %v, want one", reflect.TypeFor[T]())
+		r.Fatalf("the dataplane does not implement %v, want an implementation", reflect.TypeFor[T]())
 	}
 	return d
 }
 
-// leftNothing checks that a new dataplane finds no objects of its predecessors.
+// leftNothing checks that a new dataplane finds no objects of earlier dataplanes.
 func (s *Subject) leftNothing(t *testing.T, dp dataplane.Dataplane) {
 	t.Helper()
 	seen, err := dp.Observe(context.Background())
 	if err != nil {
-		t.Errorf("observing earlier objects: %v", err)
+		t.Errorf("error of Observe = %v, want nil", err)
 	}
 	if len(seen.Digests) > 0 {
-		t.Errorf("objects of a closed dataplane = %v, want none", seen.Digests)
+		t.Errorf("objects left by a closed dataplane = %v, want none", seen.Digests)
 	}
 	if left := s.leftServers(t); len(left) > len(s.foreign) {
-		t.Errorf("virtual servers of a closed dataplane = %q, want only foreign servers", left)
+		t.Errorf("virtual servers after a dataplane was closed = %q, want only foreign servers", left)
 	}
 }
 
-// apply requests exactly these services, and waits until they are applied.
+// apply requests exactly these services, and waits until the engine has applied them.
 func (r *rig) apply(services ...*balancer.Service) {
 	r.Helper()
 	if err := r.wait(r.set(services...)); err != nil {
@@ -282,7 +284,7 @@ func (r *rig) apply(services ...*balancer.Service) {
 	}
 }
 
-// step runs part of a case as a subtest.
+// step runs f, a part of a test case, as a subtest.
 func (r *rig) step(name string, f func(r *rig)) {
 	r.Helper()
 	r.s.sub(r.T, name, func(t *testing.T) {
@@ -292,14 +294,14 @@ func (r *rig) step(name string, f func(r *rig)) {
 	})
 }
 
-// each calls f with the key of the world's VIP, as a subtest for each family and protocol.
+// each calls f with the key of the world's VIP, in a subtest for each family and for TCP and UDP.
 func (r *rig) each(f func(r *rig, key balancer.Key)) {
 	r.Helper()
 	r.eachOf(balancer.TCP, f)
 	r.eachOf(balancer.UDP, f)
 }
 
-// eachOf is like each, but for one protocol.
+// eachOf is like each, but for only one protocol.
 func (r *rig) eachOf(proto balancer.Protocol, f func(r *rig, key balancer.Key)) {
 	r.Helper()
 	for i, family := range []string{"4", "6"} {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// faultVar is an environment variable with the fault of TestReference's dataplane.
+// faultVar is an environment variable that contains the fault of TestReference's dataplane.
 const faultVar = "VIPD_DATAPLANETEST_FAULT"
 
 func TestReference(t *testing.T) {
@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 	Run(t, Subject{
 		Name: "reference",
 		New: func(testing.TB) dataplane.Dataplane {
-			if newest != nil && newest.kept { // it represents state that a kernel would keep
+			if newest != nil && newest.kept { // such a reference stands for state that a kernel would keep
 				newest.kept = false
 				return newest
 			}
@@ -43,8 +43,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// TestFaultsAreNoticed runs one case of the suite for each fault, with a dataplane that has this
-// fault. The case must fail.
+// TestFaultsAreNoticed runs one test case of the suite for each fault, with a dataplane that has
+// this fault. The test case must fail.
 func TestFaultsAreNoticed(t *testing.T) {
 	lab.Require(t)
 	noticed := map[fault]string{
@@ -85,19 +85,19 @@ func TestFaultsAreNoticed(t *testing.T) {
 	}
 	for _, f := range slices.Sorted(maps.Keys(noticed)) {
 		t.Run(strings.ReplaceAll(string(f), " ", "-"), func(t *testing.T) {
-			t.Parallel() // most of them wait for an event that never happens
+			t.Parallel() // most of these cases wait for an event that never happens
 			cmd := exec.Command(os.Args[0], "-test.run="+only("TestReference/"+noticed[f]))
 			cmd.Env = append(lab.Apart(os.Environ()), faultVar+"="+string(f), wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestReference/"+noticed[f]) {
-				t.Errorf("case %s accepts a dataplane that %s, want a failure: %v\n%s", noticed[f], f, err, out)
+				t.Errorf("case %s passes for a dataplane that %s, want a failure: %v\n%s", noticed[f], f, err, out)
 			}
 		})
 	}
 }
 
-// TestSuiteHasEveryScheduler looks for a case for each scheduler. Without such cases, a mode that
-// lacks a scheduler could pass the suite.
+// TestSuiteHasEveryScheduler looks for a test case for each scheduler. If a scheduler had no test
+// case, a mode without this scheduler could pass the suite.
 func TestSuiteHasEveryScheduler(t *testing.T) {
 	have := append(clientHashes(), balancer.DestinationHash)
 	for _, sh := range shares() {
@@ -105,7 +105,7 @@ func TestSuiteHasEveryScheduler(t *testing.T) {
 	}
 	for _, name := range balancer.Scheduler("").Values() {
 		if !slices.Contains(have, balancer.Scheduler(name)) {
-			t.Errorf("cases of scheduler %s = none, want it in shares or clientHashes", name)
+			t.Errorf("scheduler %s has no test case, want it in shares or clientHashes", name)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"vipd/test/lab"
 )
 
-// testTargets gives endpoints their own target ports. Clients must reach the endpoints there.
+// testTargets gives endpoints their own target ports. Clients must reach each endpoint at its own
+// target port.
 func testTargets(r *rig) {
 	s1, s2, s3 := r.w.servers[0], r.w.servers[1], r.w.servers[2]
 	web := newService("web", r.w.vip, endpoints(s1)...)
@@ -34,8 +35,8 @@ func testTargets(r *rig) {
 	})
 }
 
-// testHostEndpoint uses a server on the host itself as an endpoint. All kinds of clients must reach
-// it.
+// testHostEndpoint uses an echo server on the host itself as an endpoint. All kinds of clients must
+// reach this endpoint.
 func testHostEndpoint(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers[0])...)
 	web.Scheduler = balancer.RoundRobin
@@ -54,14 +55,14 @@ func testHostEndpoint(r *rig) {
 	})
 }
 
-// checkMeets sends requests for two cycles of round robin. Each of the named servers must answer
-// two.
+// checkMeets sends requests for two round robin cycles. Each of the named servers must answer two
+// requests.
 func checkMeets(r *rig, from *lab.NS, key balancer.Key, names ...string) {
 	r.Helper()
 	got := r.tally(from, key, 2*len(names))
 	for _, name := range names {
 		if got[name] != 2 {
-			r.Errorf("%s asks %s: answers from %v, want 2 from each of %q", from.Name, key, got, names)
+			r.Errorf("%s asks %s: answers by server = %v, want 2 from each of %q", from.Name, key, got, names)
 			return
 		}
 	}

@@ -33,7 +33,8 @@ func testStreams(r *rig) {
 	})
 }
 
-// testStrays sends segments outside the window, from either end. Connections must survive them.
+// testStrays sends TCP segments that are outside the window, from either end of a connection.
+// Connections must survive these segments.
 func testStrays(r *rig) {
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))
 	r.eachOf(balancer.TCP, func(r *rig, key balancer.Key) {
@@ -53,7 +54,7 @@ func testStrays(r *rig) {
 					r.Fatal(err)
 				}
 				if err := alive(c, atOnce); err != nil {
-					r.Errorf("%s: error of a connection from %s after the %s sent a segment outside the window = %v, want none", key, from.Name, by, err)
+					r.Errorf("%s: error of a connection from %s after the %s sent a segment outside the window = %v, want nil", key, from.Name, by, err)
 				}
 			}
 		}
@@ -77,8 +78,8 @@ func checkDatagram(r *rig, key balancer.Key, random io.Reader, size int) {
 	}
 }
 
-// checkStream sends size bytes, closes its half of the connection, and reads the echo until the
-// other half ends.
+// checkStream sends size bytes, closes its sending side of the connection, and reads the echo until
+// the server closes the other side.
 func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size int) {
 	r.Helper()
 	c, _ := r.mustOpen(from, netip.Addr{}, key)
@@ -98,9 +99,9 @@ func checkStream(r *rig, from *lab.NS, key balancer.Key, random io.Reader, size 
 	}
 }
 
-// testConnections opens connections to a VIP that no other case uses, because the kernel remembers
-// its counters. The dataplane must list and count them, even after the service was removed and
-// restored.
+// testConnections opens connections to a VIP that no other test case uses, because the kernel
+// remembers its counters. The dataplane must list and count the connections, even after the service
+// was removed and added again.
 func testConnections(r *rig) {
 	vip := vipN(25)
 	web := newService("web", vip, endpoints(r.w.servers...)...)
@@ -115,18 +116,19 @@ func testConnections(r *rig) {
 		r.apply()
 		r.apply(web)
 		if err := counts5(r.dp, key.Proto, before); err != nil {
-			r.Errorf("error after the service was removed and added again = %v, want none", err)
+			r.Errorf("error after the service was removed and added again = %v, want nil", err)
 		}
 	})
 }
 
-// Eventually is like lab.Eventually, but for actions that need no timer.
+// Eventually is like lab.Eventually, but for actions that do not wait for a timer.
 func (r *rig) Eventually(what string, check func() error) {
 	r.Helper()
 	lab.Eventually(r, atOnce, what, check)
 }
 
-// counted returns the number of connections of the service web on its port for a protocol.
+// counted returns the number of connections to a port of the service web. The port is named after
+// its protocol.
 func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 	for _, f := range c.Counters() {
 		if f.Service == "web" && f.Port == string(proto) {
@@ -138,12 +140,13 @@ func counted(c dataplane.Dataplane, proto balancer.Protocol) (n uint64) {
 
 func counts5(c dataplane.Dataplane, proto balancer.Protocol, before uint64) error {
 	if got := counted(c, proto) - before; got != 5 {
-		return fmt.Errorf("%d connections counted, want 5", got)
+		return fmt.Errorf("number of counted connections = %d, want 5", got)
 	}
 	return nil
 }
 
-// checkListed checks that a client's connection is listed with the server that answers it.
+// checkListed checks that the dataplane lists a client's connection with the server that answers
+// this client.
 func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 	r.Helper()
 	r.Eventually("listing a connection", func() error {
@@ -156,6 +159,6 @@ func checkListed(r *rig, key balancer.Key, client string, a lab.Answer) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s of %s to %s is not among %v", key, client, a.Local, all)
+		return fmt.Errorf("%s connection of %s to %s is not among %v", key, client, a.Local, all)
 	})
 }

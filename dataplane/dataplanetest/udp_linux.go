@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitMove sends requests on a UDP flow until a server other than the named server answers, and
-// returns the answer.
+// awaitMove sends requests on a UDP flow until a server other than the named server answers. It
+// returns that server's answer.
 func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer) {
 	r.Helper()
 	lab.Eventually(r, time.Second, fmt.Sprintf("%s: a flow moves from %q", key, name), func() (err error) {
@@ -27,15 +27,14 @@ func awaitMove(r *rig, c net.Conn, key balancer.Key, name string) (a lab.Answer)
 	return a
 }
 
-// caller is a UDP client that sends requests from one port continuously, even if it gets no
-// answers.
+// caller is a UDP client that sends requests from one port continuously, even if it gets no answer.
 type caller struct {
 	key     balancer.Key
 	mu      sync.Mutex
-	answers []string // the server that answered each request; "" means none
+	answers []string // name of the server that answered each request; "" means no answer
 }
 
-// startCaller starts sending requests to a frontend, which need not exist yet.
+// startCaller starts sending requests to a frontend. The frontend does not need to exist yet.
 func startCaller(r *rig, key balancer.Key) *caller {
 	r.Helper()
 	conn, err := r.open(r.w.client, netip.Addr{}, key, atOnce)
@@ -45,7 +44,7 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	r.Cleanup(func() { _ = conn.Close() })
 	c := &caller{key: key}
 	repeatedly(r, 5*time.Millisecond, func() {
-		a, _ := lab.AskWithin(conn, patience(unanswered)) // without an answer, the server's name is empty
+		a, _ := lab.AskWithin(conn, patience(unanswered)) // if there is no answer, the server's name is empty
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.answers = append(c.answers, a.Server)
@@ -53,15 +52,15 @@ func startCaller(r *rig, key balancer.Key) *caller {
 	return c
 }
 
-// since returns the answers after the first n.
+// since returns the names of the servers for all but the first n requests.
 func (c *caller) since(n int) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.answers[n:])
 }
 
-// checkAnswers waits until the last five answers to each caller are from the server want. If want
-// is "", the last five requests must have no answer.
+// checkAnswers waits until the server with the name in want has answered the last five requests of
+// each caller. If want is "", the last five requests must have no answer.
 func checkAnswers(r *rig, all []*caller, when, want string) {
 	r.Helper()
 	const inARow = 5
@@ -74,7 +73,7 @@ func checkAnswers(r *rig, all []*caller, when, want string) {
 			heard := c.since(before[i])
 			last := heard[max(0, len(heard)-inARow):]
 			if len(last) < inARow || slices.ContainsFunc(last, func(s string) bool { return s != want }) {
-				return fmt.Errorf("last answers from %q", last)
+				return fmt.Errorf("servers of the last answers = %q", last)
 			}
 			return nil
 		})
@@ -82,7 +81,7 @@ func checkAnswers(r *rig, all []*caller, when, want string) {
 }
 
 // testUDPFollows sends datagrams from fixed ports continuously while a service changes. After each
-// change, the right server must answer each client.
+// change, the expected server must answer each client.
 func testUDPFollows(r *rig) {
 	var all []*caller
 	for i := range r.w.vip {

@@ -13,8 +13,8 @@ import (
 	"vipd/test/wait"
 )
 
-// testUnanswered drops the answers of one server, as if it had no route back. Only the connections
-// to this server must count as failures.
+// testUnanswered drops the answers of one server, as if the server had no route back. Only
+// connections to this server must count as failures.
 func testUnanswered(r *rig) {
 	web := newService("web", r.w.vip, endpoints(r.w.servers...)...)
 	web.Scheduler, web.Ports, web.ConnectTimeout = balancer.RoundRobin, web.Ports[:1], wait.Scaled(300*time.Millisecond)
@@ -29,7 +29,7 @@ func testUnanswered(r *rig) {
 		at := netip.AddrPortFrom(silent.addr.inFamilyOf(key.Addr), targetPort)
 		lab.Eventually(r, settleTime, "a counted failure", func() error {
 			for range len(r.w.servers) {
-				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // some of these clients get no answer
+				_, _ = r.askFrom(r.w.client, netip.Addr{}, key, silence) // the silent server does not answer some of these requests
 			}
 			if n := countAt(r, at); n.Failures == 0 {
 				return errors.New("no failure is counted")
@@ -39,16 +39,16 @@ func testUnanswered(r *rig) {
 		for _, s := range r.w.servers[1:] {
 			n := countAt(r, netip.AddrPortFrom(s.addr.inFamilyOf(key.Addr), targetPort))
 			if n.Failures != 0 || n.Connections == 0 {
-				r.Errorf("failures of %s, which answers = %d of %d connections, want 0 of at least 1", s.name, n.Failures, n.Connections)
+				r.Errorf("failures of %s, a server that answers, = %d of %d connections, want 0 of at least 1", s.name, n.Failures, n.Connections)
 			}
 		}
 	})
 }
 
-// watchUnanswered makes the dataplane watch for unanswered connections until the test ends.
+// watchUnanswered makes the dataplane detect unanswered connections until the test ends.
 func watchUnanswered(r *rig) {
 	d, watches := dataplane.As[dataplane.WatchesUnanswered](r.dp)
-	if !watches { // the dataplane opens connections itself, and counts failures itself
+	if !watches { // such a dataplane opens connections itself, and counts failures itself
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -8,7 +8,8 @@ import (
 )
 
 // testUndisturbed changes other services, ports and endpoints hundreds of times while connections
-// carry data. No connection may be disturbed. A removed port of the same VIP must refuse clients.
+// carry data. No connection may be disturbed. Clients of a removed port must be refused, although
+// other ports of its VIP are still served.
 func testUndisturbed(r *rig) {
 	const atATime = 10
 	changes := max(4*atATime, wait.Soak(100, 1000))
@@ -29,7 +30,7 @@ func testUndisturbed(r *rig) {
 		}
 		if revision := r.set(services...); i%atATime == 0 {
 			if err := r.wait(revision); err != nil {
-				r.Fatalf("error after %d changes = %v, want none", i, err)
+				r.Fatalf("error after %d changes = %v, want nil", i, err)
 			}
 		}
 	}

@@ -13,8 +13,8 @@ import (
 //	            |
 //	          client
 //
-// The main routing table sends packets for the client through the wrong uplink, "other". Rules of
-// the host save the uplink of a connection in the connection's mark, and route answers by it. The
+// The main routing table sends packets for the client through the wrong uplink, "other". The host's
+// rules save each connection's uplink in the connection's mark, and route answers by this mark. The
 // rules use the whole mark.
 func uplinks(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
@@ -26,7 +26,7 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 		run(t, "ip", f.ip, "route", "del", f.net, "dev", "client")
 		run(t, "ip", f.ip, "route", "add", f.net, "via", f.gateway)
 		run(t, "ip", f.ip, "route", "add", f.net, "dev", "client", "table", "100")
-		// These are removed at the end, because later tests share the host.
+		// Remove each rule at the end of the test, because later tests share the host.
 		run(t, "ip", f.ip, "rule", "add", "fwmark", "1", "table", "100")
 		t.Cleanup(func() { run(t, "ip", f.ip, "rule", "del", "fwmark", "1", "table", "100") })
 		mangle := func(rule ...string) {
@@ -40,8 +40,8 @@ func uplinks(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// testUplinks runs a service on a host that routes answers by the marks of connections. vipd's own
-// marks must not misroute answers.
+// testUplinks runs a service on a host that routes answers by connection marks. vipd's own marks
+// must not change the route of answers.
 func testUplinks(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "uplinks", build: uplinks}, s.newHost(t))
 	r.apply(newService("web", r.w.vip, endpoints(r.w.servers...)...))

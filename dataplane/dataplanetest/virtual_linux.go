@@ -16,7 +16,7 @@ import (
 	"vipd/test/wait"
 )
 
-// hasVirtualServers reports whether the kernel supports IPVS and has loaded it.
+// hasVirtualServers reports whether IPVS is loaded in the kernel.
 func hasVirtualServers(t testing.TB) bool {
 	t.Helper()
 	_, err := os.Stat("/proc/thread-self/net/ip_vs")
@@ -26,9 +26,10 @@ func hasVirtualServers(t testing.TB) bool {
 	return err == nil
 }
 
-// virtualServers returns the kernel's virtual servers in ipvsadm's format. It maps the name of
-// each, such as "-t 10.96.0.10:80", to its lines. While virtual servers are added or removed, a
-// list may contain others twice or not at all, so two consecutive lists must be equal.
+// virtualServers returns the kernel's virtual servers in ipvsadm's format. Each key is the name of
+// a virtual server, such as "-t 10.96.0.10:80", and the value contains its lines. While virtual
+// servers are added or removed, the kernel may list another server twice or not at all. Therefore,
+// virtualServers reads lists until two consecutive lists are equal.
 func virtualServers(t testing.TB) map[string]string {
 	t.Helper()
 	all, list := map[string]string{}, ""
@@ -46,8 +47,8 @@ func virtualServers(t testing.TB) map[string]string {
 }
 
 // foreignServers contains foreign virtual servers for ipvsadm --restore. The first has the VIP of
-// the service web, but another port. The last (contestedServers) occupy the places of its UDP
-// frontends.
+// the service web, but another port. The last (contestedServers) have the addresses and ports of
+// this service's UDP frontends.
 const foreignServers = `-A -t 10.96.0.10:443 -s wlc -p 600
 -a -t 10.96.0.10:443 -r 10.2.1.2:8080 -m -w 3
 -a -t 10.96.0.10:443 -r 10.2.2.2:8080 -m -w 1
@@ -65,8 +66,8 @@ const contestedServers = `-A -u 10.96.0.10:80 -s rr
 -A -u [fd00:96::10]:80 -s wrr
 `
 
-// putForeignServers adds foreign virtual servers until the end of the test, and returns all virtual
-// servers.
+// putForeignServers adds foreign virtual servers until the end of the test. It returns all virtual
+// servers that then exist.
 func (s *Subject) putForeignServers(t testing.TB) map[string]string {
 	t.Helper()
 	pipe(t, foreignServers, "ipvsadm", "--restore")
@@ -94,18 +95,19 @@ func sameServers(t testing.TB, when string, before map[string]string) {
 	}
 }
 
-// onlyServers checks that only the wanted virtual servers exist.
+// onlyServers checks that no virtual servers exist except the wanted ones.
 func onlyServers(t testing.TB, when string, wanted map[string]string) {
 	t.Helper()
 	for name, text := range virtualServers(t) {
 		if _, ok := wanted[name]; !ok {
-			t.Errorf("%s: virtual server =\n%s\nwant none of vipd's", when, text)
+			t.Errorf("%s: unexpected virtual server =\n%s\nwant none of vipd's virtual servers", when, text)
 		}
 	}
 }
 
-// testForeignServers runs a dataplane while foreign virtual servers exist. They must stay and
-// serve. Only frontends whose place a foreign server occupies may fail, until that place is free.
+// testForeignServers runs a dataplane while foreign virtual servers exist. These servers must stay
+// and continue to serve clients. A frontend may fail only while a foreign virtual server has the
+// frontend's address and port.
 func testForeignServers(t *testing.T, s *Subject) {
 	if !hasVirtualServers(t) {
 		t.Skip("needs a kernel with IPVS")
@@ -118,7 +120,7 @@ func testForeignServers(t *testing.T, s *Subject) {
 	w.host.Sysctl("net.ipv4.ip_forward", "1")
 	before := s.putForeignServers(t)
 	web := newService("web", w.vip, endpoints(w.servers...)...)
-	web.Scheduler = balancer.RoundRobin // with the same scheduler as a foreign server
+	web.Scheduler = balancer.RoundRobin // one of the foreign virtual servers has the same scheduler
 	other := newService("other", vipN(30), endpoints(w.servers...)...)
 
 	if s.Survives {
@@ -154,12 +156,12 @@ func testForeignServers(t *testing.T, s *Subject) {
 	replaceDataplane(r, false)
 	sameServers(t, "after closing", before)
 	onlyServers(t, "after closing", before)
-	r.steer(driverProbe) // so the end of the test can remove all services
+	r.steer(driverProbe) // this engine removes all services at the end of the test
 }
 
-// checkContested requests a service, but foreign servers occupy the places of some of its
-// frontends. The other frontends must be served, and the failure must have the reason. When the
-// places are free, all must be served.
+// checkContested requests a service while foreign virtual servers have the addresses and ports of
+// some of its frontends. The other frontends must be served, and the error must give the reason.
+// After the foreign servers are removed, all frontends must be served.
 func checkContested(r *rig, web, other *balancer.Service, before map[string]string) {
 	if !r.s.VirtualServers {
 		r.apply(web, other)
@@ -172,11 +174,11 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		failing := r.engine.Status().Failing
 		for _, k := range contested {
 			if err := failing[k]; err == nil || !strings.Contains(err.Error(), k.Addr.String()) || len(strings.Fields(err.Error())) < 5 {
-				return fmt.Errorf("%s fails with %q, want a sentence about it", k, err)
+				return fmt.Errorf("error of %s = %q, want a sentence that names its address", k, err)
 			}
 		}
 		if len(failing) > len(contested) {
-			return fmt.Errorf("%d frontends fail: %v", len(failing), failing)
+			return fmt.Errorf("number of failing frontends = %d, want only the contested frontends: %v", len(failing), failing)
 		}
 		return nil
 	})
@@ -184,7 +186,7 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		r.Eventually("service at the other frontends", func() error { _, err := r.ask(r.w.client, k); return err })
 	}
 	sameServers(r, "after the start", before)
-	revision := r.set(other) // foreign servers must not be removed together with vipd's own
+	revision := r.set(other) // vipd must not remove foreign servers together with its own
 	if err := r.wait(revision); err != nil {
 		r.Error(err)
 	}
@@ -198,28 +200,28 @@ func checkContested(r *rig, web, other *balancer.Service, before map[string]stri
 		}
 	}
 	if err := r.wait(revision); err != nil {
-		r.Errorf("error after the removal of foreign servers = %v, want none", err)
+		r.Errorf("error after the removal of foreign servers = %v, want nil", err)
 	}
 	for _, k := range contested {
 		checkMeetsAll(r, k)
 	}
 }
 
-// checkMeetsAll checks that every server answers some of the client's requests.
+// checkMeetsAll checks that every server answers some requests of the client.
 func checkMeetsAll(r *rig, key balancer.Key) {
 	r.Helper()
 	if got := r.tally(r.w.client, key, 4*len(r.w.servers)); len(got) != len(r.w.servers) {
-		r.Errorf("%s: answers by server = %v, want some from all servers", key, got)
+		r.Errorf("%s: answers by server = %v, want answers from all servers", key, got)
 	}
 }
 
-// VirtualServerDamages returns ways to damage the IPVS virtual servers at heldVIP, which affect
-// only one service. They are for Subject.Scratches.
+// VirtualServerDamages returns functions for Subject.Scratches. Each damages the IPVS virtual
+// servers at heldVIP, and affects no other service.
 func VirtualServerDamages() map[string]func(t testing.TB) {
 	at, at6 := []string{"-t", heldVIP()[0].String() + ":80"}, []string{"-t", "[" + heldVIP()[1].String() + "]:80"}
 	return map[string]func(t testing.TB){
 		"virtual-server": func(t testing.TB) { run(t, "ipvsadm", append([]string{"-D"}, at...)...) },
-		"destinations": func(t testing.TB) { // removes a destination, and sets the weight of another virtual server's destination to 0
+		"destinations": func(t testing.TB) { // removes a destination, and changes the weight of another virtual server's destination to 0
 			run(t, "ipvsadm", append(append([]string{"-d"}, at...), "-r", "10.2.1.2:8080")...)
 			run(t, "ipvsadm", append(append([]string{"-e"}, at6...), "-r", "[fd02:1::2]:8080", "-m", "-w", "0")...)
 		},
@@ -233,14 +235,14 @@ func ClearVirtualServers(t testing.TB) {
 	run(t, "ipvsadm", "-C")
 }
 
-// leftServers returns the names of all virtual servers, including foreign servers. It returns nil
-// if the subject does not use IPVS.
+// leftServers returns the names of all virtual servers, including foreign virtual servers. If the
+// subject does not use IPVS, it returns nil.
 func (s *Subject) leftServers(t testing.TB) []string {
 	t.Helper()
 	if !s.VirtualServers || !hasVirtualServers(t) {
 		return nil
 	}
-	text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // faster than ipvsadm
+	text, err := os.ReadFile("/proc/thread-self/net/ip_vs") // this is faster than ipvsadm
 	if err != nil {
 		t.Fatal(err)
 	}

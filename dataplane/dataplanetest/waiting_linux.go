@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// waitingClients is the number of clients that are connecting when a service is added.
+// waitingClients is the number of clients that are trying to connect when a service is added.
 const waitingClients = 200
 
-// testWaiting connects to VIPs before their service exists, at the start and later. No waiting
-// client may be refused when the service is added.
+// testWaiting connects to VIPs before their services exist, when vipd starts and later. When a
+// service is added, none of its waiting clients may be refused.
 func testWaiting(t *testing.T, s *Subject) {
 	r := newStill(t, s, swallowing(t, lab.New(t)))
 	trackConnections(r)
@@ -35,8 +35,8 @@ func testWaiting(t *testing.T, s *Subject) {
 	checkConnected(r, clients, "with a new service")
 }
 
-// swallowing builds the layout routed, but the host has a route for all VIPs to a neighbor that
-// drops everything.
+// swallowing builds the layout "routed", but adds a route for all VIPs from the host to a neighbor
+// that drops every packet.
 func swallowing(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
 	sink := l.Add("sink")
@@ -49,7 +49,7 @@ func swallowing(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// trackConnections makes the host track connections, as a firewall does.
+// trackConnections makes the host track connections, as the rules of a firewall do.
 func trackConnections(r *rig) {
 	r.Helper()
 	for _, tool := range []string{"iptables", "ip6tables"} {
@@ -59,15 +59,15 @@ func trackConnections(r *rig) {
 	}
 }
 
-// connecting is a connection whose SYN has been sent.
+// connecting is a TCP connection attempt whose SYN has been sent.
 type connecting struct {
 	fd   int
 	from string
 	to   netip.AddrPort
 }
 
-// startConnects starts connections to a VIP in both families, from the client and from the host.
-// They are spread over a second, and so are their retransmissions.
+// startConnects starts connection attempts to the IPv4 and the IPv6 VIP, from the client and from
+// the host. It spreads them over a second, so their retransmissions are also spread.
 func startConnects(r *rig, vip addrs) (all []connecting) {
 	r.Helper()
 	for i := range wait.Load(waitingClients) {
@@ -78,7 +78,7 @@ func startConnects(r *rig, vip addrs) (all []connecting) {
 			return err
 		})
 		if err != nil {
-			r.Fatalf("error of %s to %s = %v, want a connection", c.from, c.to, err)
+			r.Fatalf("error of a connection from %s to %s = %v, want nil", c.from, c.to, err)
 		}
 		r.Cleanup(func() { _ = unix.Close(c.fd) })
 		all = append(all, c)
@@ -87,7 +87,7 @@ func startConnects(r *rig, vip addrs) (all []connecting) {
 	return all
 }
 
-// startConnect returns a socket whose SYN has been sent.
+// startConnect returns a socket that has sent a SYN.
 func startConnect(to netip.AddrPort) (fd int, err error) {
 	family, at := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
 	if to.Addr().Is4() {
@@ -99,12 +99,13 @@ func startConnect(to netip.AddrPort) (fd int, err error) {
 	}
 	if err := unix.Connect(fd, at); !errors.Is(err, unix.EINPROGRESS) {
 		_ = unix.Close(fd)
-		return -1, fmt.Errorf("got %v, want a connection in progress", err)
+		return -1, fmt.Errorf("error of connect = %v, want EINPROGRESS", err)
 	}
 	return fd, nil
 }
 
-// checkConnected waits until all connections succeed or fail, and checks that none was refused.
+// checkConnected waits until all connection attempts have succeeded or failed, and checks that none
+// was refused.
 func checkConnected(r *rig, all []connecting, when string) {
 	r.Helper()
 	outcome := map[int]error{}
@@ -118,7 +119,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 			}
 		}
 		if n := len(all) - len(outcome); n > 0 {
-			return fmt.Errorf("%d of %d connections are still under way", n, len(all))
+			return fmt.Errorf("%d of %d connection attempts have not ended", n, len(all))
 		}
 		return nil
 	})
@@ -129,7 +130,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 		}
 	}
 	for failure, n := range failures {
-		r.Errorf("%s: failed clients = %d of %d, want none: %s", when, n, len(all), failure)
+		r.Errorf("%s: failed clients = %d of %d, want 0: %s", when, n, len(all), failure)
 	}
 }
 
@@ -137,7 +138,7 @@ func checkConnected(r *rig, all []connecting, when string) {
 func connectOutcome(fd int) (done bool, err error) {
 	poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
 	if n, err := unix.Poll(poll, 0); err != nil || n == 0 {
-		return false, nil //nolint:nilerr // a signal interrupted it
+		return false, nil //nolint:nilerr // a signal interrupted the call
 	}
 	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	if err == nil && code != 0 {

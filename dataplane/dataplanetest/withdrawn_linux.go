@@ -37,8 +37,8 @@ func anycast(t testing.TB, l *lab.Lab) *world {
 }
 
 // testWithdrawn withdraws the VIP of a service that has no endpoints, or only draining endpoints.
-// Clients must then reach the other host with their own address. When the service has an endpoint,
-// they must reach the service again.
+// Clients must then reach another host that has the VIP, with their own addresses. When the service
+// has an active endpoint again, clients must reach the service.
 func testWithdrawn(t *testing.T, s *Subject) {
 	r := newRig(t, s, layout{name: "anycast", build: anycast}, s.newHost(t))
 	for _, a := range r.w.vip {
@@ -60,7 +60,7 @@ func testWithdrawn(t *testing.T, s *Subject) {
 			r.each(func(r *rig, key balancer.Key) {
 				for _, from := range []*lab.NS{r.w.client, r.w.host} {
 					if a := r.mustAsk(from, key); a.Server == "other" {
-						r.Errorf("%s asks %s: answer of other, want a server's", from.Name, key)
+						r.Errorf("%s asks %s: the other host answers, want an answer from a server", from.Name, key)
 					}
 				}
 			})
@@ -71,7 +71,7 @@ func testWithdrawn(t *testing.T, s *Subject) {
 					a, err := r.ask(from, key)
 					own := slices.ContainsFunc(r.w.clients, func(c addrs) bool { return c.inFamilyOf(key.Addr) == a.Client.Addr() })
 					if err != nil || a.Server != "other" || from == r.w.client && !own {
-						r.Errorf("%s asks %s: answer of %q to %s, %v, want other to answer its own address", from.Name, key, a.Server, a.Client, err)
+						r.Errorf("%s asks %s: answer from %q to %s, %v; want an answer from the other host to the client's own address", from.Name, key, a.Server, a.Client, err)
 					}
 					checkExplained(r, from, netip.Addr{}, key, explain.Elsewhere)
 				}
@@ -79,20 +79,21 @@ func testWithdrawn(t *testing.T, s *Subject) {
 			damage := r.engine.Status()
 			r.pause(3 * r.probe)
 			if now := r.engine.Status(); now.Repairs != damage.Repairs {
-				r.Errorf("repairs while the VIP is withdrawn = %d, want none", now.Repairs-damage.Repairs)
+				r.Errorf("repairs while the VIP is withdrawn = %d, want 0", now.Repairs-damage.Repairs)
 			}
 		})
 	}
 }
 
-// awaitVIPs waits until the host has the VIPs, or no longer has them if held is false.
+// awaitVIPs waits until the VIPs have the state Serving if held is true, or Withdrawn if held is
+// false, and until this state is applied.
 func (r *rig) awaitVIPs(held bool) {
 	r.Helper()
 	state := map[bool]balancer.VIPState{true: balancer.Serving, false: balancer.Withdrawn}[held]
 	lab.Eventually(r, time.Minute, "the state of the VIPs", func() error {
 		for _, a := range r.w.vip {
 			if got := r.wanted().VIPStates.At(a); got != state {
-				return fmt.Errorf("state of %s = %s, want %s", a, got, state)
+				return fmt.Errorf("state of VIP %s = %s, want %s", a, got, state)
 			}
 		}
 		return r.wait(r.wanted().Revision.Store)

@@ -10,8 +10,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the ports of every service, unless a case sets others. They differ, so a dataplane that
-// confuses them fails.
+// These are the ports of every service, unless a test case sets other ports. They are all
+// different, so a dataplane that confuses them fails.
 const (
 	vipPort    = 80
 	targetPort = 8080
@@ -33,11 +33,11 @@ func (p addrs) inFamilyOf(a netip.Addr) netip.Addr {
 	return p[1]
 }
 
-// heldVIP returns the VIPs that vipd must add to the host. Other addresses in vipRanges are also
-// free.
+// heldVIP returns the IPv4 and the IPv6 VIP that vipd must add to the host. No other object uses
+// the remaining addresses in vipRanges.
 func heldVIP() addrs { return vipN(10) }
 
-// vipN returns the n-th VIPs in the networks that clients route to the host.
+// vipN returns the n-th IPv4 and IPv6 VIP in the networks that clients route to the host.
 func vipN(n int) addrs {
 	return parseAddrs(fmt.Sprintf("10.96.0.%d", n), fmt.Sprintf("fd00:96::%d", n))
 }
@@ -45,17 +45,17 @@ func vipN(n int) addrs {
 // vipRanges holds the networks that clients route to the host. It is read-only.
 var vipRanges = [2]string{"10.96.0.0/16", "fd00:96::/64"}
 
-// world is a built layout.
+// world is the result of building a layout.
 type world struct {
 	host    *lab.NS
 	client  *lab.NS
-	clients []addrs // addresses of the client's namespace, each of which stands for a client
+	clients []addrs // addresses of the client's namespace; each represents one client
 	servers []*server
-	vip     addrs // the VIPs of the service
-	node    addrs // the host's own address on the client's link
+	vip     addrs // VIPs of the service
+	node    addrs // the host's own addresses on the client's link
 	own     []netip.Addr
-	// detour reports whether servers on the client's link route packets to the client through the
-	// host.
+	// detour reports whether the servers, which are on the client's link, send their packets to the
+	// client through the host.
 	detour bool
 }
 
@@ -67,16 +67,16 @@ type server struct {
 	echo map[balancer.Key]*lab.Server
 }
 
-// layout is a kind of network around the host.
+// layout defines how hosts and servers are connected in a test network.
 type layout struct {
 	name  string
 	build func(t testing.TB, l *lab.Lab) *world
 	snat  balancer.SNAT // the services' snat setting
-	// sameLink reports whether clients are on the servers' own link, so replies would bypass the
-	// host.
+	// sameLink reports whether clients are on the same link as the servers, so replies would bypass
+	// the host.
 	sameLink bool
-	// noHairpin reports whether servers that connect to the VIP reach themselves, regardless of the
-	// host.
+	// noHairpin reports whether a server that connects to the VIP reaches itself, whatever the host
+	// does.
 	noHairpin bool
 }
 
@@ -90,12 +90,13 @@ func layouts() []layout {
 	}
 }
 
-// clientCount is the number of addresses in the client's namespace. Neither it nor the next number
-// is a multiple of serverCount, so round robin assigns clients to other servers when they return.
+// clientCount is the number of addresses in the client's namespace. Neither clientCount nor
+// clientCount + 1 is a multiple of serverCount. Therefore, round robin assigns a client to another
+// server when the client returns.
 const clientCount = 7
 
-// newWorld creates the host and a client, with a link between them and the client's route for VIPs
-// through the host.
+// newWorld creates the host and a client, and connects them with a link. The client routes packets
+// for VIPs through the host.
 func newWorld(l *lab.Lab) *world {
 	w := &world{host: l.Host(), client: l.Add("client"), vip: heldVIP(), node: parseAddrs("10.1.0.1", "fd01::1")}
 	l.Link(w.host, w.client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
@@ -118,11 +119,11 @@ func (w *world) addClients(dev, net4, net6 string) {
 	}
 }
 
-// forwards enables IPv6 forwarding on the host, which the host's operator must do. vipd itself
-// enables IPv4 forwarding if it needs it.
+// forwards enables IPv6 forwarding on the host. On a real host, this is the operator's task. If
+// vipd needs IPv4 forwarding, it enables it.
 func (w *world) forwards() { w.host.Sysctl("net.ipv6.conf.all.forwarding", "1") }
 
-// serve adds a server to the world, and starts its echo servers.
+// serve adds the server s to the world, and starts its echo servers.
 func (w *world) serve(s *server) {
 	s.echo = map[balancer.Key]*lab.Server{}
 	for _, addr := range s.addr {
@@ -134,8 +135,8 @@ func (w *world) serve(s *server) {
 	w.servers = append(w.servers, s)
 }
 
-// linked creates the i-th server, with its own link to a gateway. It returns the server and the
-// address of the gateway.
+// linked creates the i-th server on its own link to the namespace to, its gateway. It returns the
+// server and the gateway's addresses on this link.
 func linked(l *lab.Lab, to *lab.NS, i int) (s *server, gateway addrs) {
 	s = &server{name: fmt.Sprint("s", i), addr: parseAddrs(fmt.Sprintf("10.2.%d.2", i), fmt.Sprintf("fd02:%d::2", i))}
 	s.ns = l.Add(s.name)
@@ -212,8 +213,8 @@ func sharedVIP(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// noWayBack removes a server's route to the host's addresses on other links, and enables its
-// reverse path filter. So packets from those addresses are lost.
+// noWayBack removes a server's route to the host's addresses on other links, and enables the
+// server's reverse path filter. As a result, the server drops packets from those addresses.
 func (w *world) noWayBack(s *server) {
 	s.ns.Sysctl("net.ipv4.conf.all.rp_filter", "1")
 	for _, a := range w.own {
@@ -229,7 +230,7 @@ func (w *world) noWayBack(s *server) {
 
 func ownAddress(t testing.TB, l *lab.Lab) *world {
 	w := routed(t, l)
-	w.vip = w.node // node ports must be open at the addresses towards the servers
+	w.vip = w.node // at the addresses on the servers' side, node ports must also be open
 	for _, a := range w.own {
 		if a != w.vip[0] && a != w.vip[1] {
 			w.node[map[bool]int{true: 0, false: 1}[a.Is4()]] = a
@@ -238,6 +239,6 @@ func ownAddress(t testing.TB, l *lab.Lab) *world {
 	return w
 }
 
-// isOwn reports whether a is one of the host's own addresses, which excludes addresses that vipd
-// has added.
+// isOwn reports whether a is one of the host's own addresses. VIPs that vipd has added do not
+// count.
 func (w *world) isOwn(a netip.Addr) bool { return slices.Contains(w.own, a) }
