@@ -12,13 +12,13 @@ import (
 	"vipd/test/fake"
 )
 
-// yielding is a dataplane that implements Yields.
+// yielding is a dataplane that implements [dataplane.Yields].
 type yielding struct{ *fake.Dataplane }
 
 func (yielding) Yield(context.Context) error { return nil }
 
-// TestAs looks for an optional interface in wrapped and unwrapped dataplanes. As must find it at
-// any depth, and only in dataplanes that implement it.
+// TestAs looks for an optional interface in wrapped and unwrapped dataplanes. As must find the
+// interface at any depth, and only in dataplanes that implement it.
 func TestAs(t *testing.T) {
 	inner := yielding{fake.New(fake.NewKernel())}
 	for name, c := range map[string]struct {
@@ -33,13 +33,13 @@ func TestAs(t *testing.T) {
 		"nil":              {nil, false},
 	} {
 		if got, ok := dataplane.As[dataplane.Yields](c.dp); ok != c.want || ok && got != dataplane.Yields(inner) {
-			t.Errorf("%s: As = %v, %t, want %t", name, got, ok, c.want)
+			t.Errorf("%s: As = %v, %t; want %t", name, got, ok, c.want)
 		}
 	}
 }
 
-// TestKeyErrors formats and unwraps the errors of several keys. The errors must be in the order of
-// their keys.
+// TestKeyErrors formats and unwraps an error that contains the errors of several keys. The errors
+// must be in the order of their keys.
 func TestKeyErrors(t *testing.T) {
 	errs := dataplane.KeyErrors{}
 	var want string
@@ -60,6 +60,6 @@ func TestKeyErrors(t *testing.T) {
 		t.Error("errors.Is(err, context.Canceled) = false, want true")
 	}
 	if all := errs.Unwrap(); len(all) != 21 || all[0].Error() != "no 0" {
-		t.Errorf("Unwrap() = %v, want 21 errors in the order of keys", all)
+		t.Errorf("Unwrap() = %v, want 21 errors in the order of their keys", all)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/dataplanetest"
 )
 
-// TestDigestEveryField changes each field of a frontend and its backend. Each change must affect
-// the digest and the result of Equal.
+// TestDigestEveryField changes each field of a frontend and of its backend. Each change must affect
+// the result of DigestOf and of Equal.
 func TestDigestEveryField(t *testing.T) {
 	base := func() *balancer.Frontend {
 		return &balancer.Frontend{Backends: []balancer.Backend{{State: balancer.Active, Weight: 1}}}
@@ -19,7 +19,7 @@ func TestDigestEveryField(t *testing.T) {
 	check := func(name string, f *balancer.Frontend) {
 		t.Helper()
 		if dataplane.DigestOf(f) == want {
-			t.Errorf("DigestOf after a change to %s is unchanged, want another digest", name)
+			t.Errorf("DigestOf is unchanged after a change to %s, want another digest", name)
 		}
 		if f.Equal(base()) {
 			t.Errorf("Equal after a change to %s = true, want false", name)
@@ -35,11 +35,11 @@ func TestDigestEveryField(t *testing.T) {
 		f.Key = k
 		check("key "+k.String(), f)
 	}
-	// Two different splits of the same text between adjacent fields must have different digests.
+	// If the same text is split differently between two adjacent fields, the digests must differ.
 	a, b := base(), base()
 	a.Port, a.Service = "ab", "c"
 	b.Port, b.Service = "b", "ca"
 	if dataplane.DigestOf(a) == dataplane.DigestOf(b) {
-		t.Error("digests of two different frontends are equal, want different digests")
+		t.Error("two different frontends have the same digest, want different digests")
 	}
 }

@@ -31,10 +31,10 @@ type fixture struct {
 	counts
 }
 
-// counts holds the measurements that the engine has reported.
+// counts holds what the engine has reported about its work.
 type counts struct {
 	syncs, full, changes, failed, programmed, repaired int
-	damage                                             string // description of the last repaired damage
+	damage                                             string // last reported damage that the engine has repaired
 }
 
 func (c *counts) Synced(full bool, _ time.Duration, changes int, failed bool) {
@@ -56,7 +56,7 @@ func newFixture(t *testing.T, seed uint64) *fixture {
 	return w
 }
 
-// start starts an engine over the fixture's kernel.
+// start starts an engine that uses the fixture's kernel.
 func (w *fixture) start() { w.startOver(fake.NewHost(w.kernel)) }
 
 func (w *fixture) startOver(host dataplane.Host) { w.startWith(fake.New(w.kernel), host) }
@@ -140,8 +140,8 @@ func (w *fixture) difference() string {
 	return ""
 }
 
-// TestEngineConverges runs random histories of changes, failures, drift and restarts. Once the
-// failures end, the kernel must have the desired state.
+// TestEngineConverges makes the desired state change, calls fail, the kernel's state drift and
+// engines restart, at random. Once calls no longer fail, the kernel must reach the desired state.
 func TestEngineConverges(t *testing.T) {
 	for seed := range uint64(wait.Soak(200, 1000)) {
 		synctest.Test(t, func(t *testing.T) {
@@ -165,12 +165,13 @@ func TestEngineConverges(t *testing.T) {
 				case 6:
 					w.kernel.Fail(fake.Faults{}, seed)
 				}
-				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // virtual time
+				time.Sleep(time.Duration(w.IntN(3000)) * time.Millisecond) // this is the virtual time of synctest
 			}
 			w.kernel.Fail(fake.Faults{}, seed)
 			w.change()
-			// The longest backoff and a check must be sufficient, unless a frontend was damaged but
-			// not removed. Only the next full comparison finds such damage.
+			// This time is sufficient for the longest backoff and one check. It is not sufficient
+			// if a frontend was damaged instead of removed, because only the next full comparison
+			// detects such damage.
 			time.Sleep(3 * time.Minute)
 			if drift {
 				time.Sleep(9 * time.Minute)
@@ -187,8 +188,8 @@ func TestEngineConverges(t *testing.T) {
 	}
 }
 
-// TestEngineBeforeFirstSet starts an engine over a kernel that has a frontend. The engine must
-// write nothing before the first Set, and must then remove the frontend.
+// TestEngineBeforeFirstSet starts an engine on a kernel that has a frontend. Before the first Set,
+// the engine must write nothing. After Set, it must remove the frontend.
 func TestEngineBeforeFirstSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -206,8 +207,9 @@ func TestEngineBeforeFirstSet(t *testing.T) {
 	})
 }
 
-// TestEngineOneBadFrontend applies 200 frontends, one of which fails. The error names its key in
-// the first case, but not in the second. The other 199 must be applied immediately.
+// TestEngineOneBadFrontend applies 200 frontends, one of which fails. In the first case, the error
+// names the frontend's key, and in the second it does not. The other 199 frontends must be applied
+// immediately.
 func TestEngineOneBadFrontend(t *testing.T) {
 	for _, byKey := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -226,7 +228,7 @@ func TestEngineOneBadFrontend(t *testing.T) {
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 1 || s.Failing[poison] == nil || !s.Ready {
-				t.Errorf("byKey %v: failing = %v, ready = %v, want only the bad frontend, and true", byKey, s.Failing, s.Ready)
+				t.Errorf("byKey %v: failing = %v, ready = %v; want only the bad frontend, true", byKey, s.Failing, s.Ready)
 			}
 			w.kernel.Fail(fake.Faults{}, 1)
 			time.Sleep(2 * time.Minute)
@@ -238,8 +240,8 @@ func TestEngineOneBadFrontend(t *testing.T) {
 	}
 }
 
-// TestEngineUnremovableLeftover starts an engine over a frontend that can't be removed. The engine
-// must be ready nevertheless.
+// TestEngineUnremovableLeftover starts an engine on a kernel that has a frontend which can't be
+// removed. The engine must become ready nevertheless.
 func TestEngineUnremovableLeftover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -259,19 +261,18 @@ func TestEngineUnremovableLeftover(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if s := w.engine.Status(); !s.Ready || len(s.Failing) != 1 {
-			t.Errorf("ready = %v, failing = %v, want true and 1 failure", s.Ready, s.Failing)
+			t.Errorf("ready = %v, failing = %v; want true, 1 failing frontend", s.Ready, s.Failing)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		w.stop()
 	})
 }
 
-// gatedHost is a host that does not permit changes to frontends with source ranges while shut is
-// set.
+// gatedHost is a host that refuses changes to frontends with source ranges while shut is true.
 type gatedHost struct {
 	*fake.Host
 	shut atomic.Bool
-	// broken makes Prepare also fail while shut is set.
+	// broken reports whether Prepare also fails while shut is true.
 	broken bool
 }
 
@@ -292,9 +293,9 @@ func (h *gatedHost) Ready(c dataplane.Change, _ bool) error {
 	return nil
 }
 
-// TestEngineHeldChange changes frontends while the host does not permit it. These frontends must
-// stay unchanged until soon after the host permits the changes. Meanwhile it must be possible to
-// remove them, and other frontends must not wait.
+// TestEngineHeldChange changes frontends while the host refuses these changes. The frontends must
+// stay unchanged, and must change soon after the host permits it. Until then, it must be possible
+// to remove them, and other frontends must not wait for them.
 func TestEngineHeldChange(t *testing.T) {
 	for _, broken := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -325,11 +326,11 @@ func TestEngineHeldChange(t *testing.T) {
 			time.Sleep(time.Second)
 			there := w.kernel.Frontends()
 			if len(there) != 21 || there[tightened] != before {
-				t.Errorf("broken %v: %d frontends, want 21; held frontend changed = %v, want false", broken, len(there), there[tightened] != before)
+				t.Errorf("broken %v: frontends = %d, want 21; held frontend changed = %v, want false", broken, len(there), there[tightened] != before)
 			}
 			s := w.engine.Status()
 			if len(s.Failing) != 3 || !errors.Is(s.Failing[fresh], errShut) || !s.Ready {
-				t.Errorf("broken %v: failing = %v, ready = %v, want 3 failures with errShut, and true", broken, s.Failing, s.Ready)
+				t.Errorf("broken %v: failing = %v, ready = %v; want 3 failures with errShut, true", broken, s.Failing, s.Ready)
 			}
 			w.desired.Frontends = w.desired.Frontends.Delete(gone).Delete(opened)
 			w.desired.Addresses = w.desired.Addresses.Delete(gone.Addr).Delete(opened.Addr)
@@ -340,14 +341,14 @@ func TestEngineHeldChange(t *testing.T) {
 			}
 			synctest.Wait()
 			failed := w.failed
-			for range 100 { // a held change must be retried and reported only at the intervals of its backoff
+			for range 100 { // a held change must be retried and reported only as often as its backoff permits
 				put(50, plain)
 				w.set()
 				time.Sleep(100 * time.Millisecond)
 			}
 			synctest.Wait()
 			if n := w.failed - failed; !broken && n > 3 {
-				t.Errorf("%d rounds failed in 10 s because of a held frontend, want at most 3", n)
+				t.Errorf("rounds that failed in 10 s because of a held frontend = %d, want at most 3", n)
 			}
 
 			host.shut.Store(false)
@@ -360,7 +361,7 @@ func TestEngineHeldChange(t *testing.T) {
 				time.Sleep(time.Minute)
 			}
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("broken %v: difference = %q, failing = %v, want none", broken, d, w.engine.Status().Failing)
+				t.Errorf("broken %v: difference = %q, failing = %v; want none of both", broken, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -368,7 +369,7 @@ func TestEngineHeldChange(t *testing.T) {
 }
 
 // TestEngineTotalFailure makes every Apply of 5,000 frontends fail. The engine must retry rarely,
-// must not be ready, and must recover.
+// and must not be ready. When Apply no longer fails, the engine must recover.
 func TestEngineTotalFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -382,24 +383,24 @@ func TestEngineTotalFailure(t *testing.T) {
 		time.Sleep(20 * time.Minute)
 		before := w.kernel.Applies()
 		time.Sleep(10 * time.Minute)
-		// A round makes at most about 30 calls, and there are two rounds a minute.
+		// A round calls Apply at most about 30 times, and there are two rounds a minute.
 		if n := w.kernel.Applies() - before; n > 10*2*32 {
 			t.Errorf("calls of Apply in ten minutes of total failure = %d, want at most 640", n)
 		}
 		if s := w.engine.Status(); s.Ready || !s.Tried {
-			t.Errorf("ready = %v, tried = %v during the failure, want false, true", s.Ready, s.Tried)
+			t.Errorf("during the failure: ready = %v, tried = %v; want false, true", s.Ready, s.Tried)
 		}
 		w.kernel.Fail(fake.Faults{}, 1)
 		time.Sleep(3 * time.Minute)
 		if d := w.difference(); d != "" || !w.engine.Status().Ready {
-			t.Errorf("after the failure: difference = %q, ready = %v, want none and ready", d, w.engine.Status().Ready)
+			t.Errorf("after the failure: difference = %q, ready = %v; want none, true", d, w.engine.Status().Ready)
 		}
 		w.stop()
 	})
 }
 
-// TestEngineRevertedFailure reverts a change while it fails. The kernel must return to the former
-// state.
+// TestEngineRevertedFailure reverts a change while it fails. The kernel must return to the state
+// before the change.
 func TestEngineRevertedFailure(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) {
@@ -423,7 +424,7 @@ func TestEngineRevertedFailure(t *testing.T) {
 			w.set()
 			time.Sleep(time.Minute)
 			if d := w.difference(); d != "" || len(w.engine.Status().Failing) > 0 {
-				t.Errorf("seed %d: difference = %q, failing = %v, want none", seed, d, w.engine.Status().Failing)
+				t.Errorf("seed %d: difference = %q, failing = %v; want none of both", seed, d, w.engine.Status().Failing)
 			}
 			w.stop()
 		})
@@ -431,7 +432,7 @@ func TestEngineRevertedFailure(t *testing.T) {
 }
 
 // TestEngineManyBadFrontends applies 300 frontends. 60 adjacent frontends fail, which is more than
-// maxFailures. The others must be applied within ten seconds.
+// maxFailures. The other 240 must be applied within ten seconds.
 func TestEngineManyBadFrontends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -452,8 +453,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineReplacedRange replaces a port range with an overlapping range. In the order of keys,
-// the new range is before or after the old range. No round may fail.
+// TestEngineReplacedRange replaces a port range by an overlapping range, whose key sorts before or
+// after the old key. No round may fail.
 func TestEngineReplacedRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -465,15 +466,15 @@ func TestEngineReplacedRange(t *testing.T) {
 			w.set()
 			time.Sleep(10 * time.Second)
 			if _, served := w.kernel.Frontends()[k]; !served || w.failed > 0 {
-				t.Errorf("%s: served = %v, failed rounds = %d; want true and 0", k, served, w.failed)
+				t.Errorf("%s: served = %v, failed rounds = %d; want true, 0", k, served, w.failed)
 			}
 		}
 		w.stop()
 	})
 }
 
-// TestEngineBurst makes a change after a pause, and then 1,000 changes within a second. The first
-// change must be applied immediately, and the burst must need about ten rounds.
+// TestEngineBurst makes one change after a pause, and then 1,000 changes within a second. The first
+// change must be applied immediately. The engine must apply the other changes in about ten rounds.
 func TestEngineBurst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)
@@ -493,14 +494,14 @@ func TestEngineBurst(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if w.syncs > 13 || w.syncs < 8 {
-			t.Errorf("syncs of 1000 changes in a second = %d, want about 10", w.syncs)
+			t.Errorf("rounds for 1000 changes in a second = %d, want about 10", w.syncs)
 		}
 		w.stop()
 	})
 }
 
-// TestEngineRepairsDrift removes all frontends from the kernel, five times in a row. Each time the
-// engine must restore them within two seconds.
+// TestEngineRepairsDrift removes all frontends from the kernel, five times in succession. The
+// engine must restore them within two seconds each time.
 func TestEngineRepairsDrift(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -514,17 +515,17 @@ func TestEngineRepairsDrift(t *testing.T) {
 				synctest.Wait()
 			}
 			if took := time.Since(removed); took > 2*time.Second+100*time.Millisecond {
-				t.Errorf("damage %d was repaired after %s, want 2 s", i+1, took)
+				t.Errorf("damage %d was repaired after %s, want at most 2 s", i+1, took)
 			}
 		}
 		if d := w.difference(); d != "" || w.repaired == 0 || w.engine.Status().Repairs == 0 {
-			t.Errorf("at the end: difference = %q, repairs = %d, want none and at least 1", d, w.repaired)
+			t.Errorf("at the end: difference = %q, repairs = %d; want none, at least 1", d, w.repaired)
 		}
 		w.stop()
 	})
 }
 
-// alerting is a host that alerts when the test requests it.
+// alerting is a host that alerts the engine when the test requests it.
 type alerting struct {
 	dataplane.Host
 	alerts chan struct{}
@@ -541,8 +542,8 @@ func (a alerting) Alerts(ctx context.Context, tell func()) {
 	}
 }
 
-// TestEngineAlert removes all frontends and makes the host alert the engine. The engine must
-// restore them immediately.
+// TestEngineAlert removes all frontends, and makes the host alert the engine. The engine must
+// restore the frontends immediately.
 func TestEngineAlert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -553,7 +554,7 @@ func TestEngineAlert(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		for range 3 {
-			time.Sleep(1300 * time.Millisecond) // between two checks, after a check without damage
+			time.Sleep(1300 * time.Millisecond) // sleep into the interval between two checks, the first of which found no damage
 			w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 			host.alerts <- struct{}{}
 			time.Sleep(time.Millisecond)
@@ -566,13 +567,13 @@ func TestEngineAlert(t *testing.T) {
 	})
 }
 
-// mending is a host that repairs two objects at every check.
+// mending is a host that reports two repaired objects at every check.
 type mending struct{ dataplane.Host }
 
 func (mending) Repaired() []string { return []string{"a was 0", "b was 0"} }
 
-// TestEngineHostRepairs uses a host that repairs objects at every check. Each repair must be
-// reported and counted, and none may cause a full comparison.
+// TestEngineHostRepairs uses a host that repairs objects at every check. The engine must report and
+// count each repair. No repair may cause a full comparison.
 func TestEngineHostRepairs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(4, 11)), t: t, kernel: fake.NewKernel()}
@@ -581,7 +582,7 @@ func TestEngineHostRepairs(t *testing.T) {
 		time.Sleep(10500 * time.Millisecond)
 		synctest.Wait()
 		if n := w.engine.Status().Repairs; n != 20 || w.repaired != n || w.damage != "a was 0; b was 0" || w.full != 1 {
-			t.Errorf("after 10 checks: %d repairs, %d reported, last damage %q, %d full comparisons; want 20, 20, both objects, 1", n, w.repaired, w.damage, w.full)
+			t.Errorf("after 10 checks: repairs = %d, reported repairs = %d, last damage = %q, full comparisons = %d; want 20, 20, both objects, 1", n, w.repaired, w.damage, w.full)
 		}
 		w.stop()
 	})
@@ -596,7 +597,7 @@ func (s slow) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balanc
 }
 
 // TestCompareDuringRound calls Compare during a round that publishes a status. Compare must return
-// only after its own round.
+// only after the round in which it compares.
 func TestCompareDuringRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(3, 11)), t: t, kernel: fake.NewKernel()}
@@ -606,17 +607,17 @@ func TestCompareDuringRound(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		w.change()
-		synctest.Wait() // the comparison starts after this round
+		synctest.Wait() // the comparison starts only after the current round
 		w.kernel.Tamper(func(f map[balancer.Key]dataplane.Digest) { clear(f) })
 		s, err := w.engine.Compare(t.Context())
 		if err != nil || s.Last.Before(s.Compared) || w.difference() != "" {
-			t.Errorf("last round ended at %v, comparison started at %v, %v, difference = %q; want a later end and no difference", s.Last, s.Compared, err, w.difference())
+			t.Errorf("end of the last round = %v, start of the comparison = %v, error = %v, difference = %q; want an end after the start and no difference", s.Last, s.Compared, err, w.difference())
 		}
 		w.stop()
 	})
 }
 
-// failing is a host whose Finish fails while fails is set.
+// failing is a host whose Finish returns an error while fails is true.
 type failing struct {
 	dataplane.Host
 	fails *atomic.Bool
@@ -629,8 +630,9 @@ func (f failing) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return f.Host.Finish(ctx, applied)
 }
 
-// TestBehindWhileHostFails makes the host fail during five minutes of changes. Behind must return
-// the start of the failure, and zero after its end.
+// TestBehindWhileHostFails makes the host fail for five minutes, during which the desired state
+// changes. Behind must return the time of the first failure. After the host has recovered, Behind
+// must return zero.
 func TestBehindWhileHostFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &fixture{Rand: rand.New(rand.NewPCG(5, 11)), t: t, kernel: fake.NewKernel()}
@@ -644,7 +646,7 @@ func TestBehindWhileHostFails(t *testing.T) {
 				got = time.Since(since)
 			}
 			if got != want {
-				t.Errorf("lag = %s, want %s; last error = %q", got, want, w.engine.Status().LastError)
+				t.Errorf("time since Behind() = %s, want %s; last error = %q", got, want, w.engine.Status().LastError)
 			}
 		}
 		w.change()
@@ -674,8 +676,8 @@ func (h hanging) Finish(ctx context.Context, applied snap.Map[balancer.Key, *bal
 	return h.Host.Finish(ctx, applied)
 }
 
-// TestWorkingWhileHostHangs makes the host hang for two minutes. Working must return the elapsed
-// time, and zero while the loop is idle.
+// TestWorkingWhileHostHangs makes the host hang for two minutes. Until it continues, Working must
+// return the time that has passed. While the engine's loop is idle, Working must return zero.
 func TestWorkingWhileHostHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel, goesOn := fake.NewKernel(), make(chan struct{})
@@ -705,7 +707,7 @@ func TestWorkingWhileHostHangs(t *testing.T) {
 	})
 }
 
-// blind is a dataplane whose Intact fails.
+// blind is a dataplane whose Intact returns an error.
 type blind struct{ dataplane.Dataplane }
 
 func (b blind) Unwrap() dataplane.Dataplane { return b.Dataplane }
@@ -714,8 +716,8 @@ func (blind) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineRepairsHostWhileDataplaneFails removes all addresses while the dataplane's checks fail.
-// The engine must restore the addresses.
+// TestEngineRepairsHostWhileDataplaneFails removes all VIPs from the host while the dataplane's
+// checks fail. The engine must restore the VIPs.
 func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -729,13 +731,13 @@ func TestEngineRepairsHostWhileDataplaneFails(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
 		if d := w.difference(); d != "" || w.repaired == 0 || w.damage == "" {
-			t.Errorf("after 1.5 s: difference = %q, repairs = %d, damage = %q; want no difference and a reported repair", d, w.repaired, w.damage)
+			t.Errorf("after 1.5 s: difference = %q, repairs = %d, damage = %q; want none, at least 1, the reported damage", d, w.repaired, w.damage)
 		}
 		w.stop()
 	})
 }
 
-// turning is a dataplane whose first checks find damage and whose later checks fail.
+// turning is a dataplane whose first checks find damage, and whose later checks fail.
 type turning struct {
 	dataplane.Dataplane
 	looks *atomic.Int64
@@ -750,8 +752,8 @@ func (d turning) Intact(context.Context) (string, error) {
 	return "", errors.New("the kernel does not answer")
 }
 
-// TestEngineLooksWhileLooksFail makes six consecutive checks find damage, so checks become less
-// frequent. Then it makes the checks fail. The engine must check every second again.
+// TestEngineLooksWhileLooksFail makes six consecutive checks find damage, so the engine checks less
+// often. Then it makes the checks fail. The engine must then check every second again.
 func TestEngineLooksWhileLooksFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 3)
@@ -771,8 +773,8 @@ func TestEngineLooksWhileLooksFail(t *testing.T) {
 	})
 }
 
-// TestEngineRestart restarts an engine while the kernel already has the wanted state. The engine
-// must write nothing.
+// TestEngineRestart restarts an engine while the kernel already has the desired state. The new
+// engine must write nothing.
 func TestEngineRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 4)
@@ -784,7 +786,7 @@ func TestEngineRestart(t *testing.T) {
 		w.set()
 		time.Sleep(time.Minute)
 		if n := w.kernel.Writes() - writes; n != 0 || !w.engine.Status().Ready {
-			t.Errorf("writes of the restart = %d, want 0", n)
+			t.Errorf("writes after the restart = %d, want 0", n)
 		}
 		w.stop()
 	})

@@ -8,15 +8,16 @@ import (
 	"vipd/test/wait"
 )
 
-// key is an endpoint of a service; endpoint 0 represents the whole service.
+// key identifies an endpoint of a service by their numbers. Endpoint 0 stands for the whole
+// service.
 type key struct{ service, endpoint int }
 
 func newSums() *Sums[key, int] {
 	return New(func(k key) key { return key{service: k.service} }, func(a, b int) int { return a + b })
 }
 
-// TestForgets removes endpoints and lets time pass. Their counts must move to the service, and must
-// be dropped with the service.
+// TestForgets removes endpoints and lets time pass. The counts of removed endpoints must be added
+// to their service, and must be dropped together with the service.
 func TestForgets(t *testing.T) {
 	now := time.Unix(0, 0)
 	s := newSums()
@@ -31,7 +32,7 @@ func TestForgets(t *testing.T) {
 			}
 		}
 		if len(got) != len(want) {
-			t.Errorf("got %v, want %v", got, want)
+			t.Errorf("counts = %v, want %v", got, want)
 		}
 	}
 	with(Retention, map[key]int{{1, 2}: 1}, map[key]int{{1, 1}: 10, {1, 2}: 1})
@@ -40,8 +41,9 @@ func TestForgets(t *testing.T) {
 	with(time.Second, map[key]int{}, map[key]int{})
 }
 
-// TestNothingGoesBack adds, counts and removes endpoints at random. No total may decrease within an
-// hour after its service or endpoint existed, and the memory must stay small.
+// TestNothingGoesBack adds endpoints, counts their connections, and removes them, all at random.
+// Until an hour after a service or endpoint was removed, its total must not decrease. The memory
+// must stay small.
 func TestNothingGoesBack(t *testing.T) {
 	for seed := range uint64(wait.Soak(40, 200)) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -67,7 +69,7 @@ func TestNothingGoesBack(t *testing.T) {
 			for k, n := range all {
 				services[key{service: k.service}] += n
 				if now.Sub(seen[k]) > Retention && k.endpoint != 0 {
-					t.Fatalf("seed %d: the count of %v exists %v after its removal, want it dropped after Retention", seed, k, now.Sub(seen[k]))
+					t.Fatalf("seed %d: count of %v still exists %v after its removal, want it dropped after Retention", seed, k, now.Sub(seen[k]))
 				}
 				if k.endpoint != 0 && n < was[k] {
 					t.Fatalf("seed %d: count of %v = %d before and %d after, want no decrease", seed, k, was[k], n)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestNextReading computes the time of the next reading after readings of various durations. The
+// TestNextReading computes the time until the next reading after readings of various durations. The
 // pause must be as short as the limits permit.
 func TestNextReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -16,7 +16,7 @@ func TestNextReading(t *testing.T) {
 			began := time.Now()
 			time.Sleep(c.took)
 			if got := time.Until(NextReading(began)); got != c.pause {
-				t.Errorf("after %v, the next reading is in %v, want %v", c.took, got, c.pause)
+				t.Errorf("pause after a reading of %v = %v, want %v", c.took, got, c.pause)
 			}
 		}
 	})

@@ -15,7 +15,8 @@ import (
 	"vipd/test/fake"
 )
 
-// reading lists one connection and then returns err. If err is nil, it blocks.
+// reading is a source of connections that lists one connection and then returns err. If err is nil,
+// it blocks instead.
 type reading struct{ err error }
 
 func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -26,19 +27,19 @@ func (r reading) Connections(ctx context.Context, _ dataplane.ConnectionQuery, v
 	return ctx.Err()
 }
 
-// TestConnectionWithoutAnAnswer lists two connections that wait for an endpoint's first answer.
-// Only the first step must contain the advice. No step may be marked as wrong, because the
-// connections may be new.
+// TestConnectionWithoutAnAnswer lists two connections that have no answer from their endpoint yet.
+// Only the first connection's step must contain the advice. No step may be marked as wrong, because
+// the connections may be new.
 func TestConnectionWithoutAnAnswer(t *testing.T) {
 	var a Answer
 	n := Inputs{Connections: waiting{}}
 	a.list(n.existing(t.Context(), &a, 0))
 	if len(a.Steps) != 3 || !strings.Contains(a.Steps[0].Text, "10.0.0.1:8080 has not answered 2 ") || !strings.Contains(a.Steps[0].Text, `snat = "always"`) {
-		t.Fatalf("steps = %+v, want the advice and two connections", a.Steps)
+		t.Fatalf("steps = %+v, want three steps: one for the list, and one for each of the two connections", a.Steps)
 	}
 	for _, s := range a.Steps {
 		if s.Wrong || strings.Count(s.Text, "snat") > 1 {
-			t.Errorf("step = %+v, want not wrong, and snat at most once", s)
+			t.Errorf("step = %+v, want a step that is not marked as wrong; the word snat may occur in one step only", s)
 		}
 	}
 	if want := "10.1.0.2:4001 has no answer from 10.0.0.1:8080 (syn-sent)"; a.Steps[2].Text != want {
@@ -46,7 +47,7 @@ func TestConnectionWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// waiting lists two connections without a reply from the endpoint.
+// waiting is a source of connections. It lists two connections without a reply from the endpoint.
 type waiting struct{}
 
 func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit func(*dataplane.Connection) error) error {
@@ -57,8 +58,8 @@ func (waiting) Connections(_ context.Context, _ dataplane.ConnectionQuery, visit
 	)
 }
 
-// TestConnectionsThatCannotBeRead makes the list of connections fail. The answer must list the
-// known connections, with the reason why there may be more.
+// TestConnectionsThatCannotBeRead makes the list of connections fail after the first connection.
+// The answer must contain this connection, and the reason why there may be more.
 func TestConnectionsThatCannotBeRead(t *testing.T) {
 	for want, err := range map[string]error{"was not complete in time": nil, "can't be read: no conntrack here": errors.New("no conntrack here")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -66,15 +67,15 @@ func TestConnectionsThatCannotBeRead(t *testing.T) {
 			n := Inputs{Connections: reading{err}}
 			a.list(n.existing(t.Context(), &a, 0))
 			if len(a.Existing) != 1 || len(a.Steps) != 2 || !strings.Contains(a.Steps[1].Text, want) || a.Steps[1].Wrong {
-				t.Errorf("answer = %+v, want one connection, and %q", a, want)
+				t.Errorf("answer = %+v, want one connection and a step that contains %q", a, want)
 			}
 		})
 	}
 }
 
-// TestDoubtful explains a frontend whose last change failed. The answer must describe the wanted
-// frontend. For a client on another host, the answer must be that its packets don't leave that
-// host.
+// TestDoubtful explains a frontend whose last change could not be applied. The answer must describe
+// the wanted frontend. For a client on another host, the answer must be that its packets don't
+// leave that host.
 func TestDoubtful(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("127.0.0.10"), Port: 80, Proto: balancer.TCP}
 	b := netip.MustParseAddrPort("127.0.0.1:8080")
@@ -91,7 +92,7 @@ func TestDoubtful(t *testing.T) {
 	}
 	i := slices.IndexFunc(a.Steps, func(s Step) bool { return s.What == "frontend" })
 	if want := "service web; its last change could not be applied: the port is in use"; a.Steps[i].Text != want || !a.Steps[i].Wrong {
-		t.Errorf("step = %+v, want %q", a.Steps[i], want)
+		t.Errorf("step = %+v, want %q, marked as wrong", a.Steps[i], want)
 	}
 
 	a, err = n.Explain(t.Context(), Question{Client: netip.MustParseAddr("192.0.2.7"), To: k})
@@ -116,8 +117,8 @@ func (l leading) Explain(context.Context, *balancer.Frontend, netip.AddrPort) (d
 	return dataplane.Explanation{Shares: []dataplane.Share{{Backend: l.to, Part: 1}}}, nil
 }
 
-// TestSilentEndpoint explains connections to endpoints that do not answer. Except for UDP, the
-// summary must report the missing answers.
+// TestSilentEndpoint explains connections to endpoints that do not answer. The summary must say
+// that answers are missing, except for UDP.
 func TestSilentEndpoint(t *testing.T) {
 	at := netip.MustParseAddrPort("10.0.0.1:8080")
 	other := Endpoint{Address: netip.MustParseAddrPort("10.0.0.2:8080"), State: balancer.Active, Weight: 1, Part: 0.5}
@@ -160,8 +161,8 @@ func TestSilentEndpoint(t *testing.T) {
 	}
 }
 
-// TestWithdrawn explains a connection to a withdrawn VIP. The answer must refer to routing, and
-// must name neither the service's endpoints nor a refusal.
+// TestWithdrawn explains a connection to a withdrawn VIP. The answer must refer to routing. It must
+// not mention the service's endpoints or a refusal.
 func TestWithdrawn(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80, Proto: balancer.TCP}
 	f := &balancer.Frontend{Key: k, Service: "web", Withdrawn: true}
@@ -174,8 +175,8 @@ func TestWithdrawn(t *testing.T) {
 	}
 }
 
-// TestRealServer asks about VIPs of which this host is a real server. A program of the host must
-// answer at the VIP that the host holds, and nothing at the other.
+// TestRealServer asks about two VIPs for which this host is a real server. At the VIP that the host
+// holds, a program of the host must answer. At the other VIP, nothing may answer.
 func TestRealServer(t *testing.T) {
 	n := Inputs{Mode: "userspace", Dataplane: leading{}}
 	for want, at := range map[Verdict]string{Elsewhere: "10.96.0.10:80/tcp", Dropped: "10.96.0.11:80/tcp"} {

@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressesOfDevices lists the addresses of all devices. Each device's addresses must have
-// their networks, including an address with a peer.
+// TestAddressesOfDevices lists the addresses of all devices. Each address must have its network,
+// even if it is a peer-to-peer address.
 func TestAddressesOfDevices(t *testing.T) {
 	l := lab.New(t)
 	a, b := l.Add("a"), l.Add("b")

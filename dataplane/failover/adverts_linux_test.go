@@ -21,14 +21,14 @@ import (
 	"vipd/test/wait"
 )
 
-// router is a host with Adverts on its device lan.
+// router is a host that sends and receives adverts on its interface "lan".
 type router struct {
 	*Adverts
 	ns       *lab.NS
 	own4     netip.Addr
 	own6     netip.Addr // link-local
 	received chan Advert
-	held     atomic.Pointer[chan bool] // if set, received packets wait until this channel is closed
+	held     atomic.Pointer[chan bool] // if set, the router delivers received packets only after this channel is closed
 }
 
 func (r *router) receive(a Advert) {
@@ -38,7 +38,7 @@ func (r *router) receive(a Advert) {
 	r.received <- a
 }
 
-// newRouter connects a host to a bridge and opens its sockets.
+// newRouter connects a host to a bridge, and opens the host's sockets for adverts.
 func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	t.Helper()
 	b.Join(ns, own4+"/24")
@@ -62,8 +62,8 @@ func newRouter(t *testing.T, b *lab.Bridge, ns *lab.NS, own4 string) *router {
 	return r
 }
 
-// linkLocal returns the link-local address of the device lan of a host. The address is invalid
-// until duplicate detection permits its use.
+// linkLocal returns the link-local address of a host's interface "lan". Until duplicate address
+// detection has finished, it returns an invalid address.
 func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 	t.Helper()
 	for _, field := range strings.Fields(ns.Exec("ip", "-6", "-o", "addr", "show", "dev", "lan", "scope", "link", "-tentative")) {
@@ -77,7 +77,7 @@ func linkLocal(t *testing.T, ns *lab.NS) (a netip.Addr) {
 // message returns an advert of virtual router 51 that ends with text.
 func message(text string) []byte { return append([]byte{0x31, 51}, text...) }
 
-// next returns the next received packet. It fails the test if none arrives.
+// next returns the next received packet. If no packet arrives, it fails the test.
 func (r *router) next(t *testing.T) Advert {
 	t.Helper()
 	select {
@@ -92,8 +92,8 @@ func (r *router) next(t *testing.T) Advert {
 // silent reports whether the router has received no packet.
 func (r *router) silent() bool { return len(r.received) == 0 }
 
-// TestAdvertsArrive sends packets in both families, to the group and to a peer. They must have the
-// given source, although the kernel would prefer a VIP, and a TTL of 255. The sender must not
+// TestAdvertsArrive sends IPv4 and IPv6 packets to the group and to a peer. They must have a TTL of
+// 255 and the given source, although the kernel would use a VIP as the source. The sender must not
 // receive its own packets.
 func TestAdvertsArrive(t *testing.T) {
 	l := lab.New(t)
@@ -120,7 +120,7 @@ func TestAdvertsArrive(t *testing.T) {
 		}
 		got := b.next(t)
 		if got.At.Before(before.Add(-time.Second)) || got.At.After(time.Now()) {
-			t.Errorf("%s: At = %s, want shortly after %s", c.name, got.At, before)
+			t.Errorf("%s: At = %s, want a time shortly after %s", c.name, got.At, before)
 		}
 		got.At = time.Time{}
 		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: message(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
@@ -138,8 +138,8 @@ func TestAdvertsArrive(t *testing.T) {
 	}
 }
 
-// TestAdvertsTTL sends packets with a lower TTL, as if they had crossed routers. They must arrive
-// with their TTL, so the receiver can drop them.
+// TestAdvertsTTL sends packets with a lower TTL, as if they had crossed routers. The receiver must
+// get each packet with its TTL, so it can drop the packet.
 func TestAdvertsTTL(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -160,15 +160,16 @@ func TestAdvertsTTL(t *testing.T) {
 	}
 	send("ip4:112", a.own4, b.own4, func(c net.PacketConn) error { return ipv4.NewPacketConn(c).SetTTL(64) })
 	if got := b.next(t); got.TTL != 64 || got.From != a.own4 {
-		t.Errorf("received %v, want TTL 64", got)
+		t.Errorf("received packet = %v, want TTL 64", got)
 	}
 	send("ip6:112", a.own6.WithZone("lan"), b.own6.WithZone("lan"), func(c net.PacketConn) error { return ipv6.NewPacketConn(c).SetHopLimit(63) })
 	if got := b.next(t); got.TTL != 63 || got.From != a.own6 {
-		t.Errorf("received %v, want hop limit 63", got)
+		t.Errorf("received packet = %v, want hop limit 63", got)
 	}
 }
 
-// TestAdvertsFilter sends packets other than adverts, in both families. None may reach the process.
+// TestAdvertsFilter sends IPv4 and IPv6 packets that are not adverts. None of them may reach the
+// process.
 func TestAdvertsFilter(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -184,13 +185,13 @@ func TestAdvertsFilter(t *testing.T) {
 			}
 		}
 		if got := b.next(t); string(got.Data) != string(message("wanted")) {
-			t.Errorf("received %q first, want the advert", got.Data)
+			t.Errorf("first received packet = %q, want the advert", got.Data)
 		}
 	}
 }
 
-// TestAdvertsWhileReopening sends a packet while the interfaces are being listed. Send must not
-// wait for the listing.
+// TestAdvertsWhileReopening sends a packet while Adverts lists the interfaces. Send must not wait
+// for the end of the listing.
 func TestAdvertsWhileReopening(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -204,12 +205,12 @@ func TestAdvertsWhileReopening(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("Send waited for the listing, want no wait")
+		t.Error("Send waited for the end of the listing, want no wait")
 	}
 }
 
-// TestAdvertSources lists the addresses of an interface with a VIP. The VIP must not be a source,
-// and a missing interface must have no sources.
+// TestAdvertSources lists the source addresses of an interface that has a VIP. The VIP must not be
+// among them. A missing interface must have no source addresses.
 func TestAdvertSources(t *testing.T) {
 	l := lab.New(t)
 	a := newRouter(t, l.Bridge("lan"), l.Add("a"), "10.9.0.1")
@@ -226,8 +227,8 @@ func TestAdvertSources(t *testing.T) {
 	}
 }
 
-// TestAdvertsQueued delays a receiver while a packet waits in its queue. The packet's time must be
-// the time of its arrival, so the receiver can drop old packets.
+// TestAdvertsQueued delays the receiver while a packet waits in its queue. The packet's time must
+// be the time of arrival, so the receiver can drop old packets.
 func TestAdvertsQueued(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -241,17 +242,18 @@ func TestAdvertsQueued(t *testing.T) {
 	}
 	sent := time.Now()
 	const delay = 300 * time.Millisecond
-	time.Sleep(delay) // real time, because the kernel adds the timestamp
+	time.Sleep(delay) // this must be real time, because the kernel sets the timestamp
 	close(held)
 	for range 3 {
 		if got := b.next(t); got.At.After(sent.Add(delay / 2)) {
-			t.Errorf("time of a packet sent at %s = %s, want a time before the delay", sent, got.At)
+			t.Errorf("time of a packet sent at %s = %s, want a time before the receiver's delay has ended", sent, got.At)
 		}
 	}
 }
 
-// TestAdvertsFollowLinks takes the device down, renames it, and creates it again. Send must fail
-// while the device is down. Afterwards packets to the group must arrive again in both directions.
+// TestAdvertsFollowLinks takes the interface down, renames it, and creates it again. While the
+// interface is down, Send must fail. Afterwards, packets to the group must arrive in both
+// directions.
 func TestAdvertsFollowLinks(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")
@@ -293,7 +295,8 @@ func TestAdvertsFollowLinks(t *testing.T) {
 	both("the device was created again")
 }
 
-// arrives reports whether a packet to the group arrives soon.
+// arrives reports whether a packet that one router sends to the group soon arrives at the other
+// router.
 func arrives(from, to *router, v4 bool) bool {
 	source := from.own6
 	if v4 {

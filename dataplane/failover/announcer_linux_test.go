@@ -17,9 +17,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestAnnouncementSchedule announces addresses. Each address must be announced immediately, again
-// after 0.1, 1.1 and 2.2 s, and then every minute. The rate must be limited, and new addresses must
-// precede repeats.
+// TestAnnouncementSchedule announces addresses. Each address must be announced immediately, after
+// another 0.1, 1 and 1.1 s, and then every minute. The rate of announcements must be limited, and
+// new addresses must be announced before repeats.
 func TestAnnouncementSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type sent struct {
@@ -74,9 +74,9 @@ func TestAnnouncementSchedule(t *testing.T) {
 			}
 		}
 		if took := seen()[999].at; first != 1000 || took < 380*time.Millisecond || took > 410*time.Millisecond {
-			t.Errorf("first announcements in order = %d in %s, want 1000 in about 400 ms", first, took)
+			t.Errorf("first announcements in the right order = %d within %s, want 1000 within about 400 ms", first, took)
 		}
-		time.Sleep(2 * time.Second) // 1,000 repeats of two frames take 4 s
+		time.Sleep(2 * time.Second) // 1,000 repeats, each of two frames, take 4 s
 		synctest.Wait()
 		n.Announce(1, []netip.Addr{other})
 		time.Sleep(5 * time.Millisecond)
@@ -85,7 +85,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			t.Errorf("last announced address = %s, want the new address", last)
 		}
 		if repeats := len(seen()) - 1001; repeats < 480 || repeats > 650 {
-			t.Errorf("repeats in 2.4 s = %d, want 250 a second", repeats)
+			t.Errorf("repeats in 2.4 s = %d, want 250 in each second", repeats)
 		}
 		n.Forget(append(many, other))
 		count := len(seen())
@@ -99,7 +99,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 	})
 }
 
-// announcing starts an announcer that runs until the test ends.
+// announcing returns an announcer that runs until the test ends.
 func announcing(t *testing.T) *Announcer {
 	n := NewAnnouncer(time.Minute, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -109,7 +109,7 @@ func announcing(t *testing.T) *Announcer {
 	return n
 }
 
-// claims records the addresses that other hosts on a link announce.
+// claims records the addresses that other hosts on a link have announced.
 type claims struct {
 	mu  sync.Mutex
 	all map[netip.Addr]net.HardwareAddr
@@ -127,8 +127,8 @@ func (c *claims) macOf(a netip.Addr) net.HardwareAddr {
 	return c.all[a]
 }
 
-// listenForClaims listens on a namespace's LAN for announcements of addresses that are not a node's
-// own.
+// listenForClaims listens on the LAN of the namespace at. It records announcements of addresses
+// that do not belong to a node itself.
 func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	t.Helper()
 	c := &claims{all: map[netip.Addr]net.HardwareAddr{}}
@@ -164,8 +164,8 @@ func listenForClaims(t *testing.T, at *lab.NS) *claims {
 	return c
 }
 
-// TestRivalAnnouncements receives announcements of a VIP. Only another host's announcements may be
-// reported as rivals, with its MAC.
+// TestRivalAnnouncements receives announcements of a VIP. Only announcements from another host may
+// be reported, together with this host's MAC.
 func TestRivalAnnouncements(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
@@ -202,15 +202,15 @@ type errNotYet net.HardwareAddr
 
 func (e errNotYet) Error() string { return "its MAC is " + net.HardwareAddr(e).String() }
 
-// TestLateReader starts to read announcements after the listener's time limit. Announcements that
-// arrived before the limit must count.
+// TestLateReader starts reading announcements only after the listener's time limit. Announcements
+// that arrived before the limit must be reported.
 func TestLateReader(t *testing.T) {
 	l, client := world(t)
 	device, err := net.InterfaceByName("lan")
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier := listenForClaims(t, l.Host()) // the kernel delivers a frame last to the listener that was opened first
+	earlier := listenForClaims(t, l.Host()) // the kernel delivers each frame last to the listener that was opened first
 	for _, text := range []string{vip4, vip6} {
 		vip := netip.MustParseAddr(text)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -230,13 +230,13 @@ func TestLateReader(t *testing.T) {
 		}
 		err := neigh.Claims(ctx, device.Index, nil, arrive, func(c neigh.Claim) { told.Store(told.Load() || c.Addr == vip) })
 		if err != nil || !told.Load() {
-			t.Errorf("claim of %s reported = %t, %v, want true", vip, told.Load(), err)
+			t.Errorf("announcement of %s reported = %t, %v; want true", vip, told.Load(), err)
 		}
 	}
 }
 
-// TestChangedMAC changes the MAC of a device. The device's VIPs must be announced with the new MAC,
-// even if no repeat is due.
+// TestChangedMAC changes a device's MAC. The device's VIPs must be announced with the new MAC
+// immediately, not only at the next repeat.
 func TestChangedMAC(t *testing.T) {
 	l, client := world(t)
 	heard := listenForClaims(t, client)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestControlAddresses selects control addresses for VIPs that fill most of a network. The controls
-// must not be VIPs. They must be near the VIPs, or outside the network.
+// TestControlAddresses selects control addresses for VIPs that occupy most of a network. Control
+// addresses must not be VIPs. They must be near the VIPs, or the documentation address.
 func TestControlAddresses(t *testing.T) {
 	vips := []netip.Addr{netip.MustParseAddr("2001:db8::10")}
 	for i := 1; i < 250; i++ {
@@ -20,22 +20,22 @@ func TestControlAddresses(t *testing.T) {
 	var v6 int
 	for _, a := range controls {
 		if slices.Contains(vips, a) || a != documentation && !near4.Contains(a) && !near6.Contains(a) {
-			t.Errorf("control = %s, want an address near the VIPs that is not a VIP, or documentation", a)
+			t.Errorf("control address = %s, want an address near the VIPs that is not a VIP, or the documentation address", a)
 		}
 		if near6.Contains(a) {
 			v6++
 		}
 	}
 	if !slices.Contains(controls, documentation) || v6 != 2 || len(controls) > 5 {
-		t.Errorf("controls = %v, want two near the IPv6 VIP, at most two near the others, and %s", controls, documentation)
+		t.Errorf("control addresses = %v, want two near the IPv6 VIP, at most two near the other VIPs, and %s", controls, documentation)
 	}
 	if got := controlsFor(nil); len(got) != 0 {
-		t.Errorf("controls without VIPs = %v, want none", got)
+		t.Errorf("control addresses without VIPs = %v, want none", got)
 	}
 }
 
-// TestProxyARPDevices records answers for control addresses, and detects proxies. A host that
-// happens to have one of the control addresses must not count as a proxy.
+// TestProxyARPDevices records which control addresses hosts have answered for, and detects ARP
+// proxies. A host must not count as a proxy if it happens to have one of the control addresses.
 func TestProxyARPDevices(t *testing.T) {
 	mac := func(n byte) net.HardwareAddr { return net.HardwareAddr{2, 0, 0, 0, 0, n} }
 	a, b := netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("192.0.2.78")

@@ -21,8 +21,8 @@ const (
 	vip6 = "fd09::100"
 )
 
-// world returns a lab with a host on a LAN, and a client. The host translates VIP:80 to a server
-// behind it.
+// world returns a lab with a host and a client on one LAN. The host translates port 80 of the VIP
+// to a server behind the host.
 func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	l = lab.New(t)
 	lab.Need(t, "nft")
@@ -40,8 +40,9 @@ func world(t *testing.T) (l *lab.Lab, client *lab.NS) {
 	return l, client
 }
 
-// TestFrozenOwnerIsSilent freezes an owner. The kernel's timer alone must stop its answers and
-// forwarding. When the owner continues, its refreshes must not open the gate.
+// TestFrozenOwnerIsSilent stops an owner's process with SIGSTOP. The kernel's timer alone must stop
+// the host's answers for the VIPs and its forwarding. When the process continues, it must refresh
+// the gate without opening it again.
 func TestFrozenOwnerIsSilent(t *testing.T) {
 	l, client := world(t)
 	process, tell := owner(t, l, vip4, vip6)
@@ -49,11 +50,11 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	lab.Eventually(t, 10*time.Second, "answers", func() error {
 		found := answers(t, client, vip4, vip6)
 		if len(found) != 2 || found[netip.MustParseAddr(vip4)].String() != mac {
-			return fmt.Errorf("answers before the freeze = %v, want both VIPs at the owner", found)
+			return fmt.Errorf("answers before the freeze = %v, want answers from the owner for both VIPs", found)
 		}
 		return nil
 	})
-	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // so no packet waits for ARP
+	client.Exec("ip", "neigh", "replace", vip4, "lladdr", mac, "nud", "permanent", "dev", "lan") // packets must not wait for ARP
 	lab.Eventually(t, 10*time.Second, "an answer through the host", func() error { return askServer(t, client) })
 	tell()
 
@@ -62,7 +63,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 	}
 	stopped, last := time.Now(), time.Duration(0)
 	lab.Eventually(t, 10*time.Second, "silence", func() error {
-		for range 2 { // twice, because a late answer may belong to the previous query
+		for range 2 { // ask twice, because a late answer may belong to the previous query
 			asked := time.Since(stopped)
 			if found := answers(t, client, vip4, vip6); len(found) > 0 {
 				last = asked
@@ -78,7 +79,7 @@ func TestFrozenOwnerIsSilent(t *testing.T) {
 			t.Errorf("%s: answers = %v, want none", when, found)
 		}
 		if err := askServer(t, client); err == nil {
-			t.Errorf("%s: the server answered, want no answer", when)
+			t.Errorf("%s: the server behind the VIP answered, want no answer", when)
 		}
 	}
 	silent("frozen, with the addresses bound")
@@ -100,8 +101,8 @@ func hostMAC(t *testing.T, l *lab.Lab) string {
 	return device.HardwareAddr.String()
 }
 
-// askServer sends a request to the server behind the VIP. It returns an error if there is no
-// answer.
+// askServer sends a request to the server behind the VIP. If there is no answer, it returns an
+// error.
 func askServer(t *testing.T, client *lab.NS) error {
 	t.Helper()
 	c, err := client.Dial(t.Context(), "udp", vip4+":80")
@@ -113,14 +114,15 @@ func askServer(t *testing.T, client *lab.NS) error {
 	return err
 }
 
-// TestGateLifecycle opens and closes a gate, changes its VIPs, and deletes its table. The VIPs must
-// answer only while the gate is open, and Intact must report the missing table.
+// TestGateLifecycle opens and closes a gate, changes its VIPs, and deletes its table. The host must
+// answer for the VIPs only while the gate is open. If the table is missing, Intact must report
+// this.
 func TestGateLifecycle(t *testing.T) {
 	l, client := world(t)
 	if err := Trial(); err != nil {
 		t.Fatalf("Trial() = %v, want nil", err)
 	}
-	g, err := NewGate(GateOptions{Timeout: time.Hour}) // long, because this test does not depend on the timeout
+	g, err := NewGate(GateOptions{Timeout: time.Hour}) // a long timeout, because this test does not depend on it
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +147,7 @@ func TestGateLifecycle(t *testing.T) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, when, func() error { // a busy host may answer late
 			if found := answers(t, client, vip4, vip6); len(found) != want {
-				return fmt.Errorf("answers = %v, want %d", found, want)
+				return fmt.Errorf("answers = %v, want %d answers", found, want)
 			}
 			return nil
 		})
@@ -153,7 +155,7 @@ func TestGateLifecycle(t *testing.T) {
 			t.Errorf("%s: IsOpen() = %t, %v, want %t", when, is, err, open)
 		}
 		if reason, err := g.Intact(); reason != "" || err != nil {
-			t.Errorf("%s: Intact() = %q, %v, want no reason", when, reason, err)
+			t.Errorf("%s: Intact() = %q, %v; want no reason", when, reason, err)
 		}
 	}
 	state("installed", 0, false)
@@ -181,7 +183,7 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want \"\" if and only if the table is protected (%t)", reason, err, !g.shared)
+		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want \"\" only if the table is protected (%t)", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
@@ -189,8 +191,8 @@ func TestGateLifecycle(t *testing.T) {
 	}
 }
 
-// TestAddedAddressPassesGate adds VIPs to a device. When Add returns, the kernel must treat them as
-// local, so an open gate lets their packets pass.
+// TestAddedAddressPassesGate adds VIPs to a device. As soon as Add returns, the kernel must treat
+// the VIPs as local addresses, so packets to them pass an open gate.
 func TestAddedAddressPassesGate(t *testing.T) {
 	world(t)
 	x, err := NewAddresses()
@@ -219,8 +221,8 @@ func TestAddedAddressPassesGate(t *testing.T) {
 	}
 }
 
-// TestLostVIPs removes VIPs from their interface. Lost must return them. A VIP that the kernel
-// refuses to add must no longer be announced.
+// TestLostVIPs removes VIPs from their interface, of which one can't be added again. Lost must
+// return both. The VIP that can't be added must no longer be announced.
 func TestLostVIPs(t *testing.T) {
 	l, _ := world(t)
 	both := []netip.Addr{netip.MustParseAddr(vip4), netip.MustParseAddr(vip6)}
@@ -237,23 +239,23 @@ func TestLostVIPs(t *testing.T) {
 		}
 	}
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind(both)) > 0 {
-		t.Fatal("Close, Open or Bind failed: ", err)
+		t.Fatal("error of Close, Open or Bind: ", err)
 	}
 	lost()
 	l.Host().Exec("ip", "addr", "del", vip4+"/32", "dev", "lan")
 	l.Host().Sysctl("net.ipv6.conf.lan.disable_ipv6", "1")
 	lost(both...)
 	if failed := k.Bind(k.Lost()); len(failed) != 1 || failed[both[1]] == nil {
-		t.Errorf("failures of the second Bind = %v, want only the second VIP's", failed)
+		t.Errorf("failures of the second Bind = %v, want only a failure of the IPv6 VIP", failed)
 	}
 	lost()
 	if got := k.announcer.All(); !slices.Equal(got, both[:1]) {
-		t.Errorf("announced = %v, want %s", got, both[0])
+		t.Errorf("announced VIPs = %v, want only %s", got, both[0])
 	}
 }
 
-// TestNetworkMovesToOtherDevice moves the network of a VIP to another device. The VIP must be
-// removed from the first device.
+// TestNetworkMovesToOtherDevice moves the network of a VIP from one device to another. Bind must
+// then remove the VIP from the first device.
 func TestNetworkMovesToOtherDevice(t *testing.T) {
 	l, _ := world(t)
 	v := netip.MustParseAddr(vip4)
@@ -268,7 +270,7 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = k.End(); clean(t, []string{vip4}) })
 	if err := errors.Join(k.Close(), k.Open()); err != nil || len(k.Bind([]netip.Addr{v})) > 0 {
-		t.Fatal("Close, Open or Bind failed: ", err)
+		t.Fatal("error of Close, Open or Bind: ", err)
 	}
 	if err := k.Cover(on("other")); err != nil {
 		t.Fatal(err)
@@ -291,8 +293,8 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 	}
 }
 
-// TestVIPsOfAKilledOwner kills an owner. The next owner must remove all VIPs of that owner before
-// the gate opens, even if they were moved to other devices.
+// TestVIPsOfAKilledOwner kills an owner process. Before the gate opens, the next owner process must
+// remove all VIPs that the killed process has added, even if they are on other devices by then.
 func TestVIPsOfAKilledOwner(t *testing.T) {
 	l, client := world(t)
 	process, _ := owner(t, l, vip4)
@@ -328,7 +330,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	removed := func(when string) {
 		t.Helper()
 		if held, err := Held(); err != nil || strings.Contains(fmt.Sprint(held), vip4) {
-			t.Errorf("%s: addresses = %v, %v, want none of %s", when, held, err, vip4)
+			t.Errorf("%s: addresses = %v, %v; want no %s", when, held, err, vip4)
 		}
 	}
 	k := next()
@@ -348,7 +350,7 @@ func TestVIPsOfAKilledOwner(t *testing.T) {
 	_ = k.End()
 }
 
-// TestThousandVIPs adds 1,000 VIPs in one call. All VIPs must be announced in order and in time.
+// TestThousandVIPs adds 1,000 VIPs with one call. All VIPs must be announced in order and in time.
 func TestThousandVIPs(t *testing.T) {
 	_, client := world(t)
 	n := wait.Load(1000)
@@ -392,6 +394,6 @@ func TestThousandVIPs(t *testing.T) {
 	t.Logf("%d VIPs: the gate took %s, the addresses %s, the announcements %s", n, installed.Sub(began), added.Sub(installed), time.Since(added))
 	x.Remove(device.Index, vips[:n/2])
 	if own, err := x.Strip(vips); err != nil || len(own) > 0 {
-		t.Errorf("Strip = %v, %v, want no addresses", own, err)
+		t.Errorf("Strip = %v, %v; want no addresses", own, err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// childVar is an environment variable that lists VIPs. If it is set, the test binary owns these
-// VIPs instead of running tests.
+// childVar is an environment variable that lists VIPs. If it is set, the test binary acts as the
+// owner of these VIPs instead of running tests.
 const childVar = "VIPD_TEST_OWNER"
 
 func TestMain(m *testing.M) {
@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// own owns VIPs on the device lan, and refreshes the gate forever. If the gate has closed, it opens
-// the gate again, but no longer does so after it has read a line from standard input.
+// own acts as the owner of VIPs on the device "lan", and refreshes the gate forever. If the gate
+// has closed, own opens it again. After own has read a line from standard input, it no longer does
+// so.
 func own(texts []string) error {
 	var vips []netip.Addr
 	devices := map[netip.Addr]string{}
@@ -62,7 +63,7 @@ func own(texts []string) error {
 		case <-stop:
 			stop, reopens = nil, false
 			fmt.Println("stopped")
-		case <-time.After(defaultTimeout / 8): // the gate depends on real time
+		case <-time.After(defaultTimeout / 8): // this is real time, because the gate uses real time
 		}
 		if !reopens {
 			continue
@@ -82,8 +83,8 @@ func own(texts []string) error {
 	}
 }
 
-// owner starts a process that owns VIPs on the host. stopReopening makes the process leave a closed
-// gate closed.
+// owner starts a process that owns VIPs on the host. When stopReopening is called, the process no
+// longer opens a closed gate.
 func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopReopening func()) {
 	t.Helper()
 	cmd := l.Host().Command(t.Context(), os.Args[0])
@@ -102,19 +103,19 @@ func owner(t *testing.T, l *lab.Lab, vips ...string) (process *os.Process, stopR
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // the error only reports that the process was killed
+		_ = cmd.Wait() // the error reports only that the process was killed
 		clean(t, vips)
 	})
 	return cmd.Process, func() {
 		t.Helper()
 		fmt.Fprintln(in)
 		if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "stopped\n" {
-			t.Fatalf("answer of the owner = %q, %v, want \"stopped\\n\"", line, err)
+			t.Fatalf("answer from the owner's process = %q, %v; want \"stopped\\n\"", line, err)
 		}
 	}
 }
 
-// clean removes the gate and the VIPs of a killed owner.
+// clean removes the gate and the VIPs that a killed owner has left.
 func clean(t *testing.T, vips []string) {
 	g, err := NewGate(GateOptions{})
 	if err != nil {
@@ -129,7 +130,7 @@ func clean(t *testing.T, vips []string) {
 		all = append(all, netip.MustParseAddr(v))
 	}
 	if own, err := x.Strip(all); len(own) > 0 || err != nil {
-		t.Errorf("Strip = %v, %v, want no own addresses", own, err)
+		t.Errorf("Strip = %v, %v; want no own addresses", own, err)
 	}
 	if err := g.Remove(); err != nil {
 		t.Error(err)
@@ -142,8 +143,8 @@ func clean(t *testing.T, vips []string) {
 	}
 }
 
-// answers asks in a namespace which hosts have the VIPs. It returns the MACs of the hosts that
-// answer.
+// answers asks from a namespace which hosts have the given VIPs. It returns the MAC of the host
+// that answers for each VIP.
 func answers(t *testing.T, from *lab.NS, vips ...string) map[netip.Addr]net.HardwareAddr {
 	t.Helper()
 	var found map[netip.Addr]net.HardwareAddr

@@ -16,7 +16,7 @@ import (
 	"vipd/test/lab"
 )
 
-// blindTool is an iptables tool that can't list rules while blind is set.
+// blindTool is an iptables tool whose listing of rules fails while blind is true.
 type blindTool struct {
 	filterTool
 	blind *bool
@@ -29,8 +29,8 @@ func (b blindTool) ChainHashes(ctx context.Context, table, prefix string, chains
 	return b.filterTool.ChainHashes(ctx, table, prefix, chains)
 }
 
-// filtering is a guard of a single frontend, on a host with filters of one iptables variant. finds
-// counts the searches for iptables.
+// filtering is a guard of a single frontend, on a host that has filters of one iptables variant.
+// finds is the number of searches for the iptables programs.
 type filtering struct {
 	*familyGuard
 	t       *testing.T
@@ -59,13 +59,13 @@ func filteringWith(t *testing.T, variant xtables.Variant, m dataplane.Needs) *fi
 		g.close()
 		nftables(t, "", "flush", "ruleset")
 		for _, args := range []string{"-P FORWARD ACCEPT", "-F", "-X"} {
-			_ = exec.Command("iptables-legacy", strings.Fields(args)...).Run() // without filters there is nothing to restore
+			_ = exec.Command("iptables-legacy", strings.Fields(args)...).Run() // an error means that there are no filters to reset
 		}
 	})
 	return g
 }
 
-// iptables runs the iptables program of the variant, and returns its output.
+// iptables runs the variant's iptables program, and returns its output.
 func (g *filtering) iptables(args string) string {
 	g.t.Helper()
 	out, err := exec.Command(g.program, append([]string{"-w"}, strings.Fields(args)...)...).CombinedOutput()
@@ -75,7 +75,7 @@ func (g *filtering) iptables(args string) string {
 	return string(out)
 }
 
-// round prepares and finishes, as the engine does in each round.
+// round calls prepare and finish, as the engine does in each round.
 func (g *filtering) round() {
 	g.t.Helper()
 	if err := errors.Join(g.prepare(g.t.Context()), g.finish(g.t.Context())); err != nil {
@@ -83,14 +83,14 @@ func (g *filtering) round() {
 	}
 }
 
-// accepts reports whether iptables has the acceptor's rules.
+// accepts reports whether iptables has the rules with which vipd accepts its connections.
 func (g *filtering) accepts() bool {
 	rules := g.iptables("-S")
 	return strings.Contains(rules, "-A VIPD-FORWARD -j ACCEPT") && strings.Contains(rules, "-A FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD")
 }
 
-// TestAcceptsInFilters adds filters, damages the rules, and withdraws the frontend. The rules must
-// be written, repaired and removed, with a single search for iptables.
+// TestAcceptsInFilters adds filters, damages vipd's rules in iptables, and withdraws the frontend.
+// vipd must write, repair and remove its rules, with a single search for the iptables programs.
 func TestAcceptsInFilters(t *testing.T) {
 	for _, variant := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(variant), func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			if variant == xtables.NFT {
 				g.round()
 				if g.finds > 0 {
-					t.Fatal("finds without filters > 0, want 0")
+					t.Fatal("searches for iptables without filters > 0, want 0")
 				}
 			}
 			g.iptables("-P FORWARD DROP")
@@ -106,7 +106,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.resync()
 			g.round()
 			if !g.accepts() || g.finds != 1 {
-				t.Fatalf("rules after %d searches for iptables, want vipd's after 1:\n%s", g.finds, g.iptables("-S"))
+				t.Fatalf("rules after %d searches for iptables, want vipd's rules after one search:\n%s", g.finds, g.iptables("-S"))
 			}
 			for _, damage := range []string{"-F", "-R VIPD-FORWARD 1 -j DROP", "-D FORWARD -m connmark --mark 0x8000/0x8000 -j VIPD-FORWARD", "-F VIPD-INPUT"} {
 				g.iptables(damage)
@@ -114,7 +114,7 @@ func TestAcceptsInFilters(t *testing.T) {
 				g.resync()
 				g.round()
 				if !g.accepts() {
-					t.Fatalf("rules after %s, want vipd's:\n%s", damage, g.iptables("-S"))
+					t.Fatalf("rules after %s, want vipd's rules:\n%s", damage, g.iptables("-S"))
 				}
 			}
 			g.iptables("-A INPUT -s 192.0.2.1 -j ACCEPT")
@@ -122,7 +122,7 @@ func TestAcceptsInFilters(t *testing.T) {
 			g.want(frontend("10.96.0.10:80"), -1, true)
 			g.round()
 			if rules := g.iptables("-S"); strings.Contains(rules, "VIPD") || !strings.Contains(rules, "192.0.2.1") {
-				t.Errorf("rules after the last round, want only the foreign rule:\n%s", rules)
+				t.Errorf("rules after the last round, want only the other program's rule:\n%s", rules)
 			}
 		})
 	}
@@ -142,8 +142,8 @@ func (g *filtering) noticed(change string) {
 	})
 }
 
-// TestAcceptsAgainWhatWasNotProved makes the first listing of the written rules fail. This must be
-// reported as a problem, and the rules must be written again.
+// TestAcceptsAgainWhatWasNotProved makes the listing that verifies new rules fail. The guard must
+// report this as a problem, and must write the rules again.
 func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -152,7 +152,7 @@ func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 	if p := g.problems(); len(p) != 1 || p[0].Severity != balancer.SeverityWarning || !strings.Contains(p[0].Text, "changed while they were listed") {
 		t.Errorf("problems = %v, want one warning", p)
 	}
-	g.iptables("-F") // like a firewall that is reloaded
+	g.iptables("-F") // like a firewall that reloads its rules
 	g.iptables("-X")
 	g.blind = false
 	lab.Eventually(t, 10*time.Second, "the rules", func() error {
@@ -162,12 +162,12 @@ func TestAcceptsAgainWhatWasNotProved(t *testing.T) {
 		return nil
 	})
 	if !g.accepts() || len(g.problems()) > 0 {
-		t.Errorf("problems = %v, want none; rules =\n%s\nwant vipd's rules", g.problems(), g.iptables("-S"))
+		t.Errorf("problems = %v, want none; rules in iptables =\n%s\nwant vipd's rules", g.problems(), g.iptables("-S"))
 	}
 }
 
-// TestDriftBesideABlindAcceptor deletes the table while the filters of iptables can't be read.
-// intact must report the missing table, and return the error of the acceptor.
+// TestDriftBesideABlindAcceptor deletes the guard's table while the iptables filters can't be read.
+// intact must report the missing table, and must also return the error about the filters.
 func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.iptables("-P FORWARD DROP")
@@ -176,12 +176,12 @@ func TestDriftBesideABlindAcceptor(t *testing.T) {
 	g.iptables("-A INPUT -s 192.0.2.1")
 	nftables(t, "delete table ip vipd-guard", "-f", "-")
 	if reason, err := g.intact(t.Context()); reason == "" || err == nil {
-		t.Errorf("intact = %q, %v; want the missing table and the error", reason, err)
+		t.Errorf("intact = %q, %v; want a reason about the missing table, and an error about the filters", reason, err)
 	}
 }
 
-// TestFiltersWithoutIptables sets the policy DROP on a host without the iptables programs. Each
-// mode must report a problem.
+// TestFiltersWithoutIptables sets the policy DROP on a host without the iptables programs. The
+// guard must report a problem in each mode.
 func TestFiltersWithoutIptables(t *testing.T) {
 	for _, m := range someModes() {
 		g := filteringWith(t, xtables.NFT, m)
@@ -191,7 +191,7 @@ func TestFiltersWithoutIptables(t *testing.T) {
 		}
 		g.round()
 		if all := g.problems(); len(all) != 1 || !strings.Contains(all[0].Text, "policy of FORWARD or INPUT is DROP") {
-			t.Errorf("%+v: problems = %v, want one about a policy of DROP", m, all)
+			t.Errorf("%+v: problems = %v, want one problem about the policy DROP", m, all)
 		}
 		if reason, err := g.intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("%+v: intact = %q, %v; want no reason", m, reason, err)
@@ -199,9 +199,9 @@ func TestFiltersWithoutIptables(t *testing.T) {
 	}
 }
 
-// TestGuardLeavesFiltersOfNFT loads a table filter that contains vipd's chains with "nft -f", so
-// iptables can't read it. A round without services must succeed, and must leave the table
-// unchanged.
+// TestGuardLeavesFiltersOfNFT loads a table named "filter" with "nft -f". The table contains vipd's
+// chains in a form that iptables can't read. A round without services must succeed, and must leave
+// the table unchanged.
 func TestGuardLeavesFiltersOfNFT(t *testing.T) {
 	g := filteringWith(t, xtables.NFT, dataplane.Needs{Forward: true})
 	g.want(frontend("10.96.0.10:80"), -1, false)

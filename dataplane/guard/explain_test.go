@@ -8,7 +8,8 @@ import (
 )
 
 // TestSourceOfClients explains frontends of a mode that terminates connections. Endpoints must see
-// the client only if source is "client" and the reply can return through this node.
+// the client's address only if the frontend's source is "client" and replies can return through
+// this node.
 func TestSourceOfClients(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -28,7 +29,7 @@ func TestSourceOfClients(t *testing.T) {
 		}
 		f := balancer.Frontend{Key: k, Policy: balancer.Policy{Source: c.source}}
 		if node, why, lost := SourceOf(&f, dataplane.Needs{}, c.path); node != c.want || lost {
-			t.Errorf("%s: SourceOf = %t, %q, %t; want %t", c.name, node, why, lost, c.want)
+			t.Errorf("%s: SourceOf = %t, %q, %t; want %t first", c.name, node, why, lost, c.want)
 		}
 	}
 }

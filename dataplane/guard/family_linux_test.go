@@ -33,7 +33,8 @@ func nftables(t *testing.T, input string, args ...string) string {
 	return string(out)
 }
 
-// TestPlansLoad loads the rendered table with nft. nft must also load its own listing of the table.
+// TestPlansLoad loads rendered tables with nft. nft must also load the listings that it has made of
+// these tables.
 func TestPlansLoad(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -51,7 +52,8 @@ func TestPlansLoad(t *testing.T) {
 	}
 }
 
-// history is a guard in the kernel's nf_tables with its wanted and applied frontends.
+// history is a guard in the kernel's nf_tables, together with its wanted and applied frontends.
+// Tests change them at random.
 type history struct {
 	*testing.T
 	r             *rand.Rand
@@ -61,7 +63,7 @@ type history struct {
 	held, owned   map[netip.Addr]bool
 }
 
-// restart starts another guard that uses the existing table.
+// restart starts another guard, which uses the existing table.
 func (h *history) restart(m dataplane.Needs) {
 	o := Options{Mode: m, MasqueradeBit: 14, Log: slog.New(slog.DiscardHandler)}
 	w := newWanted(inet.IPv4, o)
@@ -82,12 +84,12 @@ func (h *history) restart(m dataplane.Needs) {
 	}
 }
 
-// someModes returns the modes that histories change between.
+// someModes returns the modes between which histories switch.
 func someModes() []dataplane.Needs {
 	return []dataplane.Needs{{}, {Forward: true}, {Forward: true, Marked: true, TranslatesAll: true, Resets: true}, {Forward: true, LocalIn: true}}
 }
 
-// specified returns the expected entries of each set, computed from scratch.
+// specified returns the expected entries of each set. It computes them from scratch.
 func (h *history) specified() map[string]entries {
 	all := map[string]entries{}
 	for _, s := range setDefs() {
@@ -121,7 +123,7 @@ func (h *history) specified() map[string]entries {
 			delete(plain, e)
 		}
 	}
-	maps.DeleteFunc(all[clampsSet], func(e setEntry, _ bool) bool { // the minimum applies
+	maps.DeleteFunc(all[clampsSet], func(e setEntry, _ bool) bool { // the smallest of several limits applies
 		for x := range all[clampsSet] {
 			if placeOnly(x) == placeOnly(e) && x.MSS < e.MSS {
 				return true
@@ -146,7 +148,8 @@ func (h *history) specified() map[string]entries {
 	return all
 }
 
-// check compares the kernel's sets with the specification, and its rules with newly written rules.
+// check compares the kernel's sets with the entries that specified returns, and the kernel's rules
+// with newly written rules.
 func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
@@ -171,7 +174,7 @@ func (h *history) check(seed uint64, step int) {
 	h.checkLimits(seed, step)
 	h.checkRanges(seed, step)
 	before := nftables(h.T, "", "-s", "-t", "list", "ruleset", "ip")
-	var tx nft.Tx // uses the concerns of the last write, because a rule about an empty set may remain
+	var tx nft.Tx // written for the same concerns as the last write, because a rule about an empty set may remain
 	h.g.layout.write(&tx, h.g.mode, h.g.bits, h.g.written)
 	if err := h.g.table.Commit(&tx); err != nil {
 		h.Fatal(err)
@@ -184,8 +187,9 @@ func (h *history) check(seed uint64, step int) {
 	}
 }
 
-// checkLimits compares the chains, meters and maps of limits with the specification: the map sends
-// each limited place to the chain of its service, and no other chain or meter exists.
+// checkLimits compares the chains, meters and maps of limits with the expected ones. The map must
+// send each address and port with limits to its service's chain. No other chains or meters may
+// exist.
 func (h *history) checkLimits(seed uint64, step int) {
 	h.Helper()
 	places, names := map[setEntry]string{}, map[string]bool{}
@@ -201,7 +205,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 	got, err := h.g.readPlaces()
 	if err != nil || !maps.Equal(got, places) {
-		h.Fatalf("seed %d step %d: places with limits = %v, %v; want %v", seed, step, got, err, places)
+		h.Fatalf("seed %d step %d: map of addresses and ports to limit chains = %v, %v; want %v", seed, step, got, err, places)
 	}
 	found, err := h.conn.Chains(h.g.layout.table)
 	if err != nil {
@@ -237,7 +241,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 	}
 }
 
-// checkRanges compares the open ports of ranges with the specification.
+// checkRanges compares the kernel's open ports of port ranges with the expected ports.
 func (h *history) checkRanges(seed uint64, step int) {
 	h.Helper()
 	var r openRanges
@@ -254,7 +258,7 @@ func (h *history) checkRanges(seed uint64, step int) {
 	}
 }
 
-// damage changes the table as another program might. The guard must detect the change.
+// damage changes the table as another program might. It checks that the guard detects the change.
 func (h *history) damage(seed uint64, step int) {
 	h.Helper()
 	if !h.g.ready {
@@ -272,13 +276,13 @@ func (h *history) damage(seed uint64, step int) {
 	nftables(h.T, scripts[h.r.IntN(len(scripts))]+"\n", "-f", "-")
 	h.g.table.Next = time.Time{}
 	if reason, err := h.g.intact(h.Context()); reason == "" || err != nil {
-		h.Fatalf("seed %d step %d: Intact after damage = no reason, want one: %v", seed, step, err)
+		h.Fatalf("seed %d step %d: Intact after damage returns no reason, want a reason; error = %v", seed, step, err)
 	}
 	h.g.resync()
 }
 
-// fail deletes the table just before a round. The round must fail or change nothing. Then the guard
-// must detect the loss.
+// fail deletes the table just before a round. The round must fail or change nothing. It also checks
+// that the guard then detects the missing table.
 func (h *history) fail() {
 	h.Helper()
 	if !h.g.ready {
@@ -319,8 +323,8 @@ func openTables(t *testing.T) *nft.Conn {
 	return conn
 }
 
-// TestGuardHistories makes random changes to frontends, modes and interfaces, with restarts, damage
-// and failing rounds. After each step, the table must equal the specification.
+// TestGuardHistories makes random changes to frontends, modes and interfaces. It also restarts the
+// guard, damages the table, and makes rounds fail. After each step, the table must be as specified.
 func TestGuardHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -372,7 +376,7 @@ func TestGuardHistories(t *testing.T) {
 				for place, near := range m.near {
 					for e := range near {
 						if m.count[e]+m.asked[e] == 0 && !m.have[e] {
-							t.Fatalf("seed %d step %d: set %s has %v at %v, want it forgotten because it is neither wanted nor in the kernel", seed, step, m.def.name, e, place)
+							t.Fatalf("seed %d step %d: set %s still remembers %v at %v, want it forgotten because it is neither wanted nor in the kernel", seed, step, m.def.name, e, place)
 						}
 					}
 				}

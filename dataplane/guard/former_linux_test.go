@@ -18,8 +18,8 @@ import (
 	"vipd/test/lab"
 )
 
-// putFormer adds all chains and ipsets of an earlier version's guard, in one iptables variant and
-// both families. It also adds a chain and a set of another program.
+// putFormer adds all chains and ipsets of the guard of an earlier vipd version, for one iptables
+// variant and both families. It also adds another program's chain and set.
 func putFormer(t *testing.T, variant string) {
 	t.Helper()
 	for _, of := range inet.Families() {
@@ -57,8 +57,8 @@ func feed(t *testing.T, input, program string, args ...string) {
 	}
 }
 
-// formerLeft returns the rules of iptables, and the names of the ipsets. It omits comments, because
-// they contain the time.
+// formerLeft returns the rules in iptables and the names of the ipsets. It omits comments, because
+// iptables-save writes the time into them.
 func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	t.Helper()
 	var left strings.Builder
@@ -72,8 +72,8 @@ func formerLeft(t *testing.T, l *lab.Lab, variant string) string {
 	return left.String() + l.Host().Exec("ipset", "list", "-n")
 }
 
-// TestFormerGuard removes an earlier version's guard with Cleanup, and then another with
-// removeFormer. Objects of other programs must stay, and a dry run must change nothing.
+// TestFormerGuard removes the guard of an earlier vipd version with Cleanup, and then another one
+// with removeFormer. Objects of other programs must stay. A dry run must change nothing.
 func TestFormerGuard(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "iptables-legacy", "ip6tables-nft", "ip6tables-legacy", "ipset", "nft")
@@ -84,18 +84,18 @@ func TestFormerGuard(t *testing.T) {
 			before := formerLeft(t, l, variant)
 			would, err := Cleanup(t.Context(), true)
 			if after := formerLeft(t, l, variant); err != nil || after != before {
-				t.Fatalf("state after a dry run (%v):\n%s\nwant the state before:\n%s", err, after, before)
+				t.Fatalf("state after a dry run (error %v) =\n%s\nwant the state before the dry run:\n%s", err, after, before)
 			}
 			did, err := Cleanup(t.Context(), false)
 			if err != nil || !slices.Equal(did, would) || len(did) != 2*(len(formerTables())+len(formerSets(inet.IPv4))) {
-				t.Errorf("Cleanup (%v) =\n%s\nwant the steps of the dry run\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
+				t.Errorf("steps of Cleanup (error %v) =\n%s\nwant the steps of the dry run:\n%s", err, strings.Join(did, "\n"), strings.Join(would, "\n"))
 			}
 			if did, err := CleanupRedirects(t.Context(), false); err != nil || len(did) != 2 {
-				t.Errorf("CleanupRedirects = %q, %v, want 2 steps", did, err)
+				t.Errorf("CleanupRedirects = %q, %v; want 2 steps", did, err)
 			}
 			checkNoFormer(t, l, variant)
 			if did, err := Cleanup(t.Context(), false); err != nil || len(did) > 0 {
-				t.Errorf("second Cleanup = %q, %v; want nothing", did, err)
+				t.Errorf("second Cleanup = %q, %v; want no steps", did, err)
 			}
 			removeOthers(l, variant)
 
@@ -114,15 +114,15 @@ func TestFormerGuard(t *testing.T) {
 	}
 }
 
-// TestAdoptedRedirectsReplaceFormer sets redirects for sockets that an earlier version's process
-// handed over. Observe must keep the earlier redirects in iptables, and the first Set must remove
-// them.
+// TestAdoptedRedirectsReplaceFormer sets redirects to sockets that the process of an earlier vipd
+// version handed over. Observe must keep the earlier version's redirects in iptables. The first Set
+// must remove them.
 func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft", "ip6tables-nft", "ipset", "nft")
 	l := lab.New(t)
 	putFormer(t, "nft")
-	defer func() { // the package's tests share a network namespace
+	defer func() { // needed because all tests of the package share a network namespace
 		if _, err := Cleanup(t.Context(), false); err != nil {
 			t.Error(err)
 		}
@@ -135,14 +135,14 @@ func TestAdoptedRedirectsReplaceFormer(t *testing.T) {
 		}
 		r.Adopt()
 		if _, err := r.Observe(t.Context()); err != nil || !strings.Contains(l.Host().Exec(of.Program()+"-nft-save"), "VIPD-US") {
-			t.Errorf("%s: Observe removed the former redirects (error %v), want them kept", of, err)
+			t.Errorf("%s: Observe removed the earlier version's redirects (error %v), want them kept", of, err)
 		}
 		key := balancer.Key{Addr: netip.MustParseAddr(addr), Port: 80, Proto: balancer.TCP}
 		if err := r.Set(t.Context(), map[balancer.Key]uint16{key: 8080}); err != nil {
 			t.Error(err)
 		}
 		if saved := l.Host().Exec(of.Program() + "-nft-save"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("%s: rules after Set, want no former redirects:\n%s", of, saved)
+			t.Errorf("%s: rules after Set, want no redirects of the earlier version:\n%s", of, saved)
 		}
 		if err := r.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -162,16 +162,16 @@ func checkNoFormer(t *testing.T, l *lab.Lab, variant string) {
 	t.Helper()
 	left := formerLeft(t, l, variant)
 	if strings.Contains(left, "VIPD-") || strings.Contains(left, "vipd-") {
-		t.Errorf("remaining objects, want none of vipd's:\n%s", left)
+		t.Errorf("remaining objects, want none of vipd's objects:\n%s", left)
 	}
 	if strings.Count(left, "-A INPUT -j OTHER") != 2 || !strings.Contains(left, "other4") || !strings.Contains(left, "other6") {
-		t.Errorf("remaining objects, want all of the other program's:\n%s", left)
+		t.Errorf("remaining objects, want all objects of the other program:\n%s", left)
 	}
 }
 
-// TestFormerGuardWithoutIptables hides the iptables programs that find the rules of a former guard.
-// The rules must stay with their ipset. vipd must log one warning and return no error, because a
-// retry would not help.
+// TestFormerGuardWithoutIptables hides the iptables programs that could find the rules of an
+// earlier version's guard. These rules must stay, together with their ipset. vipd must log one
+// warning and return no error, because a retry would not help.
 func TestFormerGuardWithoutIptables(t *testing.T) {
 	for name, programs := range map[string][]string{
 		"no iptables": nil,
@@ -187,7 +187,7 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 				return removeFormer(t.Context(), inet.IPv4, slog.New(slog.NewTextHandler(&log, nil)))
 			})
 			if after := formerRules(t, l); err != nil || after != before || !strings.Contains(before, "-A VIPD-") {
-				t.Errorf("error = %v, rules =\n%s\nwant no error, and\n%s", err, after, before)
+				t.Errorf("error = %v, rules =\n%s\nwant no error, and these rules:\n%s", err, after, before)
 			}
 			if got := log.String(); strings.Count(got, "level=WARN") != 1 || strings.Contains(got, "level=INFO") {
 				t.Errorf("log = %q, want one warning", got)
@@ -202,7 +202,7 @@ func TestFormerGuardWithoutIptables(t *testing.T) {
 	}
 }
 
-// formerRules returns the rules of iptables-legacy, and the name of the ipset that they use.
+// formerRules returns the rules of iptables-legacy, and the name of the ipset to which they refer.
 func formerRules(t *testing.T, l *lab.Lab) string {
 	t.Helper()
 	var kept []string
@@ -214,7 +214,7 @@ func formerRules(t *testing.T, l *lab.Lab) string {
 	return strings.Join(kept, "")
 }
 
-// withPrograms calls do with a PATH that contains only these programs.
+// withPrograms calls do while PATH contains only the given programs.
 func withPrograms(t *testing.T, programs []string, do func() error) error {
 	t.Helper()
 	dir := t.TempDir()

@@ -11,7 +11,7 @@ import (
 
 type entries = map[setEntry]bool
 
-// addresses returns an entry for each address in the sets.
+// addresses returns a set entry for each address in the given maps.
 func addresses(of ...map[netip.Addr]bool) entries {
 	all := entries{}
 	for _, addrs := range of {
@@ -22,7 +22,8 @@ func addresses(of ...map[netip.Addr]bool) entries {
 	return all
 }
 
-// toggle adds a random address to all and counts 1, or removes it and counts -1.
+// toggle adds a random address to all and calls count with 1, or removes an address and calls count
+// with -1.
 func toggle(r *rand.Rand, all map[netip.Addr]bool, network byte, count func(netip.Addr, int)) {
 	a := netip.AddrFrom4([4]byte{10, network, 0, byte(r.IntN(3))})
 	if all[a] {

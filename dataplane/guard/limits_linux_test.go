@@ -16,9 +16,9 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestFullMeter sends a packet before and after other sources fill the meter. While the meter has
-// room, it must count the client, and the frontend must not be reported. Afterwards, the frontend
-// must be reported.
+// TestFullMeter sends a client's packet before and after other sources have filled the meter.
+// Before, the meter must count the client, and the frontend must not be reported as full.
+// Afterwards, it must be reported.
 func TestFullMeter(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -64,7 +64,8 @@ func TestFullMeter(t *testing.T) {
 	})
 }
 
-// fillMeter empties an IPv4 meter, and fills it with sources other than the client.
+// fillMeter empties an IPv4 meter, and then fills it with the addresses of other sources than the
+// client.
 func fillMeter(t *testing.T, m meter) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -89,9 +90,9 @@ func fillMeter(t *testing.T, m meter) {
 	}
 }
 
-// TestLimitsWithoutModules makes the trial of limits fail, because another program owns its table.
-// The guard must work without limits and report the service. After a resync that succeeds, the
-// limits must be in force.
+// TestLimitsWithoutModules makes the trial of limits fail, because another program owns the trial's
+// table. The guard must work without limits and report the service. After a resync that succeeds,
+// the limits must be in force.
 func TestLimitsWithoutModules(t *testing.T) {
 	lab.Require(t)
 	conn, other := openTables(t), openTables(t)
@@ -118,11 +119,11 @@ func TestLimitsWithoutModules(t *testing.T) {
 		}
 		return there
 	}
-	problems := func() []balancer.Problem { // the machine's iptables may cause another problem
+	problems := func() []balancer.Problem { // without problems of no service, because the machine's iptables may cause one
 		return slices.DeleteFunc(h.g.problems(), func(p balancer.Problem) bool { return p.Service == "" })
 	}
 	if limited() {
-		t.Error("the chain of limits exists after the trial has failed, want none")
+		t.Error("the chain for limits exists after the trial has failed, want no such chain")
 	}
 	want := "limits are not enforced (ipv4): the kernel refuses rules of nft_limit and nft_connlimit: run modprobe -a nft_limit nft_connlimit and vipctl reload, or remove limits: "
 	if p := problems(); len(p) != 1 || p[0].Service != f.Service || p[0].Field != "limits" || !strings.HasPrefix(p[0].Text, want) {
@@ -133,7 +134,7 @@ func TestLimitsWithoutModules(t *testing.T) {
 	}
 	h.g.resync()
 	if !limited() {
-		t.Error("the chain of limits is missing after the resync, want it")
+		t.Error("the chain for limits is missing after the resync, want it to exist")
 	}
 	if p := problems(); len(p) != 0 {
 		t.Errorf("problems after the resync = %+v, want none", p)

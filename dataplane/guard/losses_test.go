@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestLossesByMode makes the guard unavailable for each kind of frontend. Each mode must report
-// exactly the features that it loses, with the reason.
+// TestLossesByMode makes the guard unavailable for each kind of frontend. In each mode, lost must
+// return exactly the features that the mode loses, and the problems must give the reason.
 func TestLossesByMode(t *testing.T) {
 	const (
 		ports, ranges, drops, others = "answer on every port", "source_ranges are not enforced", "reject clients despite", "might reach a program"
@@ -46,7 +46,7 @@ func TestLossesByMode(t *testing.T) {
 		}
 		for i, p := range got {
 			if !strings.Contains(p.Text, c.want[i]) || !strings.HasSuffix(p.Text, "(ipv4): no such table") {
-				t.Errorf("%s: problem %d = %q, want %q with the reason", c.name, i, p.Text, c.want[i])
+				t.Errorf("%s: problem %d = %q, want %q and the reason", c.name, i, p.Text, c.want[i])
 			}
 		}
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 // TestUnusableAdvice checks the advice in errors. If the kernel refuses a rule, the error must name
-// the required Linux version. If the process lacks permission, it must advise root.
+// the required Linux version. If the process lacks permission, the error must advise running vipd
+// as root.
 func TestUnusableAdvice(t *testing.T) {
 	for errno, want := range map[unix.Errno]string{unix.EOPNOTSUPP: "Linux 5.9", unix.ENOENT: "Linux 5.9", unix.EPERM: "run as root"} {
 		err := unusable(inet.IPv4, errors.Join(&nft.Error{Errno: errno}))
@@ -22,8 +23,9 @@ func TestUnusableAdvice(t *testing.T) {
 	}
 }
 
-// TestFastPathWithoutPermission refuses the flowtable and a device for lack of permission. The
-// guard must record the reasons and continue, but it must return errors that are not refusals.
+// TestFastPathWithoutPermission makes the kernel refuse the flowtable and a device for lack of
+// permission. The guard must record the reasons and continue. Errors that are not refusals must be
+// returned.
 func TestFastPathWithoutPermission(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.EPERM, unix.EACCES} {
 		y := &familyGuard{wanted: &wanted{}}
@@ -32,10 +34,10 @@ func TestFastPathWithoutPermission(t *testing.T) {
 			t.Errorf("error = %v, want nil", err)
 		}
 		if !errors.Is(y.fast.fault, errno) || !errors.Is(y.fast.refused["eth0"], errno) {
-			t.Errorf("reasons = %v, %v, want %v", y.fast.fault, y.fast.refused, errno)
+			t.Errorf("reasons = %v, %v; want %v for both", y.fast.fault, y.fast.refused, errno)
 		}
 		if y.noFastPath(errno) == nil || y.noFastDevice("eth0", errno) == nil {
-			t.Error("error that is not a refusal = nil, want the error")
+			t.Error("returned error = nil, want the error that is not a refusal")
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestManyItems sends many items. They must arrive complete and in order with their descriptors,
-// and must need only the memory of their content.
+// TestManyItems sends many items. They must arrive in order, complete and with their file
+// descriptors. They must need no more memory than their content.
 func TestManyItems(t *testing.T) {
 	const n = 1000
 	in, out, err := Pair()
@@ -36,7 +36,7 @@ func TestManyItems(t *testing.T) {
 	before := heap()
 	items, err := in.All()
 	if err != nil || len(items) != n {
-		t.Fatalf("received items = %d, %v, want %d", len(items), err, n)
+		t.Fatalf("received items = %d, %v; want %d", len(items), err, n)
 	}
 	if err := <-sent; err != nil {
 		t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// FuzzDecode signs arbitrary bytes and decodes them. A decoded message must survive another round
-// trip, and bytes without a valid signature must be refused.
+// FuzzDecode signs arbitrary bytes and decodes them. A message that was decoded must be the same
+// after it is encoded and decoded again. Bytes without a valid signature must be refused.
 func FuzzDecode(f *testing.F) {
 	key, at := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	for _, m := range []failover.Message{
@@ -31,7 +31,7 @@ func FuzzDecode(f *testing.F) {
 		m.Echoless = false // only earlier versions write messages without echoes
 		again, err := Decode(Encode(m, at, key), at, [][]byte{key})
 		if err != nil || again != m {
-			t.Errorf("Decode(Encode(%+v)) = %+v, %v, want the same message", m, again, err)
+			t.Errorf("Decode(Encode(%+v)) = %+v, %v; want the same message", m, again, err)
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"vipd/balancer/failover"
 )
 
-// TestMessages encodes a message, and decodes it with the current and the previous key. With
-// another key or address, or after any change, the datagram must be refused.
+// TestMessages encodes a message, and decodes it with the current key and with the previous key. If
+// the key or address is wrong, or a byte was changed, Decode must refuse the datagram.
 func TestMessages(t *testing.T) {
 	key, other := []byte("one key"), []byte("another key")
 	to := netip.MustParseAddr("10.0.0.2")
@@ -20,13 +20,13 @@ func TestMessages(t *testing.T) {
 	}
 	b := Encode(want, to, key)
 	if len(b) > 200 {
-		t.Errorf("heartbeat has %d bytes, want at most 200", len(b))
+		t.Errorf("size of a heartbeat = %d bytes, want at most 200", len(b))
 	}
 	if got, err := Decode(b, to, [][]byte{other, key}); err != nil || got != want {
 		t.Errorf("Decode = %+v, %v; want %+v", got, err, want)
 	}
 	if _, err := Decode(b, to, [][]byte{other}); !errors.Is(err, ErrKey) {
-		t.Errorf("another key: error = %v, want ErrKey", err)
+		t.Errorf("error of Decode with a wrong key = %v, want ErrKey", err)
 	}
 	for _, at := range []string{"10.0.0.3", "fd00::2"} {
 		if _, err := Decode(b, netip.MustParseAddr(at), [][]byte{key}); !errors.Is(err, errElsewhere) {
@@ -37,7 +37,7 @@ func TestMessages(t *testing.T) {
 		changed := append([]byte{}, b...)
 		changed[i] ^= 1
 		if _, err := Decode(changed, to, [][]byte{key}); err == nil {
-			t.Errorf("Decode with byte %d changed = nil, want an error", i)
+			t.Errorf("Decode after a change to byte %d = nil, want an error", i)
 		}
 		if _, err := Decode(b[:i], to, [][]byte{key}); err == nil {
 			t.Errorf("Decode of %d of %d bytes = nil, want an error", i, len(b))
@@ -45,8 +45,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestMessageOfEarlierVersion decodes a heartbeat of a version without echoes. The message must be
-// marked Echoless.
+// TestMessageOfEarlierVersion decodes a heartbeat from an earlier version, which has no echoes. The
+// decoded message must have Echoless set.
 func TestMessageOfEarlierVersion(t *testing.T) {
 	key, to := []byte("one key"), netip.MustParseAddr("10.0.0.2")
 	want := failover.Message{Kind: failover.Beat, From: "gw1", Boot: 1, Session: 3, Sent: 1 << 40, Echoless: true}
