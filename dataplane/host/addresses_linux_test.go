@@ -23,11 +23,11 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only vipd's addresses may
-// change, and an address must stay while a frontend on it is applied.
+// TestAddressLifecycle adds VIPs, removes them in steps, and cleans up. Only addresses that vipd
+// has added may change. An address must stay while a frontend on it is applied.
 func TestAddressLifecycle(t *testing.T) {
 	l, _ := network(t)
-	l.Host().AddAddr("lo", "10.96.0.99/32") // an address of the host
+	l.Host().AddAddr("lo", "10.96.0.99/32") // one of the host's own addresses
 	primeTools(t)
 	before := dumpHost(t)
 	o := options(t, xtables.NFT)
@@ -47,7 +47,7 @@ func TestAddressLifecycle(t *testing.T) {
 	}
 	checkIntact(t, h)
 
-	// Remove one of two frontends on an address, and another address.
+	// Remove one of the two frontends on an address, and the only frontend on another address.
 	apply(t, h, frontend("10.96.0.10:443"))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.99/32")
 
@@ -69,7 +69,8 @@ func checkIntact(t *testing.T, h *Host) {
 }
 
 // TestBridgeInsteadOfDummy holds VIPs on a bridge, because some kernels lack dummy devices. The
-// VIPs must survive the loss of the ledger, and must be added again after the device is removed.
+// VIPs must survive the loss of the ledger. After the bridge is removed, the VIPs must be added
+// again.
 func TestBridgeInsteadOfDummy(t *testing.T) {
 	network(t)
 	primeTools(t)
@@ -85,7 +86,8 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 	checkDevice(t, "vipd0", "10.96.0.10/32", "fd00:96::10/128")
 	checkIntact(t, h)
 
-	// The process and its ledger are lost, but the device's alias identifies vipd's device.
+	// Simulate a process that is killed and loses its ledger. Its device can still be identified by
+	// the device's alias.
 	must(t, h.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	h = newHost(t, o)
@@ -102,7 +104,7 @@ func TestBridgeInsteadOfDummy(t *testing.T) {
 		reason, err := h.Intact(t.Context())
 		must(t, err)
 		if !strings.Contains(reason, "device") && !strings.Contains(reason, "gone") {
-			t.Fatalf("after %q: reason = %q, want the device", do, reason)
+			t.Fatalf("reason after %q = %q, want a reason that names the device", do, reason)
 		}
 		h.Resync(true)
 		apply(t, h, frontend("10.96.0.10:80"))
@@ -136,8 +138,9 @@ func TestDummyDevice(t *testing.T) {
 	checkDevice(t, "vipd0")
 }
 
-// TestOwnAddressesComeAndGo adds a VIP to another device of the host, and removes it. vipd must
-// remove the address that it added, and add it again afterwards.
+// TestOwnAddressesComeAndGo adds a VIP to another device of the host as the host's own address, and
+// removes it. vipd must remove the address that it has added, and add it again after the host's own
+// address is removed.
 func TestOwnAddressesComeAndGo(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -147,36 +150,36 @@ func TestOwnAddressesComeAndGo(t *testing.T) {
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 
-	// The address is added to the host. vipd removes its own address and the guard, which would
-	// block the host's programs.
+	// The VIP becomes the host's own address. vipd must remove the address that it has added and
+	// the guard's rules for it, because these rules would block the host's programs.
 	l.Host().AddAddr("client", "10.96.0.10/24")
 	reason, err := h.Intact(t.Context())
 	must(t, err)
 	if !strings.Contains(reason, "also on a device other") {
-		t.Fatalf("reason = %q, want another device", reason)
+		t.Fatalf("reason = %q, want a reason that names the other device", reason)
 	}
 	h.Resync(true)
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
-	checkAttempt(t, l.Host(), "10.96.0.10:22", refused) // nothing listens
+	checkAttempt(t, l.Host(), "10.96.0.10:22", refused) // refused because nothing listens on the port
 	listen(t, 22)
 	checkAttempt(t, l.Host(), "10.96.0.10:22", open)
 	checkIntact(t, h)
 
-	// The host loses the address, and vipd adds it again.
+	// The host loses its own address, so vipd must add it again.
 	l.Host().DelAddr("client", "10.96.0.10/24")
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason = %q, %v; want gone", reason, err)
+		t.Fatalf("reason = %q, %v; want a reason that says gone", reason, err)
 	}
 	apply(t, h, web)
 	checkWhere(t, h, "10.96.0.10", "lo")
 	checkAttempt(t, l.Host(), "10.96.0.10:22", refused)
 
-	// Another program removes vipd's address.
+	// Another program removes the address that vipd has added.
 	l.Host().DelAddr("lo", "10.96.0.10/32")
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "gone") {
-		t.Fatalf("reason = %q, %v; want gone", reason, err)
+		t.Fatalf("reason = %q, %v; want a reason that says gone", reason, err)
 	}
 	apply(t, h, web)
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -195,8 +198,8 @@ func checkWhere(t *testing.T, h *Host, a, want string) {
 	}
 }
 
-// checkSource checks the source of the host's connections to a VIP. It calls Intact between
-// attempts, because a busy kernel may complete IPv6 addresses late.
+// checkSource checks which source the host uses for connections to a VIP. It calls Intact between
+// attempts, because a busy kernel may finish adding IPv6 addresses late.
 func checkSource(t *testing.T, h *Host, vip, want string) {
 	t.Helper()
 	lab.Eventually(t, 10*time.Second, "the source", func() error {
@@ -226,7 +229,7 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	for _, r := range h.ourRoutes(unix.RTPROT_KERNEL) {
 		if r.Dst.IP.Equal(net.IP(addrOf("10.96.0.10").AsSlice())) {
-			t.Fatalf("route to the VIP = %v, want none of the kernel's own", r)
+			t.Fatalf("route to the VIP = %v, want no route that the kernel has added", r)
 		}
 	}
 
@@ -239,22 +242,22 @@ func TestSourceOfConnections(t *testing.T) {
 	checkSource(t, h, "10.96.0.10", "10.2.0.1")
 	checkSource(t, h, "fd00:96::10", "fd02::1")
 
-	// The address of the second link is removed. The VIP stays local, and its route uses the other
-	// source.
+	// The address of the second link is removed. The VIP must stay local, and its route must use
+	// the other source.
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
 		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v, want a local route", to, err)
 	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
-		t.Fatalf("Intact = %q, %v, want a reason about the node's address", reason, err)
+		t.Fatalf("Intact = %q, %v; want a reason that names the node's address", reason, err)
 	}
 	apply(t, h, both...)
 	checkSource(t, h, "10.96.0.10", "10.1.0.1")
 	checkSource(t, h, "fd00:96::10", "fd01::1")
 	checkIntact(t, h)
 
-	// The node's only addresses are also VIPs of a service.
+	// Now a service has the node's only addresses as its VIPs.
 	finishNothing(t, h)
 	h.Resync(true)
 	apply(t, h, append(both, frontend("10.1.0.1:80"), frontend("[fd01::1]:80"))...)
@@ -266,8 +269,8 @@ func TestSourceOfConnections(t *testing.T) {
 	}
 }
 
-// TestRestartAfterKill starts a Host with other VIPs after another Host was killed. Clients must
-// not be interrupted, and obsolete objects must be removed.
+// TestRestartAfterKill simulates a killed Host, and starts another Host with other VIPs. Clients of
+// the remaining VIPs must not be interrupted, and obsolete objects must be removed.
 func TestRestartAfterKill(t *testing.T) {
 	l, client := network(t)
 	primeTools(t)
@@ -289,7 +292,7 @@ func TestRestartAfterKill(t *testing.T) {
 	listen(t, 80)
 	want := desired(frontend("10.96.0.10:80"), frontend("10.96.0.50:80"), frontend("10.96.0.12:80"))
 	must(t, second.Prepare(t.Context(), want))
-	checkAttempt(t, client, "10.96.0.10:80", open) // uninterrupted between Prepare and Finish
+	checkAttempt(t, client, "10.96.0.10:80", open) // clients must not be interrupted between Prepare and Finish
 	must(t, second.Finish(t.Context(), want.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32", "10.96.0.12/32", "10.96.0.50/32")
 	checkWhere(t, second, "10.96.0.50", "host")
@@ -299,13 +302,13 @@ func TestRestartAfterKill(t *testing.T) {
 	checkUnchanged(t, before)
 }
 
-// TestLostLedger removes the ledger. vipd must write it again, and must recognize its VIPs by their
-// routes.
+// TestLostLedger removes the ledger. vipd must write it again. After a restart without the ledger,
+// vipd must recognize its VIPs by their routes.
 func TestLostLedger(t *testing.T) {
 	l, _ := network(t)
 	l.Host().AddAddr("lo", "10.96.0.99/32")
 	o := options(t, xtables.NFT)
-	o.Interface, o.ManageSysctls = "lo", false // the old values of sysctls would be lost
+	o.Interface, o.ManageSysctls = "lo", false // without the ledger, the old values of sysctls can't be restored
 	all := []*balancer.Frontend{frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"), frontend("10.96.0.99:80")}
 	first := newHost(t, o)
 	apply(t, first, all...)
@@ -326,13 +329,13 @@ func TestLostLedger(t *testing.T) {
 	must(t, second.Close())
 	must(t, os.RemoveAll(o.RunDir))
 	if done, err := Cleanup(t.Context(), o, false); err != nil {
-		t.Errorf("Cleanup = %q, error = %v, want no error", done, err)
+		t.Errorf("steps of Cleanup = %q, error = %v; want no error", done, err)
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.99/32")
 }
 
-// TestStaleLedger reads a ledger of an earlier boot that names an address of the host. The host
-// must keep the address.
+// TestStaleLedger reads a ledger from an earlier boot. The ledger contains one of the host's own
+// addresses. The host must keep this address.
 func TestStaleLedger(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -358,8 +361,8 @@ func TestStaleLedger(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 }
 
-// TestBindFalse runs with bind = false while another program adds and removes a VIP. Neither may be
-// reported as drift or as a problem.
+// TestBindFalse uses bind = false while another program adds and removes a VIP. vipd must report
+// neither as drift or as a problem.
 func TestBindFalse(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -382,12 +385,12 @@ func TestBindFalse(t *testing.T) {
 		check("none")
 	}
 	if note := h.Addresses()[0].Note; !strings.Contains(note, "bind = false") {
-		t.Fatalf("note = %q, want bind = false", note)
+		t.Fatalf("note of the VIP = %q, want a note that says bind = false", note)
 	}
 }
 
-// TestGatewayIsNotAdded defines a VIP that is a gateway of the host. vipd must not add it, and a
-// problem must give the reason.
+// TestGatewayIsNotAdded defines a VIP that is one of the host's gateways. vipd must not add it, and
+// must report a problem with the reason.
 func TestGatewayIsNotAdded(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2", "fd01::2")
@@ -399,15 +402,15 @@ func TestGatewayIsNotAdded(t *testing.T) {
 		checkWhere(t, h, vip, "none")
 		checkWhere(t, h, "10.96.0.10", "lo")
 		if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, vip+" is not local: it is a gateway of this node") {
-			t.Fatalf("problems = %v, want the gateway", p)
+			t.Fatalf("problems = %v, want a problem about the gateway", p)
 		}
 		checkIntact(t, h)
 	}
 }
 
-// TestBroadcastAddressIsNotAdded defines VIPs at the last addresses of two networks. vipd must not
-// add the broadcast address of a connected network, and a problem must give the reason. The other
-// VIP must be added.
+// TestBroadcastAddressIsNotAdded defines VIPs at the last addresses of two networks. One of them is
+// the broadcast address of a connected network. vipd must not add this address, and must report a
+// problem with the reason. vipd must add the other VIP.
 func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -417,14 +420,14 @@ func TestBroadcastAddressIsNotAdded(t *testing.T) {
 	checkWhere(t, h, "10.1.0.255", "none")
 	checkWhere(t, h, "10.96.0.255", "lo")
 	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "10.1.0.255 is not local: it is the broadcast address of 10.1.0.0/24") {
-		t.Fatalf("problems = %v, want the broadcast address", p)
+		t.Fatalf("problems = %v, want a problem about the broadcast address", p)
 	}
 	checkIntact(t, h)
 }
 
-// TestProblemOfLeavingVIP removes the service of a VIP that is a gateway. While the VIP waits for
-// its last connections, it must not be listed or reported as a problem, because the host never held
-// it.
+// TestProblemOfLeavingVIP removes the service of a VIP that is one of the host's gateways. The VIP
+// then waits for its last connections. Because the host never held it, it must not be reported as a
+// problem or listed as held.
 func TestProblemOfLeavingVIP(t *testing.T) {
 	l, _ := network(t)
 	l.Host().Default("10.1.0.2")
@@ -433,7 +436,7 @@ func TestProblemOfLeavingVIP(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.1.0.2:80"))
 	if p := h.Problems(); len(p) != 1 {
-		t.Fatalf("problems = %v, want the gateway", p)
+		t.Fatalf("problems = %v, want a problem about the gateway", p)
 	}
 	want := desired(frontend("10.96.0.10:80"))
 	want.Addresses = want.Addresses.Set(addrOf("10.1.0.2"), 0)
@@ -443,12 +446,12 @@ func TestProblemOfLeavingVIP(t *testing.T) {
 		t.Errorf("problems = %v, want none", p)
 	}
 	if all := h.Addresses(); len(all) != 1 || all[0].Addr != addrOf("10.96.0.10") {
-		t.Errorf("addresses = %v, want 10.96.0.10", all)
+		t.Errorf("addresses = %v, want only 10.96.0.10", all)
 	}
 }
 
 // TestMissingDeviceIsNoDrift changes addresses.interface to a missing device, and starts another
-// Host. Intact must not report a change by another program.
+// Host. Intact must not report that another program has changed something.
 func TestMissingDeviceIsNoDrift(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -460,13 +463,14 @@ func TestMissingDeviceIsNoDrift(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestARPAnswers sends an ARP request for a held VIP. The host must answer only without strict_arp.
+// TestARPAnswers sends an ARP request for a held VIP. The host must answer only if strict_arp is
+// off.
 func TestARPAnswers(t *testing.T) {
 	for _, strict := range []bool{true, false} {
 		t.Run(fmt.Sprintf("strict %t", strict), func(t *testing.T) {
 			l, client := network(t)
 			client.Exec("ip", "route", "add", "10.96.0.10/32", "dev", "host")
-			if strict { // a missing answer is detected soon, but an answer may be late
+			if strict { // this limit is short, because a missing answer is detected soon; without strict_arp, an answer may be late
 				client.Sysctl("net.ipv4.neigh.host.retrans_time_ms", "50")
 			}
 			primeTools(t)
@@ -479,7 +483,7 @@ func TestARPAnswers(t *testing.T) {
 				t.Errorf("the host answers ARP for the VIP = %t, want %t", answered, !strict)
 			}
 			if known := strings.Contains(client.Exec("ip", "neigh", "show", "10.96.0.10"), "lladdr"); known != !strict {
-				t.Errorf("the client knows the VIP's MAC address = %t, want %t", known, !strict)
+				t.Errorf("the client has a MAC address for the VIP = %t, want %t", known, !strict)
 			}
 			if strict {
 				checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "1")
@@ -491,8 +495,8 @@ func TestARPAnswers(t *testing.T) {
 	}
 }
 
-// TestSilencedAddresses holds a VIP on lo next to an address of another program. A warning must
-// name the address until it is removed.
+// TestSilencedAddresses holds a VIP on lo, where another program has an address. A warning must
+// name this address until it is removed.
 func TestSilencedAddresses(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -503,7 +507,7 @@ func TestSilencedAddresses(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	const want = "hosts on the LAN can no longer reach 10.9.9.9 on lo"
 	if p := h.Problems(); len(p) != 1 || !strings.HasPrefix(p[0].Text, want) {
-		t.Errorf("problems = %v, want %q", p, want)
+		t.Errorf("problems = %v, want a problem that says %q", p, want)
 	}
 	l.Host().Exec("ip", "addr", "del", "10.9.9.9/32", "dev", "lo")
 	lab.Eventually(t, time.Minute, "no problem without the address", func() error {
@@ -526,7 +530,7 @@ func checkSysctl(t *testing.T, l *lab.Lab, name, want string) {
 	}
 }
 
-// TestSysctlsOfOthers changes sysctls that vipd has set. vipd must keep the new values.
+// TestSysctlsOfOthers changes sysctls that vipd has set before. vipd must keep the new values.
 func TestSysctlsOfOthers(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -534,28 +538,28 @@ func TestSysctlsOfOthers(t *testing.T) {
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "2")
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
-	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2") // stricter than needed
+	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2") // this value is stricter than vipd needs
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "2")
 	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "1")
 	finishNothing(t, h)
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_announce", "1")
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "2")
 
-	// Without manage_sysctls, vipd only reports them.
+	// If manage_sysctls is false, vipd only reports the sysctls.
 	o.ManageSysctls = false
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
 	h = newHost(t, o)
 	apply(t, h, frontend("10.96.0.10:80"))
 	p := h.Problems()
 	if len(p) != 2 || !strings.Contains(p[0].Text, "sysctl -w net.ipv4.conf.all.arp_ignore=1") {
-		t.Fatalf("problems = %v, want two of sysctls", p)
+		t.Fatalf("problems = %v, want two problems about sysctls", p)
 	}
 	checkSysctl(t, l, "net.ipv4.conf.all.arp_ignore", "0")
 }
 
 // TestCleanupSaysWhatItLeaves runs Cleanup after vipd has enabled forwarding. If another program
-// may need forwarding or has changed the sysctl, the sysctl must keep its value, and Cleanup must
-// return the reason.
+// may need forwarding or has changed the sysctl, Cleanup must keep the sysctl's value and return
+// the reason.
 func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -586,7 +590,7 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 				done, err := Cleanup(t.Context(), o, dry)
 				must(t, err)
 				if !slices.Contains(done, c.says) || !slices.Contains(done, "remove file "+half) {
-					t.Errorf("Cleanup with dry = %v: %q, want %q, and %s removed", dry, done, c.says, half)
+					t.Errorf("steps of Cleanup with dry = %v: %q, want %q, and %s removed", dry, done, c.says, half)
 				}
 			}
 			checkSysctl(t, l, "net.ipv4.ip_forward", c.after)
@@ -597,7 +601,8 @@ func TestCleanupSaysWhatItLeaves(t *testing.T) {
 	}
 }
 
-// TestSysctlFiles reads files of sysctl.d(5). setIn must find the file that sets a value.
+// TestSysctlFiles reads configuration files in the format of sysctl.d(5). setIn must find the file
+// that sets a sysctl to a value.
 func TestSysctlFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "50-x.conf")
 	must(t, os.WriteFile(file, []byte("# net.ipv4.ip_forward=1\n-net/ipv4/ip_forward = 1\nnet.ipv4.x=2\n"), 0o600))
@@ -608,8 +613,8 @@ func TestSysctlFiles(t *testing.T) {
 	}
 }
 
-// TestVIPsOnALink holds VIPs on the client's link. They must be silent until a frontend is applied.
-// Then they must be announced and must answer.
+// TestVIPsOnALink holds VIPs on the client's link. The VIPs must not answer until a frontend is
+// applied. Then vipd must announce them, and they must answer.
 func TestVIPsOnALink(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ip")
@@ -620,12 +625,12 @@ func TestVIPsOnALink(t *testing.T) {
 	client.Sysctl("net.ipv6.conf.host.forwarding", "1") // only routers accept unsolicited advertisements
 	h := newHost(t, o)
 
-	// Before a frontend is applied, all ports of the VIPs are silent, and they are not announced.
+	// Before a frontend is applied, the VIPs are not announced, and none of their ports answers.
 	both := desired(frontend("10.1.0.10:80"), frontend("[fd01::10]:80"))
 	must(t, h.Prepare(t.Context(), both))
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32", "fd01::1/64", "fd01::10/128")
 	if neighbours := client.Exec("ip", "neigh"); strings.Contains(neighbours, "::10 ") || strings.Contains(neighbours, ".10 ") {
-		t.Errorf("neighbors of the client, want no VIPs without a frontend:\n%s", neighbours)
+		t.Errorf("neighbors of the client, want no VIPs before a frontend is applied:\n%s", neighbours)
 	}
 	for _, from := range []*lab.NS{client, l.Host()} {
 		checkAttempt(t, from, "10.1.0.10:80", silence)
@@ -658,11 +663,12 @@ func TestVIPsOnALink(t *testing.T) {
 	h = newHost(t, o)
 	apply(t, h, frontend("10.1.0.10:80"))
 	if p := h.Problems(); len(p) != 1 || !strings.Contains(p[0].Text, "there is no device eth7") {
-		t.Fatalf("problems = %v, want the missing device", p)
+		t.Fatalf("problems = %v, want a problem about the missing device", p)
 	}
 }
 
-// TestFollowAddresses changes addresses of the host. Each change must be reported.
+// TestFollowAddresses adds and removes addresses of the host. FollowAddresses must report each
+// change.
 func TestFollowAddresses(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -697,8 +703,8 @@ func TestFollowAddresses(t *testing.T) {
 	}
 }
 
-// TestGateways adds routes through gateways. Gateways must return nothing before, and the gateways
-// afterwards.
+// TestGateways adds routes that use gateways. Before, Gateways must return nothing. Afterwards, it
+// must return these gateways.
 func TestGateways(t *testing.T) {
 	l, _ := network(t)
 	h := newHost(t, options(t, xtables.NFT))
@@ -716,8 +722,8 @@ func TestGateways(t *testing.T) {
 	}
 }
 
-// TestDeviceWithoutIPv6 disables IPv6 on the device. Only IPv6 VIPs may have a problem, and only
-// until IPv6 is enabled.
+// TestDeviceWithoutIPv6 disables IPv6 on a device. Only IPv6 VIPs may then have a problem, and only
+// until IPv6 is enabled again.
 func TestDeviceWithoutIPv6(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -732,7 +738,7 @@ func TestDeviceWithoutIPv6(t *testing.T) {
 	}
 	p := h.Problems()
 	if len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0") {
-		t.Fatalf("problems = %v, want IPv6 disabled", p)
+		t.Fatalf("problems = %v, want a problem about disabled IPv6", p)
 	}
 	checkIntact(t, h)
 	l.Host().Sysctl("net.ipv6.conf.lo.disable_ipv6", "0")

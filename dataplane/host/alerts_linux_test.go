@@ -9,7 +9,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestAlerts changes rules and addresses. Each change must cause an alert.
+// TestAlerts changes rules and addresses as another program might. Each change must cause an alert.
 func TestAlerts(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "iptables-nft")

@@ -10,7 +10,7 @@ import (
 )
 
 // TestManyVIPsInTheBackground adds and removes many VIPs while the mode writes its rules. Finish,
-// or the next Prepare, must wait for all of them.
+// or the next Prepare, must wait until all VIPs are added or removed.
 func TestManyVIPsInTheBackground(t *testing.T) {
 	lab.Require(t)
 	lab.New(t)
@@ -31,7 +31,7 @@ func TestManyVIPsInTheBackground(t *testing.T) {
 	}
 	must(t, h.Prepare(context.Background(), desired(frontends...)))
 	if h.busy == nil {
-		t.Error("Prepare waited for all addresses, want them added in the background")
+		t.Error("Prepare waited until all VIPs were added, want them added in the background")
 	}
 	must(t, h.Finish(context.Background(), desired(frontends...).Frontends))
 	holds(2 * backgroundThreshold)

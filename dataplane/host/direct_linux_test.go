@@ -15,14 +15,14 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the VIPs of direct routing in tests.
+// These are the VIPs that the tests of direct routing use.
 var (
 	directVIP4 = netip.MustParseAddr("10.96.0.10")
 	directVIP6 = netip.MustParseAddr("fd00:96::10")
 )
 
-// segment is a LAN with a client, a gateway that forwards packets unchanged, and two real servers.
-// The first real server is the test's host.
+// segment is a LAN with a client, a gateway, and two real servers. The gateway forwards packets
+// without changing them. The first real server is the test's host.
 type segment struct {
 	client, gateway *lab.NS
 	servers         [2]*lab.NS
@@ -61,7 +61,7 @@ func newSegment(t *testing.T) *segment {
 	return s
 }
 
-// each calls f in the namespace of each real server, with the server's options.
+// each calls f in the namespace of each real server, with the options of this server.
 func (s *segment) each(t *testing.T, f func(Options) error) {
 	t.Helper()
 	for i, server := range s.servers {
@@ -69,7 +69,8 @@ func (s *segment) each(t *testing.T, f func(Options) error) {
 	}
 }
 
-// resolves reports whether a host of the LAN answers ARP or neighbor discovery for a VIP.
+// resolves reports whether any host on the LAN answers ARP requests or neighbor solicitations for a
+// VIP.
 func (s *segment) resolves(t *testing.T, vip netip.Addr) bool {
 	t.Helper()
 	device := []string{"dev", "lan"}
@@ -80,16 +81,17 @@ func (s *segment) resolves(t *testing.T, vip netip.Addr) bool {
 	return answered
 }
 
-// TestDirectRouting connects a client through a gateway that forwards packets unchanged. Both real
-// servers must answer the client themselves, and must not answer the LAN's requests for the VIPs.
+// TestDirectRouting connects a client through a gateway that forwards packets without changing
+// them. Both real servers must answer the client directly, and must not answer the LAN's ARP
+// requests for the VIPs.
 func TestDirectRouting(t *testing.T) {
 	s := newSegment(t)
 	vips := []netip.Addr{directVIP4, directVIP6}
-	for _, vip := range vips { // the control: without precautions, the test sees answers
+	for _, vip := range vips { // before the precautions, there must be answers, which shows that the test can detect them
 		s.servers[1].Exec("ip", "addr", "add", netip.PrefixFrom(vip, vip.BitLen()).String(), "dev", map[bool]string{true: "lo", false: "lan"}[vip.Is4()])
 		lab.Eventually(t, deadlineIn, "answer for "+vip.String(), func() error {
 			if !s.resolves(t, vip) {
-				return fmt.Errorf("%s is not resolved, want an answer", vip)
+				return fmt.Errorf("no host on the LAN answers for %s, want an answer", vip)
 			}
 			return nil
 		})
@@ -104,7 +106,7 @@ func TestDirectRouting(t *testing.T) {
 	})
 	for _, vip := range vips {
 		if s.resolves(t, vip) {
-			t.Errorf("a host of the LAN answers for %s, want silence", vip)
+			t.Errorf("a host on the LAN answers for %s, want no answer", vip)
 		}
 		s.client.Route(netip.PrefixFrom(vip, vip.BitLen()).String(), map[bool]string{true: "10.9.0.2", false: "fd09::2"}[vip.Is4()])
 		served := map[string]bool{}
@@ -117,25 +119,25 @@ func TestDirectRouting(t *testing.T) {
 			answer, err := lab.Ask(conn)
 			served[answer.Server] = true
 			if len(served) < 2 {
-				return fmt.Errorf("servers of %s = %v, %v, want two", vip, served, err)
+				return fmt.Errorf("servers that answer at %s = %v, %v; want two", vip, served, err)
 			}
 			return err
 		})
 	}
 	if got := s.gateway.Exec("nft", "list", "counter", "netdev", "dsr", "replies"); !strings.Contains(got, "packets 0 ") {
-		t.Errorf("replies at the gateway = %s, want none", got)
+		t.Errorf("replies that pass the gateway = %s, want none", got)
 	}
 }
 
-// answerARP sets the kernel's defaults, because other tests set these sysctls in the same
-// namespace.
+// answerARP resets ARP sysctls to the kernel's defaults, because other tests change them in the
+// same namespace.
 func answerARP(l *lab.Lab) {
 	l.Host().Sysctl("net.ipv4.conf.all.arp_ignore", "0")
 	l.Host().Sysctl("net.ipv4.conf.all.arp_announce", "0")
 }
 
-// TestDirectCommand holds VIPs, repeats the command, and removes them. Each step must be reported,
-// and the host must be as before at the end.
+// TestDirectCommand holds VIPs as the command does, repeats this, and removes them. Each step must
+// be reported. At the end, the host must be in the same state as before.
 func TestDirectCommand(t *testing.T) {
 	l, _ := network(t)
 	answerARP(l)
@@ -147,7 +149,7 @@ func TestDirectCommand(t *testing.T) {
 		done, problems, err := HoldDirect(o, vips)
 		must(t, err)
 		if !slices.Equal(done, want) || len(problems) > 0 {
-			t.Fatalf("HoldDirect = %q, %v, want %q", done, problems, want)
+			t.Fatalf("HoldDirect = %q, %v; want %q", done, problems, want)
 		}
 	}
 	hold([]string{
@@ -186,9 +188,9 @@ func TestDirectCommand(t *testing.T) {
 	checkUnchanged(t, before)
 }
 
-// TestDirectRefused requests VIPs that this host must not hold silently: a VIP on another device,
-// the host's gateway, and a VIP for which it would answer ARP. All VIPs must be refused, and
-// nothing may change.
+// TestDirectRefused tries to hold VIPs that this host must not hold: a VIP on another device, the
+// host's gateway, and a VIP for which the host would answer ARP. HoldDirect must refuse each of
+// them, and must change nothing.
 func TestDirectRefused(t *testing.T) {
 	l, _ := network(t)
 	answerARP(l)
@@ -206,15 +208,15 @@ func TestDirectRefused(t *testing.T) {
 		done, problems, err := HoldDirect(o, []netip.Addr{netip.MustParseAddr(vip)})
 		must(t, err)
 		if len(done) > 0 || len(problems) == 0 || !strings.Contains(problems[0].Text, reason) {
-			t.Errorf("HoldDirect(%s) = %q, %v, want only %q", vip, done, problems, reason)
+			t.Errorf("HoldDirect(%s) = %q, %v; want only the problem %q", vip, done, problems, reason)
 		}
 	}
 	checkUnchanged(t, before)
 }
 
-// TestDirectHost runs rounds of the engine with a VIP of direct routing. The VIP must be on lo
-// exactly while it is wanted and this host is not its gateway, even after a restart. The guard must
-// not close the host's ports on it.
+// TestDirectHost runs rounds of the engine with a VIP for which this host is a real server. The VIP
+// must be on lo while it is wanted and this host is not its gateway, even after a restart. The
+// guard must not close the host's ports on the VIP.
 func TestDirectHost(t *testing.T) {
 	l, client := network(t)
 	answerARP(l)
@@ -257,7 +259,7 @@ func TestDirectHost(t *testing.T) {
 	repaired(h, "address 10.96.0.10 is now also on a device other than lo")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "fd00:96::10/128")
 	if p := h.Problems(); len(p) != 1 || p[0].Service != "web" || !strings.Contains(p[0].Text, "client has the address") {
-		t.Errorf("problems = %v, want one about the VIP on client", p)
+		t.Errorf("problems = %v, want one about the VIP on the device client", p)
 	}
 	l.Host().DelAddr("client", "10.96.0.10/32")
 	repaired(h, "address 10.96.0.10 can be added now")

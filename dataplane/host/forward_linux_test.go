@@ -19,8 +19,8 @@ func snat(s balancer.SNAT) func(*balancer.Frontend) {
 	return func(f *balancer.Frontend) { f.SNAT = s }
 }
 
-// TestForwardingSysctls switches between modes that forward and modes that do not. Sysctls and
-// masquerading rules must follow the mode, and Cleanup must restore the sysctls.
+// TestForwardingSysctls switches between modes that need forwarding and modes that do not. Sysctls
+// and masquerading rules must follow the mode. Cleanup must restore the sysctls.
 func TestForwardingSysctls(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -31,32 +31,32 @@ func TestForwardingSysctls(t *testing.T) {
 	checkSysctl(t, l, forward4, "0")
 	rules := func() string { return l.Host().Exec("nft", "list", "table", "ip", "vipd-guard") }
 	if out := rules(); strings.Contains(out, "masquerade") {
-		t.Fatalf("rules of a mode that does not forward, want no masquerading:\n%s", out)
+		t.Fatalf("rules in a mode without forwarding, want no masquerading:\n%s", out)
 	}
 	h.SetMode(dataplane.Needs{Forward: true})
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "1")
 	checkSysctl(t, l, forward6, "0")
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv6.conf.all.forwarding=1") || !strings.Contains(p, "router advertisements") {
-		t.Fatalf("problems = %v, want IPv6 forwarding", p)
+		t.Fatalf("problems = %v, want a problem about IPv6 forwarding", p)
 	}
 	if out := rules(); strings.Count(out, "masquerade fully-random") != 3 || !strings.Contains(out, `"client" . "client"`) {
-		t.Fatalf("rules, want three masquerading rules and the interface pair client, client:\n%s", out)
+		t.Fatalf("rules, want three masquerading rules and the pair of the interfaces client and client:\n%s", out)
 	}
 	checkIntact(t, h)
 	if repairs := h.Repaired(); len(repairs) > 0 {
-		t.Errorf("Repaired without a change = %v, want nothing", repairs)
+		t.Errorf("Repaired without a change = %v, want no repairs", repairs)
 	}
 	if _, err := os.Stat("/proc/sys/net/ipv6/conf/lo/force_forwarding"); err == nil {
 		l.Host().Sysctl(forceForwarding6("client"), "1")
 		checkIntact(t, h)
 		if p := h.Problems(); len(p) != 0 {
-			t.Errorf("problems with a forwarding device = %v, want none", p)
+			t.Errorf("problems while a device forwards IPv6 = %v, want none", p)
 		}
 	}
-	l.Host().Sysctl(forward6, "1") // as the problem recommends
+	l.Host().Sysctl(forward6, "1") // this is the command that the problem recommends
 	for range 2 {
-		l.Host().Sysctl(forward4, "0") // as another program might
+		l.Host().Sysctl(forward4, "0") // another program might set this value
 		checkIntact(t, h)
 		checkSysctl(t, l, forward4, "1")
 		if repairs := h.Repaired(); !slices.Equal(repairs, []string{"sysctl net.ipv4.ip_forward was 0"}) {
@@ -73,7 +73,7 @@ func TestForwardingSysctls(t *testing.T) {
 	}
 	checkIntact(t, h)
 	finishNothing(t, h)
-	checkSysctl(t, l, forward4, "1") // until Cleanup
+	checkSysctl(t, l, forward4, "1") // the sysctl must stay until Cleanup
 	must(t, h.Close())
 	_, err := Cleanup(t.Context(), o, false)
 	must(t, err)
@@ -84,12 +84,12 @@ func TestForwardingSysctls(t *testing.T) {
 	apply(t, h, both...)
 	checkSysctl(t, l, forward4, "0")
 	if p := fmt.Sprint(h.Problems()); !strings.Contains(p, "sysctl -w net.ipv4.ip_forward=1") {
-		t.Fatalf("problems = %v, want IPv4 forwarding", p)
+		t.Fatalf("problems = %v, want a problem about IPv4 forwarding", p)
 	}
 }
 
-// oneArm returns the interfaces on which a connection may both arrive and leave with the node's
-// address as its source.
+// oneArm returns the interfaces of one-armed connections. Such a connection may arrive and leave on
+// the same interface, with the node's address as its source.
 func oneArm(t *testing.T, l *lab.Lab) []string {
 	t.Helper()
 	var names []string
@@ -102,8 +102,8 @@ func oneArm(t *testing.T, l *lab.Lab) []string {
 	return names
 }
 
-// TestInterfaceChanges adds, renames and removes interfaces. The guard must follow the changes, and
-// must not report drift.
+// TestInterfaceChanges adds, renames and removes interfaces. The guard must follow these changes
+// without reporting them as drift.
 func TestInterfaceChanges(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -141,8 +141,8 @@ func TestInterfaceChanges(t *testing.T) {
 
 var samePair = regexp.MustCompile(`"([^"]+)" \. "([^"]+)"`)
 
-// TestMarksOfOthers sets other bits in the marks of a service's packets and connections, as another
-// program might. The guard must preserve these bits.
+// TestMarksOfOthers sets additional bits in the marks of packets and connections of a service, as
+// another program might. The guard must preserve these bits.
 func TestMarksOfOthers(t *testing.T) {
 	l, client := network(t)
 	server := l.Add("server")
@@ -165,10 +165,10 @@ func TestMarksOfOthers(t *testing.T) {
 	must(t, err)
 	defer func() { _ = c.Close() }()
 	if a, err := lab.Ask(c); err != nil || a.Client.Addr() != addrOf("10.2.0.1") {
-		t.Errorf("the server's client = %v, %v; want 10.2.0.1", a.Client, err)
+		t.Errorf("source address that the server sees = %v, %v; want 10.2.0.1", a.Client, err)
 	}
 	if got := l.Host().Exec("nft", "list", "chain", "ip", "other", "leaving"); strings.Contains(got, "packets 0 ") {
-		t.Errorf("packets with the mark 0x2 alone = 0, want at least 1:\n%s", got)
+		t.Errorf("packets that have only the mark 0x2 = 0, want at least 1:\n%s", got)
 	}
 	for _, got := range connectionMarks(t, "10.96.0.10", 81) {
 		if want := uint32(0x1 | 0x8000 | 0x4000); got != want {

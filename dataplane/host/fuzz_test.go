@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads an arbitrary file as the host's ledger. A saved ledger must read back equal.
+// FuzzLedger reads an arbitrary file as the host's ledger. After the ledger is saved and read
+// again, it must be the same.
 func FuzzLedger(f *testing.F) {
 	f.Add([]byte(`{"boot":"b","namespace":"n","links":{"vipd0":true},"addresses":{"10.96.0.10":"vipd0","fd00:96::10":"lo"},` +
 		`"leaving":{"10.96.0.10":["lo"]},"sysctls":{"net.ipv4.ip_forward":{"old":"0","set":"1"}}}`))
@@ -18,7 +19,7 @@ func FuzzLedger(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		l, _ := loadLedger(dir, "b", "n") // an unreadable file results in an empty ledger
+		l, _ := loadLedger(dir, "b", "n") // if the file can't be read, the ledger is empty
 		l.setLink("vipd0")
 		l.setSysctl("net.ipv4.ip_forward", sysctlRecord{Old: "0", Set: "1"})
 		if err := l.save(); err != nil {
@@ -29,7 +30,7 @@ func FuzzLedger(f *testing.F) {
 			t.Fatalf("reading the saved ledger of %q: %v", text, err)
 		}
 		if len(again.Addresses) != len(l.Addresses) || len(again.Sysctls) != len(l.Sysctls) || len(again.Links) != len(l.Links) {
-			t.Errorf("the ledger read again = %+v, want %+v", again, l)
+			t.Errorf("saved ledger after it was read again = %+v, want %+v", again, l)
 		}
 	})
 }

@@ -16,8 +16,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestGuardedPorts connects to ports of held and own addresses. On VIPs, only ports of applied
-// frontends may answer. Own addresses must not be restricted.
+// TestGuardedPorts connects to ports of VIPs that vipd holds, and of the host's own addresses. On
+// VIPs, only ports of applied frontends may answer. The guard must not restrict the host's own
+// addresses.
 func TestGuardedPorts(t *testing.T) {
 	l, client := network(t)
 	lab.Need(t, "ping")
@@ -36,12 +37,12 @@ func TestGuardedPorts(t *testing.T) {
 				t.Errorf("%s does not answer a ping from %s, want an answer", vip, from.Name)
 			}
 		}
-		checkAttempt(t, from, "10.1.0.1:22", open) // the host's own address is not restricted
+		checkAttempt(t, from, "10.1.0.1:22", open) // the guard must not restrict the host's own address
 		checkUDPRefused(t, from, "10.96.0.10:22")
 		checkUDPRefused(t, from, "[fd00:96::10]:22")
 	}
 
-	// A port opens when its frontend is applied, and closes when it is removed.
+	// A port must open when its frontend is applied, and close when the frontend is removed.
 	more := desired(frontend("10.96.0.10:80"), frontend("10.96.0.10:22"))
 	must(t, h.Prepare(t.Context(), more))
 	checkAttempt(t, client, "10.96.0.10:22", refused)
@@ -50,14 +51,14 @@ func TestGuardedPorts(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"))
 	checkAttempt(t, client, "10.96.0.10:22", refused)
 
-	// Established connections continue.
+	// The port of the other frontend must still be open.
 	c, err := client.Dial(t.Context(), "tcp", "10.96.0.10:80")
 	must(t, err)
 	must(t, c.Close())
 	checkIntact(t, h)
 }
 
-// checkUDPRefused sends a datagram, and requires an ICMP error.
+// checkUDPRefused checks that a datagram is refused with an ICMP error.
 func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	t.Helper()
 	c, err := from.Dial(t.Context(), "udp", to)
@@ -67,12 +68,12 @@ func checkUDPRefused(t *testing.T, from *lab.NS, to string) {
 	must(t, err)
 	must(t, c.SetReadDeadline(deadline()))
 	if _, err = c.Read(make([]byte, 10)); err == nil || !strings.Contains(err.Error(), "refused") {
-		t.Fatalf("a datagram from %s to %s: error = %v, want refused", from.Name, to, err)
+		t.Fatalf("error of a datagram from %s to %s = %v, want refused", from.Name, to, err)
 	}
 }
 
-// TestRestrictedBeforeApplied adds source ranges to a frontend. Prepare must exclude other clients,
-// even if the frontend can't be applied.
+// TestRestrictedBeforeApplied adds source ranges to a frontend. Prepare must exclude all other
+// clients, even if the changed frontend can't be applied.
 func TestRestrictedBeforeApplied(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -87,7 +88,7 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 	checkAttempt(t, client, at, open)
 	must(t, h.Prepare(t.Context(), tight))
 	checkAttempt(t, client, at, silence)
-	must(t, h.Finish(t.Context(), loose.Frontends)) // as if applying the frontend had failed
+	must(t, h.Finish(t.Context(), loose.Frontends)) // simulates that the frontend could not be applied
 	checkAttempt(t, client, at, silence)
 	must(t, h.Prepare(t.Context(), tight))
 	must(t, h.Finish(t.Context(), tight.Frontends))
@@ -98,7 +99,7 @@ func TestRestrictedBeforeApplied(t *testing.T) {
 }
 
 // TestGuardDamage damages each part of the guard. Intact must report the damage, and the next round
-// must repair it.
+// must repair the guard.
 func TestGuardDamage(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -131,7 +132,7 @@ func TestGuardDamage(t *testing.T) {
 		if out, err := exec.Command(damage[0], damage[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%q: %v: %s", damage, err, out)
 		}
-		lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // nft frees rules with a delay
+		lab.Eventually(t, deadlineIn, fmt.Sprintf("%q to be noticed", damage), func() error { // the kernel removes rules of nf_tables with a delay
 			if reason, err := h.Intact(t.Context()); reason == "" || err != nil {
 				return fmt.Errorf("reason = %q, %w", reason, err)
 			}
@@ -145,13 +146,13 @@ func TestGuardDamage(t *testing.T) {
 	}
 }
 
-// TestUnprivileged runs as nobody. Loopback VIPs and own addresses must be served, and everything
-// else must be a problem with advice.
+// TestUnprivileged runs a Host as the user "nobody". VIPs on loopback and the host's own addresses
+// must be served. For everything else, there must be a problem with advice.
 func TestUnprivileged(t *testing.T) {
 	const mark = "VIPD_TEST_NOBODY"
 	if os.Getenv(mark) == "" {
 		network(t)
-		binary := "/run/vipd-host.test" // a folder that any user may enter, private to this lab
+		binary := "/run/vipd-host.test" // in a folder that any user may enter and that only this lab sees
 		text, err := os.ReadFile(os.Args[0])
 		must(t, err)
 		must(t, os.WriteFile(binary, text, 0o755))
@@ -192,7 +193,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 	text := fmt.Sprint(h.Problems())
 	for _, want := range []string{"10.96.0.10 is not local", "run as root", "source_ranges are not enforced"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("problems have no %q, want it:\n%s", want, text)
+			t.Errorf("problems do not contain %q, want them to contain it:\n%s", want, text)
 		}
 	}
 	own, _, err := h.LocalAddresses(nil)

@@ -20,9 +20,9 @@ import (
 	testwait "vipd/test/wait"
 )
 
-// TestHistoryLaw makes random changes to the requests, and to addresses, routes and links as other
-// programs do. It also injects failures. After each history, the VIPs must be where the last
-// request puts them, and the kernel's state must equal the state that a new Host creates.
+// TestHistoryLaw makes random changes to the requested VIPs. It also changes addresses, routes and
+// links like other programs, and injects failures. After each history, the VIPs must be where the
+// last request puts them. The kernel's state must equal the state that a new Host creates.
 func TestHistoryLaw(t *testing.T) {
 	for seed := range uint64(testwait.Soak(10, 200)) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestHistoryLaw(t *testing.T) {
 	}
 }
 
-// history is a Host under random changes.
+// history is a Host, with the state that random changes need.
 type history struct {
 	t       *testing.T
 	l       *lab.Lab
@@ -77,7 +77,7 @@ func (y *history) note(format string, args ...any) {
 	y.log = append(y.log, fmt.Sprintf(format, args...))
 }
 
-// vips returns the addresses that services may use.
+// vips returns the addresses that services may have as VIPs.
 func (y *history) vips() []netip.Addr {
 	return []netip.Addr{
 		addrOf("10.96.0.1"), addrOf("10.96.0.2"), addrOf("10.96.0.3"), addrOf("10.96.0.4"),
@@ -87,13 +87,13 @@ func (y *history) vips() []netip.Addr {
 
 func (y *history) someVIP() netip.Addr { return y.vips()[y.random.IntN(len(y.vips()))] }
 
-// run runs ip, which may fail because a link is down or an object is missing.
+// run runs the command ip. The command may fail because a link is down or an object is missing.
 func (y *history) run(args string) {
 	out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 	y.note("ip %s: %v %s", args, err, strings.TrimSpace(string(out)))
 }
 
-// demand adds or removes the frontends of some VIPs.
+// demand adds or removes the wanted frontends of some VIPs.
 func (y *history) demand() {
 	for range 1 + y.random.IntN(3) {
 		a := y.someVIP()
@@ -127,7 +127,7 @@ func (y *history) takeRoute() {
 	y.run(fmt.Sprintf("route del local %s table local proto %d", y.someVIP(), []int{routeProtocol, plainProtocol}[y.random.IntN(2)]))
 }
 
-// bringAddress adds a VIP to another device of the host.
+// bringAddress adds a VIP to another device, as the host's own address.
 func (y *history) bringAddress() {
 	a := y.someVIP()
 	y.run(fmt.Sprintf("addr add %s dev client nodad", single(a)))
@@ -154,7 +154,7 @@ func (y *history) renumber() {
 	y.run(fmt.Sprintf("addr %s %s dev client", []string{"add", "del"}[y.random.IntN(2)], a+nodad))
 }
 
-// loseEvents makes the Host read everything again, as after an overflow of the kernel's event
+// loseEvents makes the Host read the kernel's whole state again, as after an overflow of its event
 // buffer.
 func (y *history) loseEvents() {
 	y.note("lost events")
@@ -162,7 +162,7 @@ func (y *history) loseEvents() {
 	y.h.stale, y.h.removed = true, true
 }
 
-// failView performs a round during which the kernel can't be read.
+// failView performs a round in which the kernel's state can't be read.
 func (y *history) failView() {
 	y.note("no view")
 	y.h.readView = func(*netlink.Handle) (view, error) { return view{}, errors.New("no memory") }
@@ -171,7 +171,7 @@ func (y *history) failView() {
 	y.h.readView = readView
 }
 
-// failLedger performs a round during which the ledger can't be written.
+// failLedger performs a round in which the ledger can't be written.
 func (y *history) failLedger() {
 	y.note("no ledger")
 	path := y.h.ledger.path
@@ -181,13 +181,13 @@ func (y *history) failLedger() {
 	y.h.ledger.path = path
 }
 
-// cancel performs a round whose context has already ended, and omits Finish.
+// cancel performs a round whose context has already ended. It does not call Finish.
 func (y *history) cancel() {
 	y.note("canceled")
 	y.demand()
 	ctx, stop := context.WithCancel(y.t.Context())
 	stop()
-	_ = y.h.Prepare(ctx, y.want) // it usually fails
+	_ = y.h.Prepare(ctx, y.want) // usually fails
 }
 
 // restart closes the Host and starts another.
@@ -200,8 +200,8 @@ func (y *history) restart() {
 	y.h = h
 }
 
-// round performs a round of the engine: Intact, Prepare, apply some frontends, Finish. Each step
-// may fail.
+// round performs a round like the engine: it calls Intact and Prepare, applies some frontends, and
+// calls Finish. Each step may fail.
 func (y *history) round() {
 	ctx := y.t.Context()
 	reason, err := y.h.Intact(ctx)
@@ -214,7 +214,7 @@ func (y *history) round() {
 	}
 	applied := y.want.Frontends
 	for _, f := range y.want.Frontends.All() {
-		if y.random.IntN(4) == 0 { // as if the dataplane could not apply it
+		if y.random.IntN(4) == 0 { // simulates that the dataplane could not apply the frontend
 			applied = applied.Delete(f.Key)
 			if old, ok := y.h.applied.Get(f.Key); ok {
 				applied = applied.Set(f.Key, old)
@@ -226,8 +226,8 @@ func (y *history) round() {
 	}
 }
 
-// syncUntilDone performs rounds until nothing is left to do. The kernel reports new IPv6 addresses
-// late.
+// syncUntilDone performs rounds until nothing is left to do. Several rounds may be needed, because
+// the kernel reports new IPv6 addresses late.
 func (y *history) syncUntilDone(h *Host) {
 	y.t.Helper()
 	lab.Eventually(y.t, deadlineIn, "nothing left to do", func() error {
@@ -248,13 +248,14 @@ func (y *history) syncUntilDone(h *Host) {
 			return fmt.Errorf("reason = %q, %w", reason, err)
 		}
 		if some := h.leftover(func(*address) bool { return true }); len(some) > 0 {
-			return fmt.Errorf("unsettled address: %+v", *some[0])
+			return fmt.Errorf("address that is not settled yet: %+v", *some[0])
 		}
 		return y.compare(h)
 	})
 }
 
-// heal restores links and the node's addresses, and performs rounds until nothing is left to do.
+// heal restores the links and the node's addresses. Then it performs rounds until nothing is left
+// to do.
 func (y *history) heal() {
 	y.note("heal")
 	for _, args := range []string{
@@ -265,7 +266,7 @@ func (y *history) heal() {
 	y.syncUntilDone(y.h)
 }
 
-// compare compares the holders of the VIPs with the request.
+// compare compares the holders of the VIPs with the requested holders.
 func (y *history) compare(h *Host) error {
 	want, on := map[string]string{}, []string(nil)
 	for a := range y.want.Addresses.Keys() {
@@ -297,7 +298,7 @@ func (y *history) compare(h *Host) error {
 // was removed.
 func (y *history) checkFresh() {
 	y.t.Helper()
-	y.h.Resync(true) // as the engine does every minute, to choose the source again
+	y.h.Resync(true) // the engine does this every minute, which chooses the source address again
 	y.syncUntilDone(y.h)
 	got := y.state()
 	must(y.t, y.h.Close())
@@ -326,13 +327,13 @@ func (y *history) checkFresh() {
 	}
 }
 
-// state returns the kernel's addresses, local routes and rules. Routes to the same address share a
-// line, in their order.
+// state returns the kernel's addresses, local routes and rules, one in each line. Routes to the
+// same address share a line, in their order.
 func (y *history) state() []string {
 	var all []string
 	for line := range strings.Lines(y.l.Host().Exec("ip", "-o", "addr")) {
-		_, line, _ = strings.Cut(line, " ")                      // without the index
-		if own := strings.Contains(line, " inet6 fe80:"); !own { // the flags of the kernel's own addresses change with time
+		_, line, _ = strings.Cut(line, " ")                      // without the device's index
+		if own := strings.Contains(line, " inet6 fe80:"); !own { // the flags of the kernel's link-local addresses change with time
 			all = append(all, strings.Join(strings.Fields(line), " "))
 		}
 	}
@@ -345,7 +346,7 @@ func (y *history) state() []string {
 		}
 	}
 	all = append(all, slices.Collect(maps.Values(routes))...)
-	// Set elements are unordered.
+	// Elements of sets have no fixed order, so each becomes a line.
 	elements := strings.NewReplacer(",", "\n", "{", "{\n", "}", "\n}")
 	for line := range strings.Lines(elements.Replace(y.l.Host().Exec("nft", "-s", "list", "ruleset"))) {
 		if line = strings.TrimSpace(line); line != "" {

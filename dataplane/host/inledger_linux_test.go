@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestInLedger reads the ledger of a Host of this boot, and a missing ledger. InLedger must return
-// the addresses, or nothing.
+// TestInLedger writes a ledger in the current boot. InLedger must return the addresses in this
+// ledger. If the ledger is missing, InLedger must return nothing.
 func TestInLedger(t *testing.T) {
 	dir := t.TempDir()
 	l, err := readLedger(dir)
@@ -27,7 +27,7 @@ func TestInLedger(t *testing.T) {
 		t.Errorf("InLedger = %v, %v; want %v", got, err, want)
 	}
 	if got, err := InLedger(t.TempDir()); err != nil || len(got) > 0 {
-		t.Errorf("InLedger without a ledger = %v, %v, want nothing", got, err)
+		t.Errorf("InLedger without a ledger = %v, %v; want no addresses", got, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

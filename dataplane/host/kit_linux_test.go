@@ -39,7 +39,7 @@ func newHost(t *testing.T, o Options) *Host {
 	h, err := New(o)
 	must(t, err)
 	t.Cleanup(func() {
-		_ = h.Close() // the test may have closed h
+		_ = h.Close() // the test may already have closed h
 		if _, err := Cleanup(context.WithoutCancel(t.Context()), o, false); err != nil {
 			t.Errorf("Cleanup: %v", err)
 		}
@@ -47,7 +47,7 @@ func newHost(t *testing.T, o Options) *Host {
 	return h
 }
 
-// options returns the default options with the test's folder and an iptables variant.
+// options returns the default options, changed to use the test's folder and an iptables variant.
 func options(t *testing.T, backend xtables.Variant) Options {
 	t.Helper()
 	o := DefaultOptions()
@@ -55,8 +55,8 @@ func options(t *testing.T, backend xtables.Variant) Options {
 	return o
 }
 
-// withoutTables makes the trials of nf_tables fail until the test ends, because another program
-// owns the tables.
+// withoutTables makes the trials of nf_tables fail until the test ends. To do this, it makes
+// another program own the trial's tables.
 func withoutTables(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -74,7 +74,7 @@ func withoutTables(t *testing.T) {
 	})
 }
 
-// apply performs a round of the engine with a dataplane that succeeds.
+// apply performs a round of the engine, in which the dataplane applies the given frontends.
 func apply(t *testing.T, h *Host, frontends ...*balancer.Frontend) {
 	t.Helper()
 	d := desired(frontends...)
@@ -88,7 +88,7 @@ func finishNothing(t *testing.T, h *Host) {
 	must(t, h.Finish(t.Context(), snap.Map[balancer.Key, *balancer.Frontend]{}))
 }
 
-// holders maps every VIP in use to its holder.
+// holders returns the holder of each VIP that is in use.
 func holders(h *Host) map[string]string {
 	m := map[string]string{}
 	for _, a := range h.Addresses() {
@@ -97,7 +97,7 @@ func holders(h *Host) map[string]string {
 	return m
 }
 
-// onDevice returns the kernel's addresses of a device, without link-local addresses.
+// onDevice returns the addresses that a device has in the kernel, except link-local addresses.
 func onDevice(t *testing.T, device string) []string {
 	t.Helper()
 	out, err := exec.Command("ip", "-j", "addr", "show", "dev", device).Output()
@@ -131,7 +131,8 @@ func checkDevice(t *testing.T, device string, want ...string) {
 	}
 }
 
-// dumpHost returns the kernel's addresses, links, routes, rules, sets and the relevant sysctls.
+// dumpHost returns the kernel's addresses, links, routes, rules and sets, and the sysctls that vipd
+// may change.
 func dumpHost(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
@@ -142,12 +143,13 @@ func dumpHost(t *testing.T) string {
 		}
 		fmt.Fprintf(&b, "== %s %s\n", name, strings.Join(args, " "))
 		for line := range strings.Lines(string(out)) {
-			// The kernel frees removed rules, and their references to sets, late.
+			// The kernel releases removed rules late, and these rules still count as references to
+			// sets.
 			if strings.HasPrefix(line, "#") || strings.HasPrefix(line, "Size in memory") || strings.HasPrefix(line, "References") {
 				continue
 			}
 			if line[0] == ':' {
-				line, _, _ = strings.Cut(line, "[") // counters
+				line, _, _ = strings.Cut(line, "[") // without the counters
 			}
 			b.WriteString(strings.TrimSpace(line) + "\n")
 		}
@@ -170,7 +172,7 @@ func dumpHost(t *testing.T) string {
 	return b.String()
 }
 
-// checkUnchanged compares the host with an earlier dump.
+// checkUnchanged checks that the host's state equals an earlier dump.
 func checkUnchanged(t *testing.T, before string) {
 	t.Helper()
 	after := dumpHost(t)
@@ -188,11 +190,11 @@ func checkUnchanged(t *testing.T, before string) {
 			t.Errorf("new line in the host's state = %s, want none", line)
 		}
 	}
-	t.Fatalf("the host's state changed, want no change")
+	t.Fatalf("the host's state has changed, want no change")
 }
 
-// primeTools makes the listing tools create the objects that they create at their first use.
-// Otherwise two dumps could differ.
+// primeTools runs the listing tools once, so they create the objects that they create at their
+// first use. Otherwise, two dumps could differ.
 func primeTools(t *testing.T) {
 	t.Helper()
 	dumpHost(t)
@@ -216,8 +218,8 @@ const (
 	silence outcome = "silence"
 )
 
-// attempt opens a TCP connection from a namespace. It uses a long timeout unless it expects no
-// answer, because a busy machine answers late.
+// attempt opens a TCP connection from a namespace. A busy machine answers late, so attempt uses a
+// long timeout, unless it expects no answer.
 func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	t.Helper()
 	patience := testwait.Bound(0)
@@ -226,8 +228,8 @@ func attempt(t *testing.T, from *lab.NS, to string, want outcome) outcome {
 	}
 	var got outcome
 	must(t, from.Do(func() error {
-		// Name resolution and Happy Eyeballs dial in other goroutines, which may run in another
-		// namespace. Given an address, net.Dialer dials in the calling goroutine.
+		// to is an IP address, so net.Dialer dials in the calling goroutine. With a host name, it
+		// would dial in other goroutines, which may run in another namespace.
 		c, err := (&net.Dialer{Timeout: patience}).DialContext(context.Background(), "tcp", to)
 		switch {
 		case err == nil:
@@ -253,7 +255,7 @@ func checkAttempt(t *testing.T, from *lab.NS, to string, want outcome) {
 }
 
 // pings reports whether an address answers a ping. It uses a long timeout, because ping -W ignores
-// late answers. If no host has the address, the kernel reports this early.
+// late answers. If no host has the address, the kernel reports this before the timeout.
 func pings(t *testing.T, from *lab.NS, to string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testwait.Bound(0))
@@ -261,7 +263,7 @@ func pings(t *testing.T, from *lab.NS, to string) bool {
 	return from.Command(ctx, "ping", "-c", "1", "-W", "60", to).Run() == nil
 }
 
-// listen accepts connections to a port on every address of the host, until the test ends.
+// listen accepts connections to a port at every address of the host, until the test ends.
 func listen(t *testing.T, port int) {
 	t.Helper()
 	ln, err := net.Listen("tcp", fmt.Sprintf("[::]:%d", port))
@@ -286,18 +288,19 @@ func bothBackends(t *testing.T, test func(t *testing.T, backend xtables.Variant)
 	}
 }
 
-// network returns a host (10.1.0.1, fd01::1) and a client (10.1.0.2, fd01::2) on their own link.
-// VIPs are routed to the host.
+// network creates a host (10.1.0.1, fd01::1) and a client (10.1.0.2, fd01::2) on a link. The client
+// routes packets for VIPs to the host. It returns the lab and the client.
 func network(t *testing.T) (*lab.Lab, *lab.NS) {
 	t.Helper()
 	l := lab.New(t)
 	client := l.Add("client")
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24", "fd01::1/64", "fd01::2/64")
 	client.Default("10.1.0.1", "fd01::1")
-	// The kernel may answer late for a new IPv6 address, so make neighbors ask again soon.
+	// The kernel may answer late for a new IPv6 address, so make neighbors repeat their requests
+	// soon.
 	for on, device := range map[*lab.NS]string{client: "host", l.Host(): "client"} {
 		on.Sysctl("net.ipv6.neigh."+device+".retrans_time_ms", "50")
-		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // for long: a busy host answers late
+		on.Sysctl("net.ipv6.neigh."+device+".mcast_solicit", "200") // make them repeat for a long time, because a busy host answers late
 	}
 	return l, client
 }
@@ -307,12 +310,12 @@ func ledgerExists(o Options) bool {
 	return err == nil
 }
 
-// deadlineIn is the usual limit of waits.
+// deadlineIn is the usual time limit for waiting in these tests.
 const deadlineIn = 3 * time.Second
 
 func deadline() time.Time { return time.Now().Add(testwait.Bound(deadlineIn)) }
 
-// connectionMarks returns the marks of connections to a port of a VIP.
+// connectionMarks returns the marks of the connections to a port of a VIP.
 func connectionMarks(t *testing.T, vip string, port uint16) []uint32 {
 	t.Helper()
 	flows, err := netlink.ConntrackTableList(netlink.ConntrackTable, netlink.FAMILY_V4)

@@ -7,7 +7,7 @@ import (
 	"vipd/test/fake"
 )
 
-// These are helpers for the tests of host.
+// These are helpers for the tests of package host.
 var (
 	addrOf   = netip.MustParseAddr
 	frontend = fake.Frontend
@@ -18,7 +18,7 @@ var (
 	examples = fake.Examples
 )
 
-// desired returns a compiled state with these frontends.
+// desired returns a compiled state that has the given frontends.
 func desired(frontends ...*balancer.Frontend) balancer.Desired {
 	var d balancer.Desired
 	for _, f := range frontends {

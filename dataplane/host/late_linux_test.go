@@ -13,8 +13,8 @@ import (
 	"vipd/test/lab"
 )
 
-// awaitOnDevice performs a round, as the engine does, whenever Intact returns a reason. It returns
-// when the VIP is on the device.
+// awaitOnDevice waits until the VIP is on the device. Until then, it performs a round whenever
+// Intact returns a reason, like the engine.
 func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	t.Helper()
 	f := frontend(vip)
@@ -40,8 +40,8 @@ func awaitOnDevice(t *testing.T, h *Host, vip, device string) {
 	})
 }
 
-// TestLateDevice creates the configured device after the VIP, twice. The VIP must be added each
-// time.
+// TestLateDevice creates the configured device only after the VIP is requested, and repeats this
+// once. The VIP must be added to the device each time.
 func TestLateDevice(t *testing.T) {
 	network(t)
 	o := options(t, xtables.Auto)
@@ -49,7 +49,7 @@ func TestLateDevice(t *testing.T) {
 	h := newHost(t, o)
 	apply(t, h, frontend("10.96.7.1:80"))
 	if on := holders(h)["10.96.7.1"]; on != nowhere {
-		t.Fatalf("holder without a device = %q, want nowhere", on)
+		t.Fatalf("holder of the VIP before the device exists = %q, want nowhere", on)
 	}
 	for range 2 {
 		ip(t, "link add late0.5 type veth peer name late1")
@@ -60,8 +60,8 @@ func TestLateDevice(t *testing.T) {
 	}
 }
 
-// TestLateOwnAddress adds an own address after a VIP. The host's connections to the VIP must use it
-// as their source.
+// TestLateOwnAddress adds one of the host's own addresses after a VIP was added. The host's
+// connections to the VIP must then use this address as their source.
 func TestLateOwnAddress(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -79,13 +79,14 @@ func TestLateOwnAddress(t *testing.T) {
 		routes, err := h.nl.RouteGet(net.ParseIP(to))
 		must(t, err)
 		if len(routes) != 1 || routes[0].Src.String() != "10.97.0.5" {
-			t.Errorf("route to %s = %v, want the source 10.97.0.5", to, routes)
+			t.Errorf("routes to %s = %v, want the source 10.97.0.5", to, routes)
 		}
 	}
 }
 
 // TestNoRoomForLedger makes the ledger unwritable before and after a VIP is added. Prepare must
-// fail each time. The VIP must be added once the ledger can be written, and must then stay.
+// return an error each time. The VIP must be added only when the ledger can be written, and must
+// then stay.
 func TestNoRoomForLedger(t *testing.T) {
 	network(t)
 	h := newHost(t, options(t, xtables.Auto))
@@ -93,24 +94,24 @@ func TestNoRoomForLedger(t *testing.T) {
 	h.ledger.path = "/proc/nowhere/host.json"
 	d := desired(frontend("10.96.7.1:80"))
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("error = nil, want the ledger's")
+		t.Error("error of Prepare = nil, want an error about the ledger")
 	}
 	h.ledger.path = path
 	must(t, h.Prepare(t.Context(), d))
 	must(t, h.Finish(t.Context(), d.Frontends))
 	if on := holders(h)["10.96.7.1"]; on == nowhere || on == "" {
-		t.Errorf("holder with a writable ledger = %q, want a device; problems = %v", on, h.Problems())
+		t.Errorf("holder of the VIP with a writable ledger = %q, want a device; problems = %v", on, h.Problems())
 	}
 
-	// A full disk must not remove held addresses.
+	// A full disk must not cause the removal of held addresses.
 	on := holders(h)["10.96.7.1"]
 	h.ledger.path = "/proc/nowhere/host.json"
 	h.Resync(true)
 	if err := h.Prepare(t.Context(), d); err == nil {
-		t.Error("error = nil, want the ledger's")
+		t.Error("error of Prepare = nil, want an error about the ledger")
 	}
 	if now, p := holders(h)["10.96.7.1"], h.Problems(); now != on || len(p) > 0 {
-		t.Errorf("holder = %q, want %q; problems = %v", now, on, p)
+		t.Errorf("holder of the VIP = %q, want %q; problems = %v", now, on, p)
 	}
 	h.ledger.path = path
 	must(t, h.Prepare(t.Context(), d))
@@ -118,8 +119,8 @@ func TestNoRoomForLedger(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestIPv6Enabled enables IPv6 on a device with the command of the problem. vipd must then add the
-// VIP.
+// TestIPv6Enabled enables IPv6 on a device with the command that the problem recommends. vipd must
+// then add the VIP.
 func TestIPv6Enabled(t *testing.T) {
 	network(t)
 	ip(t, "link add late0.5 type veth peer name late1")
@@ -132,13 +133,13 @@ func TestIPv6Enabled(t *testing.T) {
 	f := frontend("[fd01::77]:80")
 	apply(t, h, f)
 	if held := h.Addresses()[0]; held.Where != nowhere || held.Note != "IPv6 is disabled on late0.5: sysctl -w net.ipv6.conf.late0/5.disable_ipv6=0" {
-		t.Errorf("held = %+v, want nowhere and the command that enables IPv6", held)
+		t.Errorf("addresses = %+v, want a VIP that is nowhere, and the command that enables IPv6", held)
 	}
 	must(t, os.WriteFile(disable, []byte("0"), 0))
 	awaitOnDevice(t, h, "[fd01::77]:80", "late0.5")
 }
 
-// TestLateRoute simulates a kernel that adds its own route to a VIP late. vipd must remove the
+// TestLateRoute simulates a kernel that adds its own route to a VIP late. vipd must remove this
 // route.
 func TestLateRoute(t *testing.T) {
 	network(t)
@@ -160,19 +161,19 @@ func TestLateRoute(t *testing.T) {
 		t.Helper()
 		lab.Eventually(t, 10*time.Second, what, func() error {
 			if look(); kernels() || h.at(a).arriving {
-				return fmt.Errorf("kernel's route exists = %v, arriving = %v", kernels(), h.at(a).arriving)
+				return fmt.Errorf("the kernel's route exists = %v, arriving = %v", kernels(), h.at(a).arriving)
 			}
 			return nil
 		})
 	}
 	gone("the arrival of the address")
-	h.at(a).shadowed, h.at(a).arriving = true, true // as after unshadow's time limit
+	h.at(a).shadowed, h.at(a).arriving = true, true // the state after unshadow has reached its time limit
 	h.reopen(h.at(a))
 	ip(t, "-6 route add local fd01::77 dev "+h.device.name+" table local proto kernel metric 1")
 	look()
 	if !kernels() {
-		t.Error("the route was removed before the address arrived, want it kept")
+		t.Error("the kernel's route was removed before the address arrived, want it kept")
 	}
-	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // the kernel sends its event again
+	ip(t, "-6 addr change fd01::77/128 dev "+h.device.name) // makes the kernel send its event again
 	gone("the removal of the kernel's route")
 }

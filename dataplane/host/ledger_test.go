@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// TestLedgerText decodes the ledger's text. The result must equal the ledger.
+// TestLedgerText encodes and decodes ledgers of several sizes. The decoded ledger must equal the
+// original.
 func TestLedgerText(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -29,7 +30,7 @@ func TestLedgerText(t *testing.T) {
 			}
 		}
 		save()
-		if n > 0 { // two addresses are added and one is removed after the first write
+		if n > 0 { // after the first write, two addresses are added and one is removed
 			l.setAddress(netip.MustParseAddr("10.96.0.30"), "a\"b")
 			save()
 			l.dropAddress(netip.MustParseAddr("10.96.0.10"))
@@ -47,8 +48,8 @@ func TestLedgerText(t *testing.T) {
 	}
 }
 
-// TestLedger saves a ledger, and loads it in the same and in other boots and namespaces. Only the
-// same boot and namespace may return its content.
+// TestLedger saves a ledger. It loads the ledger in the same and in another boot and network
+// namespace. If both are the same, the ledger must have its content, otherwise it must be empty.
 func TestLedger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run", "vipd")
 	l, err := loadLedger(dir, "boot", "net")
@@ -72,7 +73,7 @@ func TestLedger(t *testing.T) {
 	} {
 		got, err := loadLedger(dir, c.boot, c.namespace)
 		if err != nil || (got.Addresses[vip] == "lo" && got.Links["vipd0"] && got.Sysctls[forward4].Old == "0") != c.want || got.empty() == c.want {
-			t.Errorf("%s: ledger = %+v, %v; want its content = %t", c.name, got, err, c.want)
+			t.Errorf("%s: ledger = %+v, %v; want the saved content = %t", c.name, got, err, c.want)
 		}
 	}
 	files, err := os.ReadDir(dir)
@@ -86,7 +87,7 @@ func TestLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(l.path); !os.IsNotExist(err) {
-		t.Errorf("Stat of an empty ledger's file: %v, want a missing file", err)
+		t.Errorf("error of Stat for the file of an empty ledger = %v, want fs.ErrNotExist", err)
 	}
 	if err := os.WriteFile(l.path, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
@@ -96,8 +97,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// memorySysctls implements sysctls in memory. Missing sysctls can't be read, and locked sysctls
-// can't be written.
+// memorySysctls implements sysctls in memory. A sysctl that is missing from values can't be read. If
+// locked is true, no sysctl can be written.
 type memorySysctls struct {
 	values map[string]string
 	locked bool
@@ -119,7 +120,8 @@ func (m memorySysctls) Write(name, value string) error {
 	return nil
 }
 
-// TestSysctls raises a sysctl and restores it. Values that other programs have set must be kept.
+// TestSysctls raises a sysctl and restores it. If another program has set the value, that value
+// must be kept.
 func TestSysctls(t *testing.T) {
 	least := []minimum{{name: "net.x", value: 1, loss: "x is too small"}}
 	for _, c := range []struct {
@@ -128,8 +130,8 @@ func TestSysctls(t *testing.T) {
 		locked       bool
 		during       string
 		problems     int
-		// meanwhile is the value that another program sets between raise and restore. If empty, no
-		// program changes the value.
+		// meanwhile is the value that another program sets after raise and before restore. If it is
+		// "", no program changes the value.
 		meanwhile, after string
 	}{
 		{"too small", "0", true, false, "1", 0, "", "0"},
@@ -153,10 +155,10 @@ func TestSysctls(t *testing.T) {
 			var again []string
 			problems, err := raise(s, l, leave, least, func(what string) { again = append(again, what) })
 			if err != nil || len(problems) != c.problems || s.values["net.x"] != c.during {
-				t.Fatalf("raised value = %q with problems %v, %v; want %q with %d problems", s.values["net.x"], problems, err, c.during, c.problems)
+				t.Fatalf("raised value = %q, problems = %v, error = %v; want %q and %d problems", s.values["net.x"], problems, err, c.during, c.problems)
 			}
 			if len(again) > 0 {
-				t.Errorf("reported repairs = %v, want none because vipd never set it", again)
+				t.Errorf("reported repairs = %v, want none because vipd never set the sysctl", again)
 			}
 			if !c.locked && len(l.Sysctls) > 0 {
 				s.values["net.x"] = c.before
@@ -178,7 +180,8 @@ func TestSysctls(t *testing.T) {
 	}
 }
 
-// TestSysctlPaths resolves names of sysctls. Names outside /proc/sys must be refused.
+// TestSysctlPaths resolves the names of sysctls to paths. Names that lead outside /proc/sys must be
+// refused.
 func TestSysctlPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		"net.ipv4.ip_forward": "/proc/sys/net/ipv4/ip_forward", "net.ipv6.conf.eth0/5.disable_ipv6": "/proc/sys/net/ipv6/conf/eth0.5/disable_ipv6",

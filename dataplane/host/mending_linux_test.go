@@ -27,8 +27,8 @@ func ip(t *testing.T, args string) {
 	}
 }
 
-// TestRouteRemoved removes routes to VIPs. vipd must restore them, and must keep routes of other
-// programs.
+// TestRouteRemoved removes routes to VIPs. vipd must restore its own routes, and must not change
+// routes of other programs.
 func TestRouteRemoved(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -43,9 +43,9 @@ func TestRouteRemoved(t *testing.T) {
 		checkIntact(t, h)
 		ip(t, "route del local "+vip+" dev lo table local proto 118")
 		if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to "+vip+" is gone from lo" {
-			t.Fatalf("Intact = %q, %v, want the removed route", reason, err)
+			t.Fatalf("Intact = %q, %v; want a reason that names the removed route", reason, err)
 		}
-		h.Resync(true) // as the engine does after a reason
+		h.Resync(true) // the engine calls Resync after Intact has returned a reason
 		apply(t, h, frontend("10.96.0.10:80"), frontend("[fd00:96::10]:80"))
 		checkSource(t, h, vip, node)
 		checkIntact(t, h)
@@ -54,8 +54,8 @@ func TestRouteRemoved(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestRouteRemovedWithoutEvent removes a route while the kernel's event buffer is full. Intact must
-// report the removal.
+// TestRouteRemovedWithoutEvent removes a route while the event buffer is full, so the event is
+// lost. Intact must report the removed route.
 func TestRouteRemovedWithoutEvent(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -69,12 +69,12 @@ func TestRouteRemovedWithoutEvent(t *testing.T) {
 	}
 	ip(t, "route del local 10.96.0.10 dev lo table local proto 118")
 	if reason, err := h.Intact(t.Context()); err != nil || reason != "the route to 10.96.0.10 is gone from lo" {
-		t.Errorf("Intact = %q, %v, want the removed route", reason, err)
+		t.Errorf("Intact = %q, %v; want a reason that names the removed route", reason, err)
 	}
 }
 
-// TestLinkDown holds VIPs on a link that is down. When the link is up, vipd must add the routes and
-// announce the VIPs.
+// TestLinkDown holds VIPs on a link that is down. After the link is up, vipd must add the routes
+// and announce the VIPs.
 func TestLinkDown(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.conf.host.arp_accept", "1")
@@ -87,15 +87,15 @@ func TestLinkDown(t *testing.T) {
 	h := newHost(t, o)
 	web := frontend("10.1.0.10:80")
 	apply(t, h, web)
-	apply(t, h, web) // retry, as the engine does
+	apply(t, h, web) // the engine retries in the same way
 	checkDevice(t, "client", "10.1.0.1/24", "10.1.0.10/32")
 	checkWhere(t, h, "10.1.0.10", "client")
 	if !strings.Contains(h.Addresses()[0].Note, "route is pending") {
-		t.Fatalf("held = %+v, want a pending route", h.Addresses())
+		t.Fatalf("addresses = %+v, want a VIP whose route is pending", h.Addresses())
 	}
 	text := fmt.Sprint(h.Problems())
 	if !strings.Contains(text, "VIPs lack their routes") || !strings.Contains(text, "not announced") {
-		t.Fatalf("problems = %s, want routes and announcements", text)
+		t.Fatalf("problems = %s, want problems about missing routes and announcements", text)
 	}
 	checkIntact(t, h)
 
@@ -114,7 +114,7 @@ func TestLinkDown(t *testing.T) {
 			return err
 		}
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("neighbors of the client:\n%s", neighbours)
+			return fmt.Errorf("neighbors of the client, want the VIP among them:\n%s", neighbours)
 		}
 		return nil
 	})
@@ -123,10 +123,10 @@ func TestLinkDown(t *testing.T) {
 		t.Fatalf("problems = %v, want none", p)
 	}
 	finishNothing(t, h)
-	checkDevice(t, "client", "10.1.0.1/24") // the kernel removes IPv6 addresses from links that go down
+	checkDevice(t, "client", "10.1.0.1/24") // the kernel removes IPv6 addresses when a link goes down
 }
 
-// TestAnnouncedAfterCarrierLoss disconnects and reconnects the link. vipd must announce the VIPs
+// TestAnnouncedAfterCarrierLoss disconnects and reconnects a link. vipd must then announce the VIPs
 // again.
 func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	_, client := network(t)
@@ -147,7 +147,7 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	lab.Eventually(t, deadlineIn, "the announcement of the VIP", func() error {
 		checkIntact(t, h)
 		if neighbours := client.Exec("ip", "neigh"); !strings.Contains(neighbours, "10.1.0.10 dev host lladdr") {
-			return fmt.Errorf("neighbors of the client:\n%s", neighbours)
+			return fmt.Errorf("neighbors of the client, want the VIP among them:\n%s", neighbours)
 		}
 		return nil
 	})
@@ -156,8 +156,8 @@ func TestAnnouncedAfterCarrierLoss(t *testing.T) {
 	}
 }
 
-// TestKilledWhileMoving ends a process at each step of moving a VIP to another device. The next
-// process, or Cleanup, must remove the VIP from all other devices.
+// TestKilledWhileMoving moves a VIP to another device, and simulates a kill after each step. The
+// next process, or Cleanup, must remove the VIP from all other devices.
 func TestKilledWhileMoving(t *testing.T) {
 	network(t)
 	ip(t, "link add second type bridge")
@@ -189,7 +189,7 @@ func TestKilledWhileMoving(t *testing.T) {
 					checkDevice(t, "second", want["second"]...)
 					checkIntact(t, h)
 					if len(h.ledger.Leaving) != 0 {
-						t.Errorf("leaving = %v, want none", h.ledger.Leaving)
+						t.Errorf("addresses that the ledger lists as leaving = %v, want none", h.ledger.Leaving)
 					}
 					finishNothing(t, h)
 				}
@@ -205,7 +205,7 @@ func TestKilledWhileMoving(t *testing.T) {
 	}
 }
 
-// killAfter starts a round and stops it after the given step, as if the process were killed.
+// killAfter starts a round and stops after the given step, as if the process were killed.
 func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	t.Helper()
 	d := desired(f)
@@ -227,8 +227,8 @@ func killAfter(t *testing.T, h *Host, after string, f *balancer.Frontend) {
 	}
 }
 
-// TestAddressesWaitForTheGuard closes the guard's connection. No address may be added until the
-// guard is complete, and restricted frontends must wait.
+// TestAddressesWaitForTheGuard closes the guard's connection. Until the guard is complete, no
+// address may be added, and frontends with source ranges must wait.
 func TestAddressesWaitForTheGuard(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -244,19 +244,19 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	}
 	for range 2 {
 		if h.Prepare(t.Context(), more) == nil || h.Finish(t.Context(), more.Frontends) == nil {
-			t.Fatal("Prepare or Finish without a connection of the guard = nil, want an error")
+			t.Fatal("error of Prepare or Finish while the guard has no connection = nil, want an error")
 		}
 	}
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	checkWhere(t, h, "10.96.0.11", "none")
 	if err := ready(tight, nil); err == nil || !strings.Contains(err.Error(), "can't be enforced yet") {
-		t.Errorf("Ready = %v, want that the restricted frontend waits", err)
+		t.Errorf("Ready = %v, want an error because the frontend has source ranges", err)
 	}
 	must(t, ready(plain, nil))
-	must(t, ready(tight, tight)) // endpoints may change, because the source ranges are unchanged
+	must(t, ready(tight, tight)) // only endpoints change, and the source ranges stay the same
 	idle := frontend("10.1.0.1:80", sources("10.9.0.0/16"), func(f *balancer.Frontend) { f.Backends = nil })
 	if ready(tight, idle) == nil || ready(tight, plain) == nil {
-		t.Error("Ready = nil, want that a frontend with new source ranges waits")
+		t.Error("Ready = nil, want an error because the frontend has new source ranges")
 	}
 	must(t, h.Close())
 	h = newHost(t, o)
@@ -268,8 +268,8 @@ func TestAddressesWaitForTheGuard(t *testing.T) {
 	checkIntact(t, h)
 }
 
-// TestUnusableTables makes the trial of nf_tables fail. Addresses must still be added, and each
-// lost protection must be a problem with its reason until nf_tables works.
+// TestUnusableTables makes the trial of nf_tables fail. Addresses must still be added. Until
+// nf_tables works, each lost protection must be reported as a problem with its reason.
 func TestUnusableTables(t *testing.T) {
 	network(t)
 	o := options(t, xtables.NFT)
@@ -283,15 +283,15 @@ func TestUnusableTables(t *testing.T) {
 		text := fmt.Sprint(h.Problems())
 		for _, want := range []string{"answer on every port", "source_ranges are not enforced by the kernel: vipd enforces them itself", "nf_tables can't hold vipd's rules for ipv4 here", "CAP_NET_ADMIN: run as root"} {
 			if !strings.Contains(text, want) {
-				t.Errorf("problems have no %q, want it: %s", want, text)
+				t.Errorf("problems do not contain %q, want them to contain it: %s", want, text)
 			}
 		}
 		c := dataplane.Change{Key: tight.Key, New: tight}
 		must(t, h.Ready(c, true))
 		if err := h.Ready(c, false); err == nil || !strings.Contains(err.Error(), "nf_tables") || !strings.Contains(err.Error(), "userspace") {
-			t.Errorf("Ready = %v, want the reason and advice", err)
+			t.Errorf("Ready = %v, want an error with the reason and advice", err)
 		}
-		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // frontends that were served continue
+		must(t, h.Ready(dataplane.Change{Key: tight.Key, Old: tight, New: tight}, false)) // frontends that are already served must continue
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
 			t.Errorf("Intact = %q, %v; want no reason", reason, err)
 		}
@@ -299,13 +299,13 @@ func TestUnusableTables(t *testing.T) {
 	h.Resync(true)
 	apply(t, h, plain, tight)
 	if p := h.Problems(); len(p) != 0 {
-		t.Errorf("problems with nf_tables = %v, want none", p)
+		t.Errorf("problems once nf_tables works = %v, want none", p)
 	}
 	checkIntact(t, h)
 }
 
-// TestUnreadableView drops events while the kernel can't be read. The last view must remain valid,
-// and nothing may be added or removed by mistake.
+// TestUnreadableView loses events while the kernel's state can't be read. The last known state must
+// remain in use, and nothing may be added or removed by mistake.
 func TestUnreadableView(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -332,8 +332,8 @@ func TestUnreadableView(t *testing.T) {
 	checkWhere(t, h, "10.1.0.1", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 
-	// The host has an address that is missing from the view. vipd must query the kernel before it
-	// adds the address.
+	// The host has an address that is missing from the Host's view. vipd must query the kernel
+	// before it adds this address as a VIP.
 	l.Host().AddAddr("client", "10.1.0.8/24")
 	must(t, h.updateView())
 	clear(h.open)
@@ -341,11 +341,11 @@ func TestUnreadableView(t *testing.T) {
 	apply(t, h, frontend("10.96.0.10:80"), frontend("10.1.0.8:80"))
 	checkWhere(t, h, "10.1.0.8", "host")
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
-	checkAttempt(t, l.Host(), "10.1.0.8:22", refused) // nothing listens
+	checkAttempt(t, l.Host(), "10.1.0.8:22", refused) // refused because nothing listens on the port
 	listen(t, 22)
 	checkAttempt(t, l.Host(), "10.1.0.8:22", open)
 
-	// A local route to the VIPs' network must not make the VIPs count as the host's own addresses.
+	// A local route to the VIPs' network must not make VIPs count as the host's own addresses.
 	ip(t, "route add local 10.97.0.0/16 dev lo")
 	apply(t, h, frontend("10.97.0.10:80"))
 	checkWhere(t, h, "10.97.0.10", "lo")
@@ -368,7 +368,7 @@ func TestRoundCost(t *testing.T) {
 		frontends = append(frontends, f)
 	}
 	all := desired(frontends...)
-	// Without an IPv6 address, rounds must not repeat the search for a source.
+	// If the host has no IPv6 address, rounds must not repeat the search for a source address.
 	ip(t, "addr del fd01::1/64 dev client")
 	round := func(d balancer.Desired) {
 		must(t, h.Prepare(t.Context(), d))
@@ -376,7 +376,7 @@ func TestRoundCost(t *testing.T) {
 	}
 	round(all)
 	round(all)
-	const maxAllocs = 500 // far fewer than one for each VIP; other goroutines allocate too
+	const maxAllocs = 500 // far fewer than one per VIP; other goroutines also allocate
 	for _, c := range []struct {
 		name string
 		do   func()
@@ -422,7 +422,7 @@ func TestRoundCost(t *testing.T) {
 		})
 		t.Logf("a check of %s: %.0f allocations, %v", c.what, got, time.Since(began)/11)
 		if got > maxAllocs {
-			t.Errorf("a check of %s: allocations = %.0f, want at most %d", c.what, got, maxAllocs)
+			t.Errorf("allocations of a check of %s = %.0f, want at most %d", c.what, got, maxAllocs)
 		}
 	}
 	finishNothing(t, h)

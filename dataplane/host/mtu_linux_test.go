@@ -11,7 +11,7 @@ import (
 )
 
 // TestSegmentSizeChain changes the MTUs of links and routes. The guard must limit segments to the
-// MTU of the path only while MTUs differ.
+// path's MTU only while links or routes have different MTUs.
 func TestSegmentSizeChain(t *testing.T) {
 	l, _ := network(t)
 	lab.Need(t, "ip")
@@ -47,7 +47,7 @@ func TestSegmentSizeChain(t *testing.T) {
 		{"route change 198.51.100.0/24 dev client mtu 1300", true},
 		{"route add 203.0.113.0/24 dev mtu0 advmss 1200", true},
 		{"route del 198.51.100.0/24", true},
-		{"link set mtu0 down", false}, // the kernel removes its routes without an event
+		{"link set mtu0 down", false}, // the kernel sends no event about the routes that it removes
 		{"link set mtu0 up", false},
 		{"-6 route add 2001:db8::/64 dev client mtu lock 1300", true},
 		{"-6 route del 2001:db8::/64", false},
@@ -55,7 +55,7 @@ func TestSegmentSizeChain(t *testing.T) {
 	} {
 		ip(t, c.do)
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact after ip %s = %q, %v, want nothing", c.do, reason, err)
+			t.Errorf("Intact after ip %s = %q, %v; want no reason", c.do, reason, err)
 		}
 		check("ip "+c.do, c.want)
 	}

@@ -9,8 +9,9 @@ import (
 	"vipd/test/lab"
 )
 
-// TestNoEndpoints removes the endpoints of services while programs of the host listen. Depending on
-// no_endpoints, clients must be refused or get no answer, and must never reach these programs.
+// TestNoEndpoints removes the endpoints of services while programs on the host listen on the same
+// ports. no_endpoints determines whether clients are refused or get no answer. Clients must never
+// reach the programs.
 func TestNoEndpoints(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -29,7 +30,7 @@ func TestNoEndpoints(t *testing.T) {
 	all := func(edit func(*balancer.Frontend)) (out []*balancer.Frontend) {
 		for _, p := range places {
 			f := frontend(p, edit)
-			f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // an address of the host
+			f.NodePort = strings.HasSuffix(p, ":81") || strings.HasPrefix(p, "10.7.") // the frontend is at one of the host's own addresses
 			out = append(out, f)
 		}
 		return out
@@ -61,8 +62,8 @@ func TestNoEndpoints(t *testing.T) {
 	}
 }
 
-// TestRejectedUntilWanted connects between Prepare and Finish. A frontend that will serve must no
-// longer be rejected. A frontend that will not serve must be closed.
+// TestRejectedUntilWanted connects between Prepare and Finish. If a frontend will get endpoints, it
+// must no longer reject clients. If it will get none, its port must be closed.
 func TestRejectedUntilWanted(t *testing.T) {
 	_, client := network(t)
 	o := options(t, xtables.NFT)
@@ -79,7 +80,7 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkAttempt(t, client, "10.1.0.1:80", open)
 	checkAttempt(t, client, "10.96.0.10:80", refused)
 
-	// Applying both frontends has failed, so only their keys are known. Their addresses must stay.
+	// Neither frontend could be applied, so only their keys are known. Their addresses must stay.
 	marks := desired(&balancer.Frontend{Key: up[0].Key}, &balancer.Frontend{Key: up[1].Key})
 	must(t, h.Finish(t.Context(), marks.Frontends))
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
@@ -93,8 +94,8 @@ func TestRejectedUntilWanted(t *testing.T) {
 	checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 }
 
-// TestMarksAddNoAddress removes an address of the node. Only an applied frontend of which nothing
-// but the key is known uses it. vipd must not add the address.
+// TestMarksAddNoAddress removes one of the node's own addresses while an applied frontend uses it.
+// Only the key of this frontend is known. vipd must not add the address.
 func TestMarksAddNoAddress(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -116,7 +117,7 @@ func TestMarksAddNoAddress(t *testing.T) {
 }
 
 // TestReleaseOpensNothing connects to a closed port of a VIP during Refuse, Release and Cleanup.
-// The port must never be open.
+// The port must never become open.
 func TestReleaseOpensNothing(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")

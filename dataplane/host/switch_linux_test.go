@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestModeChanges switches between modes with frontends of each kind. Only the rules and sysctls of
-// the current mode may exist.
+// TestModeChanges switches between modes, with frontends of each kind. Only the rules and sysctls
+// that the current mode needs may exist.
 func TestModeChanges(t *testing.T) {
 	l, client := network(t)
 	l.Host().Sysctl(forward4, "1")
@@ -29,12 +29,12 @@ func TestModeChanges(t *testing.T) {
 			frontend("10.96.0.10:80"), frontend("10.96.0.11:80", sources("10.1.0.0/24")), frontend("[fd00:96::10]:80", snat(balancer.AlwaysSNAT)),
 			frontend("10.96.0.12:80", dropping),
 		}
-		if m.LocalIn { // other modes treat direct frontends as nat
+		if m.LocalIn { // other modes treat direct frontends as frontends with nat
 			frontends = append(frontends, frontend("10.96.0.13:80", forward(balancer.DRForward)), frontend("[fd00:96::13]:80", forward(balancer.TunnelForward)))
 		}
 		h.SetMode(m)
 		apply(t, h, frontends...)
-		apply(t, h, frontends...) // removing direct frontends needs a second round
+		apply(t, h, frontends...) // the second round is needed to remove direct frontends
 		checkIntact(t, h)
 		checkAttempt(t, client, "10.96.0.11:80", open)
 		checkAttempt(t, client, "10.96.0.12:80", silence)
@@ -43,7 +43,7 @@ func TestModeChanges(t *testing.T) {
 			t.Errorf("%+v: problems = %v, want none", m, p)
 		}
 		if got := strings.Contains(l.Host().Exec("nft", "list", "table", "ip", "vipd-guard"), "notrack"); got != m.LocalIn {
-			t.Errorf("%+v: notrack rules exist = %t, want the value of LocalIn", m, got)
+			t.Errorf("%+v: notrack rules exist = %t, want the same value as LocalIn", m, got)
 		}
 	}
 	finishNothing(t, h)

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane"
 )
 
-// TestVirtualServerSysctls sets the sysctls of virtual servers for several kernels, with and
-// without foreign virtual servers. Cleanup must restore them.
+// TestVirtualServerSysctls sets the sysctls that affect virtual servers, for several kernels, with
+// and without foreign virtual servers. Cleanup must restore the old values.
 func TestVirtualServerSysctls(t *testing.T) {
 	const conntrack, reuse, nodest, template = "net.ipv4.vs.conntrack", "net.ipv4.vs.conn_reuse_mode", "net.ipv4.vs.expire_nodest_conn", "net.ipv4.vs.expire_quiescent_template"
 	fresh := map[string]string{conntrack: "0", reuse: "1", nodest: "0", template: "0"}
@@ -28,7 +28,7 @@ func TestVirtualServerSysctls(t *testing.T) {
 		name, release  string
 		before, during map[string]string
 		mode           dataplane.Needs
-		// roams reports whether connections may move here from other hosts.
+		// roams reports whether connections may move to this host from other hosts.
 		left, foreign, roams bool
 		problems             int
 	}{
@@ -63,19 +63,19 @@ func TestVirtualServerSysctls(t *testing.T) {
 			}
 			for _, p := range h.serverProblems {
 				if !strings.Contains(p.Text, ": sysctl -w net.ipv4.vs.") {
-					t.Errorf("problem = %q, want a sysctl command", p.Text)
+					t.Errorf("problem = %q, want advice with a sysctl command", p.Text)
 				}
 			}
 			once := asked
 			must(t, h.virtualServers(c.roams))
 			if c.problems == 0 && asked != once {
-				t.Error("searches for foreign servers = 1, want 0 because no sysctl needs a change")
+				t.Error("searches for foreign virtual servers = 1, want 0 because no sysctl needs a change")
 			}
-			if c.foreign { // the foreign servers are removed
+			if c.foreign { // then remove the foreign servers
 				c.foreign = false
 				must(t, h.virtualServers(c.roams))
 				if len(h.serverProblems) != 0 {
-					t.Errorf("problems without foreign servers = %v, want none", h.serverProblems)
+					t.Errorf("problems after the foreign virtual servers were removed = %v, want none", h.serverProblems)
 				}
 			}
 			must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))
@@ -87,8 +87,8 @@ func TestVirtualServerSysctls(t *testing.T) {
 }
 
 // TestForeignServersAreLookedForRarely checks the sysctls repeatedly while foreign virtual servers
-// exist. Searches for foreign servers must use little time, and their removal must be detected
-// soon.
+// exist. Searches for these servers must take little time. When they are removed, this must be
+// detected soon.
 func TestForeignServersAreLookedForRarely(t *testing.T) {
 	for _, took := range []time.Duration{time.Millisecond, 200 * time.Millisecond, 3 * time.Second} {
 		dir := t.TempDir()
@@ -111,11 +111,11 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 			const long = 2 * time.Hour
 			for began := time.Now(); time.Since(began) < long; look() {
 				if len(h.serverProblems) == 0 && spent > 0 {
-					t.Fatal("problems = 0 before the servers were removed, want 1")
+					t.Fatal("problems before the foreign virtual servers were removed = 0, want 1")
 				}
 			}
 			if spent > long/foreignShare*11/10 {
-				t.Errorf("time of searches in %v = %v at %v each, want at most %v", long, spent, took, long/foreignShare*11/10)
+				t.Errorf("total time of searches within %v = %v with %v for each search, want at most %v", long, spent, took, long/foreignShare*11/10)
 			}
 			foreign = false
 			began := time.Now()
@@ -123,15 +123,15 @@ func TestForeignServersAreLookedForRarely(t *testing.T) {
 				look()
 			}
 			if lasted := time.Since(began); lasted > max(3*time.Second, (foreignShare+2)*took) {
-				t.Errorf("removal detected after %v at %v a search, want at most %v", lasted, took, max(3*time.Second, (foreignShare+2)*took))
+				t.Errorf("time until the removal was detected = %v with %v for each search, want at most %v", lasted, took, max(3*time.Second, (foreignShare+2)*took))
 			}
 		})
 	}
 }
 
-// TestPacketCountsOfTheFastPath counts packets for the fast path. Without ManageSysctls the guard's
-// rule sets the sysctl instead of vipd. A later change must be repaired or reported, and Cleanup
-// must restore the old value.
+// TestPacketCountsOfTheFastPath enables the sysctl with which the kernel counts packets in the fast
+// path. Without ManageSysctls, the guard's rule enables the sysctl instead of vipd. If another
+// program disables it, vipd must repair or report this. Cleanup must restore the old value.
 func TestPacketCountsOfTheFastPath(t *testing.T) {
 	for _, managed := range []bool{true, false} {
 		l, err := loadLedger(t.TempDir(), "boot", "net")
@@ -143,11 +143,11 @@ func TestPacketCountsOfTheFastPath(t *testing.T) {
 		h := &tuning{state: st}
 		must(t, h.countPackets())
 		if len(h.sysctlProblems()) != 0 || (s.values[accounting] == "1") != managed {
-			t.Errorf("managed = %v: value = %s, problems = %v, want a change only if managed", managed, s.values[accounting], h.sysctlProblems())
+			t.Errorf("managed = %v: value = %s, problems = %v, want the value 1 only if managed", managed, s.values[accounting], h.sysctlProblems())
 		}
-		s.values[accounting] = "1" // by the rule
+		s.values[accounting] = "1" // set by the guard's rule
 		must(t, h.countPackets())
-		s.values[accounting] = "0" // by another program
+		s.values[accounting] = "0" // set by another program
 		must(t, h.countPackets())
 		if (len(h.sysctlProblems()) == 0) != managed || (s.values[accounting] == "1") != managed {
 			t.Errorf("managed = %v: value = %s, problems = %v, want a repair or a problem", managed, s.values[accounting], h.sysctlProblems())

@@ -16,8 +16,8 @@ import (
 	"vipd/test/lab"
 )
 
-// These are the remains of an earlier version of vipd: fewer sets, other rules in a chain, and an
-// interrupted trial.
+// These are the objects that an earlier version of vipd has left: fewer sets, a chain with other
+// rules, and an interrupted trial.
 const (
 	earlierSets = `create vipd-held4 hash:ip
 create vipd-served4 hash:ip,port
@@ -63,8 +63,8 @@ func putEarlier(t *testing.T, backend xtables.Variant) {
 	}
 }
 
-// knock connects repeatedly, at least once before it returns. stop fails the test if an attempt has
-// succeeded.
+// knock tries to connect again and again, and has made at least one attempt when it returns. If any
+// attempt has succeeded, stop fails the test.
 func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	t.Helper()
 	begun, done, ended := make(chan struct{}), make(chan struct{}), make(chan string, 1)
@@ -73,7 +73,7 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 		for i := 0; ; i++ {
 			select {
 			case <-done:
-				if i >= 3 { // a busy machine may have made no attempt yet
+				if i >= 3 { // make at least three attempts, even on a busy machine
 					return
 				}
 			default:
@@ -103,8 +103,8 @@ func knock(t *testing.T, from *lab.NS, at string) (stop func()) {
 	}
 }
 
-// TestUpgradeFromIptables starts with the rules and sets of an earlier version. vipd must remove
-// them, and excluded clients must stay excluded.
+// TestUpgradeFromIptables starts with the rules and sets of an earlier version of vipd. vipd must
+// remove them. Clients that are excluded must stay excluded throughout.
 func TestUpgradeFromIptables(t *testing.T) {
 	bothBackends(t, func(t *testing.T, backend xtables.Variant) {
 		_, client := network(t)
@@ -133,8 +133,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 		if strings.Contains(saved, "VIPD-TRIAL") {
 			t.Error("rules contain VIPD-TRIAL, want it removed")
 		}
-		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // iptables only accepts
-			t.Errorf("jumps, want one in INPUT and none in PREROUTING:\n%s", saved)
+		if strings.Count(saved, "-A INPUT ") != 1 || strings.Contains(saved, "-A PREROUTING ") { // these jumps lead to the rules that accept connections
+			t.Errorf("jumps to vipd's chains, want one in INPUT and none in PREROUTING:\n%s", saved)
 		}
 		checkIntact(t, h)
 		must(t, h.Close())
@@ -149,8 +149,8 @@ func TestUpgradeFromIptables(t *testing.T) {
 	})
 }
 
-// TestBitChanges restarts with another masquerade_bit. vipd must remove rules with the old marks,
-// and restrictions must apply throughout.
+// TestBitChanges restarts vipd with another masquerade_bit. vipd must remove the rules that use the
+// old marks. Restrictions must apply throughout.
 func TestBitChanges(t *testing.T) {
 	l, client := network(t)
 	o := options(t, xtables.NFT)
@@ -167,15 +167,15 @@ func TestBitChanges(t *testing.T) {
 		apply(t, h, web, frontend("10.96.0.11:80"), kept)
 		saved := l.Host().Exec("nft", "list", "table", "ip", "vipd-guard")
 		ours := guard.MarkBits(bit)
-		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // the marks for masquerading and for keeping the source
+		for _, mark := range []uint32{ours, bits.RotateLeft32(ours, 1)} { // the marks that request masquerading, and that request to keep the source
 			want := fmt.Sprintf("0x%08x", mark)
 			if !strings.Contains(saved, want) {
-				t.Errorf("bit %d: rules have no %s, want it:\n%s", bit, want, saved)
+				t.Errorf("bit %d: rules do not contain %s, want them to contain it:\n%s", bit, want, saved)
 			}
 		}
-		for _, old := range []string{"0x00004000", "0x00008000"} { // the marks of bit 14
+		for _, old := range []string{"0x00004000", "0x00008000"} { // the marks that belong to bit 14
 			if strings.Contains(saved, old) {
-				t.Errorf("bit %d: rules, want none with %s:\n%s", bit, old, saved)
+				t.Errorf("bit %d: rules, want no rule that contains %s:\n%s", bit, old, saved)
 			}
 		}
 		checkAttempt(t, client, "10.96.0.11:80", open)
@@ -184,7 +184,8 @@ func TestBitChanges(t *testing.T) {
 	stop()
 }
 
-// TestRenderEqualsKernel compares rendered rules with the kernel's rules. Both must be equal.
+// TestRenderEqualsKernel compares the rendered rules with the rules in the kernel. They must be
+// equal.
 func TestRenderEqualsKernel(t *testing.T) {
 	l, _ := network(t)
 	o := options(t, xtables.NFT)
@@ -192,7 +193,7 @@ func TestRenderEqualsKernel(t *testing.T) {
 	h := newHost(t, o)
 	frontends := examples()
 	apply(t, h, frontends...)
-	listed := func() (words []string) { // elements are unordered
+	listed := func() (words []string) { // elements of sets have no fixed order
 		out := l.Host().Exec("nft", "-s", "list", "table", "ip", "vipd-guard") + l.Host().Exec("nft", "-s", "list", "table", "ip6", "vipd-guard")
 		words = strings.FieldsFunc(out, func(r rune) bool { return strings.ContainsRune(",{}\n", r) })
 		for i := range words {

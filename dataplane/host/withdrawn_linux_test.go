@@ -10,8 +10,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// withdrawing compiles a service at port 80 of VIPs with withdraw = "no_endpoint", for the host's
-// current addresses.
+// withdrawing compiles a service on port 80 of VIPs that have withdraw = "no_endpoint". It uses the
+// host's current addresses.
 func withdrawing(t *testing.T, h *Host, edit func(*balancer.Service), vips ...string) balancer.Desired {
 	t.Helper()
 	s := &balancer.Service{Name: "web", Ports: []balancer.Port{{Port: 80, Protocol: balancer.TCP, TargetPort: 8080}}}
@@ -33,9 +33,8 @@ func withdrawing(t *testing.T, h *Host, edit func(*balancer.Service), vips ...st
 	}, in, time.Now())
 }
 
-// TestWithdrawnOwnAddress withdraws addresses that the host has independently of vipd. The
-// addresses must stay, and clients must not reach a program of the host that listens on the
-// service's port.
+// TestWithdrawnOwnAddress withdraws VIPs that are also the host's own addresses. The addresses must
+// stay. Clients must not reach a program of the host that listens on the service's port.
 func TestWithdrawnOwnAddress(t *testing.T) {
 	_, client := network(t)
 	ip(t, "addr add 10.96.0.10/32 dev lo")
@@ -67,8 +66,9 @@ func TestWithdrawnOwnAddress(t *testing.T) {
 	}
 }
 
-// TestWithdrawnUntilRemoved withdraws a VIP that vipd added. The host's own ports on the VIP must
-// stay closed until the address is removed, which happens before the frontend is applied.
+// TestWithdrawnUntilRemoved withdraws a VIP that vipd has added. The host's own ports at the VIP
+// must stay closed until the address is removed. The address is removed before the frontend is
+// applied.
 func TestWithdrawnUntilRemoved(t *testing.T) {
 	_, client := network(t)
 	client.Sysctl("net.ipv4.ip_forward", "0")
@@ -87,13 +87,13 @@ func TestWithdrawnUntilRemoved(t *testing.T) {
 		checkAttempt(t, client, vip+":80", open)
 		withdrawn := withdrawing(t, h, none, vip)
 		if f := withdrawn.Frontends.At(balancer.Key{Addr: addrOf(vip), Port: 80, Proto: balancer.TCP}); !f.Withdrawn {
-			t.Fatalf("frontend = %+v, want it withdrawn", f)
+			t.Fatalf("frontend = %+v, want Withdrawn = true", f)
 		}
 		closed := desired(frontend(vip+":80", func(f *balancer.Frontend) { f.Backends = nil }))
-		must(t, h.Prepare(t.Context(), closed)) // the address stays, and its port closes
+		must(t, h.Prepare(t.Context(), closed)) // the address must stay, and its port must be closed
 		stops := []func(){knock(t, client, vip+":22"), knock(t, client, vip+":80")}
 		must(t, h.Prepare(t.Context(), withdrawn))
-		must(t, h.Finish(t.Context(), serving.Frontends)) // as if applying the frontend had failed
+		must(t, h.Finish(t.Context(), serving.Frontends)) // simulates that the frontend could not be applied
 		checkDevice(t, "lo", "127.0.0.1/8", "::1/128")
 		must(t, h.Prepare(t.Context(), withdrawn))
 		must(t, h.Finish(t.Context(), withdrawn.Frontends))
