@@ -97,8 +97,8 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-// memorySysctls implements sysctls in memory. A sysctl that is missing from values can't be read. If
-// locked is true, no sysctl can be written.
+// memorySysctls implements sysctls in memory. A sysctl that is missing from values can't be read.
+// If locked is true, no sysctl can be written.
 type memorySysctls struct {
 	values map[string]string
 	locked bool

@@ -14,7 +14,7 @@ import (
 )
 
 // TestSearchesHereWhereTheKernelDoesNot requests searches that the kernel refuses. list must then
-// visit all flows.
+// visit all flows, so the package can search them itself.
 func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab := scratch(t)
 	flows := []Flow{
@@ -24,11 +24,11 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	tab.create(t, whole, flows...)
 	for name, s := range map[string]selection{
 		"EOPNOTSUPP": {family: unix.AF_INET, flags: 1 << 31},
-		"EINVAL":     {family: unix.AF_INET, flags: byPort}, // of no protocol
+		"EINVAL":     {family: unix.AF_INET, flags: byPort}, // without a protocol
 	} {
 		found := 0
 		if err := tab.list(t.Context(), s, func(*Flow) error { found++; return nil }); err != nil || found != len(flows) {
-			t.Errorf("%s: found %d flows, %v; want all %d", name, found, err, len(flows))
+			t.Errorf("%s: visited flows = %d, %v; want all %d", name, found, err, len(flows))
 		}
 		l := listing{ctx: t.Context()}
 		if err := l.run(tab.lists, s); err == nil {
@@ -37,27 +37,28 @@ func TestSearchesHereWhereTheKernelDoesNot(t *testing.T) {
 	}
 }
 
-// TestListsAfterOneThatWasGivenUp ends lists early in several ways. The next list must be complete.
+// TestListsAfterOneThatWasGivenUp ends lists early in several ways. After each, the next list must
+// be complete.
 func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab := scratch(t)
-	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more than the kernel sends in a single message
+	flows := crowd(rand.New(rand.NewPCG(1, 1)), 2000) // more flows than the kernel sends in a single message
 	tab.create(t, whole, flows...)
 	enough := errors.New("enough")
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return enough }); !errors.Is(err, enough) {
-		t.Errorf("error = %v, want the error from visit", err)
+		t.Errorf("error of Each = %v, want the error from visit", err)
 	}
 	tab.want(t, Filter{}, flows)
 	if err := tab.Each(t.Context(), Filter{}, func(*Flow) error { return unix.EINVAL }); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("error = %v, want the error from visit", err)
+		t.Errorf("error of Each = %v, want the error from visit", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	visits := 0
 	err := tab.Each(ctx, Filter{}, func(*Flow) error { visits++; cancel(); return nil })
 	if !errors.Is(err, context.Canceled) || visits == 0 || visits >= len(flows) {
-		t.Errorf("%d visits, %v; want some and the context's error", visits, err)
+		t.Errorf("visits = %d, error = %v; want at least one visit, and the context's error", visits, err)
 	}
 	if err := tab.Each(ctx, Filter{}, func(*Flow) error { t.Error("visited after the end"); return nil }); !errors.Is(err, context.Canceled) {
-		t.Errorf("error = %v, want the context's error", err)
+		t.Errorf("error of Each = %v, want the context's error", err)
 	}
 	var w sync.WaitGroup
 	w.Go(func() {
@@ -68,8 +69,8 @@ func TestListsAfterOneThatWasGivenUp(t *testing.T) {
 	tab.want(t, Filter{}, flows)
 }
 
-// TestSeveralGoroutines lists, deletes and cuts flows concurrently, and deletes flows during
-// visits. All other flows must be found.
+// TestSeveralGoroutines lists, deletes and cuts flows in several goroutines. It also deletes flows
+// from within the function that visits them. All other flows must be found.
 func TestSeveralGoroutines(t *testing.T) {
 	tab := scratch(t)
 	var kept, deleted, cut []Flow
@@ -117,18 +118,18 @@ func TestSeveralGoroutines(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(seen) != len(kept) {
-			t.Errorf("flows found = %d, want the %d flows that are not deleted", len(seen), len(kept))
+			t.Errorf("flows found on port 80 = %d, want %d", len(seen), len(kept))
 		}
 	}
 	w.Wait()
 	if cuts != len(cut) {
-		t.Errorf("deleted = %d, want %d", cuts, len(cut))
+		t.Errorf("flows deleted by a cut = %d, want %d", cuts, len(cut))
 	}
 	tab.want(t, Filter{}, kept)
 }
 
-// TestListsInConstantMemory lists tables of several sizes. The memory of a list must not grow with
-// the table.
+// TestListsInConstantMemory lists tables of several sizes. The memory that a list needs must not
+// depend on the size of the table.
 func TestListsInConstantMemory(t *testing.T) {
 	tab := scratch(t)
 	const n = 5000
@@ -140,7 +141,7 @@ func TestListsInConstantMemory(t *testing.T) {
 		}
 	})
 	if visits != 2*n || allocs > 50 {
-		t.Errorf("%d visits, %.0f allocations; want %d and at most 50", visits, allocs, 2*n)
+		t.Errorf("visits = %d, allocations = %.0f; want %d and at most 50", visits, allocs, 2*n)
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"vipd/test/wait"
 )
 
-// ends collects ended flows.
+// ends collects flows that have ended.
 type ends struct {
 	mu   sync.Mutex
 	got  []Flow
@@ -50,7 +50,7 @@ func subscribe(t *testing.T, tab *table) *Ends {
 	return s
 }
 
-// watch collects ended flows until the test ends.
+// watch collects flows that end, until the test ends.
 func watch(t *testing.T, tab *table) *ends {
 	t.Helper()
 	s := subscribe(t, tab)
@@ -68,7 +68,7 @@ func watch(t *testing.T, tab *table) *ends {
 	return &e
 }
 
-// TestEndsReported ends flows. Every end must be reported exactly once.
+// TestEndsReported ends flows in several ways. The end of each flow must be reported exactly once.
 func TestEndsReported(t *testing.T) {
 	tab := scratch(t)
 	ended := watch(t, tab)
@@ -92,12 +92,12 @@ func TestEndsReported(t *testing.T) {
 	}
 	wait.For(t, 30*time.Second, "all ends", func() bool { return len(ended.flows()) >= len(want) })
 	if got, want := identities(ended.flows()), identities(want); !slices.Equal(got, want) {
-		t.Errorf("ended = %v, want %v", got, want)
+		t.Errorf("ended flows = %v, want %v", got, want)
 	}
 }
 
-// TestLostEndsAreReported ends more flows at once than the buffer can hold. The loss and later ends
-// must be reported.
+// TestLostEndsAreReported ends more flows at once than the buffer can hold. The loss must be
+// reported, and flows that end later must be reported as usual.
 func TestLostEndsAreReported(t *testing.T) {
 	tab := scratch(t)
 	s := subscribe(t, tab)
@@ -120,7 +120,7 @@ func TestLostEndsAreReported(t *testing.T) {
 		return slices.ContainsFunc(e.flows(), func(f Flow) bool { return identityOf(&f) == identityOf(&last) })
 	})
 	if n := len(e.flows()); n < 1000 || n >= len(flows) {
-		t.Errorf("%d ends of %d were reported; want many, but not all", n, len(flows))
+		t.Errorf("reported ends = %d of %d, want many but not all", n, len(flows))
 	}
 	cancel()
 	w.Wait()

@@ -17,11 +17,11 @@ import (
 	"vipd/test/wait"
 )
 
-// answer writes a fake kernel's answer to the message with the given sequence number.
+// answer writes the answer of a fake kernel to the message with the sequence number seq.
 type answer func(w *writer, seq uint32)
 
-// connectToFake connects to a fake kernel that gives these answers, one for each message. The last
-// answer repeats.
+// connectToFake connects to a fake kernel that gives these answers, one to each message. It repeats
+// the last answer for all further messages.
 func connectToFake(t *testing.T, answers ...answer) *Conn {
 	t.Helper()
 	var w sync.WaitGroup
@@ -55,7 +55,7 @@ func connectToFake(t *testing.T, answers ...answer) *Conn {
 func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 	for {
 		m, err := kernel.Receive()
-		if err == nil && m.Empty() || errors.Is(err, unix.ECONNRESET) { // the other end is closed
+		if err == nil && m.Empty() || errors.Is(err, unix.ECONNRESET) { // the other end has closed the connection
 			if err := kernel.Close(); err != nil {
 				t.Error(err)
 			}
@@ -68,7 +68,8 @@ func serve(t *testing.T, kernel *nlsock.Socket, answers []answer) {
 		for m.Next() {
 			var w writer
 			if answers[0](&w, m.Seq); len(w.B) > 0 {
-				// The other end closes after enough answers, and may leave a message unread.
+				// The other end closes its socket once it has enough answers, and may leave a
+				// message unread.
 				if err := kernel.Send(w.B); err != nil && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
 					t.Error(err)
 				}
@@ -85,7 +86,7 @@ func (w *writer) plain(kind, flags uint16, seq uint32, body ...byte) {
 	w.End()
 }
 
-// fail answers with an error. If errno is 0, it answers with an acknowledgement.
+// fail writes an answer with an error. If errno is 0, the answer is an acknowledgement.
 func (w *writer) fail(kind uint16, seq uint32, errno unix.Errno) {
 	w.plain(kind, 0, seq, append(binary.NativeEndian.AppendUint32(nil, uint32(-int32(errno))), make([]byte, unix.SizeofNlMsghdr)...)...)
 }
@@ -103,8 +104,8 @@ func fails(errno unix.Errno) answer {
 	return func(w *writer, seq uint32) { w.fail(unix.NLMSG_ERROR, seq, errno) }
 }
 
-// TestListsOfKernelsInTrouble uses kernels that refuse or interrupt lists. The package must return
-// the error or repeat the list, without waiting for a timeout.
+// TestListsOfKernelsInTrouble uses fake kernels that refuse or interrupt lists. Each must return
+// the error or repeat the list, and must not wait for a timeout.
 func TestListsOfKernelsInTrouble(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	garbage := func(w *writer, seq uint32) {
@@ -133,14 +134,14 @@ func TestListsOfKernelsInTrouble(t *testing.T) {
 			visits := 0
 			err := connectToFake(t, c.kernel...).Each(t.Context(), c.filter, func(*Flow) error { visits++; return nil })
 			if visits != c.visits || !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
-				t.Errorf("%d visits, %v; want %d, %v", visits, err, c.visits, c.err)
+				t.Errorf("visits = %d, error = %v; want %d, %v", visits, err, c.visits, c.err)
 			}
 		})
 	}
 }
 
-// TestListThatHangs makes a list hang. The list must end, and late answers must not be mistaken for
-// answers to another list.
+// TestListThatHangs makes the kernel stop answering during a list. The call must end with an error.
+// The late answers of this list must not be treated as answers to the next list.
 func TestListThatHangs(t *testing.T) {
 	one, two := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"), flow(balancer.TCP, "10.1.0.2:1000", "10.96.0.2:53", "10.2.0.1:53")
 	half := func(w *writer, seq uint32) { w.plain(messageNew, unix.NLM_F_MULTI, seq, encode(&one, whole)...) }
@@ -155,12 +156,12 @@ func TestListThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || found[0] != two.Orig.Dst.Addr() {
-		t.Errorf("flows found = %v, want only the second list's", found)
+		t.Errorf("flows found = %v, want only the flow of the second list", found)
 	}
 }
 
-// TestCountsOfKernelsInTrouble makes kernels answer the count with errors and with late answers to
-// deletions. Errors must be returned, and late answers must be skipped.
+// TestCountsOfKernelsInTrouble counts flows while the kernel answers with errors, and with late
+// answers to earlier deletions. Errors must be returned, and late answers must be ignored.
 func TestCountsOfKernelsInTrouble(t *testing.T) {
 	stats := func(body ...byte) answer {
 		return func(w *writer, seq uint32) { w.plain(messageStats, 0, seq, append([]byte{0, 0, 0, 0}, body...)...) }
@@ -180,15 +181,15 @@ func TestCountsOfKernelsInTrouble(t *testing.T) {
 	} {
 		n, err := connectToFake(t, c.kernel).count()
 		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) || err == nil && n != 258 {
-			t.Errorf("%s: %d, %v; want 258 or %v", name, n, err, c.err)
+			t.Errorf("%s: count = %d, error = %v; want 258 or the error %v", name, n, err, c.err)
 		}
 	}
 }
 
-// TestDeletionsOfKernelsInTrouble deletes several flows in one request. Missing flows must not be
-// counted. Flows of a flowtable, which older kernels refuse, must not be counted, and the first
-// refusal must be returned. Any other error must be returned immediately, because without privilege
-// the kernel only answers the first message.
+// TestDeletionsOfKernelsInTrouble deletes several flows in one request. Flows that are missing must
+// not be counted. Older kernels refuse to delete flows of a flowtable; such flows must not be
+// counted, and the first refusal must be returned. Any other error must be returned immediately,
+// because without privilege the kernel answers only the first message.
 func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 	flows := []Flow{
 		flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53"),
@@ -214,16 +215,16 @@ func TestDeletionsOfKernelsInTrouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, err := connectToFake(t, c.kernel...).deleteAll(flows)
 			if n != c.deleted || (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
-				t.Errorf("deleted = %d, %v; want %d, %q", n, err, c.deleted, c.err)
+				t.Errorf("deleted flows = %d, %v; want %d, %q", n, err, c.deleted, c.err)
 			}
 		})
 	}
-	// Late answers from before an error must not be mistaken for later answers.
+	// Late answers to requests before an error must not be treated as answers to later requests.
 	c := connectToFake(t, fails(unix.EPERM), fails(unix.EPERM), fails(unix.EPERM), silence, silence, done)
 	if _, err := c.deleteAll(flows); err == nil {
-		t.Error("deleting without privilege = nil, want an error")
+		t.Error("error of a deletion without privilege = nil, want an error")
 	}
 	if n, err := c.deleteAll(flows); n != 3 || err != nil {
-		t.Errorf("deleted after an error = %d, %v, want 3", n, err)
+		t.Errorf("flows deleted after an error = %d, %v; want 3", n, err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// table is the conntrack table of a separate namespace.
+// table is the conntrack table of a namespace that no other test uses.
 type table struct {
 	*Conn
 	ns    *lab.NS
@@ -49,13 +49,14 @@ func newTable(t testing.TB, ns *lab.NS) *table {
 	return tab
 }
 
-// scratch returns a table to which only the test writes.
+// scratch returns the empty conntrack table of a new namespace. Only the test writes to this table.
 func scratch(t testing.TB) *table {
 	t.Helper()
 	return newTable(t, lab.New(t).Add("scratch"))
 }
 
-// where selects the zone in which a flow is created.
+// where determines which attribute of a created flow contains the flow's zone: the attribute for
+// both directions, for the original direction, or for the reply direction.
 type where int
 
 const (
@@ -64,7 +65,7 @@ const (
 	reply
 )
 
-// create adds flows to the table in the given zones.
+// create adds flows to the table. in selects the attribute for each flow's zone.
 func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	t.Helper()
 	for part := range slices.Chunk(flows, batch) {
@@ -81,8 +82,8 @@ func (tab *table) create(t testing.TB, in where, flows ...Flow) {
 	}
 }
 
-// Only tests use these bits: the first packet of the flow was not dropped, and the source is
-// translated.
+// Only tests use these status bits. confirmed means that the first packet of the flow was not
+// dropped, and srcNAT that the source address is translated.
 const (
 	confirmed Status = 1 << 3
 	srcNAT    Status = 1 << 4
@@ -94,7 +95,8 @@ func (c *Conn) delete(f *Flow) error {
 	return err
 }
 
-// await waits for the answer to a message. The test fails if an answer is an error.
+// await waits for the answer to the message with the sequence number last. If any answer is an
+// error, it fails the test.
 func (tab *table) await(t testing.TB, last uint32) {
 	t.Helper()
 	for {
@@ -113,7 +115,7 @@ func (tab *table) await(t testing.TB, last uint32) {
 	}
 }
 
-// flush empties the table.
+// flush deletes all flows in the table.
 func (tab *table) flush(t testing.TB) {
 	t.Helper()
 	var w writer
@@ -126,7 +128,7 @@ func (tab *table) flush(t testing.TB) {
 	tab.await(t, last)
 }
 
-// create writes a new flow.
+// create writes a message that creates the flow f.
 func (w *writer) create(f *Flow, in where, seq uint32) {
 	w.begin(messageNew, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, seq, family(inet.Of(f.Orig.Src.Addr())))
 	w.entry(f, in)
@@ -162,8 +164,8 @@ func (w *writer) entry(f *Flow, in where) {
 	}
 }
 
-// stateByte returns the kernel's number for a flow's state: number if the flow is in the state
-// opening, otherwise established.
+// stateByte returns the kernel's number for the state of f. The result is the argument number if
+// f.State equals opening. Otherwise, the result is the argument established.
 func stateByte(f *Flow, opening string, number, established byte) byte {
 	if f.State == opening {
 		return number
@@ -171,7 +173,8 @@ func stateByte(f *Flow, opening string, number, established byte) byte {
 	return established
 }
 
-// identity identifies a flow in a table, including its translation.
+// identity contains the fields that distinguish a flow from all other flows in a table, including
+// its translated addresses.
 type identity struct {
 	proto       balancer.Protocol
 	orig, reply Tuple
@@ -208,21 +211,21 @@ func (tab *table) all(t testing.TB, f Filter) []Flow {
 	return flows
 }
 
-// want checks which flows match the filter.
+// want checks that exactly the flows in want match the filter f.
 func (tab *table) want(t testing.TB, f Filter, want []Flow) {
 	t.Helper()
 	if got, want := identities(tab.all(t, f)), identities(want); !slices.Equal(got, want) {
-		t.Fatalf("%+v finds\n%v\nwant\n%v", f, got, want)
+		t.Fatalf("flows that match %+v =\n%v\nwant\n%v", f, got, want)
 	}
 }
 
-// flow returns a flow from a client to a frontend and its backend.
+// flow returns a flow from a client to a frontend, which is translated to a backend.
 func flow(proto balancer.Protocol, client, frontend, backend string) Flow {
 	from, to, via := netip.MustParseAddrPort(client), netip.MustParseAddrPort(frontend), netip.MustParseAddrPort(backend)
 	return Flow{Proto: proto, Orig: Tuple{from, to}, Reply: Tuple{via, from}}
 }
 
-// crowd returns n flows of different clients, which share a few random frontends and backends.
+// crowd returns n flows of different clients to a few random frontends and backends.
 func crowd(random *rand.Rand, n int) []Flow {
 	protos := []balancer.Protocol{balancer.TCP, balancer.UDP, balancer.SCTP}
 	flows := make([]Flow, n)

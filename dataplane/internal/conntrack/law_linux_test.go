@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFiltersFindWhatTheySay applies random filters to random tables. Exactly the matching flows
-// must be found, each of them once.
+// TestFiltersFindWhatTheySay applies random filters to random tables. Each must visit exactly the
+// matching flows, and each of them once.
 func TestFiltersFindWhatTheySay(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -42,7 +42,7 @@ func TestFiltersFindWhatTheySay(t *testing.T) {
 func randomFilter(random *rand.Rand, flows []Flow) Filter {
 	of := flows[random.IntN(len(flows))]
 	f := Filter{Proto: of.Proto, Dst: of.Orig.Dst.Addr(), Port: of.Orig.Dst.Port()}
-	switch random.IntN(4) { // some filters match no flow, because of their address or family
+	switch random.IntN(4) { // some filters have an address or family that no flow has
 	case 0:
 		f.Dst = netip.Addr{}
 	case 1:
@@ -68,8 +68,8 @@ func meant(f Filter, flow Flow) bool {
 	return true
 }
 
-// TestCutsWhatIsStaleAndNothingElse cuts flows with random tables, keys and functions. Exactly the
-// stale flows of the keys must be deleted.
+// TestCutsWhatIsStaleAndNothingElse cuts flows in random tables, with random keys and random
+// functions that select stale flows. Exactly the stale flows of the given keys must be deleted.
 func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 	tab := scratch(t)
 	seed := rand.Uint64()
@@ -95,21 +95,21 @@ func TestCutsWhatIsStaleAndNothingElse(t *testing.T) {
 			}
 		}
 		cut := tab.Cut
-		if round%2 == 0 { // search as in a large table
+		if round%2 == 0 { // use the same kind of search as for a large table
 			cut = func(ctx context.Context, keys map[balancer.Key]bool, stale func(*Flow) bool) (int, error) {
 				return tab.cut(ctx, searches(keys, math.MaxUint64), keys, stale)
 			}
 		}
 		n, err := cut(t.Context(), keys, stale)
 		if want := len(flows) - len(left); err != nil || n != want {
-			t.Fatalf("round %d: deleted = %d, %v; want %d", round, n, err, want)
+			t.Fatalf("round %d: deleted flows = %d, %v; want %d", round, n, err, want)
 		}
 		tab.want(t, Filter{}, left)
 	}
 }
 
-// TestDeletesOneFlowOnly deletes a flow among others that differ in one address, port, protocol or
-// zone. Only that flow may be deleted.
+// TestDeletesOneFlowOnly deletes a flow while there are other flows that differ from it only in one
+// address, port, protocol or zone. Only the flow itself may be deleted.
 func TestDeletesOneFlowOnly(t *testing.T) {
 	tab := scratch(t)
 	ways := map[string]struct {
@@ -128,8 +128,8 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			if proto == other {
 				other = balancer.SCTP
 			}
-			// A flow from a neighboring client address through the same backend would have the same
-			// reply, so it uses another port of the backend.
+			// A flow from the next client address through the same backend port would have the same
+			// reply tuple, so this flow uses another port of the backend.
 			neighbour := flow(proto, client(1000), a[2], a[3])
 			neighbour.Reply.Src = netip.AddrPortFrom(neighbour.Reply.Src.Addr(), 81)
 			ways[family+" "+string(proto)] = struct {
@@ -162,14 +162,14 @@ func TestDeletesOneFlowOnly(t *testing.T) {
 			}
 			tab.want(t, Filter{}, w.others)
 			if err := tab.delete(&one[0]); err != nil {
-				t.Errorf("deleting a deleted flow: %v, want nil", err)
+				t.Errorf("error when a deleted flow is deleted again = %v, want nil", err)
 			}
 		})
 	}
 }
 
-// TestZonesAreKeptApart creates flows with the same addresses in two zones. Deleting one must not
-// delete the other.
+// TestZonesAreKeptApart creates flows with the same addresses in two zones. If one is deleted, the
+// other must stay.
 func TestZonesAreKeptApart(t *testing.T) {
 	tab := scratch(t)
 	var flows []Flow
@@ -186,11 +186,12 @@ func TestZonesAreKeptApart(t *testing.T) {
 	tab.want(t, Filter{}, slices.Delete(slices.Clone(flows), 2, 3))
 	n, err := tab.Cut(t.Context(), map[balancer.Key]bool{flows[0].Frontend(): true}, nil)
 	if n != 3 || err != nil {
-		t.Errorf("deleted = %d, %v; want 3 in all zones", n, err)
+		t.Errorf("deleted flows = %d, %v; want 3, from all zones", n, err)
 	}
 }
 
-// TestSuccessorIsNotDeleted replaces a listed flow. The new flow must not be deleted.
+// TestSuccessorIsNotDeleted lists a flow, replaces it by another flow with the same addresses, and
+// deletes the listed flow. The new flow must stay.
 func TestSuccessorIsNotDeleted(t *testing.T) {
 	tab := scratch(t)
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")
@@ -199,14 +200,14 @@ func TestSuccessorIsNotDeleted(t *testing.T) {
 	if err := tab.delete(&old); err != nil {
 		t.Fatal(err)
 	}
-	// The kernel derives a flow's id from its address in memory, so other flows must occupy that
-	// address first.
+	// The kernel derives a flow's id from its address in memory, so other flows must first occupy
+	// the memory of the deleted flow.
 	others := crowd(rand.New(rand.NewPCG(4, 4)), 200)
 	tab.create(t, whole, others...)
 	tab.create(t, whole, f)
 	n, err := tab.deleteAll([]Flow{old})
 	if n != 0 || err != nil {
-		t.Errorf("flows deleted = %d, %v, want 0", n, err)
+		t.Errorf("deleted flows = %d, %v; want 0", n, err)
 	}
 	tab.want(t, Filter{}, append(others, f))
 }

@@ -12,8 +12,8 @@ import (
 	"vipd/dataplane/internal/nlsock"
 )
 
-// encode returns the kernel's message about a flow without the netlink header. It contains only
-// attributes that can be written.
+// encode returns the kernel's message about a flow, without the netlink header. The message
+// contains only attributes that a program may also write.
 func encode(f *Flow, in where) []byte {
 	var w writer
 	w.begin(messageNew, 0, 0, family(inet.Of(f.Orig.Src.Addr())))
@@ -25,8 +25,8 @@ func encode(f *Flow, in where) []byte {
 	return w.B[unix.SizeofNlMsghdr:]
 }
 
-// FuzzRead decodes arbitrary messages. Decoding must not panic, and a decoded flow must read back
-// equal.
+// FuzzRead decodes arbitrary messages. Decoding must not panic. A decoded flow must be the same
+// after it is encoded and decoded again.
 func FuzzRead(f *testing.F) {
 	for i, flow := range crowd(rand.New(rand.NewPCG(7, 7)), 20) {
 		flow.zone, flow.id = uint16(i%3), uint32(i)
@@ -47,7 +47,7 @@ func FuzzRead(f *testing.F) {
 			t.Fatalf("flow of %x = %+v, want valid addresses and a protocol", b, first)
 		}
 		if inet.Of(first.Orig.Src.Addr()) != inet.Of(first.Reply.Dst.Addr()) {
-			t.Fatalf("flow of %x = %+v, want a single family", b, first)
+			t.Fatalf("flow of %x = %+v, want addresses of a single family", b, first)
 		}
 		in := whole
 		if first.half {
@@ -55,7 +55,7 @@ func FuzzRead(f *testing.F) {
 		}
 		again := encode(&first, in)
 		if ours, err := second.read(again); !ours || err != nil {
-			t.Fatalf("reading %+v from %x = %v, %v, want true", first, again, ours, err)
+			t.Fatalf("result of read for %+v, encoded as %x, = %v, %v; want true", first, again, ours, err)
 		}
 		if identityOf(&first) != identityOf(&second) || first.half != second.half || first.id != second.id {
 			t.Fatalf("flow after encoding = %+v, want %+v", second, first)
@@ -63,13 +63,13 @@ func FuzzRead(f *testing.F) {
 		var w writer
 		w.delete(&first, 1)
 		if binary.NativeEndian.Uint32(w.B) != uint32(len(w.B)) || !bytes.Contains(w.B, again[headerSize:headerSize+44]) && !first.half {
-			t.Fatalf("deletion of %+v = %x, want the flow's tuple and its length", first, w.B)
+			t.Fatalf("message that deletes %+v = %x, want the flow's tuple and its length", first, w.B)
 		}
 	})
 }
 
-// TestRefusesMalformedMessages truncates messages. A message that ends within an attribute must be
-// an error.
+// TestRefusesMalformedMessages decodes truncated messages. If a message ends within an attribute,
+// decoding must return an error.
 func TestRefusesMalformedMessages(t *testing.T) {
 	flow := crowd(rand.New(rand.NewPCG(8, 8)), 1)[0]
 	b := encode(&flow, whole)
@@ -77,13 +77,13 @@ func TestRefusesMalformedMessages(t *testing.T) {
 	if ours, err := f.read(b); !ours || err != nil || identityOf(&f) != identityOf(&flow) {
 		t.Fatalf("flow of %x = %+v, %v, %v, want %+v", b, f, ours, err, flow)
 	}
-	ends := map[int]bool{} // offsets between attributes
+	ends := map[int]bool{} // offsets at which an attribute ends
 	for a := (nlsock.In(b[headerSize:])); a.Next(); {
 		ends[len(b)-len(a.Rest())] = true
 	}
 	for n := range len(b) {
 		if _, err := f.read(b[:n]); err == nil && !ends[n] {
-			t.Errorf("reading %d of %d bytes = %+v, want an error", n, len(b), f)
+			t.Errorf("flow decoded from %d of %d bytes = %+v, want an error", n, len(b), f)
 		}
 	}
 }

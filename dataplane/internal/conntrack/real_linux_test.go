@@ -14,8 +14,8 @@ import (
 	"vipd/test/wait"
 )
 
-// crossing is a client, a server, and a router between them that counts, timestamps and translates
-// packets.
+// crossing is a network with a client, a server, and a router between them. The router translates
+// packets, and records counts and timestamps of flows.
 type crossing struct {
 	*table
 	client, server *lab.NS
@@ -34,8 +34,8 @@ func newCrossing(t *testing.T) *crossing {
 		"net.ipv4.ip_forward": "1", "net.ipv6.conf.all.forwarding": "1",
 		"net.netfilter.nf_conntrack_acct": "1", "net.netfilter.nf_conntrack_timestamp": "1",
 		"net.netfilter.nf_conntrack_udp_timeout": "25",
-		// The kernel drops new associations after three or ten seconds. A busy machine may need
-		// more time.
+		// By default, the kernel removes new associations after three or ten seconds, which may be
+		// too short on a busy machine.
 		"net.netfilter.nf_conntrack_sctp_timeout_closed": "25", "net.netfilter.nf_conntrack_sctp_timeout_cookie_wait": "25",
 	} {
 		router.Sysctl(name, value)
@@ -44,7 +44,7 @@ func newCrossing(t *testing.T) *crossing {
 		for _, proto := range []string{"tcp", "udp", "sctp"} {
 			router.Exec(tool, "-t", "nat", "-A", "PREROUTING", "-d", a[0], "-p", proto, "-j", "DNAT", "--to-destination", a[1]+":8080")
 		}
-		c.server.Exec(tool, "-A", "INPUT", "-p", "sctp", "-j", "DROP") // its kernel would abort every association
+		c.server.Exec(tool, "-A", "INPUT", "-p", "sctp", "-j", "DROP") // otherwise, the server's kernel would abort every association
 		router.Exec(tool, "-t", "nat", "-A", "POSTROUTING", "-p", "udp", "--dport", "8080", "-j", "MASQUERADE")
 	}
 	c.table = newTable(t, router)
@@ -66,7 +66,7 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	t.Helper()
 	b := binary.BigEndian.AppendUint16(nil, from)
 	b = binary.BigEndian.AppendUint16(b, port)
-	b = append(b, 0, 0, 0, 0) // the verification tag of the other side is still unknown
+	b = append(b, 0, 0, 0, 0) // the other side's verification tag is still unknown
 	b = append(b, 0, 0, 0, 0) // the checksum
 	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1)
 	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
@@ -75,17 +75,19 @@ func (c *crossing) associate(t *testing.T, network, to string, from, port uint16
 	}
 }
 
-// one returns the only flow that matches the filter, and fails the test if there are others.
+// one returns the only flow that matches the filter. If there is not exactly one such flow, it
+// fails the test.
 func (c *crossing) one(t *testing.T, f Filter) Flow {
 	t.Helper()
 	flows := c.all(t, f)
 	if len(flows) != 1 {
-		t.Fatalf("flows of %+v = %v, want one", f, identities(flows))
+		t.Fatalf("flows that match %+v = %v, want one", f, identities(flows))
 	}
 	return flows[0]
 }
 
-// TestReadsRealFlows sends packets. The kernel's flows must be decoded correctly.
+// TestReadsRealFlows sends packets of several protocols. The flows that the kernel has created must
+// be decoded correctly.
 func TestReadsRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for _, a := range []struct {
@@ -148,13 +150,13 @@ func TestReadsRealFlows(t *testing.T) {
 			got := c.one(t, Filter{Proto: want.key.Proto, Dst: want.key.Addr, Port: want.key.AddrPort().Port()})
 			const known = confirmed | SeenReply | Assured | DstNAT | srcNAT
 			if got.Frontend() != want.key || got.Client() != want.client || got.Backend() != want.backend || got.Orig.Src != want.client {
-				t.Errorf("%s: flow = %v, want one from %s to %s", want.key, identityOf(&got), want.client, want.backend)
+				t.Errorf("%s: flow = %v, want a flow from %s to %s", want.key, identityOf(&got), want.client, want.backend)
 			}
 			if masqueraded := got.Reply.Dst.Addr() != client; masqueraded != want.status.Has(srcNAT) {
-				t.Errorf("destination of replies of %s = %s, want the client unless its address is masqueraded", want.key, got.Reply.Dst)
+				t.Errorf("%s: destination of replies = %s, want the client's address unless it is masqueraded", want.key, got.Reply.Dst)
 			}
 			if want.state == "closed" && got.State == "cookie-wait" {
-				got.State = want.state // some kernels report this state for the first packet
+				got.State = want.state // some kernels already report this state after the first packet
 			}
 			if got.Status&known != want.status|confirmed || got.State != want.state {
 				t.Errorf("%s: status = %#x, %q; want %#x, %q", want.key, got.Status, got.State, want.status, want.state)
@@ -163,14 +165,14 @@ func TestReadsRealFlows(t *testing.T) {
 				t.Errorf("%s: start = %s, want about %s", want.key, got.Start, began)
 			}
 			if got.In < 20 || got.Status.Has(SeenReply) != (got.Out > 20) {
-				t.Errorf("%s: bytes from the client = %d, to the client = %d, want at least 20, and replies only if seen", want.key, got.In, got.Out)
+				t.Errorf("%s: bytes from the client = %d, bytes to the client = %d; want at least 20 from the client, and bytes to the client only after a reply", want.key, got.In, got.Out)
 			}
 		}
 	}
 }
 
-// TestDeletesRealFlows creates flows with packets, in all protocols, families and zones, with and
-// without NAT. Each deletion must delete exactly its flow.
+// TestDeletesRealFlows creates flows by sending packets, in all protocols, families and zones, with
+// and without NAT. Each deletion must delete exactly one flow.
 func TestDeletesRealFlows(t *testing.T) {
 	c := newCrossing(t)
 	for tool, vip := range map[string]string{"iptables": "10.96.0.1", "ip6tables": "fd96::1"} {
@@ -205,8 +207,8 @@ func TestDeletesRealFlows(t *testing.T) {
 	}
 }
 
-// TestTellsTheEnds deletes flows and lets others time out. Their ends must be reported with their
-// counts.
+// TestTellsTheEnds deletes flows, and waits until others time out. The end of each flow must be
+// reported with the flow's counts.
 func TestTellsTheEnds(t *testing.T) {
 	c := newCrossing(t)
 	c.ns.Sysctl("net.netfilter.nf_conntrack_udp_timeout", "1")
@@ -225,17 +227,17 @@ func TestTellsTheEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait.For(t, 30*time.Second, "the ends of both flows", func() bool {
-		c.all(t, Filter{}) // a list makes the kernel discard expired entries
+		c.all(t, Filter{}) // listing flows makes the kernel remove expired entries
 		return len(ended.flows()) == 2
 	})
 	got := ended.flows()
 	if identityOf(&got[0]) != identityOf(&f) || got[0].In < f.In || got[0].Out < f.Out || !got[0].Start.Equal(f.Start) {
-		t.Errorf("ended = %+v, want %+v", got[0], f)
+		t.Errorf("first ended flow = %+v, want %+v", got[0], f)
 	}
 	if got[1].Proto != balancer.UDP || got[1].Backend() != backend || got[1].In == 0 {
-		t.Errorf("ended = %+v, want the UDP flow", got[1])
+		t.Errorf("second ended flow = %+v, want the UDP flow", got[1])
 	}
 	if n := ended.lost.Load(); n != 0 {
-		t.Errorf("the kernel dropped events %d times, want 0", n)
+		t.Errorf("number of times that the kernel dropped events = %d, want 0", n)
 	}
 }

@@ -7,8 +7,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestWithReplies looks up redirected flows of both families by their replies. It must find each
-// flow with its original destination, and no flow for unknown replies.
+// TestWithReplies looks up redirected IPv4 and IPv6 flows by the addresses of their replies.
+// WithReplies must find each flow with its original destination. It must find no flow for addresses
+// without a flow.
 func TestWithReplies(t *testing.T) {
 	tab := scratch(t)
 	for _, a := range []struct{ client, vip, local string }{

@@ -14,11 +14,11 @@ import (
 	"vipd/test/wait"
 )
 
-// suspects counts the reports about each backend.
+// suspects counts what is reported about each backend.
 type suspects struct {
 	mu       sync.Mutex
 	reported map[balancer.Target]int
-	// counted counts the connections of each backend that count as failures.
+	// counted holds, for each backend, the number of its connections that count as failures.
 	counted map[balancer.Target]int
 }
 
@@ -44,7 +44,7 @@ func (s *suspects) count(t balancer.Target) int {
 	return s.reported[t]
 }
 
-// backendOf assigns all translated flows to a single service.
+// backendOf assigns all translated flows to a single service, and returns their backend.
 func backendOf(f *Flow) (balancer.Target, bool) {
 	b := f.Backend()
 	return balancer.Target{Service: "web", Addr: b.Addr(), Port: b.Port()}, f.Status.Has(DstNAT)
@@ -53,8 +53,8 @@ func backendOf(f *Flow) (balancer.Target, bool) {
 // suspect counts reports about unanswered translated flows until the test ends.
 func suspect(t *testing.T, tab *table) *suspects { return suspectAll(t, tab, backendOf) }
 
-// suspectAll counts reports about unanswered flows until the test ends. It assigns each flow to the
-// backend that the function "of" returns.
+// suspectAll counts reports about unanswered flows until the test ends. The function of returns the
+// backend of a flow.
 func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)) *suspects {
 	t.Helper()
 	s := &suspects{reported: map[balancer.Target]int{}, counted: map[balancer.Target]int{}}
@@ -78,8 +78,8 @@ func suspectAll(t *testing.T, tab *table, of func(*Flow) (balancer.Target, bool)
 	return s
 }
 
-// TestUnansweredIsTold makes a backend answer, refuse and stay silent, in both families. Refusals
-// and silence must be reported.
+// TestUnansweredIsTold makes an IPv4 and an IPv6 backend answer, refuse connections, and stay
+// silent. Refusals and silence must be reported.
 func TestUnansweredIsTold(t *testing.T) {
 	c := newCrossing(t)
 	s := suspect(t, c.table)
@@ -98,17 +98,17 @@ func TestUnansweredIsTold(t *testing.T) {
 			return err
 		}
 		if err := try(wait.Patience); err == nil {
-			t.Fatal("error without a listener = nil, want a refusal")
+			t.Fatal("error of a connection without a listener = nil, want a refusal")
 		}
 		wait.For(t, 10*time.Second, "the refusal to be told", func() bool { return s.count(target) == 1 })
 
 		c.server.Exec(a.tool, "-I", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")
 		if err := try(time.Second); err == nil {
-			t.Fatal("error while all packets are dropped = nil, want a timeout")
+			t.Fatal("error of a connection whose packets are dropped = nil, want a timeout")
 		}
 		wait.For(t, 20*time.Second, "the silence to be told", func() bool { return s.count(target) == 2 })
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
-		time.Sleep(2 * lookPause) // the kernel keeps each flow for two minutes, but it must be reported and counted once
+		time.Sleep(2 * lookPause) // the kernel keeps each flow for two minutes, but the flow must be reported and counted only once
 		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
 			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
 		}
@@ -120,15 +120,16 @@ func TestUnansweredIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		time.Sleep(2 * lookPause) // no further report may arrive
+		time.Sleep(2 * lookPause) // no further report may arrive in this time
 		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
-			t.Errorf("further reports = %d, counted = %d; want none because it answers", told-2, counted-1)
+			t.Errorf("further reports = %d, further counted connections = %d; want 0 because the backend answers", told-2, counted-1)
 		}
 	}
 }
 
-// TestUnansweredCountsNewFlows adds unanswered connections to a table, before and after the first
-// reading. Only new TCP and SCTP connections must count, each of them once.
+// TestUnansweredCountsNewFlows adds unanswered connections to a table before and after its first
+// reading. Only TCP and SCTP connections that are new after the first reading must be counted, and
+// each only once.
 func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab := scratch(t)
 	opening := func(proto balancer.Protocol, state, client string) (Flow, balancer.Target) {
@@ -148,16 +149,16 @@ func TestUnansweredCountsNewFlows(t *testing.T) {
 	tab.create(t, whole, tcp, sctp, udp)
 	wait.For(t, time.Minute, "the new flows to count", func() bool { return s.countOf(tcpTarget) == 1 && s.countOf(sctpTarget) == 1 })
 	if old, udp := s.countOf(oldTarget), s.countOf(udpTarget)+s.count(udpTarget); old != 0 || udp != 0 {
-		t.Errorf("counted old flows = %d, UDP flows = %d; want 0", old, udp)
+		t.Errorf("counted old flows = %d, counted UDP flows = %d; want 0", old, udp)
 	}
-	tab.flush(t) // has the effect of a timeout or of the removal of an endpoint
+	tab.flush(t) // this has the same effect as a timeout, or as the removal of an endpoint
 	if tcp, sctp := s.countOf(tcpTarget), s.countOf(sctpTarget); tcp != 1 || sctp != 1 {
 		t.Errorf("counted TCP flows = %d, SCTP flows = %d; want 1 each", tcp, sctp)
 	}
 }
 
-// TestUnrepliedEndsOnly ends flows with and without a reply. The filter must accept only the flows
-// without a reply.
+// TestUnrepliedEndsOnly ends flows with and without a reply. Only the end of flows without a reply
+// must pass the filter.
 func TestUnrepliedEndsOnly(t *testing.T) {
 	tab := scratch(t)
 	var s *Ends

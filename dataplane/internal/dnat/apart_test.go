@@ -23,8 +23,8 @@ type flowTable struct {
 	flows  map[string]conntrack.Flow
 	broken bool
 	sweeps int // number of searches
-	// before and after are called when a search starts and when it has returned all flows. They may
-	// be nil.
+	// before is called when a search starts, and after is called when the search has returned all
+	// flows. Both may be nil.
 	before, after func()
 }
 
@@ -51,7 +51,8 @@ func (f *flowTable) Cut(_ context.Context, keys map[balancer.Key]bool, stale fun
 
 func (f *flowTable) Close() error { return nil }
 
-// key returns the n-th frontend's key. The protocol alternates between TCP and UDP.
+// key returns the key of the n-th frontend. For consecutive n, the protocol alternates between TCP
+// and UDP.
 func key(n int) balancer.Key {
 	return balancer.Key{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n)}), Port: 80, Proto: []balancer.Protocol{balancer.TCP, balancer.UDP}[n%2]}
 }
@@ -61,7 +62,7 @@ func address(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}), 8080)
 }
 
-// web returns a frontend at k with the active backends of these numbers.
+// web returns a frontend with key k whose active backends are the endpoints with these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: k, Service: "web", Policy: balancer.Policy{Forward: balancer.NATForward, DrainTimeout: time.Minute}}
 	for _, i := range numbers {
@@ -79,7 +80,7 @@ func removed(f *balancer.Frontend, until time.Time) *balancer.Frontend {
 	return &g
 }
 
-// add adds a flow of frontend k to backend i, or to no backend if i is 0.
+// add adds a flow from a client of frontend k to endpoint i. If i is 0, the flow has no endpoint.
 func (f *flowTable) add(name string, k balancer.Key, i int, status conntrack.Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -97,9 +98,9 @@ func (f *flowTable) breaks(broken bool) {
 	f.broken = broken
 }
 
-// TestStaleFlowsAreDropped uses a mode whose connections the kernel tracks. Flows that started
-// before the virtual server must be removed immediately. Flows of an earlier mode must be removed
-// when the drain time of their endpoint ends.
+// TestStaleFlowsAreDropped changes the frontends of a mode whose connections the kernel tracks.
+// Flows that are older than the virtual server must be removed immediately. Flows that an earlier
+// mode has translated must be removed when the drain time of their endpoint ends.
 func TestStaleFlowsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -178,8 +179,8 @@ func TestStaleFlowsAreDropped(t *testing.T) {
 	})
 }
 
-// TestSweepsAreShared makes several changes within a short time. They must share a search of
-// conntrack, and a new endpoint must not cause a search.
+// TestSweepsAreShared makes several changes within a short time. One search of conntrack must be
+// sufficient for all of them. If an endpoint is added, no search is needed.
 func TestSweepsAreShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{}
@@ -222,8 +223,8 @@ func TestSweepsAreShared(t *testing.T) {
 	})
 }
 
-// TestReturnsDuringASweep restores a frontend during the search that its removal caused. Its new
-// connections must stay.
+// TestReturnsDuringASweep removes a frontend, and adds it again during the search that its removal
+// has caused. Connections that are opened afterwards must stay.
 func TestReturnsDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -245,7 +246,7 @@ func TestReturnsDuringASweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !returned.Load() || len(table.flows) != 1 {
-			t.Errorf("searched = %t, flows = %v; want the new connection", returned.Load(), table.flows)
+			t.Errorf("frontend was added during the search = %t, flows = %v; want true and only the new connection", returned.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -253,8 +254,9 @@ func TestReturnsDuringASweep(t *testing.T) {
 	})
 }
 
-// TestGoesDuringASweep removes an endpoint whose drain time has ended, at the end of a search that
-// started before that time. The connections must be removed.
+// TestGoesDuringASweep removes an endpoint whose drain time has ended. The removal happens at the
+// end of a search that started before the end of the drain time. The endpoint's connections must be
+// removed.
 func TestGoesDuringASweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &flowTable{flows: map[string]conntrack.Flow{}}
@@ -274,13 +276,13 @@ func TestGoesDuringASweep(t *testing.T) {
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: all, New: draining}}, nil)
 		time.Sleep(time.Until(end) - 500*time.Millisecond)
 		late.Store(true)
-		fewer := *draining // the second endpoint is removed immediately
+		fewer := *draining // the second endpoint is removed without a drain
 		fewer.Backends = slices.Delete(slices.Clone(draining.Backends), 1, 2)
 		fl.Applied([]dataplane.Change{{Key: all.Key, Old: draining, New: &fewer}}, nil)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if !gone.Load() || len(table.flows) > 0 {
-			t.Errorf("endpoint removed = %t, flows = %v, want true and none", gone.Load(), table.flows)
+			t.Errorf("endpoint was removed during the search = %t, flows = %v; want true and no flows", gone.Load(), table.flows)
 		}
 		if err := fl.Close(); err != nil {
 			t.Error(err)
@@ -288,9 +290,9 @@ func TestGoesDuringASweep(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfAnotherModeAreItsOwn judges a connection that userspace mode has redirected to
-// its own port. The connection must stay while that port accepts connections, and must be neither
-// counted nor listed here.
+// TestConnectionsOfAnotherModeAreItsOwn uses a connection that userspace mode has redirected to a
+// port of its own. While that port accepts connections, the connection must not count as stale. It
+// must not be counted or listed by this package.
 func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 	fl := NewFlows(&flowTable{}, slog.New(slog.DiscardHandler))
 	f := web(key(0), 1, 2)
@@ -300,21 +302,21 @@ func TestConnectionsOfAnotherModeAreItsOwn(t *testing.T) {
 		Reply: conntrack.Tuple{Src: netip.MustParseAddrPort("10.1.0.1:40001")},
 	}
 	if fl.judge(time.Now())(&flow) {
-		t.Error("stale before the frontend's removal = true, want false")
+		t.Error("connection is stale before the frontend's removal = true, want false")
 	}
 	later := fl.judge(time.Now().Add(time.Hour))
 	one, other := Accepts(40001), Accepts(40001)
 	one()
 	one()
 	if later(&flow) {
-		t.Error("stale while its socket exists = true, want false")
+		t.Error("connection is stale while the port accepts connections = true, want false")
 	}
 	other()
 	if !later(&flow) {
-		t.Error("stale without its socket = false, want true")
+		t.Error("connection is stale after the port was closed = false, want true")
 	}
 	if port, counted := fl.portOf(&flow); counted {
-		t.Errorf("bytes are counted for %v, want for no port", port)
+		t.Errorf("bytes of the connection are counted for %v, want for no port", port)
 	}
 	if fl.leadsTo(f, flow.Backend()) {
 		t.Error("the connection is listed, want it hidden")

@@ -15,7 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// tracked returns the servers to which conntrack sends clients of the frontend, sorted.
+// tracked returns the servers of the frontend's connections in conntrack, in the order of their
+// addresses.
 func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	r.Helper()
 	var all []netip.Addr
@@ -30,7 +31,8 @@ func (r *rig) tracked(proto balancer.Protocol) []netip.Addr {
 	return all
 }
 
-// untilCut waits for the end of the only connection. The connection must not end before due.
+// untilCut waits until the only connection ends. It fails the test if the connection ends before
+// due.
 func (r *rig) untilCut(due time.Time) {
 	r.Helper()
 	seen := time.Now()
@@ -43,12 +45,12 @@ func (r *rig) untilCut(due time.Time) {
 		return n == 0
 	})
 	if time.Now().Before(due) {
-		r.Errorf("the connection ended %s before its drain time, want it kept until then", due.Sub(seen))
+		r.Errorf("the connection ended %s before the end of its drain time, want it kept until then", due.Sub(seen))
 	}
 }
 
-// TestRestartKnowsConnections restarts with an open connection. The new process must list it and
-// end it.
+// TestRestartKnowsConnections restarts the process while a connection is open. The new process must
+// list the connection, and must end it when the frontend is removed.
 func TestRestartKnowsConnections(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -57,7 +59,7 @@ func TestRestartKnowsConnections(t *testing.T) {
 	e = e.restart(f)
 	conns, err := dataplane.Connections(context.Background(), r.tracker, dataplane.ConnectionQuery{})
 	if err != nil || len(conns) != 1 || conns[0].Service != "web" {
-		t.Errorf("connections after a restart = %+v, %v, want one of web", conns, err)
+		t.Errorf("connections after a restart = %+v, %v; want one connection of the service web", conns, err)
 	}
 	if n := r.counted().Backends[0].Active; n != 1 {
 		t.Errorf("live connections = %d, want 1", n)
@@ -66,8 +68,8 @@ func TestRestartKnowsConnections(t *testing.T) {
 	r.untilCut(time.Now())
 }
 
-// TestRestartKeepsTime restarts during drains, and removes an endpoint during the restart.
-// Connections must end at the end of their drain time.
+// TestRestartKeepsTime restarts the process during drains, and removes an endpoint while no process
+// runs. Each connection must end when its drain time ends.
 func TestRestartKeepsTime(t *testing.T) {
 	t.Run("draining", func(t *testing.T) {
 		r := newRig(t)
@@ -92,8 +94,8 @@ func TestRestartKeepsTime(t *testing.T) {
 	})
 }
 
-// TestFailingIsCut makes an endpoint fail its checks, in a service that cuts connections. The
-// connections must end.
+// TestFailingIsCut makes the health checks of an endpoint fail. Its service cuts connections to
+// such endpoints, so they must end.
 func TestFailingIsCut(t *testing.T) {
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		t.Run(string(proto), func(t *testing.T) {
@@ -101,14 +103,14 @@ func TestFailingIsCut(t *testing.T) {
 			e := r.drive(r.web(proto, 2))
 			r.ask(proto)
 			if len(r.tracked(proto)) != 1 {
-				t.Fatal("tracked connections = 0, want 1 because it may continue")
+				t.Fatal("connections in conntrack = 0, want 1 because the connection may continue")
 			}
 			f := r.web(proto, 2, 3)
 			b := &f.Backends[0]
 			b.State, b.Weight = balancer.Down, 0
 			e.set(f)
 			if len(r.tracked(proto)) != 1 {
-				t.Error("tracked connections = 0, want 1 because it may continue")
+				t.Error("connections in conntrack = 0, want 1 because the connection may continue")
 			}
 			f = r.web(proto, 2, 3)
 			b = &f.Backends[0]
@@ -119,8 +121,9 @@ func TestFailingIsCut(t *testing.T) {
 	}
 }
 
-// TestDrainsGetTimes sets an end for a draining endpoint, and another drain timeout for a frontend.
-// Connections must end at the new times.
+// TestDrainsGetTimes sets the end of an endpoint's drain after the drain has started. In another
+// case, it changes the drain_timeout of a frontend and then removes it. Connections must end at the
+// new times.
 func TestDrainsGetTimes(t *testing.T) {
 	t.Run("endpoint", func(t *testing.T) {
 		r := newRig(t)
@@ -151,8 +154,8 @@ func TestDrainsGetTimes(t *testing.T) {
 	})
 }
 
-// TestReturnKeepsTime replaces a removed frontend. The connection of each frontend must end when
-// that frontend's drain time ends.
+// TestReturnKeepsTime removes a frontend, and adds it again with another endpoint. A connection
+// from before the removal must end when its drain time ends, even if later connections end earlier.
 func TestReturnKeepsTime(t *testing.T) {
 	r := newRig(t)
 	f := r.web(balancer.TCP, 2)
@@ -164,18 +167,18 @@ func TestReturnKeepsTime(t *testing.T) {
 	r.apply(r.web(balancer.TCP, 3))
 	r.ask(balancer.TCP)
 	if got := r.tracked(balancer.TCP); !slices.Equal(got, []netip.Addr{r.address(2), r.address(3)}) && time.Now().Before(due) {
-		t.Fatalf("connections to %s, want one to each server", got)
+		t.Fatalf("servers of the connections = %s, want both servers", got)
 	}
-	r.apply(r.web(balancer.TCP, 4)) // removes an endpoint without a drain time
+	r.apply(r.web(balancer.TCP, 4)) // the previous endpoint of this frontend has no drain time
 	wait.For(t, 5*time.Second, "the later connection to be cut", func() bool { return !slices.Contains(r.tracked(balancer.TCP), r.address(3)) })
 	if !slices.Contains(r.tracked(balancer.TCP), r.address(2)) && time.Now().Before(due) {
-		t.Error("the earlier connection was deleted before its drain time, want it kept")
+		t.Error("the earlier connection was deleted before the end of its drain time, want it kept")
 	}
 	r.untilCut(due)
 }
 
-// TestUDPMovesAfterFailure makes conntrack refuse to remove flows. The next attempt must move them
-// to another backend.
+// TestUDPMovesAfterFailure makes conntrack refuse to delete flows. The next attempt must move these
+// flows to another backend.
 func TestUDPMovesAfterFailure(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.UDP, 2))
@@ -200,6 +203,6 @@ func TestUDPMovesAfterFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answer, err := lab.Ask(client); err != nil || answer.Server != "s3" {
-		t.Errorf("answer from %q, %v; want s3", answer.Server, err)
+		t.Errorf("server that answers = %q, error = %v; want s3", answer.Server, err)
 	}
 }

@@ -8,24 +8,24 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. Bytes must be kept while they are
-// requested, and for counters.Retention afterwards.
+// TestBytesOfWhatIsGoneAreForgotten ends flows of several ports. The byte counts of a port must be
+// kept while they are requested, and for counters.Retention after the last request.
 func TestBytesOfWhatIsGoneAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &traffic{ended: map[counters.Port]volume{}, shown: map[counters.Port]volume{}, asked: map[counters.Port]time.Time{}}
 		stays, goes, never := counters.Port{Service: "stays"}, counters.Port{Service: "goes"}, counters.Port{Service: "never"}
-		for _, k := range []counters.Port{stays, goes, never} { // the flow of the last port ends before any request
+		for _, k := range []counters.Port{stays, goes, never} { // nothing requests the bytes of the port "never"
 			counts.ended[k] = volume{1, 2}
 		}
 		counts.before = counts.ended
 		counts.bytes(goes)
 		for began := time.Now(); time.Since(began) <= counters.Retention; time.Sleep(counters.Retention / 4) {
 			if got, _ := counts.bytes(stays); got != (volume{1, 2}) {
-				t.Errorf("bytes = %v, want the counts", got)
+				t.Errorf("bytes = %v, want the counts of the ended flow", got)
 			}
 			counts.prune(time.Now())
 			if len(counts.ended) != 3 {
-				t.Errorf("ports after %v = %d, want all 3", time.Since(began), len(counts.ended))
+				t.Errorf("ports with counts after %v = %d, want 3", time.Since(began), len(counts.ended))
 			}
 		}
 		counts.prune(time.Now())

@@ -9,8 +9,9 @@ import (
 	"vipd/dataplane/counters"
 )
 
-// TestLeadsTo checks flows to several destinations. A flow to a removed backend must belong to the
-// service. A flow to a destination that is not a backend, such as a proxy's port, must not.
+// TestLeadsTo checks whether flows to several destinations belong to a frontend. A flow to a
+// removed backend must belong to it. If the destination was never a backend, but for example the
+// port of a proxy, the flow must not belong to it.
 func TestLeadsTo(t *testing.T) {
 	at := netip.MustParseAddrPort
 	key, err := balancer.ParseKey("10.96.0.10:80/tcp")

@@ -22,15 +22,15 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// rig is a small network with a client, a server with many addresses, and a host between them. The
-// host runs a dataplane with a few simple rules.
+// rig is a network with a client, a host, and a server that has many addresses. The host runs a
+// dataplane that is made of a few simple rules.
 type rig struct {
 	*testing.T
 	tracker *Tracker
 	client  *lab.NS
 	server  *lab.NS
-	// withRules holds the frontends with rules. applied reports whether the engine has applied
-	// everything since the start.
+	// withRules holds the frontends that have rules. applied reports whether the engine has applied
+	// all frontends since the process started.
 	withRules map[balancer.Key]*balancer.Frontend
 	applied   bool
 }
@@ -78,7 +78,7 @@ func (r *rig) open() {
 	r.applied = false
 }
 
-// forgetFlows deletes the flows of earlier tests from conntrack.
+// forgetFlows deletes the flows that earlier tests have left in conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()
@@ -104,7 +104,7 @@ func (r *rig) nft(script string) {
 	}
 }
 
-// Apply implements [dataplane.Dataplane]. Each frontend is a rule that selects its active backends
+// Apply implements [dataplane.Dataplane]. Each frontend has a rule that selects its active backends
 // in turn.
 func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 	for _, c := range batch {
@@ -133,7 +133,7 @@ func (r *rig) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// Observe implements dataplane.Dataplane.
+// Observe implements [dataplane.Dataplane].
 func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
 	seen := dataplane.Observation{Digests: map[balancer.Key]dataplane.Digest{}, ReapplyAll: !r.applied}
 	for k, f := range r.withRules {
@@ -144,7 +144,7 @@ func (r *rig) Observe(context.Context) (dataplane.Observation, error) {
 	return seen, nil
 }
 
-// Capabilities, Digest, Traits, Counters, Intact and Close implement dataplane.Dataplane.
+// Capabilities, Digest, Traits, Counters, Intact and Close implement [dataplane.Dataplane].
 func (r *rig) Capabilities() balancer.Capabilities               { return balancer.Capabilities{} }
 func (r *rig) Digest(f *balancer.Frontend) dataplane.Digest      { return dataplane.DigestOf(f) }
 func (r *rig) Traits() dataplane.Traits                          { return dataplane.Traits{} }
@@ -154,7 +154,7 @@ func (r *rig) Close(context.Context, bool) error                 { return nil }
 
 func (r *rig) address(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 2, 0, byte(i)}) }
 
-// web returns a frontend with the servers of these numbers.
+// web returns a frontend whose endpoints are the servers with these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
@@ -197,7 +197,7 @@ func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	return c, answer.Server
 }
 
-// readConntrack makes the tracker read conntrack once, without the usual pause.
+// readConntrack makes the tracker read conntrack immediately, without the usual pause.
 func (r *rig) readConntrack() {
 	r.Helper()
 	r.tracker.traffic.mu.Lock()
@@ -208,7 +208,7 @@ func (r *rig) readConntrack() {
 	}
 }
 
-// counted returns the counts of the service, which has a single backend.
+// counted returns the counts of the only frontend.
 func (r *rig) counted() dataplane.FrontendCount {
 	r.Helper()
 	r.readConntrack()
@@ -220,7 +220,7 @@ func (r *rig) counted() dataplane.FrontendCount {
 	return all[0]
 }
 
-// driven is an engine over the rig's dataplane.
+// driven is an engine that drives the rig's dataplane.
 type driven struct {
 	*rig
 	engine *dataplane.Engine
@@ -228,7 +228,7 @@ type driven struct {
 	sets   int64
 }
 
-// drive runs an engine with these frontends, until stop or the end of the test.
+// drive runs an engine with these frontends, until stop is called or the test ends.
 func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	r.Helper()
 	e := &driven{rig: r, engine: dataplane.NewEngine(dataplane.Options{Dataplane: r, Host: fake.NoHost{}, Log: slog.New(slog.DiscardHandler)})}
@@ -247,7 +247,7 @@ func (r *rig) drive(frontends ...*balancer.Frontend) *driven {
 	return e
 }
 
-// set sets the frontends, and returns when everything is applied.
+// set replaces the wanted frontends, and returns when they are applied.
 func (e *driven) set(frontends ...*balancer.Frontend) {
 	e.Helper()
 	var d balancer.Desired
@@ -263,7 +263,7 @@ func (e *driven) set(frontends ...*balancer.Frontend) {
 	})
 }
 
-// restart starts another process over the existing rules.
+// restart simulates another process that adopts the existing rules.
 func (e *driven) restart(frontends ...*balancer.Frontend) *driven {
 	e.Helper()
 	e.stop()

@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestSuspects makes one of two endpoints refuse connections, and later makes it silent. Only that
-// endpoint may be reported.
+// TestSuspects makes one of two endpoints refuse connections, and later makes this endpoint silent.
+// Only this endpoint may be reported.
 func TestSuspects(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.web(balancer.TCP, 2, 3))
@@ -47,7 +47,7 @@ func TestSuspects(t *testing.T) {
 		r.server.Exec("iptables", "-F", "INPUT")
 	}
 	if n := of(2); n > 0 {
-		t.Errorf("reports about endpoint 2 = %d, want none because it answers", n)
+		t.Errorf("reports about endpoint 2 = %d, want 0 because it answers", n)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -15,15 +15,15 @@ import (
 	"vipd/test/wait"
 )
 
-// accounted enables the counting of bytes before the dataplane checks the setting.
+// accounted makes the kernel count the bytes of flows, before the dataplane checks this setting.
 func accounted(t *testing.T) {
 	t.Helper()
 	lab.Require(t)
 	lab.New(t).Host().Sysctl("net.netfilter.nf_conntrack_acct", "1")
 }
 
-// TestEndsWaitForNoList ends flows and reads counters while all flows are listed. Neither may wait
-// for the list.
+// TestEndsWaitForNoList ends flows and reads counters while another reader lists all flows. Neither
+// may wait until this list ends.
 func TestEndsWaitForNoList(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -31,7 +31,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 	r.apply(f)
 	r.ask(balancer.TCP)
 	begun, release, looked := make(chan bool), make(chan bool), make(chan error, 1)
-	go func() { // conntrack makes one list at a time, so the next reading waits for this list
+	go func() { // conntrack makes only one list at a time, so the next reading waits for this list
 		first := true
 		_ = r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(*conntrack.Flow) error {
 			if first {
@@ -49,7 +49,7 @@ func TestEndsWaitForNoList(t *testing.T) {
 		if r.tracker.traffic.looking.TryLock() {
 			r.tracker.traffic.looking.Unlock()
 			select {
-			case <-looked: // the query has found the lock of this reading
+			case <-looked: // this query found another reading in progress, and returned
 				go look()
 			default:
 			}
@@ -65,14 +65,14 @@ func TestEndsWaitForNoList(t *testing.T) {
 			Orig:  conntrack.Tuple{Dst: f.AddrPort()},
 			Reply: conntrack.Tuple{Src: f.Backends[0].Addr},
 		})
-		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would have to wait
+		if err := r.tracker.traffic.look(context.Background()); err != nil { // a second list would have to wait for the first
 			t.Error(err)
 		}
 	}()
 	select {
 	case <-done:
 	case <-time.After(wait.Patience):
-		t.Error("the end of a flow or a second query waited for the list of all flows, want no wait")
+		t.Error("the report of an ended flow, or a second query, waited for the list of all flows, want no wait")
 	}
 	close(release)
 	if err := <-looked; err != nil {
@@ -81,8 +81,8 @@ func TestEndsWaitForNoList(t *testing.T) {
 	<-done
 }
 
-// TestBytesOfServicesThatGo removes a service with an open flow and restores it. Bytes must be
-// counted once, until the end of the flow, and counting must continue afterwards.
+// TestBytesOfServicesThatGo removes a service that has an open flow, and adds it again. The flow's
+// bytes must be counted once, until the flow ends. The bytes of new flows must also be counted.
 func TestBytesOfServicesThatGo(t *testing.T) {
 	accounted(t)
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -96,7 +96,7 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			c, _ := r.ask(proto)
 			client := netip.MustParseAddrPort(c.LocalAddr().String())
 			want := r.volumeOf(client)
-			r.remove(f) // the frontend has a drain timeout of 0
+			r.remove(f) // the frontend's drain_timeout is 0
 			at := counters.Port{Service: f.Service, Name: f.Port}
 			bytes := func() volume {
 				r.readConntrack()
@@ -109,19 +109,19 @@ func TestBytesOfServicesThatGo(t *testing.T) {
 			})
 			wait.For(t, 5*time.Second, "the removed service's flow to end", func() bool { return len(r.tracked(proto)) == 0 })
 			before := bytes()
-			if before.in >= 2*want.in || before.out >= 2*want.out { // another acknowledgement may have arrived
+			if before.in >= 2*want.in || before.out >= 2*want.out { // the flow may have got another acknowledgement since
 				t.Errorf("counted bytes = %+v, want less than twice the kernel's %+v", before, want)
 			}
 			r.apply(f)
 			r.ask(proto)
 			if after := bytes(); after.in <= before.in || after.out <= before.out {
-				t.Errorf("counted bytes = %+v before the service was restored, %+v with a new flow, want an increase", before, after)
+				t.Errorf("counted bytes before the service was added again = %+v, and with a new flow = %+v; want an increase", before, after)
 			}
 		})
 	}
 }
 
-// volumeOf returns the kernel's counts of a client's only flow.
+// volumeOf returns the kernel's counts for the only flow of a client.
 func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 	r.Helper()
 	if err := r.tracker.traffic.conn.Each(context.Background(), conntrack.Filter{}, func(f *conntrack.Flow) error {
@@ -133,13 +133,13 @@ func (r *rig) volumeOf(client netip.AddrPort) (v volume) {
 		r.Fatal(err)
 	}
 	if v.in == 0 || v.out == 0 {
-		r.Fatalf("bytes of the flow of %s = %+v, want more than 0", client, v)
+		r.Fatalf("counts of the flow of %s = %+v, want more than 0", client, v)
 	}
 	return v
 }
 
-// TestLiveConnectionsAndBytes opens connections and sends bytes. The counts from conntrack must
-// match.
+// TestLiveConnectionsAndBytes opens connections and sends bytes. The counts that are read from
+// conntrack must match.
 func TestLiveConnectionsAndBytes(t *testing.T) {
 	accounted(t)
 	r := newRig(t)
@@ -156,7 +156,7 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 	i := slices.IndexFunc(conns, func(n dataplane.Connection) bool { return n.Client.String() == c.LocalAddr().String() })
 	if err != nil || i < 0 || conns[i].Service != "web" || conns[i].Backend.Addr() != r.address(2) ||
 		conns[i].State != "established" || conns[i].In == 0 {
-		t.Errorf("connections = %+v, %v, want established with bytes", conns, err)
+		t.Errorf("connections = %+v, %v; want an established connection with bytes", conns, err)
 	}
 	_ = c.Close()
 	wait.For(t, 5*time.Second, "the connection to be live no more", func() bool {
@@ -168,9 +168,9 @@ func TestLiveConnectionsAndBytes(t *testing.T) {
 	})
 }
 
-// TestIdleFlowsAreNotLive pauses a UDP flow, and then sends another packet. During the pause the
-// flow must count as idle, although the kernel keeps it. The test increases the kernel's timeout,
-// which has the same effect as waiting.
+// TestIdleFlowsAreNotLive pauses a UDP flow, and then sends another packet. During the pause, the
+// flow must count as idle, although the kernel still has it. To save time, the test increases the
+// kernel's timeout instead of waiting, which has the same effect.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	lab.Require(t)
 	host := lab.New(t).Host()
@@ -184,11 +184,11 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		}
 		conns, err := dataplane.Connections(t.Context(), r.tracker, dataplane.ConnectionQuery{})
 		if err != nil || len(conns) != 1 || (conns[0].State == dataplane.Idle) != idle {
-			t.Errorf("connections = %+v, %v; want one, idle = %v", conns, err, idle)
+			t.Errorf("connections = %+v, %v; want one with idle = %v", conns, err, idle)
 		}
 	}
 	const timeout = "net.netfilter.nf_conntrack_udp_timeout"
-	for _, name := range []string{timeout, timeout + "_stream"} { // so long that the test's own time does not matter
+	for _, name := range []string{timeout, timeout + "_stream"} { // so long that the duration of the test does not matter
 		host.Sysctl(name, "100000")
 	}
 	if _, err := lab.Ask(c); err != nil {

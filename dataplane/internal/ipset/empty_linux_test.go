@@ -11,7 +11,8 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// empty runs the test in a namespace without sets, and destroys the test's sets afterwards.
+// empty gives the test a namespace without sets, and destroys all sets that the test has left
+// there.
 func empty(t *testing.T) {
 	t.Helper()
 	lab.Require(t)

@@ -24,7 +24,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// add adds elements to a set, as rules would.
+// add adds elements to a set, as iptables rules would.
 func add(t *testing.T, set string, entries map[Element]bool) {
 	t.Helper()
 	var lines strings.Builder
@@ -50,8 +50,8 @@ func randomEntry(r *rand.Rand, family inet.Family) Element {
 	return Element{Addr: randomAddr(r, family), Proto: []Protocol{TCP, UDP, SCTP}[r.IntN(3)], Port: uint16(1 + r.IntN(4)), Second: randomAddr(r, family)}
 }
 
-// TestHistories adds random elements as rules would, and deletes some of them with this package.
-// The sets of both families must equal a map.
+// TestHistories adds random elements as iptables rules would, and deletes some of them with this
+// package. The IPv4 and the IPv6 set must always equal a map that gets the same changes.
 func TestHistories(t *testing.T) {
 	empty(t)
 	c := open(t)
@@ -106,12 +106,12 @@ func check(t *testing.T, c *Conn, set string, family inet.Family, want map[Eleme
 	slices.SortFunc(got, Element.Compare)
 	wanted := slices.SortedFunc(maps.Keys(want), Element.Compare)
 	if !slices.Equal(got, wanted) {
-		t.Fatalf("elements = %v\nwant %v", got, wanted)
+		t.Fatalf("elements of the set = %v\nwant %v", got, wanted)
 	}
 }
 
-// TestManyEntries exceeds the maximum size of a message and the default maximum size of a set. All
-// elements must be stored.
+// TestManyEntries adds more elements than a message can contain, and than a set with the default
+// maximum size can contain. All elements must be stored.
 func TestManyEntries(t *testing.T) {
 	empty(t)
 	c := open(t)

@@ -1,6 +1,6 @@
 package ipvsnl
 
-// These are exports for tests outside the package.
+// These are exports for the tests in package ipvsnl_test.
 var (
 	NewKernel = kernel
 	Empty     = empty

@@ -20,8 +20,8 @@ import (
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }
 
-// randomOp returns an op with valid or invalid values in every field. It uses only a few virtual
-// servers and destinations, so ops interact.
+// randomOp returns an op with valid or invalid values in each field. Ops affect one another,
+// because randomOp uses only a few virtual servers and destinations.
 func randomOp(r *rand.Rand) ipvsnl.Op {
 	s := ipvsnl.Service{
 		Key: balancer.Key{
@@ -46,9 +46,9 @@ func randomOp(r *rand.Rand) ipvsnl.Op {
 	return ipvsnl.Op{verb, s, d}
 }
 
-// TestIPVSHistories makes the same random changes in the kernel and the fake. Both must refuse the
+// TestIPVSHistories makes the same random changes in the kernel and in a Fake. Both must refuse the
 // same changes for the same reason, and all ways of reading must show the same state. No other test
-// uses these VIPs, because the kernel gives a destination that is added again its old connections.
+// uses these VIPs. Otherwise, a destination that is added again would have old connections.
 func TestIPVSHistories(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	schedulers := []string{}
@@ -62,7 +62,7 @@ func TestIPVSHistories(t *testing.T) {
 		}
 	}
 	if want := []string{"rr", "wrr", "lc", "wlc", "dh", "sh", "mh", "sed", "nq"}; slices.ContainsFunc(want, func(s string) bool { return !slices.Contains(schedulers, s) }) || slices.Contains(schedulers, "nosuch") {
-		t.Fatalf("schedulers of the kernel = %q, want %q among them", schedulers, want)
+		t.Fatalf("schedulers of the kernel = %q, want %q to be among them", schedulers, want)
 	}
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestIPVSHistories(t *testing.T) {
 	}
 }
 
-// TestIPVSTimeouts sets some of the timeouts. The others must not change.
+// TestIPVSTimeouts sets some of the timeouts. The other timeouts must not change.
 func TestIPVSTimeouts(t *testing.T) {
 	k := ipvsnl.NewKernel(t)
 	old, err := k.Timeouts(t.Context())
@@ -118,7 +118,7 @@ func TestIPVSTimeouts(t *testing.T) {
 		got, err := k.Timeouts(t.Context())
 		want, fakeErr := f.Timeouts(t.Context())
 		if got != want || err != nil || fakeErr != nil {
-			t.Errorf("after setting %+v: kernel = %+v, %v; fake = %+v, %v; want the same", set, got, err, want, fakeErr)
+			t.Errorf("after setting %+v: timeouts of the kernel = %+v, %v; of the fake = %+v, %v; want the same", set, got, err, want, fakeErr)
 		}
 	}
 }

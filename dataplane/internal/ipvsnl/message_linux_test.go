@@ -10,7 +10,8 @@ import (
 	"vipd/balancer"
 )
 
-// counters adds counters of 4 or 8 bytes to a message.
+// counters adds the counters of a virtual server or destination to a message. Each counter has a
+// size of 4 or 8 bytes.
 func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Nest(kind)
 	for i := range uint16(5) {
@@ -24,8 +25,8 @@ func counters(s *socket, kind uint16, size int, first uint64) {
 	s.Unnest()
 }
 
-// TestWideCounters reads counters of more than 32 bits. Narrow counters must be used only if the
-// wide counters are missing.
+// TestWideCounters reads counters that need more than 32 bits. The counters with 32 bits must be
+// used only if those with 64 bits are missing.
 func TestWideCounters(t *testing.T) {
 	const beyond = 1 << 40
 	for _, c := range []struct {
@@ -67,8 +68,9 @@ func TestWideCounters(t *testing.T) {
 	}
 }
 
-// TestRangeMessages encodes the virtual server and the destinations of a range of ports. They must
-// be decoded as they were, if the mark is known. Port 0 must represent the first port of the range.
+// TestRangeMessages encodes a virtual server for a port range, and its destinations. If the mark is
+// known, decoding must return the same values. In a message, port 0 must represent the first port
+// of the range.
 func TestRangeMessages(t *testing.T) {
 	k := key("10.96.0.1:8000-8999")
 	for _, port := range []uint16{8000, 0, 9000} {
@@ -80,7 +82,7 @@ func TestRangeMessages(t *testing.T) {
 		wire, wireErr := readDestination(body, key("10.96.0.1:80"))
 		wirePort := map[uint16]uint16{8000: 0, 0: 8000, 9000: 9000}[port]
 		if err != nil || wireErr != nil || got.Destination != want || wire.Addr.Port() != wirePort {
-			t.Errorf("destination = %+v, %v, and port %d, %v in the message; want %+v and %d", got, err, wire.Addr.Port(), wireErr, want, wirePort)
+			t.Errorf("destination = %+v, %v; port in the message = %d, %v; want %+v and port %d", got, err, wire.Addr.Port(), wireErr, want, wirePort)
 		}
 		var known marks
 		for _, knows := range []bool{false, true} {
@@ -88,7 +90,7 @@ func TestRangeMessages(t *testing.T) {
 				known.note(k)
 			}
 			if v, ok, err := readService(body, &known); ok != knows || err != nil || ok && v.Key != k {
-				t.Errorf("virtual server = %+v, %v, %v; want %s: %v", v, ok, err, k, knows)
+				t.Errorf("virtual server = %+v, %v, %v; want the key %s: %v", v, ok, err, k, knows)
 			}
 		}
 	}

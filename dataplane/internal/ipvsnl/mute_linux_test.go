@@ -16,10 +16,11 @@ import (
 	"vipd/test/wait"
 )
 
-// answer returns a fake kernel's answer to a message, or nil for no answer.
+// answer returns a fake kernel's answer to a message. If it returns nil, the kernel does not
+// answer.
 type answer func(m *nlsock.Messages) []byte
 
-// refusal returns an answer with the kernel's error number. Error number 0 is an acknowledgement.
+// refusal returns an answer with the error number errno. If errno is 0, it is an acknowledgement.
 func refusal(errno syscall.Errno) answer {
 	return func(m *nlsock.Messages) []byte {
 		b := binary.NativeEndian.AppendUint32(nil, unix.SizeofNlMsghdr+4)
@@ -31,8 +32,9 @@ func refusal(errno syscall.Errno) answer {
 	}
 }
 
-// clientOfFakes returns a Client that uses fake kernels: the first socket connects to the first
-// kernel, and so on. No socket has the real number of the IPVS family.
+// clientOfFakes returns a Client for fake kernels. Its first socket connects to the first kernel,
+// its second socket to the second kernel, and so on. The sockets do not use the real number of the
+// IPVS family.
 func clientOfFakes(t *testing.T, limit time.Duration, kernels ...answer) *Client {
 	t.Helper()
 	k := newKernel(func(context.Context) (*socket, error) {
@@ -84,22 +86,23 @@ func serve(peer *socket, a answer) {
 	}
 }
 
-// TestNoAnswer sends requests to a silent kernel. The call must end with an error that names the
-// request, and the next call must reach another kernel.
+// TestNoAnswer sends requests to a kernel that does not answer. The call must end with an error
+// that names the request, and the next call must reach another kernel.
 func TestNoAnswer(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(syscall.ESRCH))
 	_, err := k.Service(t.Context(), key("10.96.0.1:80"))
 	if want := "reading virtual server 10.96.0.1:80/tcp: the kernel did not answer within 50ms"; !errors.Is(err, ErrNoAnswer) || err.Error() != want {
-		t.Fatalf("got %v, want %s", err, want)
+		t.Fatalf("error = %v, want %s", err, want)
 	}
 	k.limit = wait.Patience
 	if _, err := k.Service(t.Context(), key("10.96.0.1:80")); !errors.Is(err, ErrNoService) {
-		t.Fatalf("got %v, want %v", err, ErrNoService)
+		t.Fatalf("error = %v, want %v", err, ErrNoService)
 	}
 }
 
-// TestNoAnswerToABatch sends batches to a silent kernel. The client must stop after the first
-// batch, and each error must show whether its change was tried.
+// TestNoAnswerToABatch sends several batches of changes to a kernel that does not answer. The
+// client must stop after the first batch. The error of each change must show whether the client
+// tried to make it.
 func TestNoAnswerToABatch(t *testing.T) {
 	k := clientOfFakes(t, 50*time.Millisecond, nil, refusal(0))
 	ops := fleet(1, 2*batchSize)
@@ -109,7 +112,7 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 	for i, err := range errs {
 		if tried := !strings.Contains(err.Error(), "not tried"); !errors.Is(err, ErrNoAnswer) || !strings.HasPrefix(err.Error(), ops[i].String()) || tried != (i < batchSize) {
-			t.Fatalf("change %d: %v, want ErrNoAnswer with the change and whether it was tried", i, err)
+			t.Fatalf("error of change %d = %v, want ErrNoAnswer, the change, and whether the client tried it", i, err)
 		}
 	}
 	k.limit = wait.Patience
@@ -118,8 +121,8 @@ func TestNoAnswerToABatch(t *testing.T) {
 	}
 }
 
-// TestContextEnds ends the caller's context. A call must stop waiting for an answer and for other
-// calls.
+// TestContextEnds ends the context of a call. The call must no longer wait for an answer, or for
+// other calls.
 func TestContextEnds(t *testing.T) {
 	k := clientOfFakes(t, time.Hour, nil, nil, refusal(syscall.ESRCH))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,18 +135,18 @@ func TestContextEnds(t *testing.T) {
 	short, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer stop()
 	if _, err := k.Services(short); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrNoAnswer) {
-		t.Fatalf("got %v, want only %v because nothing was sent", err, context.DeadlineExceeded)
+		t.Fatalf("error = %v, want only %v because nothing was sent", err, context.DeadlineExceeded)
 	}
 	cancel()
 	if err := <-first; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrNoAnswer) {
-		t.Fatalf("got %v, want %v", err, context.Canceled)
+		t.Fatalf("error = %v, want %v", err, context.Canceled)
 	}
 	if errs := k.Do(ctx, fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], context.Canceled) {
-		t.Fatalf("got %v, want %v", errs, context.Canceled)
+		t.Fatalf("errors = %v, want %v", errs, context.Canceled)
 	}
 }
 
-// TestClosed calls methods after Close. Each call must fail.
+// TestClosed calls methods after Close. Each must return an error.
 func TestClosed(t *testing.T) {
 	k := clientOfFakes(t, time.Hour)
 	if err := errors.Join(k.Close(), k.Close()); err != nil {
@@ -158,32 +161,32 @@ func TestUnloaded(t *testing.T) {
 	k := clientOfFakes(t, time.Hour, refusal(syscall.ENOENT), refusal(syscall.ENOENT), refusal(0))
 	op := Op{Verb: DeleteDestination, Service: Service{Key: key("10.96.0.1:80")}, Destination: Destination{Addr: at("10.2.0.1:80")}}
 	if err := errors.Join(k.Do(t.Context(), []Op{op})...); err == nil || errors.Is(err, ErrNoDestination) {
-		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
+		t.Fatalf("error of the deletion = %v, want an error other than ErrNoDestination", err)
 	}
 	if _, err := k.Services(t.Context()); err == nil || errors.Is(err, syscall.ENOENT) && !errors.Is(err, ErrUnsupported) {
-		t.Fatalf("error = %v, want an error that IPVS is missing, or another", err)
+		t.Fatalf("error of Services = %v, want ErrUnsupported, or an error other than ENOENT", err)
 	}
-	do(t, k, op) // uses the third socket
+	do(t, k, op) // this uses the third socket
 }
 
-// TestMalformed sends malformed answers. Each must result in an error.
+// TestMalformed makes the kernel send malformed answers. Each must result in an error.
 func TestMalformed(t *testing.T) {
 	garbage := func(m *nlsock.Messages) []byte {
 		b := refusal(0)(m)
-		b[0] = 200 // exceeds the length of the message
+		b[0] = 200 // this is more than the length of the message
 		return b
 	}
 	k := clientOfFakes(t, time.Hour, garbage, garbage, refusal(0))
 	if _, err := k.Services(t.Context()); !errors.Is(err, nlsock.ErrMalformed) {
-		t.Fatalf("got %v, want %v", err, nlsock.ErrMalformed)
+		t.Fatalf("error = %v, want %v", err, nlsock.ErrMalformed)
 	}
 	if errs := k.Do(t.Context(), fleet(1, 0)); len(errs) != 1 || !errors.Is(errs[0], nlsock.ErrMalformed) {
-		t.Fatalf("got %v, want %v", errs, nlsock.ErrMalformed)
+		t.Fatalf("errors = %v, want %v", errs, nlsock.ErrMalformed)
 	}
 	do(t, k, fleet(1, 0)...)
 }
 
-// refuses checks that every call on the closed connection c fails.
+// refuses checks that every call fails after c was closed.
 func refuses(t *testing.T, c Conn) {
 	t.Helper()
 	ctx := t.Context()

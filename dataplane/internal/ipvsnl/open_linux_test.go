@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestLoading runs a modprobe that prints recorded messages. The error must contain the reason and
-// a helpful command, and must be short because it is shown with the mode.
+// TestLoading runs a fake modprobe that prints recorded messages. The error must contain the reason
+// and a helpful command. It must be a single line, because it is shown next to the mode.
 func TestLoading(t *testing.T) {
 	here := release()
 	for _, c := range []struct {
@@ -37,11 +37,11 @@ func TestLoading(t *testing.T) {
 			err := load(t.Context(), slog.New(slog.NewTextHandler(&log, nil)))
 			args, readErr := os.ReadFile(filepath.Join(dir, "args"))
 			if readErr != nil || string(args) != "ip_vs conn_tab_bits=20\n" {
-				t.Errorf("arguments of modprobe = %q, %v, want ip_vs with the option", args, readErr)
+				t.Errorf("arguments of modprobe = %q, %v; want ip_vs with the option", args, readErr)
 			}
 			if c.want == "" {
 				if err != nil || !strings.Contains(log.String(), `module=ip_vs option="conn_tab_bits=20"`) {
-					t.Errorf("error = %v, log = %q, want nil and the loaded module", err, &log)
+					t.Errorf("error = %v, log = %q; want nil, and a line about the loaded module", err, &log)
 				}
 				return
 			}
@@ -52,7 +52,7 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestOpenWithoutIPVS opens IPVS on a kernel without IPVS. The error must contain the reason.
+// TestOpenWithoutIPVS calls Open on a kernel without IPVS. The error must contain the reason.
 func TestOpenWithoutIPVS(t *testing.T) {
 	k, err := Open(t.Context(), slog.New(slog.DiscardHandler))
 	if err == nil {
@@ -62,6 +62,6 @@ func TestOpenWithoutIPVS(t *testing.T) {
 		t.Skip("needs a kernel without IPVS")
 	}
 	if !errors.Is(err, ErrUnsupported) || !strings.HasPrefix(err.Error(), ErrUnsupported.Error()) || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("Open = %v, want ErrUnsupported and modprobe", err)
+		t.Errorf("error of Open = %v, want ErrUnsupported and advice to use modprobe", err)
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// failAt repeats random additions, which the kernel must then refuse. It returns all ops, and the
-// indices of the repetitions.
+// failAt inserts repetitions of random additions into ops. The kernel must refuse these
+// repetitions. It returns all ops, and the indexes of the repetitions.
 func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	var out []Op
 	repeated := map[int]bool{}
@@ -38,14 +38,14 @@ func failAt(r *rand.Rand, ops []Op) ([]Op, map[int]bool) {
 	return out, repeated
 }
 
-// TestIPVSPartsOfBatches makes a thousand changes, some of which are impossible. Each impossible
-// change must return its error, and all others must succeed.
+// TestIPVSPartsOfBatches makes a thousand changes, some of which must fail. Do must return an error
+// for each of these, and all others must succeed.
 func TestIPVSPartsOfBatches(t *testing.T) {
 	k := kernel(t)
 	ops, repeated := failAt(rand.New(rand.NewPCG(1, 1)), fleet(10, 100))
 	errs := k.Do(t.Context(), ops)
 	if len(errs) != len(ops) || len(repeated) < 20 {
-		t.Fatalf("errors = %d for %d changes with %d repetitions, want 1 for each change", len(errs), len(ops), len(repeated))
+		t.Fatalf("number of errors = %d for %d changes with %d repetitions, want 1 for each change", len(errs), len(ops), len(repeated))
 	}
 	for i, err := range errs {
 		if repeated[i] != errors.Is(err, ErrExists) || !repeated[i] && err != nil {
@@ -61,23 +61,23 @@ func TestIPVSPartsOfBatches(t *testing.T) {
 			t.Errorf("destinations of %s = %d, want 100", k, len(e.Destinations))
 		}
 	}
-	// Refusals of all changes need more space than refusals of only some.
+	// If all changes are refused, the answers need more space than if only some are refused.
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("%s again: %v, want ErrExists", ops[i], err)
+			t.Fatalf("error of the repeated %s = %v, want ErrExists", ops[i], err)
 		}
 	}
 }
 
-// TestIPVSLostRefusals makes the buffer too small for the kernel's refusals. Lost refusals must not
-// count as success, and later changes must work.
+// TestIPVSLostRefusals makes the buffer too small for the kernel's refusals, so some of them are
+// lost. A change whose refusal was lost must not count as a success. Later changes must work.
 func TestIPVSLostRefusals(t *testing.T) {
 	k := kernel(t)
 	ops := fleet(1, batchSize-1)
 	do(t, k, ops...)
 	s := <-k.turn
 	if err := s.Control(func(fd uintptr) {
-		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // the kernel uses its minimum
+		if err := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 1); err != nil { // sets the buffer to the kernel's minimum size
 			t.Error(err)
 		}
 	}); err != nil {
@@ -92,21 +92,21 @@ func TestIPVSLostRefusals(t *testing.T) {
 		case errors.Is(err, ErrNoAnswer):
 			unknown++
 		default:
-			t.Errorf("%s: %v, want ErrExists or an unknown result", ops[i], err)
+			t.Errorf("error of %s = %v, want ErrExists or an unknown result", ops[i], err)
 		}
 	}
 	if known+unknown != len(ops) || unknown == 0 {
-		t.Errorf("refusals = %d, lost = %d, changes = %d, want some lost and the rest refused", known, unknown, len(ops))
+		t.Errorf("refusals = %d, lost refusals = %d, changes = %d; want some lost refusals, and a refusal for each other change", known, unknown, len(ops))
 	}
 	for i, err := range k.Do(t.Context(), ops) {
 		if !errors.Is(err, ErrExists) {
-			t.Fatalf("%s: %v, want ErrExists", ops[i], err)
+			t.Fatalf("error of %s = %v, want ErrExists", ops[i], err)
 		}
 	}
 }
 
-// TestIPVSSeveralAtOnce changes and reads separate virtual servers in several goroutines. Each
-// goroutine must get its own answers.
+// TestIPVSSeveralAtOnce changes and reads virtual servers in several goroutines, each with its own
+// virtual server. Each goroutine must get the answers to its own requests.
 func TestIPVSSeveralAtOnce(t *testing.T) {
 	k := kernel(t)
 	var all sync.WaitGroup
@@ -130,17 +130,17 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 				}
 				for i, err := range k.Do(t.Context(), ops) {
 					if (i%2 == 1) != errors.Is(err, ErrExists) {
-						t.Errorf("%s: %v, want ErrExists = %v", ops[i], err, i%2 == 1)
+						t.Errorf("error of %s = %v, want ErrExists = %v", ops[i], err, i%2 == 1)
 					}
 				}
 				got, err := k.Destinations(t.Context(), s.Key)
 				if err != nil || len(got) != 5+round || got[0].Destination != want {
-					t.Errorf("%s: %d destinations, %+v, %v; want %d, %+v", s.Key, len(got), got, err, 5+round, want)
+					t.Errorf("%s: destinations = %d, virtual server = %+v, error = %v; want %d, %+v", s.Key, len(got), got, err, 5+round, want)
 					return
 				}
 				do(t, k, Op{Verb: DeleteService, Service: s})
 				if _, err := k.Destinations(t.Context(), s.Key); !errors.Is(err, ErrNoService) {
-					t.Errorf("got %v, want %v", err, ErrNoService)
+					t.Errorf("error = %v, want %v", err, ErrNoService)
 				}
 			}
 		})
@@ -148,8 +148,8 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// TestIPVSSocketIsReplaced replaces the socket with a silent fake kernel. One call must fail, and
-// the next call must reach IPVS.
+// TestIPVSSocketIsReplaced replaces the socket by a socket to a fake kernel that does not answer.
+// The next call must fail, and the call after that must reach IPVS.
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(2, 2)...)
@@ -175,14 +175,15 @@ func TestIPVSSocketIsReplaced(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := k.Services(ctx); !errors.Is(err, ErrNoAnswer) {
-		t.Fatalf("got %v, want %v", err, ErrNoAnswer)
+		t.Fatalf("error = %v, want %v", err, ErrNoAnswer)
 	}
 	if all, err := k.Services(t.Context()); err != nil || len(all) != 2 {
 		t.Fatalf("virtual servers = %d, %v; want 2", len(all), err)
 	}
 }
 
-// TestIPVSServices4 counts virtual servers with IPv4 addresses. Others must not be included.
+// TestIPVSServices4 counts the virtual servers with IPv4 addresses. Other virtual servers must not
+// be counted.
 func TestIPVSServices4(t *testing.T) {
 	k := kernel(t)
 	do(t, k, fleet(3, 1)...)
@@ -192,27 +193,27 @@ func TestIPVSServices4(t *testing.T) {
 	}
 }
 
-// TestIPVSHasScheduler looks for schedulers. No objects may remain. If the kernel lacks IPv6, the
-// result must be true, because the kernel then refuses the request before it looks for the
-// scheduler.
+// TestIPVSHasScheduler asks whether schedulers exist. Afterwards, no objects may remain. If the
+// kernel lacks IPv6, the result must be true, because the kernel then refuses the request before it
+// looks for the scheduler.
 func TestIPVSHasScheduler(t *testing.T) {
 	k := kernel(t)
 	before := readServers(t, k)
 	for _, name := range []string{"wrr", "nosuch"} {
 		has, err := k.HasScheduler(t.Context(), name)
 		if err != nil || has != (name == "wrr") {
-			t.Errorf("HasScheduler(%s) = %v, %v, want %v", name, has, err, name == "wrr")
+			t.Errorf("HasScheduler(%s) = %v, %v; want %v", name, has, err, name == "wrr")
 		}
 	}
 	if has, err := k.foundScheduler(syscall.EAFNOSUPPORT); err != nil || !has {
-		t.Errorf("HasScheduler without IPv6 = %v, %v, want true", has, err)
+		t.Errorf("HasScheduler without IPv6 = %v, %v; want true", has, err)
 	}
 	if diff := cmp.Diff(before, readServers(t, k), addresses); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestIPVSMarks creates virtual servers with firewall marks. They must be skipped, because they
+// TestIPVSMarks creates virtual servers with firewall marks. Lists must omit them, because they
 // have no keys.
 func TestIPVSMarks(t *testing.T) {
 	k := kernel(t)
@@ -223,11 +224,12 @@ func TestIPVSMarks(t *testing.T) {
 	host.Exec("ipvsadm", "-a", "-f", "7", "-r", "10.2.0.9:80", "-m")
 	do(t, k, fleet(1, 1)...)
 	if got := readServers(t, k); len(got.Services) != 1 || len(got.Table) != 1 || len(got.Table[got.Services[0].Key].Destinations) != 1 || got.Services4 != 2 {
-		t.Errorf("virtual servers = %+v, want only the one with a key, and 2 with IPv4", got)
+		t.Errorf("virtual servers = %+v, want only the virtual server with a key, and 2 from Services4", got)
 	}
 }
 
-// TestIPVSTraffic sends traffic. It must be counted, and connections must appear and disappear.
+// TestIPVSTraffic sends traffic to virtual servers. The traffic must be counted. Connections must
+// be listed while they exist.
 func TestIPVSTraffic(t *testing.T) {
 	k := kernel(t)
 	l := lab.New(t)
@@ -263,7 +265,7 @@ func TestIPVSTraffic(t *testing.T) {
 	}
 }
 
-// datagramsCount sends a known number of bytes in both directions.
+// datagramsCount sends a known number of bytes in both directions. It checks that they are counted.
 func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort, header uint64) {
 	t.Helper()
 	const n, size = 50, 1000
@@ -288,12 +290,12 @@ func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint
 	counted(t, k, s.Key, endpoint, want, DestinationState{Inactive: 1})
 	udp := connectionsOf(t, k, s.Key)
 	if len(udp) != 1 || udp[0].State != "udp" || udp[0].Backend != endpoint || udp[0].Client.String() != c.LocalAddr().String() || udp[0].Template {
-		t.Errorf("connections = %+v, want the client's UDP connection", udp)
+		t.Errorf("connections = %+v, want only the client's UDP connection", udp)
 	}
 }
 
-// counted waits for the counts of a virtual server and its single destination, because the kernel
-// updates them every two seconds.
+// counted waits until a virtual server and its only destination have the given counts. It has to
+// wait because the kernel updates counts only every two seconds.
 func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort, want Stats, conns DestinationState) {
 	t.Helper()
 	var service ServiceState
@@ -316,7 +318,7 @@ func counted(t *testing.T, k *Client, key balancer.Key, endpoint netip.AddrPort,
 	})
 	all, err := k.Services(t.Context())
 	if err != nil || !slices.Contains(all, service) {
-		t.Errorf("virtual servers = %+v, %v, want %+v among them", all, err, service)
+		t.Errorf("virtual servers = %+v, %v; want %+v to be among them", all, err, service)
 	}
 	table, err := k.Table(t.Context())
 	want1 := []TableDestination{{endpoint, balancer.NATForward, 1, conns.Active, conns.Inactive}}
@@ -338,8 +340,8 @@ func connectionsOf(t *testing.T, k *Client, key balancer.Key) (all []Connection)
 	return all
 }
 
-// connectionsComeAndGo opens three connections and ends one of them. The counts and the table of
-// connections must agree.
+// connectionsComeAndGo opens three connections and ends one of them. The counts of the destination
+// must agree with the list of connections.
 func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, endpoint netip.AddrPort) {
 	t.Helper()
 	var states []string
@@ -368,12 +370,12 @@ func connectionsComeAndGo(t *testing.T, k *Client, client *lab.NS, s Service, en
 	})
 	for _, c := range connectionsOf(t, k, s.Key) {
 		if c.Backend != endpoint || c.Client.Addr().Is4() != s.Key.Addr.Is4() || c.Expires <= 0 {
-			t.Errorf("connection = %+v, want one to the endpoint that has not expired", c)
+			t.Errorf("connection = %+v, want a connection to the endpoint that has not expired", c)
 		}
 		states = append(states, c.State+" "+strconv.FormatBool(c.Template))
 	}
 	slices.Sort(states)
 	if len(states) != 4 || states[1] != "established false" || states[2] != "established false" || !slices.ContainsFunc(states, func(s string) bool { return strings.HasSuffix(s, "true") }) {
-		t.Errorf("states of connections = %q, want two established, one ended and one template", states)
+		t.Errorf("states of connections = %q, want two established connections, one that has ended, and one template", states)
 	}
 }

@@ -29,7 +29,8 @@ func key(s string) balancer.Key {
 	return k
 }
 
-// fleet returns ops that add virtual servers with destinations.
+// fleet returns ops that add the given number of virtual servers, each with the given number of
+// destinations.
 func fleet(services, destinations int) []Op {
 	var ops []Op
 	for i := range services {
@@ -46,7 +47,8 @@ func fleet(services, destinations int) []Op {
 	return ops
 }
 
-// TestRecordedTable decodes the table of a Linux 6.1 host. All virtual servers must be decoded.
+// TestRecordedTable decodes the table of a host with Linux 6.1. Each virtual server must be decoded
+// correctly.
 func TestRecordedTable(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs")
 	if err != nil {
@@ -81,8 +83,8 @@ func TestRecordedTable(t *testing.T) {
 	}
 }
 
-// TestRecordedConnections decodes the connections of a Linux 6.1 host. All connections must be
-// decoded.
+// TestRecordedConnections decodes the connection list of a host with Linux 6.1. Each connection
+// must be decoded correctly.
 func TestRecordedConnections(t *testing.T) {
 	f, err := os.Open("testdata/ip_vs_conn")
 	if err != nil {
@@ -117,8 +119,8 @@ func TestRecordedConnections(t *testing.T) {
 	}
 }
 
-// show writes a table in the kernel's format. It adds virtual servers with firewall marks between
-// the others.
+// show writes a table in the kernel's format. It inserts virtual servers with firewall marks
+// between those of the table.
 func show(table map[balancer.Key]TableService) []byte {
 	const mark = "FWM  00000007 wrr persistent 75000 FFFFFFFF\n  -> 0A010001:0050      Masq    65535  0          0         \n"
 	var b bytes.Buffer
@@ -141,7 +143,7 @@ func show(table map[balancer.Key]TableService) []byte {
 	return b.Bytes()
 }
 
-// hexadecimal formats an address and port as in the two tables.
+// hexadecimal formats an address and a port as the kernel does in its two tables.
 func hexadecimal(a netip.AddrPort, colon bool) string {
 	between := " "
 	if colon {
@@ -187,22 +189,22 @@ func randomTable(r *rand.Rand) map[balancer.Key]TableService {
 	return table
 }
 
-// TestTables decodes random tables. Each must equal its original.
+// TestTables writes random tables and decodes them. Each decoded table must equal the original.
 func TestTables(t *testing.T) {
 	for seed := range uint64(wait.Soak(15, 50)) {
 		want := randomTable(rand.New(rand.NewPCG(seed, 1)))
 		got, others, err := readTable(bytes.NewReader(show(want)), nil)
 		if err != nil || others != len(want) {
-			t.Fatalf("seed %d: others = %d, %v; want the number of virtual servers", seed, others, err)
+			t.Fatalf("seed %d: virtual servers without a key = %d, %v; want as many as virtual servers with a key", seed, others, err)
 		}
 		if diff := cmp.Diff(want, got, addresses); diff != "" {
-			t.Fatalf("seed %d: (-want +got):\n%s", seed, diff)
+			t.Fatalf("seed %d: difference after decoding (-want +got):\n%s", seed, diff)
 		}
 	}
 }
 
-// TestTableOfMarks decodes virtual servers with firewall marks. The known mark must have its key
-// and destinations, and the other must only be counted.
+// TestTableOfMarks decodes virtual servers with firewall marks. The virtual server with the known
+// mark must have its key and destinations. The other one must only be counted.
 func TestTableOfMarks(t *testing.T) {
 	k := balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: balancer.AllPorts, Proto: balancer.TCP}
 	var known marks
@@ -212,12 +214,12 @@ func TestTableOfMarks(t *testing.T) {
 	want := map[balancer.Key]TableService{k: {"wrr", []TableDestination{{netip.MustParseAddrPort("10.2.0.1:1"), balancer.NATForward, 3, 1, 2}}}}
 	got, others, err := readTable(strings.NewReader(text), &known)
 	if diff := cmp.Diff(want, got, addresses); diff != "" || others != 1 || err != nil {
-		t.Errorf("others = %d, %v, want 1 (-want +got):\n%s", others, err, diff)
+		t.Errorf("virtual servers without a key = %d, %v; want 1; difference (-want +got):\n%s", others, err, diff)
 	}
 }
 
-// TestConnections decodes random connections. They must equal their originals, and decoding must
-// stop on request.
+// TestConnections writes random connections and decodes them. Each decoded connection must equal
+// the original. Decoding must stop when visit returns false.
 func TestConnections(t *testing.T) {
 	r := rand.New(rand.NewPCG(2, 2))
 	var want []Connection
@@ -237,7 +239,7 @@ func TestConnections(t *testing.T) {
 		fmt.Fprintf(&b, "%-3s %s %s %s %-11s %7d sip abc\n", strings.ToUpper(string(c.Proto)), hexadecimal(c.Client, false),
 			hexadecimal(c.Frontend, false), hexadecimal(c.Backend, false), strings.ToUpper(c.State), c.Expires/time.Second)
 		if r.IntN(5) == 0 {
-			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // of a firewall mark
+			b.WriteString("IP  0A000001 0000 0A000002 0000 0A000003 0000 NONE            299\n") // this connection belongs to a firewall mark
 		}
 	}
 	for _, n := range []int{len(want), 7} {
@@ -254,7 +256,8 @@ func TestConnections(t *testing.T) {
 	}
 }
 
-// FuzzTable decodes arbitrary tables. A decoded table must read back equal.
+// FuzzTable decodes arbitrary tables. A decoded table must be the same after it is written and
+// decoded again.
 func FuzzTable(f *testing.F) {
 	recorded, err := os.ReadFile("testdata/ip_vs")
 	if err != nil {
@@ -268,7 +271,7 @@ func FuzzTable(f *testing.F) {
 		}
 		again, _, err := readTable(bytes.NewReader(show(first)), nil)
 		if err != nil || !reflect.DeepEqual(first, again) {
-			t.Fatalf("reading the written table: %v, want no difference:\n%s", err, cmp.Diff(first, again, addresses))
+			t.Fatalf("decoding the written table: error = %v, want nil and no difference:\n%s", err, cmp.Diff(first, again, addresses))
 		}
 	})
 }
@@ -295,7 +298,7 @@ func FuzzConnections(f *testing.F) {
 	})
 }
 
-// TestAllocations decodes a large table. The number of allocations must be small.
+// TestAllocations decodes a large table. This must need only a few allocations.
 func TestAllocations(t *testing.T) {
 	table := map[balancer.Key]TableService{}
 	for i := range 1000 {

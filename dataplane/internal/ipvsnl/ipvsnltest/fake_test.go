@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestFake uses the functions that only the Fake has: faults, recorded requests, and simulated
-// traffic. Each must take effect.
+// TestFake tests what only a Fake can do: fail on request, record requests, and simulate traffic.
+// Each feature must take effect.
 func TestFake(t *testing.T) {
 	f, web := NewFake(), balancer.Key{Addr: netip.MustParseAddr("10.96.0.1"), Port: 80, Proto: balancer.TCP}
 	f.Schedulers = []string{"wrr"}
@@ -46,16 +46,16 @@ func TestFake(t *testing.T) {
 	f.SetConnections([]ipvsnl.Connection{c, c})
 	for got, err := range f.Connections(t.Context()) {
 		if got != c || err != nil {
-			t.Errorf("connection = %+v, %v, want %+v", got, err, c)
+			t.Errorf("connection = %+v, %v; want %+v", got, err, c)
 		}
 		break
 	}
 	if has, err := f.HasScheduler(t.Context(), "sh"); has || err != nil {
-		t.Errorf("HasScheduler(sh) = %v, %v, want false", has, err)
+		t.Errorf("HasScheduler(sh) = %v, %v; want false", has, err)
 	}
 	f.Flush()
 	if _, err := f.Service(t.Context(), s.Key); !errors.Is(err, ipvsnl.ErrNoService) {
-		t.Errorf("got %v, want %v", err, ipvsnl.ErrNoService)
+		t.Errorf("error = %v, want %v", err, ipvsnl.ErrNoService)
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
