@@ -12,8 +12,9 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// TestFindTree reads trees from their rules, before and after it damages the rules. An undamaged
-// tree must be accepted. A tree with a missing, wrong or duplicate rule must be refused.
+// TestFindTree reads trees of chains from their rules, before and after the rules are damaged. A
+// tree without damage must be accepted. A tree in which a rule is missing, wrong or duplicate must
+// be refused.
 func TestFindTree(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{1, 40, 3000} {
@@ -57,7 +58,7 @@ func TestFindTree(t *testing.T) {
 					}
 				}
 				s.rules[name] = rules
-				break // one chain per kind of damage
+				break // only one chain for each kind of damage
 			}
 		}
 	}

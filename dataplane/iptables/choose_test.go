@@ -45,7 +45,8 @@ func random(n int) []int {
 	return w
 }
 
-// chainsOf renders f, and checks that chains precede the chains that lead to them.
+// chainsOf renders the frontend f. It checks that each chain comes before the chains that jump to
+// it.
 func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	t.Helper()
 	made := render(f, nil, "")
@@ -64,8 +65,8 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	return chains
 }
 
-// chance follows all paths through chains, and adds up the probability of each backend. It returns
-// the length of the longest path.
+// chance follows all paths through the chains from the given chain, and adds the probability of
+// each backend to got. It returns the length of the longest path.
 func chance(chains map[string][]string, chain string, p float64, got map[string]float64) int {
 	deepest := 0
 	for _, rule := range chains[chain] {
@@ -85,7 +86,7 @@ func chance(chains map[string][]string, chain string, p float64, got map[string]
 		} else if to := after(rule, "--to-destination "); to != "" {
 			got[to] += take
 		} else {
-			continue // the last rule is the note
+			continue // the last rule contains only the note
 		}
 		p -= take
 	}
@@ -98,8 +99,8 @@ func after(rule, word string) string {
 	return rest
 }
 
-// TestShares adds up the probabilities of all paths to each backend. Each sum must match the
-// backend's weight.
+// TestShares adds the probabilities of all paths to each backend. Each sum must be the backend's
+// share by weight.
 func TestShares(t *testing.T) {
 	for _, scheduler := range []balancer.Scheduler{balancer.WeightedRoundRobin, balancer.Random, balancer.RoundRobin} {
 		for _, n := range []int{1, 2, 3, 7, 10, 11, 100, 1000, 5000} {
@@ -108,7 +109,7 @@ func TestShares(t *testing.T) {
 				got := map[string]float64{}
 				depth := chance(chainsOf(t, f), frontChain(f.Key), 1, got)
 				if depth > maxLevels+1 {
-					t.Errorf("depth of %s with %d targets = %d, want at most maxLevels", scheduler, n, depth)
+					t.Errorf("depth of the chains of %s with %d targets = %d, want at most maxLevels", scheduler, n, depth)
 				}
 				sum := 0
 				for _, w := range weights {
@@ -120,7 +121,7 @@ func TestShares(t *testing.T) {
 						want = 1 / float64(n)
 					}
 					if p := got[b.Addr.String()]; math.Abs(p-want) > 1e-6*want {
-						t.Fatalf("%s of %d %s weights: share of %s = %g, want %g", scheduler, n, name, b.Addr, p, want)
+						t.Fatalf("%s with %d %s weights: share of %s = %g, want %g", scheduler, n, name, b.Addr, p, want)
 					}
 				}
 			}
@@ -128,8 +129,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns simulates the rules' counters for several rounds of as many connections as backends.
-// Each round must select each backend once.
+// TestTurns simulates the counters in the rules. In each round, it opens as many connections as
+// there are backends. Each round must select each backend once.
 func TestTurns(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 7, 10, 11, 13, 41, 97, 100, 997, 1000} {
 		f := frontend(balancer.RoundRobin, equal(n)...)
@@ -140,7 +141,7 @@ func TestTurns(t *testing.T) {
 				got[selectInTurn(chains, counters, frontChain(f.Key))]++
 			}
 			if len(got) != n {
-				t.Fatalf("targets of round %d with %d backends = %d, want all", round, n, len(got))
+				t.Fatalf("backends selected in round %d with %d backends = %d, want all", round, n, len(got))
 			}
 		}
 	}
@@ -165,11 +166,11 @@ func selectInTurn(chains map[string][]string, counters map[string]int, chain str
 	return ""
 }
 
-// machines maps the BPF programs in rules to virtual machines that run them.
+// machines maps each BPF program that rules contain to a virtual machine that runs the program.
 type machines map[string]*bpf.VM
 
-// bySourceOf sends a packet through chains, and returns the destination of the rule that translates
-// it.
+// bySourceOf sends a packet through the chains, starting at the given chain. It returns the
+// destination in the rule that translates the packet.
 func (m machines) bySourceOf(t *testing.T, chains map[string][]string, chain string, packet []byte) string {
 	for _, rule := range chains[chain] {
 		if _, code, ok := strings.Cut(rule, `--bytecode "`); ok {
@@ -210,8 +211,8 @@ func (m machines) runs(t *testing.T, code string, packet []byte) bool {
 	return n > 0
 }
 
-// packetFrom returns the header of a packet from client number i. The clients' addresses are
-// consecutive, as in a network.
+// packetFrom returns the header of a packet from client number i. Consecutive clients have
+// consecutive addresses, as in a real network.
 func packetFrom(is4 bool, i int) []byte {
 	if is4 {
 		return append(make([]byte, 12, 20), 10, byte(i>>16), byte(i>>8), byte(i), 0, 0, 0, 0)
@@ -221,13 +222,14 @@ func packetFrom(is4 bool, i int) []byte {
 	return p
 }
 
-// TestBySource distributes clients by weight, and removes a backend. Each backend must get its
-// share of clients, and at most a quarter of the clients of the remaining backends may move.
+// TestBySource distributes clients by a hash, and then removes a backend. Each backend must get the
+// share of clients that its weight specifies. At most a quarter of the clients of the remaining
+// backends may move.
 func TestBySource(t *testing.T) {
 	const clients = 1500
 	met := machines{}
 	for _, is4 := range []bool{true, false} {
-		for _, n := range []int{1, 2, 5, 11, 25, 97} { // below and above each number at which other schedulers use another structure
+		for _, n := range []int{1, 2, 5, 11, 25, 97} { // smaller and larger than each number at which other schedulers change the structure of their chains
 			weights := equal(n)
 			weights[0] = 3
 			f := frontend(balancer.Maglev, weights...)
@@ -253,7 +255,8 @@ func TestBySource(t *testing.T) {
 				want := clients * float64(weights[i]) / float64(n+2)
 				chi += (got[b.Addr.String()] - want) * (got[b.Addr.String()] - want) / want
 			}
-			// Six standard deviations above the mean of chi-square with n-1 degrees of freedom.
+			// The limit is six standard deviations above the mean of a chi-square distribution with
+			// n-1 degrees of freedom.
 			if limit := float64(n-1) + 6*math.Sqrt(2*float64(n-1)) + 1; chi > limit {
 				t.Errorf("IPv4 %v, %d backends: chi-square %.1f, want at most %.1f: %v", is4, n, chi, limit, got)
 			}
@@ -267,7 +270,8 @@ func TestBySource(t *testing.T) {
 	}
 }
 
-// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on its path may change.
+// TestOneChangeIsSmall changes one of a thousand backends. Only the chains on the paths to this
+// backend may change.
 func TestOneChangeIsSmall(t *testing.T) {
 	weights := equal(1000)
 	before := chainsOf(t, frontend(balancer.Random, weights...))
@@ -279,6 +283,6 @@ func TestOneChangeIsSmall(t *testing.T) {
 		}
 	}
 	if changed > maxLevels+1 {
-		t.Errorf("%d of %d chains changed, want at most %d", changed, len(before), maxLevels+1)
+		t.Errorf("changed chains = %d of %d, want at most %d", changed, len(before), maxLevels+1)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestConformance runs the conformance suite with each backend.
+// TestConformance runs the conformance suite with each iptables backend.
 func TestConformance(t *testing.T) {
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) {
@@ -28,10 +28,10 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// TestIPVSFastPathConformance runs a case of the conformance suite with a fast path. make soak runs
-// all cases.
+// TestIPVSFastPathConformance runs one case of the conformance suite with a fast path. "make soak"
+// runs all cases.
 func TestIPVSFastPathConformance(t *testing.T) {
-	lab.NeedIPVS(t) // the guest also has flowtables
+	lab.NeedIPVS(t) // the emulated guest that has IPVS also has flowtables
 	o := options(xtables.NFT)
 	o.FastPath = []string{guard.FastPathAuto}
 	var cases []string
@@ -41,7 +41,7 @@ func TestIPVSFastPathConformance(t *testing.T) {
 	dataplanetest.Run(t, subject(o), cases...)
 }
 
-// subject returns iptables mode for the conformance suite, on a host with these options.
+// subject describes iptables mode to the conformance suite. The host has the given options.
 func subject(o host.Options) dataplanetest.Subject {
 	return dataplanetest.Subject{
 		Name:     "iptables, " + string(o.Variant),
@@ -62,11 +62,11 @@ func subject(o host.Options) dataplanetest.Subject {
 	}
 }
 
-// soakOnly returns the cases that run only in make soak. With the nft backend, these are the cases
-// that test the effect of rules, because both backends have the same rules and need the same kernel
-// matches. The remaining cases test how this backend writes, replaces and finds rules. With the
-// legacy backend, these are the cases that damage the guard, which TestGuardDamage in
-// dataplane/host also does, and the case that removes one of several addresses.
+// soakOnly returns the cases that run only in "make soak". With the nft backend, these cases test
+// the effects of rules. Both backends have the same rules and need the same kernel matches, so the
+// legacy backend already covers them. The remaining cases test how the nft backend writes, replaces
+// and finds rules. With the legacy backend, the omitted cases damage the guard, which
+// TestGuardDamage in dataplane/host also does, or remove one of several addresses.
 func soakOnly(backend xtables.Variant) map[string]string {
 	skip := map[string]string{}
 	if wait.Soaking() {
@@ -98,7 +98,7 @@ func soakOnly(backend xtables.Variant) map[string]string {
 	return skip
 }
 
-// options returns the options of the host in this mode.
+// options returns the options of the host that the conformance suite uses with iptables mode.
 func options(backend xtables.Variant) host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, Needs()

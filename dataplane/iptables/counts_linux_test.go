@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// counted returns the counters of the service web. It reads them again even if they were read just
-// now.
+// counted returns the counters of the service "web". It reads the kernel's counters again, even if
+// they were read just before.
 func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.BackendCount, all dataplane.FrontendCount) {
 	r.Helper()
 	for _, y := range r.d.families {
@@ -21,7 +21,7 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	byBackend = map[netip.AddrPort]dataplane.BackendCount{}
 	for _, f := range r.d.Counters() {
 		if f.Service != "web" || f.Port != "http" {
-			r.Fatalf("counters of %s %s, want web http", f.Service, f.Port)
+			r.Fatalf("counters are of the service %s and port %s, want web and http", f.Service, f.Port)
 		}
 		total, all = total+f.Connections, f
 		for _, b := range f.Backends {
@@ -31,8 +31,8 @@ func (r *rig) counted() (total uint64, byBackend map[netip.AddrPort]dataplane.Ba
 	return total, byBackend, all
 }
 
-// TestCountsSurvive replaces the counting rules in several ways. Afterwards, the counters must
-// still include every connection.
+// TestCountsSurvive replaces the rules that count connections in several ways. Afterwards, the
+// counters must still include every connection.
 func TestCountsSurvive(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		made := uint64(0)
@@ -47,12 +47,12 @@ func TestCountsSurvive(t *testing.T) {
 			}
 			total, backends, _ := r.counted()
 			if total != made {
-				r.Errorf("after %s: counted connections = %d, want %d", what, total, made)
+				r.Errorf("counted connections after %s = %d, want %d", what, total, made)
 			}
 			for name, n := range by {
 				at := netip.AddrPortFrom(r.address(int(name[1]-'0')), 8080)
 				if got := backends[at].Connections; got != n {
-					r.Errorf("after %s: counted connections = %d to %s, want %d", what, got, name, n)
+					r.Errorf("after %s: counted connections = %d at %s, want %d", what, got, name, n)
 				}
 			}
 		}
@@ -78,15 +78,15 @@ func TestCountsSurvive(t *testing.T) {
 				}
 			}
 			if seen, err := r.d.Observe(context.Background()); err != nil || len(seen.Damage) == 0 {
-				r.Fatalf("Observe = %v, %v; want damage", seen, err)
+				r.Fatalf("Observe = %v, %v; want a report of damage", seen, err)
 			}
 			r.apply(r.web(balancer.TCP, 3, 4), r.web(balancer.UDP, 3))
 		})
 	})
 }
 
-// TestCountsOutliveTheRules removes the rules, and makes the table unreadable. The counts must
-// remain available.
+// TestCountsOutliveTheRules removes the rules that count connections, and makes the table
+// unreadable. The counts must remain available.
 func TestCountsOutliveTheRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3)
@@ -103,7 +103,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 			}
 		}
 		nat("-N", "OTHER")
-		nat("-A", "OTHER", "-j", frontChain(f.Key)) // so it can't be deleted
+		nat("-A", "OTHER", "-j", frontChain(f.Key)) // this jump prevents the deletion of the chain
 		if err := r.d.Close(context.Background(), false); err == nil {
 			r.Error("Close = nil, want an error")
 		}
@@ -120,7 +120,7 @@ func TestCountsOutliveTheRules(t *testing.T) {
 		}
 		nat("-F", "OTHER")
 		nat("-X", "OTHER")
-		r.d = r.open(r.d.families[inet.IPv4].tool.Variant()) // the next dataplane removes the rest
+		r.d = r.open(r.d.families[inet.IPv4].tool.Variant()) // the next dataplane removes the remaining rules
 		if _, err := r.d.Observe(context.Background()); err != nil {
 			r.Fatal(err)
 		}

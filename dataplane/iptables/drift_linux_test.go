@@ -13,7 +13,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// iptables runs iptables of the rig's backend, and returns its output.
+// iptables runs the iptables program of the rig's backend, and returns its output.
 func (r *rig) iptables(args ...string) string {
 	r.Helper()
 	program := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
@@ -24,8 +24,8 @@ func (r *rig) iptables(args ...string) string {
 	return string(out)
 }
 
-// observe compares everything, and applies the frontends that differ, like the engine. It returns
-// descriptions of the differences.
+// observe compares everything in the kernel with the wanted state, and applies the frontends that
+// differ, as the engine does. It returns descriptions of the differences.
 func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	r.Helper()
 	seen, err := r.d.Observe(context.Background())
@@ -53,8 +53,8 @@ func (r *rig) observe(frontends ...*balancer.Frontend) (wrong []string) {
 	return wrong
 }
 
-// TestReplacedRule replaces one of vipd's rules with another. The next full comparison must find
-// it, including the first comparison of a new process.
+// TestReplacedRule replaces one of vipd's rules. The next full comparison must detect this, even if
+// it is the first comparison of a new process.
 func TestReplacedRule(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -63,18 +63,18 @@ func TestReplacedRule(t *testing.T) {
 		for _, restart := range []bool{false, true} {
 			r.iptables("-R", chain, "1", "-p", "tcp", "-j", "DNAT", "--to-destination", "10.2.0.7:8080")
 			if _, name := r.ask(balancer.TCP); name != "s7" {
-				r.Fatalf("answer from %s before the comparison, want s7", name)
+				r.Fatalf("server that answers before the comparison = %s, want s7", name)
 			}
 			if restart {
 				if err := r.d.Close(context.Background(), true); err != nil {
 					r.Fatal(err)
 				}
 				r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
-				r.d.reapplied = false // open has already called Observe
+				r.d.reapplied = false // the rig has already called Observe
 			}
 			r.observe(f)
 			if _, name := r.ask(balancer.TCP); name != "s2" {
-				r.Errorf("restart %v: answer from %s after the comparison, want s2", restart, name)
+				r.Errorf("restart %v: server that answers after the comparison = %s, want s2", restart, name)
 			}
 			if wrong := r.observe(f); len(wrong) > 0 {
 				r.Errorf("restart %v: differences after the repair = %v, want none", restart, wrong)
@@ -83,7 +83,8 @@ func TestReplacedRule(t *testing.T) {
 	})
 }
 
-// TestCountsOfDeletedRules deletes counting rules. Counts must not decrease.
+// TestCountsOfDeletedRules deletes rules that count connections. The reported counts must not
+// decrease.
 func TestCountsOfDeletedRules(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2, 3, 4)
@@ -95,14 +96,14 @@ func TestCountsOfDeletedRules(t *testing.T) {
 		r.iptables("-D", frontChain(f.Key), "2")
 		r.observe(f)
 		if after, _, _ := r.counted(); after < before || before != 12 {
-			r.Errorf("counted connections = %d, then %d, want 12 and no decrease", before, after)
+			r.Errorf("counted connections = %d before and %d after the deletion, want 12 and no decrease", before, after)
 		}
 	})
 }
 
-// TestOrphans leaves chains of an earlier process, also in a family without services. They must be
-// deleted unless another program's rule leads to them. Other changes must succeed despite such a
-// rule.
+// TestOrphans creates chains as an earlier process could have left them, also in a family without
+// services. They must be deleted, unless a rule of another program jumps to them. Such a rule must
+// not make other changes fail.
 func TestOrphans(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		six := strings.Replace("iptables-"+string(r.d.families[inet.IPv4].tool.Variant()), "ip", "ip6", 1)
@@ -116,14 +117,14 @@ func TestOrphans(t *testing.T) {
 		r.observe(f)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answer from %s, want s2", name)
+			r.Errorf("server that answers = %s, want s2", name)
 		}
 		rules := r.iptables("-S")
 		if strings.Contains(rules, groupPrefix+"old") {
-			r.Errorf("rules =\n%s\nwant no orphan", rules)
+			r.Errorf("rules =\n%s\nwant no chain of the earlier process", rules)
 		}
 		if out, err := exec.Command(six, "-t", "nat", "-S").CombinedOutput(); err != nil || strings.Contains(string(out), nodePrefix) {
-			r.Errorf("error = %v, rules of the other family =\n%s\nwant no orphan", err, out)
+			r.Errorf("error = %v, rules of the other family =\n%s\nwant no chain of the earlier process", err, out)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
 			r.Errorf("differences = %v, want none", wrong)
@@ -132,8 +133,8 @@ func TestOrphans(t *testing.T) {
 	})
 }
 
-// TestDeletedJumpNoticed deletes a jump right after one of vipd's changes, in a table that is slow
-// to compare. The next check must find the damage.
+// TestDeletedJumpNoticed deletes a jump just after vipd has changed the table. Comparing this table
+// takes a long time, so comparisons are rare. The next check must nevertheless find the damage.
 func TestDeletedJumpNoticed(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var many []*balancer.Frontend
@@ -161,13 +162,13 @@ func TestDeletedJumpNoticed(t *testing.T) {
 		r.Logf("a check after a change of ours took %v", time.Since(started))
 		r.iptables("-D", "PREROUTING", "-j", rootChain)
 		if look() == "" {
-			r.Error("Intact = no reason, want the missing jump")
+			r.Error("Intact returns no reason, want a reason about the missing jump")
 		}
 	})
 }
 
-// TestSlotsOfRestoredService restores a service with other endpoints in the former slots. The new
-// endpoints must get no clients of the former endpoints.
+// TestSlotsOfRestoredService adds a removed service again, with other endpoints in the slots of the
+// former endpoints. The new endpoints must not get the former endpoints' clients.
 func TestSlotsOfRestoredService(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
@@ -188,12 +189,12 @@ func TestSlotsOfRestoredService(t *testing.T) {
 	})
 }
 
-// TestLostRoot deletes the root chain and the jumps to it. A full comparison must find them
-// missing, and an apply must restore them.
+// TestLostRoot deletes the root chain and the jumps to it. A full comparison must find that they
+// are missing. Apply must restore them.
 func TestLostRoot(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		var all []*balancer.Frontend
-		for i := range 100 { // enough frontends for a tree of several chains
+		for i := range 100 { // these are enough frontends for a tree of several chains
 			f := r.web(balancer.TCP, 2)
 			f.Port, f.Key.Port = fmt.Sprint("p", i), balancer.PortRange(80+i)
 			all = append(all, f)
@@ -205,10 +206,10 @@ func TestLostRoot(t *testing.T) {
 		r.iptables("-F", rootChain)
 		r.iptables("-X", rootChain)
 		if wrong := r.observe(all...); len(wrong) == 0 {
-			r.Error("differences = none, want the missing root")
+			r.Error("differences = none, want one about the missing root chain")
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answering server = %s, want s2", name)
+			r.Errorf("server that answers = %s, want s2", name)
 		}
 		if wrong := r.observe(all...); len(wrong) > 0 {
 			r.Errorf("differences after the repair = %v, want none", wrong)

@@ -21,8 +21,9 @@ import (
 	"vipd/test/wait"
 )
 
-// TestForeignEdits makes random changes, restarts, and foreign edits of vipd's chains. After the
-// reported damage is repaired, the kernel must have exactly the desired rules.
+// TestForeignEdits makes random changes, restarts the dataplane, and edits vipd's chains like
+// another program. After all reported damage is repaired, the kernel must have exactly the desired
+// rules.
 func TestForeignEdits(t *testing.T) {
 	lab.Require(t)
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
@@ -34,7 +35,7 @@ func TestForeignEdits(t *testing.T) {
 	}
 }
 
-// foreignEditor changes frontends, and edits vipd's chains like another program.
+// foreignEditor changes frontends at random, and edits vipd's chains like another program.
 type foreignEditor struct {
 	*rand.Rand
 	*testing.T
@@ -74,14 +75,14 @@ func (v *foreignEditor) run(rounds int) {
 			}
 		}
 		var wrong string
-		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // slow checks run less often, so several may be needed
+		for until := time.Now().Add(wait.Scaled(time.Minute)); time.Now().Before(until); { // slow checks run less often, so several checks may be needed
 			v.repairUntilIntact()
 			if wrong = v.wrong(); wrong == "" {
 				break
 			}
 		}
 		if wrong != "" {
-			v.Fatalf("%s\nafter\n%s", wrong, strings.Join(v.history, "\n"))
+			v.Fatalf("difference after the repair: %s\nhistory:\n%s", wrong, strings.Join(v.history, "\n"))
 		}
 	}
 }
@@ -139,7 +140,8 @@ func (v *foreignEditor) change() {
 	}
 }
 
-// edit changes one of vipd's chains, the whole table, or the jumps to vipd's chains.
+// edit changes one of vipd's chains, the whole table nat, or the jumps to vipd's chains, like
+// another program.
 func (v *foreignEditor) edit() {
 	v.Helper()
 	program := []string{"iptables-", "ip6tables-"}[v.IntN(2)] + string(v.backend)
@@ -182,14 +184,14 @@ func (v *foreignEditor) edit() {
 
 func (v *foreignEditor) save(program string) []string {
 	v.Helper()
-	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without the messages about the other backend's tables
+	out, err := exec.Command(program+"-save", "-t", "nat").Output() // without standard error, which contains messages about tables of the other backend
 	if err != nil {
 		v.Fatal(err)
 	}
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// repairUntilIntact checks and repairs until nothing is reported, like the engine.
+// repairUntilIntact checks and repairs the table until no damage is reported, as the engine does.
 func (v *foreignEditor) repairUntilIntact() {
 	v.Helper()
 	for range 4 {
@@ -203,7 +205,7 @@ func (v *foreignEditor) repairUntilIntact() {
 		v.logStep("looking: %s", reason)
 		v.observe()
 	}
-	v.Fatalf("Intact always reports a reason\nafter\n%s", strings.Join(v.history, "\n"))
+	v.Fatalf("Intact reports a reason after each repair, want none\nhistory:\n%s", strings.Join(v.history, "\n"))
 }
 
 func (v *foreignEditor) observe() {
@@ -216,7 +218,8 @@ func (v *foreignEditor) observe() {
 	v.logStep("mended %v", r.observe(all...))
 }
 
-// wrong returns a difference between the tables and the wanted state, or "".
+// wrong describes a difference between the tables and the wanted state. If there is none, it
+// returns "".
 func (v *foreignEditor) wrong() string {
 	v.Helper()
 	for _, name := range inet.Families() {
@@ -238,7 +241,7 @@ func (v *foreignEditor) wrong() string {
 			switch {
 			case strings.HasPrefix(line, ":VIPD-"):
 				if name := words[0][1:]; got[name] == nil {
-					got[name] = nil // the chain exists even if it has no rules
+					got[name] = nil // record the chain even if it has no rules
 				}
 			case words[0] == "-A" && strings.HasPrefix(words[1], "VIPD-"):
 				got[words[1]] = append(got[words[1]], strings.Join(words[2:], " "))
@@ -276,9 +279,9 @@ func (v *foreignEditor) wrong() string {
 	return ""
 }
 
-// TestToolThatDoesNothing replaces a program of iptables with a program that succeeds without an
-// effect. A new, changed or removed frontend, and a replaced rule, must cause an error in every
-// attempt.
+// TestToolThatDoesNothing replaces an iptables program by a program that reports success without
+// changing anything. Every attempt to add, change or remove a frontend, or to repair a rule, must
+// then result in an error.
 func TestToolThatDoesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f, g := r.web(balancer.TCP, 2, 3), r.web(balancer.UDP, 2)
@@ -309,7 +312,7 @@ func TestToolThatDoesNothing(t *testing.T) {
 		r.Setenv("PATH", path)
 		r.observe(f)
 		if _, name := r.ask(balancer.TCP); name != "s2" && name != "s3" {
-			r.Errorf("answer from %q, want s2 or s3", name)
+			r.Errorf("server that answers = %q, want s2 or s3", name)
 		}
 		if wrong := r.observe(f); len(wrong) > 0 {
 			r.Errorf("differences after the repair = %v, want none", wrong)

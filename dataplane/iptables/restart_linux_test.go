@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/xtables"
 )
 
-// TestRestartWritesNothing restarts with correct rules. The new process must continue to count, and
-// must write no rules.
+// TestRestartWritesNothing restarts the dataplane while the kernel has the correct rules. The new
+// process must not write any rules, and must continue the counts.
 func TestRestartWritesNothing(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		f := r.web(balancer.TCP, 2)
@@ -31,13 +31,14 @@ func TestRestartWritesNothing(t *testing.T) {
 		}
 		y := r.d.families[inet.IPv4]
 		if c := y.chains[y.fronts[f.Key].chain]; c.epoch != 0 || c.rules == 0 {
-			t.Errorf("chain = %+v, want it not written again", c)
+			t.Errorf("chain = %+v, want a chain that was not written again", c)
 		}
 	})
 }
 
-// TestAnotherVariantTakesOver restarts with another variant. The old rules must serve until the new
-// rules do, and another process must complete an interrupted change.
+// TestAnotherVariantTakesOver restarts the dataplane with the other iptables variant. The old rules
+// must serve clients until the new rules do. If the change is interrupted, the next process must
+// complete it.
 func TestAnotherVariantTakesOver(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tcp, udp := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
@@ -52,7 +53,7 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server == "" {
-				t.Error("no answer during the change, want one")
+				t.Error("no answer during the change, want an answer")
 			}
 			r.d = r.open(map[xtables.Variant]xtables.Variant{xtables.NFT: xtables.Legacy, xtables.Legacy: xtables.NFT}[former.Variant()])
 			seen, err := r.d.Observe(context.Background())
@@ -68,10 +69,10 @@ func TestAnotherVariantTakesOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			if _, server := r.ask(balancer.TCP); server != "s3" {
-				t.Errorf("answer from %s, want s3", server)
+				t.Errorf("server that answers = %s, want s3", server)
 			}
 			if left, err := former.Chains(context.Background(), table, isOurs); err != nil || len(left) > 0 {
-				t.Errorf("chains of %s after the switch = %v, error = %v, want neither", former.Variant(), left, err)
+				t.Errorf("chains of %s after the change = %v, error = %v; want no chains and no error", former.Variant(), left, err)
 			}
 			if err := former.Restore(context.Background(), string(rules)); err != nil {
 				t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"vipd/test/lab"
 )
 
-// rig is a dataplane on a host that connects a client to a server with many addresses.
+// rig is a dataplane on a host. The host connects a client to a server that has many addresses.
 type rig struct {
 	*testing.T
 	d      *Dataplane
@@ -25,7 +25,7 @@ type rig struct {
 // vip returns the address of the frontends.
 func vip() netip.Addr { return netip.MustParseAddr("10.96.0.10") }
 
-// eachBackend runs a test with both backends.
+// eachBackend runs a test with each iptables backend.
 func eachBackend(t *testing.T, f func(r *rig)) {
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		t.Run(string(backend), func(t *testing.T) { f(newRig(t, backend)) })
@@ -61,7 +61,7 @@ func newRig(t *testing.T, backend xtables.Variant) *rig {
 	return r
 }
 
-// forgetFlows deletes the flows of earlier tests on this host from conntrack.
+// forgetFlows deletes the flows that earlier tests on this host have left in conntrack.
 func (r *rig) forgetFlows() {
 	r.Helper()
 	c, err := conntrack.Open()
@@ -94,7 +94,7 @@ func (r *rig) address(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 2, 0, byte(i)})
 }
 
-// web returns a frontend of the servers with these numbers.
+// web returns a frontend whose endpoints are the servers with these numbers.
 func (r *rig) web(proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{Key: balancer.Key{Addr: vip(), Port: 80, Proto: proto}, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.RoundRobin}}
 	for _, i := range servers {
@@ -114,7 +114,7 @@ func (r *rig) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// ask opens a connection, and returns it and the name of the server.
+// ask opens a connection. It returns the connection and the name of the server that answers.
 func (r *rig) ask(proto balancer.Protocol) (net.Conn, string) {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), string(proto), netip.AddrPortFrom(vip(), 80).String())

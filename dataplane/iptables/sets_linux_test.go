@@ -24,7 +24,8 @@ func openSets(t *testing.T) *ipset.Conn {
 	return sets
 }
 
-// TestCleanupContinues interrupts a cleanup at each set. The next cleanup must remove the rest.
+// TestCleanupContinues makes a cleanup fail at each set in turn, because the set is in use. The
+// next cleanup must remove the remaining sets.
 func TestCleanupContinues(t *testing.T) {
 	newRig(t, xtables.NFT)
 	sets := openSets(t)
@@ -38,20 +39,20 @@ func TestCleanupContinues(t *testing.T) {
 		run(t, "iptables-nft", holder...)
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		if _, err := Cleanup(ctx, false); err == nil {
-			t.Errorf("Cleanup with the used set %d = nil, want an error", held)
+			t.Errorf("Cleanup while set %d is in use = nil, want an error", held)
 		}
 		cancel()
 		holder[0] = "-D"
 		run(t, "iptables-nft", holder...)
 		lab.Eventually(t, 5*time.Second, "a cleanup once nft has let go of the set", func() error { _, err := Cleanup(t.Context(), false); return err })
 		if left := run(t, "ipset", "list", "-n"); left != "" {
-			t.Fatalf("sets after set %d was in use = %q, want none", held, left)
+			t.Fatalf("after the release of set %d and another Cleanup: sets = %q, want none", held, left)
 		}
 	}
 }
 
-// TestForeignSets creates foreign sets with vipd's names. They must be replaced. If they are in
-// use, the error must name the command that removes them.
+// TestForeignSets creates sets of another program that have the names of vipd's sets. vipd must
+// replace them. If they are in use, the error must name the command that removes them.
 func TestForeignSets(t *testing.T) {
 	for _, kind := range []string{"hash:ip", "hash:ip,port,ip", "hash:ip,port,ip family inet6 timeout 0"} {
 		t.Run(kind, func(t *testing.T) {
@@ -71,7 +72,7 @@ func TestForeignSets(t *testing.T) {
 			}
 			run(t, program, holder...)
 			if err := r.d.Apply(t.Context(), change); err == nil || !strings.Contains(err.Error(), "ipset destroy "+stickySet(0, inet.IPv4)) {
-				t.Errorf("Apply = %v, want the command", err)
+				t.Errorf("Apply = %v, want an error that names the command ipset destroy", err)
 			}
 			holder[0] = "-D"
 			run(t, program, holder...)
@@ -79,15 +80,15 @@ func TestForeignSets(t *testing.T) {
 			_, first := r.ask(balancer.TCP)
 			for range 5 {
 				if _, again := r.ask(balancer.TCP); again != first {
-					t.Errorf("answer from %s, want %s", again, first)
+					t.Errorf("server that answers = %s, want %s", again, first)
 				}
 			}
 		})
 	}
 }
 
-// TestRenderedSets loads rendered sets into the kernel. Their settings must equal the settings of
-// the dataplane's sets.
+// TestRenderedSets loads rendered sets into the kernel. They must have the same settings as the
+// sets that the dataplane creates.
 func TestRenderedSets(t *testing.T) {
 	r := newRig(t, xtables.NFT)
 	f := r.web(balancer.TCP, 2, 3)
@@ -111,21 +112,21 @@ func TestRenderedSets(t *testing.T) {
 	r.d = r.open(xtables.NFT)
 }
 
-// settings returns the settings of all sets.
+// settings returns the settings of all sets in the kernel.
 func settings(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(run(t, "ipset", "save")) {
 		if strings.HasPrefix(line, "create ") {
-			line, _, _ = strings.Cut(line, " bucketsize ") // and the seed, which only newer revisions of the set type print
+			line, _, _ = strings.Cut(line, " bucketsize ") // this also removes the seed, which only newer revisions of the set type print
 			b.WriteString(strings.TrimSpace(line) + "\n")
 		}
 	}
 	return b.String()
 }
 
-// TestIntactNamesExtraChains adds chains. Intact must report extra chains of this dataplane, and
-// ignore chains of vipd's other packages.
+// TestIntactNamesExtraChains adds chains with vipd's prefix. Intact must report extra chains that
+// belong to this dataplane, and must ignore chains that belong to other packages of vipd.
 func TestIntactNamesExtraChains(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		tool := "iptables-" + string(r.d.families[inet.IPv4].tool.Variant())
@@ -145,7 +146,7 @@ func TestIntactNamesExtraChains(t *testing.T) {
 			run(r.T, tool, "-t", "nat", "-N", c.chain)
 			reason, err := r.d.Intact(r.Context())
 			if err != nil || strings.Contains(reason, "unexpected chain "+c.chain) != c.ours || (reason != "") != c.ours {
-				r.Errorf("Intact with %s = %q, error = %v; want a reason only if ours = %t", c.chain, reason, err, c.ours)
+				r.Errorf("Intact with the extra chain %s = %q, error = %v; want a reason = %t", c.chain, reason, err, c.ours)
 			}
 			run(r.T, tool, "-t", "nat", "-X", c.chain)
 		}

@@ -10,15 +10,15 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// sticky returns a TCP frontend of these servers with affinity.
+// sticky returns a TCP frontend with affinity whose endpoints are the servers with these numbers.
 func (r *rig) sticky(servers ...int) *balancer.Frontend {
 	f := r.web(balancer.TCP, servers...)
 	f.AffinityTimeout = time.Hour
 	return f
 }
 
-// TestClientsStay changes other endpoints, and restarts. A client must stay on its endpoint, and
-// must not move to an endpoint that gets the slot of a removed endpoint.
+// TestClientsStay changes other endpoints and restarts the dataplane. A client must stay on its
+// endpoint. It must not move to a new endpoint that gets the slot of a removed endpoint.
 func TestClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3, 4))
@@ -28,7 +28,7 @@ func TestClientsStay(t *testing.T) {
 			r.apply(r.sticky(servers...))
 			for range 4 {
 				if _, name := r.ask(balancer.TCP); name != mine {
-					r.Fatalf("after %s, the client of %s is sent to %s, want the same endpoint", what, mine, name)
+					r.Fatalf("endpoint after %s of the client that used %s = %s, want the same endpoint", what, mine, name)
 				}
 			}
 		}
@@ -40,7 +40,7 @@ func TestClientsStay(t *testing.T) {
 		stays("a restart", my, 2, 3)
 		stays("a restart and another", my, 3)
 
-		r.apply(r.sticky(5, 6)) // the slot of the removed endpoint is free
+		r.apply(r.sticky(5, 6)) // now the slot of the removed endpoint is free
 		_, mine = r.ask(balancer.TCP)
 		stays("its endpoint was removed", 5, 6)
 		places := r.d.families[inet.IPv4].fronts[r.sticky().Key].slots
@@ -50,13 +50,13 @@ func TestClientsStay(t *testing.T) {
 	})
 }
 
-// TestMovedClientsStay drains an endpoint across a restart, so the endpoint loses its slot. Clients
-// that moved must stay on their new endpoint.
+// TestMovedClientsStay drains an endpoint and restarts the dataplane, so the endpoint loses its
+// slot. The endpoint's clients move to another endpoint and must then stay there.
 func TestMovedClientsStay(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2, 3))
 		r.apply(r.sticky(3))
-		r.ask(balancer.TCP) // records the client in slot 1
+		r.ask(balancer.TCP) // the kernel records the client in the set of slot 1
 		drained := r.sticky(2, 3)
 		drained.Backends[1].State = balancer.Draining
 		r.apply(r.sticky(2, 3))
@@ -64,16 +64,16 @@ func TestMovedClientsStay(t *testing.T) {
 		r.restart()
 		r.apply(drained)
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Fatalf("answer from %s while s3 drains, want s2", name)
+			r.Fatalf("server that answers while s3 drains = %s, want s2", name)
 		}
 		r.apply(r.sticky(3, 2))
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answer from %s after s3 drained, want s2", name)
+			r.Errorf("server that answers after the drain of s3 = %s, want s2", name)
 		}
 	})
 }
 
-// restart starts another dataplane over the existing rules.
+// restart replaces the rig's dataplane by another one, which adopts the existing rules.
 func (r *rig) restart() {
 	r.Helper()
 	if err := r.d.Close(context.Background(), true); err != nil {
@@ -82,13 +82,13 @@ func (r *rig) restart() {
 	r.d = r.open(r.d.families[inet.IPv4].tool.Variant())
 }
 
-// TestReusedSlotIsCleared assigns the slot of one endpoint to another. The new endpoint must get no
-// clients of the former one.
+// TestReusedSlotIsCleared gives the slot of one endpoint to another endpoint. The new endpoint must
+// not get the former endpoint's clients.
 func TestReusedSlotIsCleared(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		r.apply(r.sticky(2))
-		r.ask(balancer.TCP) // records the client in slot 0
-		f := r.sticky(3)    // the slot moves to another endpoint
+		r.ask(balancer.TCP) // the kernel records the client in the set of slot 0
+		f := r.sticky(3)    // another endpoint gets the slot
 		f.Backends = append(f.Backends, r.sticky(4).Backends...)
 		r.apply(f)
 		set := stickySet(0, inet.IPv4)
@@ -102,8 +102,8 @@ func TestReusedSlotIsCleared(t *testing.T) {
 	})
 }
 
-// TestRefusedFrontend makes the kernel refuse one of many frontends. The others must be applied,
-// and the error must name the refused frontend.
+// TestRefusedFrontend makes the kernel refuse one of many frontends. The other frontends must be
+// applied, and the error must name the refused frontend.
 func TestRefusedFrontend(t *testing.T) {
 	eachBackend(t, func(r *rig) {
 		good, bad := r.web(balancer.TCP, 2), r.web(balancer.UDP, 2)
@@ -111,10 +111,10 @@ func TestRefusedFrontend(t *testing.T) {
 		err := r.d.Apply(context.Background(), []dataplane.Change{{Key: bad.Key, New: bad}, {Key: good.Key, New: good}})
 		each, ok := err.(dataplane.KeyErrors)
 		if !ok || len(each) != 1 || each[bad.Key] == nil {
-			r.Fatalf("error of Apply = %v, want one for the refused frontend", err)
+			r.Fatalf("error of Apply = %v, want an error of only the refused frontend", err)
 		}
 		if _, name := r.ask(balancer.TCP); name != "s2" {
-			r.Errorf("answer from %s, want s2", name)
+			r.Errorf("server that answers = %s, want s2", name)
 		}
 	})
 }

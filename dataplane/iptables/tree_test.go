@@ -57,7 +57,8 @@ func keySources() []keySource {
 	}
 }
 
-// withRange returns k, or in one of n cases a range of ports that starts at the port of k.
+// withRange returns the key k. In one of n cases, it returns a port range that starts at the port
+// of k instead.
 func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
 	switch r.IntN(n * 4) {
 	case 0:
@@ -68,15 +69,16 @@ func withRange(r *rand.Rand, n int, k balancer.Key) balancer.Key {
 	return k
 }
 
-// find sends a packet through chains, and returns its frontend's chain.
+// find sends a packet to k through the chains. It returns the name of the frontend's chain that the
+// packet reaches.
 func find(chains map[string][]string, k balancer.Key) (string, int, error) {
 	chain, steps := rootChain, 0
-	var back [][]string // for each chain that jumped, the rules after the jump
+	var back [][]string // rules that follow the jump, for each chain that has jumped to another
 next:
 	for {
 		rules, ok := chains[chain]
 		if !ok {
-			return "", 0, fmt.Errorf("no chain %s", chain)
+			return "", 0, fmt.Errorf("chain %s does not exist", chain)
 		}
 		steps++
 		for {
@@ -131,8 +133,9 @@ func matches(match string, k balancer.Key) bool {
 	return true
 }
 
-// TestTree changes trees at random, and applies the recorded changes to a set of chains. In these
-// chains, every packet to a frontend must reach it, and no other packet may reach a frontend.
+// TestTree changes trees at random, and replays the recorded changes on a set of chains. In these
+// chains, each packet to a frontend must reach this frontend, and no other packet may reach any
+// frontend.
 func TestTree(t *testing.T) {
 	for _, source := range keySources() {
 		t.Run(source.name, func(t *testing.T) {
@@ -195,7 +198,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 	t.Helper()
 	want := map[string][]string{}
 	tr.root.each(func(n *treeNode) {
-		if len(n.branches) > 4*fullNode { // more than fullNode only if the tree would be too deep
+		if len(n.branches) > 4*fullNode { // it may exceed fullNode only if the tree would otherwise be too deep
 			t.Fatalf("branches of %s = %d, want fewer", n.name, len(n.branches))
 		}
 		want[n.name] = n.chain().Rules
@@ -220,10 +223,10 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 			want = frontChain(ranges[i])
 		}
 		if got, _, err := find(kernel, k); got != want || err != nil {
-			t.Fatalf("find(%s) = %q, %v, want %q", k, got, err, want)
+			t.Fatalf("find(%s) = %q, %v; want %q", k, got, err, want)
 		}
 	}
-	sample := 100 // a new sample in each step
+	sample := 100 // each step checks a new sample of keys
 	for k := range keys {
 		if check(k); sample == 0 {
 			break
@@ -236,7 +239,7 @@ func checkTree(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel map
 }
 
 // TestTreeIsShallow builds trees of many keys. Their depth must be limited, because the kernel
-// refuses deep rules and each level costs time.
+// refuses rules that are nested too deeply, and each level costs time.
 func TestTreeIsShallow(t *testing.T) {
 	for _, source := range keySources() {
 		for _, n := range []int{10, 1000, 30_000} {
@@ -253,7 +256,7 @@ func TestTreeIsShallow(t *testing.T) {
 			rules := 0
 			tr.root.each(func(n *treeNode) { rules += len(n.branches) })
 			if rules > 2*len(keys)+20 {
-				t.Errorf("%s: rules = %d for %d keys, want fewer", source.name, rules, len(keys))
+				t.Errorf("%s: number of rules = %d for %d keys, want fewer", source.name, rules, len(keys))
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// holdLock holds the lock of the legacy tables, like another program, until release.
+// holdLock holds the lock of the legacy tables, as another program would, until release is called.
 func holdLock(t *testing.T) (release func()) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "xtables.lock")
@@ -46,13 +46,13 @@ func holdLock(t *testing.T) (release func()) {
 	return func() { _ = f.Close() }
 }
 
-// TestNewWaitsForLock holds the lock longer than the programs wait. New must wait, because
-// otherwise a family would be missing for the lifetime of the process.
+// TestNewWaitsForLock holds the lock longer than the iptables programs wait for it. New must wait.
+// Otherwise, vipd would not serve this family until its next restart.
 func TestNewWaitsForLock(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
 	release := holdLock(t)
-	time.AfterFunc(5500*time.Millisecond, release) // iptables waits for 5 s
+	time.AfterFunc(5500*time.Millisecond, release) // iptables waits only for 5 s
 	d, err := New(t.Context(), Options{Variant: xtables.Legacy})
 	if err != nil {
 		t.Fatal(err)
@@ -65,12 +65,12 @@ func TestNewWaitsForLock(t *testing.T) {
 	}
 }
 
-// TestNewEndsWithContext holds the lock of one family. New must fail when its context ends, and
-// must not return a dataplane that lacks the family.
+// TestNewEndsWithContext holds the lock of one family. When its context ends, New must return an
+// error instead of a dataplane without this family.
 func TestNewEndsWithContext(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()
-	dir := fakeProgram(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // iptables works
+	dir := fakeProgram(t, "ip6tables-nft-restore", "VIPD-TRIAL", held, false) // the program for IPv4 still works
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var watching sync.WaitGroup
@@ -87,15 +87,16 @@ func TestNewEndsWithContext(t *testing.T) {
 	}
 }
 
-// These are messages of iptables about a held lock, and about a missing feature of the kernel.
+// These are error messages of iptables: one about a lock that another program holds, and one about
+// a feature that the kernel lacks.
 const (
 	held    = "Another app is currently holding the xtables lock. Stopped waiting after 5s."
 	lacking = "iptables-restore: line 3 failed: No such file or directory."
 )
 
-// fakeProgram installs a program in front of the real program. The fake program prints the text
-// says and fails if its input contains word: once, or every time. From the second such call on, the
-// returned folder contains the file "tried".
+// fakeProgram installs a fake program that hides the real one. If its input contains word, it
+// prints the text says and fails. If once is true, it does this only the first time. From the
+// second such call on, the folder dir contains a file named "tried".
 func fakeProgram(t *testing.T, program, word, says string, once bool) (dir string) {
 	t.Helper()
 	real, err := exec.LookPath(program)
@@ -103,7 +104,7 @@ func fakeProgram(t *testing.T, program, word, says string, once bool) (dir strin
 		t.Skip("needs ", program)
 	}
 	dir = t.TempDir()
-	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // the end of a context may interrupt a call
+	note := "! [ -e " + dir + "/once ] || touch " + dir + "/tried; touch " + dir + "/once;" // if the context ends, a call may be interrupted
 	if once {
 		note = "touch " + dir + "/said;"
 	}
@@ -119,8 +120,8 @@ printf '%%s\n' "$input" | exec %s "$@"
 	return dir
 }
 
-// TestBusyIsNotRefused makes a trial fail because of the lock. The feature must stay in the
-// capabilities.
+// TestBusyIsNotRefused makes the trial of a feature fail because another program holds the lock.
+// The feature must remain in the capabilities.
 func TestBusyIsNotRefused(t *testing.T) {
 	lab.Require(t)
 	for _, missing := range []bool{false, true} {
@@ -143,7 +144,7 @@ func TestBusyIsNotRefused(t *testing.T) {
 				}
 				got := d.Capabilities()
 				if !slices.Equal(got.Protocols, want.Protocols) || fmt.Sprint(got.Nearest) != fmt.Sprint(want.Nearest) {
-					t.Errorf("protocols and nearest = %v, %v; want %v, %v", got.Protocols, got.Nearest, want.Protocols, want.Nearest)
+					t.Errorf("Protocols = %v, Nearest = %v; want %v, %v", got.Protocols, got.Nearest, want.Protocols, want.Nearest)
 				}
 				if err := d.Close(context.Background(), false); err != nil {
 					t.Error(err)
@@ -153,7 +154,8 @@ func TestBusyIsNotRefused(t *testing.T) {
 	}
 }
 
-// TestNativeChains adds a gateway's own nft rules to vipd's table. Both sets of rules must work.
+// TestNativeChains adds nft rules of a gateway to the table that contains vipd's chains. The rules
+// of both must work.
 func TestNativeChains(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("needs nft: ", err)
@@ -171,11 +173,11 @@ func TestNativeChains(t *testing.T) {
 		t.Errorf("Observe after a restart = %+v, %v; want one frontend", seen, err)
 	}
 	if _, who := r.ask(balancer.TCP); who != "s2" {
-		t.Errorf("answer from %s, want s2", who)
+		t.Errorf("server that answers = %s, want s2", who)
 	}
 
-	// If the table has rules that iptables can't print, vipd's rules can't be read either, so
-	// another mode must serve. Existing rules are still removed.
+	// If the table contains rules that iptables can't print, vipd's rules in it can't be read
+	// either, so vipd must use another mode. It must still be able to remove its existing rules.
 	run(t, "nft", "add chain ip nat mine")
 	run(t, "nft", "add rule ip nat mine ct state established accept")
 	for _, backend := range []xtables.Variant{xtables.NFT, xtables.Auto} {
@@ -184,22 +186,22 @@ func TestNativeChains(t *testing.T) {
 		}
 	}
 	if legacy, err := New(t.Context(), Options{Variant: xtables.Legacy}); err != nil {
-		t.Error("error of New for the legacy variant after nft = ", err)
+		t.Error("error of New for the legacy variant after the nft variant = ", err)
 	} else {
 		if _, err := legacy.Observe(t.Context()); err != nil {
-			t.Error("error of the switch from nft = ", err)
+			t.Error("error of the switch from the nft variant = ", err)
 		}
 		if err := legacy.Close(context.Background(), false); err != nil {
 			t.Error(err)
 		}
 	}
 	if left := run(t, "nft", "list table ip nat"); strings.Contains(left, "VIPD-") {
-		t.Errorf("rules after the switch = %s, want none of vipd", left)
+		t.Errorf("rules after the switch = %s, want no rules of vipd", left)
 	}
 }
 
-// TestDetail selects variants on hosts with different programs. The detail must name the variant of
-// each family, and the reason.
+// TestDetail selects variants on hosts that have different iptables programs. The detail must name
+// the variant of each family and the reason for it.
 func TestDetail(t *testing.T) {
 	lab.Require(t)
 	lab.New(t).Host()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// many returns n elements for the set "held" of a sample.
+// many returns n different elements for the set named "held" in a sample table.
 func many(n uint32) (all []Elem) {
 	for i := range n {
 		all = append(all, Elem{Key: Bytes{}.Addr(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}))})
@@ -21,7 +21,8 @@ func many(n uint32) (all []Elem) {
 	return all
 }
 
-// ownSample adds a sample table to the kernel, and returns what keeps its content.
+// ownSample adds a sample table to the kernel. It returns the sample, and a Maintained for its
+// table. listen determines whether the Maintained receives events.
 func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 	t.Helper()
 	s := newSample(IPv4)
@@ -41,8 +42,8 @@ func ownSample(t *testing.T, listen bool) (*sample, *Maintained) {
 	return s, o
 }
 
-// TestLooksAtOwnTableAlone makes transactions on several tables. A table must be compared only
-// after another program has changed that table.
+// TestLooksAtOwnTableAlone makes transactions on several tables. Look must compare the sample table
+// only after another program has changed that table.
 func TestLooksAtOwnTableAlone(t *testing.T) {
 	s, o := ownSample(t, true)
 	nft := func(lines string) func() { return func() { run(t, lines, "nft", "-f", "-") } }
@@ -83,20 +84,20 @@ func TestLooksAtOwnTableAlone(t *testing.T) {
 	} {
 		c.change()
 		looks := 0
-		for range 2 { // the second check must not compare
+		for range 2 { // the second Look must not compare again
 			o.Next = time.Time{}
 			if reason, err := o.Look(func() (string, error) { looks++; return "", nil }); reason != "" || err != nil {
-				t.Fatalf("%s: Look = %q, %v, want no reason", c.name, reason, err)
+				t.Fatalf("%s: Look = %q, %v; want no reason", c.name, reason, err)
 			}
 		}
 		if looks != c.want {
-			t.Errorf("%s: compared %d times, want %d", c.name, looks, c.want)
+			t.Errorf("%s: comparisons = %d, want %d", c.name, looks, c.want)
 		}
 	}
 }
 
-// TestListensFromNowOn commits a transaction before Listen. Foreign must not wait for the event of
-// an earlier transaction.
+// TestListensFromNowOn makes a transaction before it calls Listen. Foreign must not wait for the
+// event of this earlier transaction.
 func TestListensFromNowOn(t *testing.T) {
 	s, before := ownSample(t, false)
 	now, err := before.Generation()
@@ -108,12 +109,12 @@ func TestListensFromNowOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := c.Foreign(s.table, now); n != 0 {
-		t.Errorf("foreign changes = %d, want none", n)
+		t.Errorf("changes by other programs = %d, want 0", n)
 	}
 }
 
-// TestLooksWithoutEvents uses a connection without events. Look must compare after each foreign
-// transaction.
+// TestLooksWithoutEvents uses a connection that receives no events. After each transaction of
+// another program, Look must compare the table once.
 func TestLooksWithoutEvents(t *testing.T) {
 	_, o := ownSample(t, false)
 	run(t, "add table ip other", "nft", "-f", "-")
@@ -128,12 +129,12 @@ func TestLooksWithoutEvents(t *testing.T) {
 	}
 }
 
-// TestLooksAfterWhatWasNotTold loses the event of a transaction. The next transaction must reveal
-// the loss, even if it affects another table.
+// TestLooksAfterWhatWasNotTold loses the event of a transaction. The event of the next transaction
+// must reveal the loss, even if that transaction affects another table.
 func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	_, o := ownSample(t, true)
 	run(t, "delete table ip sample", "nft", "-f", "-")
-	o.events.sock.Discard() // has the effect of an overflow
+	o.events.sock.Discard() // this has the same effect as an overflow of the event buffer
 	run(t, "add table ip other", "nft", "-f", "-")
 	looks := 0
 	if _, err := o.Look(func() (string, error) { looks++; return "", nil }); err != nil || looks != 1 {
@@ -141,8 +142,8 @@ func TestLooksAfterWhatWasNotTold(t *testing.T) {
 	}
 }
 
-// TestLearnsWhatItWrites makes transactions. The learned state must equal a complete reading of the
-// table.
+// TestLearnsWhatItWrites makes transactions. The state that was learned from them must equal the
+// state that a complete reading of the table returns.
 func TestLearnsWhatItWrites(t *testing.T) {
 	s, o := ownSample(t, true)
 	place := Concat{Daddr, L4proto, Dport}
@@ -172,13 +173,14 @@ func TestLearnsWhatItWrites(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		if now, err := o.Read(); err != nil || !maps.Equal(o.Shape, now) {
-			t.Errorf("%s: learned state =\n%v\nwant the kernel's\n%v, %v", c.name, o.Shape, now, err)
+			t.Errorf("%s: learned state =\n%v\nwant the kernel's state\n%v, %v", c.name, o.Shape, now, err)
 		}
 	}
 }
 
-// TestWritesBesideOtherChanges changes the table with another program before and after a
-// transaction. The other program's changes must never be learned.
+// TestWritesBesideOtherChanges makes another program change the table before and after a
+// transaction of this process. The changes of the other program must never become part of the
+// learned state.
 func TestWritesBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	rules := func() *Tx {
@@ -190,12 +192,12 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		return &tx
 	}
 	if err := o.Commit(rules()); err != nil || len(o.Shape) < 2 {
-		t.Fatalf("Commit without other programs = %v, learned %v, want nil and at least 2 chains", err, o.Shape)
+		t.Fatalf("Commit without changes by other programs = %v, learned state = %v; want nil and at least 2 chains", err, o.Shape)
 	}
 	whole := strings.Count(o.Shape["some-10"], ":")
 	run(t, "flush chain ip sample some-10\n", "nft", "-f", "-")
 	if err := o.Commit(rules()); !errors.Is(err, ErrBusy) || o.Shape["some-10"] != "" {
-		t.Fatalf("Commit after another program's change = %v, learned %v, want ErrBusy and no new chain", err, o.Shape)
+		t.Fatalf("Commit after another program's change = %v, learned state = %v; want ErrBusy and no rules of the chain some-10", err, o.Shape)
 	}
 	storm := exec.CommandContext(t.Context(), "sh", "-c", "while nft flush chain ip sample some-10; do :; done")
 	if err := storm.Start(); err != nil {
@@ -213,7 +215,7 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 		case err != nil:
 			t.Fatal(err)
 		case strings.Count(o.Shape["some-10"], ":") != whole:
-			t.Fatalf("learned %q after %d valid transactions, want only our rules", o.Shape["some-10"], learned)
+			t.Fatalf("learned rules = %q after %d valid transactions, want only the rules of this process", o.Shape["some-10"], learned)
 		default:
 			learned++
 		}
@@ -221,8 +223,8 @@ func TestWritesBesideOtherChanges(t *testing.T) {
 	t.Logf("learned %d times, %d times not", learned, busy)
 }
 
-// TestReadsBesideOtherChanges changes tables while vipd's table is read. Only a change to vipd's
-// own table may cause it to be read again.
+// TestReadsBesideOtherChanges changes tables while the sample table is being read. The table must
+// be read again only after a change to the table itself.
 func TestReadsBesideOtherChanges(t *testing.T) {
 	s, o := ownSample(t, true)
 	var tx Tx
@@ -243,7 +245,7 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		}
 	}
 	once := false
-	for try := 0; try < 10 && !once; try++ { // if the kernel is slow to report a change, the table is read again
+	for try := 0; try < 10 && !once; try++ { // the kernel may report a change late, which causes another reading
 		reads = 0
 		if err := o.Steady(read("add table ip other\ndelete table ip other")); err != nil {
 			t.Fatal(err)
@@ -251,16 +253,16 @@ func TestReadsBesideOtherChanges(t *testing.T) {
 		once = reads == 1
 	}
 	if !once {
-		t.Error("readings during changes to another table = 2 or more each time, want 1")
+		t.Error("readings during a change to another table = 2 or more in each of 10 attempts, want 1")
 	}
 	reads = 0
 	if err := o.Steady(read("add element ip sample held { 10.97.0.1 }\ndelete element ip sample held { 10.97.0.1 }")); !errors.Is(err, ErrBusy) || reads != 10 {
-		t.Errorf("readings with changes in the table = %d, %v, want 10 and ErrBusy", reads, err)
+		t.Errorf("readings during changes to the table = %d, error = %v; want 10 and ErrBusy", reads, err)
 	}
 }
 
-// TestRulesBesideOtherTables changes another table while the rules of a large table are listed. The
-// list must be complete.
+// TestRulesBesideOtherTables changes another table while the rules of a large table are being
+// listed. The list must be complete.
 func TestRulesBesideOtherTables(t *testing.T) {
 	s, o := ownSample(t, true)
 	const chains = 2000
@@ -301,8 +303,8 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnce runs trials in several processes, which create the same table. No trial may
-// fail.
+// TestTrialsAtOnce runs trials through two connections at the same time, as two processes would. The
+// trials use a table with the same name. No trial may fail.
 func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)

@@ -31,7 +31,7 @@ func open(t *testing.T) *Conn {
 	return c
 }
 
-// run runs a command with input, and returns its output.
+// run runs a command with the given standard input, and returns its output.
 func run(t *testing.T, input, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -43,7 +43,8 @@ func run(t *testing.T, input, name string, args ...string) string {
 	return string(out)
 }
 
-// sample is a table with every kind of object, expression and statement of the package.
+// sample is a table that uses each kind of object, expression and statement that the package
+// supports.
 type sample struct {
 	table                                                                                         Table
 	svc, special, eps, slots, ids, sticky, redir, always, allowed, held, pair, sizes, dead, again *Set
@@ -76,7 +77,7 @@ func (s *sample) sets() []*Set {
 	return []*Set{s.svc, s.special, s.eps, s.slots, s.ids, s.sticky, s.redir, s.always, s.allowed, s.held, s.pair, s.sizes, s.dead, s.again}
 }
 
-// rules returns the rules of each chain.
+// rules returns the rules of each chain in the sample.
 func (s *sample) rules() map[string][]Rule {
 	place := Concat{Daddr, L4proto, Dport}
 	with := func(e Expr) Concat { return append(place[:3:3], e) }
@@ -158,7 +159,7 @@ func (s *sample) tx() *Tx {
 	}
 	key := func() Bytes { return Bytes{}.Addr(vip).Proto(6).Port(80) }
 	tx.Create(s.table, s.svc, Elem{Key: key(), Goto: "some-10", Comment: "web/http 0011aabb 10"})
-	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Goto: "checks"}) // one element per map, because their order is random
+	tx.Create(s.table, s.special, Elem{Key: Bytes{}.Addr(vip).Proto(17).Port(53), Goto: "checks"}) // each map has a single element, because the kernel lists elements in random order
 	tx.Create(s.table, s.eps, Elem{Key: key().Number(3), Data: Bytes{}.Addr(far).Port(8080)})
 	tx.Create(s.table, s.slots, Elem{Key: key().Number(1), Data: Bytes{}.Number(0xffff0002)})
 	tx.Create(s.table, s.ids, Elem{Key: key().Number(0xffff0002), Data: Bytes{}.Addr(far).Port(8080)})
@@ -172,15 +173,15 @@ func (s *sample) tx() *Tx {
 }
 
 var (
-	// handles matches the handles of objects, which differ between loads.
+	// handles matches the handles of objects, which are different after each load.
 	handles = regexp.MustCompile(`(?m)^(ip6? \S+ \S+) \d+( \d+)?$`)
-	// swap matches a byte swap of the single byte of a protocol. nft 1.0.6 adds this no-op before
-	// lookups in sets with ranges.
+	// swap matches an instruction that swaps the bytes of a protocol, which is a single byte. nft
+	// 1.0.6 adds this instruction, which has no effect, before lookups in sets with ranges.
 	swap = regexp.MustCompile(`(?m)^  \[ byteorder reg \d+ = hton\(reg \d+, 2, 1\) \]\n`)
 )
 
-// state returns the table as shown by nft and by the kernel: the listing, the bytecode of rules,
-// and the headers of sets.
+// state returns the table as nft lists it, and as the kernel returns it: the bytecode of the rules
+// and the headers of the sets.
 func state(t *testing.T, c *Conn, s *sample) string {
 	t.Helper()
 	var b strings.Builder
@@ -198,9 +199,9 @@ func state(t *testing.T, c *Conn, s *sample) string {
 	return b.String()
 }
 
-// TestLoadsWhatNftLoads loads a table with this package, and its text with nft. The kernel's state
-// and nft's listing must be equal. The listing must load again, as at boot, although it names an
-// interface that does not exist.
+// TestLoadsWhatNftLoads loads a table with this package, and loads the table's text with nft. The
+// kernel's state and nft's listing must be the same. nft must be able to load its own listing, as
+// at boot, although the listing names an interface that does not exist.
 func TestLoadsWhatNftLoads(t *testing.T) {
 	c := open(t)
 	for _, f := range []TableFamily{IPv4, IPv6} {
@@ -214,13 +215,13 @@ func TestLoadsWhatNftLoads(t *testing.T) {
 			run(t, "", "nft", "delete", "table", f.String(), s.table.Name)
 			run(t, tx.Text(), "nft", "-f", "-")
 			if theirs := state(t, c, s); ours != theirs {
-				t.Errorf("loaded table differs from nft's, want no difference:\n%s", difference(ours, theirs))
+				t.Errorf("table of this package differs from nft's table, want no difference:\n%s", difference(ours, theirs))
 			}
 			// nft must be able to load the listing.
 			listing := run(t, "", "nft", "list", "table", f.String(), s.table.Name)
 			run(t, "flush ruleset\n"+listing, "nft", "-f", "-")
 			if again := run(t, "", "nft", "list", "table", f.String(), s.table.Name); again != listing {
-				t.Errorf("nft's listing differs after loading it, want no difference:\n%s", difference(again, listing))
+				t.Errorf("nft's listing differs after nft has loaded it, want no difference:\n%s", difference(again, listing))
 			}
 			run(t, "", "nft", "flush", "ruleset")
 		})
@@ -245,8 +246,8 @@ func difference(a, b string) string {
 	return out.String()
 }
 
-// TestRefusals commits a refused transaction. The error must name the step, nothing may take
-// effect, and the next transaction must work.
+// TestRefusals commits a transaction that the kernel refuses. The error must name the refused step.
+// No step may take effect, and the next transaction must work.
 func TestRefusals(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -266,10 +267,10 @@ func TestRefusals(t *testing.T) {
 	}
 	var refused *Error
 	if err := c.Commit(&tx); !errors.As(err, &refused) || !errors.Is(err, syscall.ENOENT) || refused.Step != "delete element ip sample held { 10.96.0.9 }" {
-		t.Errorf("Commit = %v, want ENOENT at the deleted element", err)
+		t.Errorf("Commit = %v, want ENOENT at the step that deletes an element", err)
 	}
 	if after, err := c.Generation(); err != nil || after != before {
-		t.Errorf("generation before = %d, after = %d, %v, want no change", before, after, err)
+		t.Errorf("generation before the transaction = %d, and after it = %d, %v; want no change", before, after, err)
 	}
 	tx = Tx{}
 	tx.Add(s.table, s.held, absent)
@@ -277,12 +278,12 @@ func TestRefusals(t *testing.T) {
 		t.Error(err)
 	}
 	if after, err := c.Generation(); err != nil || after == before {
-		t.Errorf("generation = %d, want another, %v", after, err)
+		t.Errorf("generation = %d, want another number; error = %v", after, err)
 	}
 }
 
-// TestReads reads a loaded table, and many elements that a transaction has added. All objects must
-// be found.
+// TestReads reads a sample table, after a transaction has added many elements to it. All objects
+// must be returned.
 func TestReads(t *testing.T) {
 	c := open(t)
 	s := newSample(IPv4)
@@ -298,27 +299,27 @@ func TestReads(t *testing.T) {
 	}
 	held, err := c.Elements(s.table, "held")
 	if err != nil || len(held) != number+1 {
-		t.Errorf("elements = %d, %v, want %d", len(held), err, number+1)
+		t.Errorf("elements = %d, %v; want %d", len(held), err, number+1)
 	}
 	svc, err := c.Elements(s.table, "svc")
 	if err != nil || len(svc) != 1 || svc[0].Goto != "some-10" || svc[0].Comment != "web/http 0011aabb 10" {
-		t.Errorf("svc = %+v, %v, want one element to some-10", svc, err)
+		t.Errorf("elements of the map svc = %+v, %v; want one element that leads to some-10", svc, err)
 	}
 	special, err := c.Elements(s.table, "special")
 	if err != nil || len(special) != 1 || special[0].Goto != "checks" {
-		t.Errorf("special = %+v, %v, want one element to checks", special, err)
+		t.Errorf("elements of the map special = %+v, %v; want one element that leads to checks", special, err)
 	}
 	chains, err := c.Chains(s.table)
 	if err != nil || len(chains) != 11 {
-		t.Errorf("chains = %v, %v, want 11", chains, err)
+		t.Errorf("chains = %v, %v; want 11", chains, err)
 	}
 	sets, err := c.Sets(s.table)
 	if err != nil || len(sets) != len(s.sets()) {
-		t.Errorf("sets = %v, %v, want %d", sets, err, len(s.sets()))
+		t.Errorf("sets = %v, %v; want %d", sets, err, len(s.sets()))
 	}
 	rules, err := c.Rules(s.table, "")
 	if err != nil || len(rules) != 36 || rules[0].Handle == 0 {
-		t.Errorf("%d rules = %v, %v, want 36 with handles", len(rules), rules, err)
+		t.Errorf("%d rules = %v, %v; want 36 rules with handles", len(rules), rules, err)
 	}
 	for _, x := range []Table{{IPv4, "absent"}, {IPv6, "sample"}} {
 		chains, err := c.Chains(x)
@@ -326,13 +327,13 @@ func TestReads(t *testing.T) {
 		rules, err3 := c.Rules(x, "")
 		elems, err4 := c.Elements(x, "held")
 		if there, err5 := c.HasTable(x); len(chains)+len(sets)+len(rules)+len(elems) > 0 || there || errors.Join(err, err2, err3, err4, err5) != nil {
-			t.Errorf("%s has chains %v, sets %v, rules %v, elements %v, error %v, want none", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
+			t.Errorf("missing table %s: chains = %v, sets = %v, rules = %v, elements = %v, error = %v; want none of these", x, chains, sets, rules, elems, errors.Join(err, err2, err3, err4, err5))
 		}
 	}
 }
 
-// withoutHandle removes the attributes of a set that differ between loads: its handle and its
-// number in a transaction.
+// withoutHandle removes the attributes of a set that are different after each load: the set's
+// handle and its number in a transaction.
 func withoutHandle(body []byte) string {
 	var b strings.Builder
 	for a := nlsock.In(body); a.Next(); {
@@ -343,7 +344,8 @@ func withoutHandle(body []byte) string {
 	return b.String()
 }
 
-// TestKernelThatIsSilent sends requests to a silent kernel. Each request must time out.
+// TestKernelThatIsSilent sends requests to a kernel that does not answer. Each request must end
+// with a timeout.
 func TestKernelThatIsSilent(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

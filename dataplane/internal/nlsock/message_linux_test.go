@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// part is a message or an attribute.
+// part describes a message or an attribute.
 type part struct {
 	kind, flags uint16
 	seq         uint32
@@ -42,7 +42,7 @@ func message(b []byte, p part) []byte {
 	b = binary.NativeEndian.AppendUint16(b, p.kind)
 	b = binary.NativeEndian.AppendUint16(b, p.flags)
 	b = binary.NativeEndian.AppendUint32(b, p.seq)
-	b = binary.NativeEndian.AppendUint32(b, 99) // readers ignore the port
+	b = binary.NativeEndian.AppendUint32(b, 99) // readers ignore the port ID
 	return append(b, p.value...)
 }
 
@@ -52,7 +52,8 @@ func attribute(b []byte, p part) []byte {
 	return append(b, p.value...)
 }
 
-// written writes a sequence of parts. It returns the end of each part, without and with padding.
+// written writes a sequence of parts with write. For each part, ends contains the offset of its end
+// without padding and with padding.
 func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2]int) {
 	for _, p := range parts {
 		b = write(b, p)
@@ -63,8 +64,8 @@ func written(parts []part, write func([]byte, part) []byte) (b []byte, ends [][2
 	return b, ends
 }
 
-// whole returns the number of complete parts in the first n bytes, and whether these bytes end with
-// a complete part.
+// whole returns the number of parts that are complete in the first n bytes. even reports whether
+// these bytes end at the end of a part.
 func whole(ends [][2]int, n int) (parts int, even bool) {
 	even = n == 0
 	for _, e := range ends {
@@ -75,8 +76,8 @@ func whole(ends [][2]int, n int) (parts int, even bool) {
 	return parts, even
 }
 
-// TestReadsWhatWasWritten reads complete and truncated sequences. All complete parts must be read,
-// and a truncation must be an error.
+// TestReadsWhatWasWritten reads complete and truncated sequences of parts. All complete parts must
+// be returned. If a part is truncated, there must be an error.
 func TestReadsWhatWasWritten(t *testing.T) {
 	for seed := range uint64(100) {
 		parts := someParts(rand.New(rand.NewPCG(seed, 0)))
@@ -90,7 +91,7 @@ func TestReadsWhatWasWritten(t *testing.T) {
 				}
 			}
 			if got != want || (m.Err == nil) != even || m.Err != nil && !errors.Is(m.Err, ErrMalformed) || m.Next() || even != m.Empty() {
-				t.Fatalf("seed %d: %d messages of %d bytes of %v, %v; want %d, all complete = %t", seed, got, n, parts, m.Err, want, even)
+				t.Fatalf("seed %d: messages = %d in the first %d bytes of %v, error = %v; want %d messages, and no error = %t", seed, got, n, parts, m.Err, want, even)
 			}
 		}
 		b, ends = written(parts, attribute)
@@ -103,27 +104,27 @@ func TestReadsWhatWasWritten(t *testing.T) {
 				}
 			}
 			if got != want || (a.Err == nil) != even || a.Err != nil && !errors.Is(a.Err, ErrMalformed) || a.Next() || even != (len(a.Rest()) == 0) {
-				t.Fatalf("seed %d: %d attributes of %d bytes of %v, %v; want %d, all complete = %t", seed, got, n, parts, a.Err, want, even)
+				t.Fatalf("seed %d: attributes = %d in the first %d bytes of %v, error = %v; want %d attributes, and no error = %t", seed, got, n, parts, a.Err, want, even)
 			}
 		}
 	}
 }
 
-// TestRefusesShortLengths reads lengths that are smaller than a header. They must be errors,
-// because otherwise a reader would never advance.
+// TestRefusesShortLengths reads a length that is smaller than a header. This must be an error,
+// because otherwise the reader would never advance.
 func TestRefusesShortLengths(t *testing.T) {
 	for size := range unix.SizeofNlMsghdr {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint32(b, uint32(size))
 		if m := Read(b); m.Next() || m.Err == nil {
-			t.Errorf("Next() of a message of %d bytes = true, want an error", size)
+			t.Errorf("Next() for a message with the length %d = true, want false and an error", size)
 		}
 	}
 	for size := range unix.SizeofNlAttr {
 		b := make([]byte, 64)
 		binary.NativeEndian.PutUint16(b, uint16(size))
 		if a := In(b); a.Next() || a.Err == nil {
-			t.Errorf("Next() of an attribute of %d bytes = true, want an error", size)
+			t.Errorf("Next() for an attribute with the length %d = true, want false and an error", size)
 		}
 	}
 }

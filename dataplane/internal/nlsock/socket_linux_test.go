@@ -20,15 +20,16 @@ func open(t *testing.T) *Socket {
 	return s
 }
 
-// question is a request about network devices: either about all devices or about a missing device.
+// question returns a request about network devices. With NLM_F_DUMP in flags, it asks for a list of
+// all devices, otherwise for a missing device.
 func question(flags uint16, seq uint32) []byte {
 	body := make([]byte, unix.SizeofIfInfomsg)
 	body[4], body[5], body[6] = 0xff, 0xff, 0xff
 	return message(nil, part{unix.RTM_GETLINK, flags | unix.NLM_F_REQUEST, seq, body})
 }
 
-// TestAsksTheKernel requests a list and a missing device. It must receive the list, the end of the
-// list, and a refusal without the refused message.
+// TestAsksTheKernel requests a list of all devices, and then a missing device. The socket must
+// receive the list and its end, and a refusal that does not repeat the request.
 func TestAsksTheKernel(t *testing.T) {
 	s := open(t)
 	if err := s.Send(question(unix.NLM_F_DUMP, 7)); err != nil {
@@ -43,7 +44,7 @@ func TestAsksTheKernel(t *testing.T) {
 		for m.Next() {
 			switch {
 			case m.Seq != 7 || m.Kind == unix.NLMSG_ERROR:
-				t.Fatalf("message = %+v, want an answer to message 7", m)
+				t.Fatalf("message = %+v, want an answer to the request with sequence number 7", m)
 			case m.Kind == unix.NLMSG_DONE:
 				done = true
 				if err := m.Refusal(); err != nil {
@@ -62,7 +63,7 @@ func TestAsksTheKernel(t *testing.T) {
 		}
 	}
 	if !names["lo"] {
-		t.Errorf("devices = %v, want lo among them", names)
+		t.Errorf("devices = %v, want lo to be among them", names)
 	}
 	if err := s.Send(question(unix.NLM_F_ACK, 8)); err != nil {
 		t.Fatal(err)
@@ -73,8 +74,8 @@ func TestAsksTheKernel(t *testing.T) {
 	}
 }
 
-// TestWaitsNoLonger calls Receive with a deadline, with a socket that is closed, and with Drain.
-// Receive must return in time.
+// TestWaitsNoLonger calls Receive while no message arrives. Receive must return at its deadline,
+// when the socket is closed, or after Drain was called.
 func TestWaitsNoLonger(t *testing.T) {
 	for name, end := range map[string]func(*Socket){
 		"deadline": func(s *Socket) { _ = s.SetReadDeadline(time.Unix(0, 1)) },
@@ -94,11 +95,11 @@ func TestWaitsNoLonger(t *testing.T) {
 	s := open(t)
 	s.Drain()
 	if _, err := s.Receive(); !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("error without a message = %v, want %v", err, unix.EAGAIN)
+		t.Errorf("error of Receive after Drain without a message = %v, want %v", err, unix.EAGAIN)
 	}
 }
 
-// TestLateReaders waits for answers with a patience of zero, as if the process had not run in time.
+// TestLateReaders reads answers after the time limit, as a process that did not run in time would.
 // Answers that have already arrived must be received.
 func TestLateReaders(t *testing.T) {
 	s := open(t)
@@ -108,7 +109,7 @@ func TestLateReaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != seq {
-			t.Errorf("answer = %+v, %v; want the answer to %d", m, err, seq)
+			t.Errorf("answer = %+v, %v; want the answer to the request with sequence number %d", m, err, seq)
 		}
 	}
 	if _, err := s.Within(0); !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -116,17 +117,17 @@ func TestLateReaders(t *testing.T) {
 	}
 }
 
-// TestNamesTheSocket opens a socket of a protocol that does not exist. The error must be
+// TestNamesTheSocket opens a socket with a netlink protocol that does not exist. The error must be
 // EPROTONOSUPPORT.
 func TestNamesTheSocket(t *testing.T) {
-	const none = 31 // one below MAX_LINKS
+	const none = 31 // the largest possible protocol number, MAX_LINKS - 1
 	if s, err := Open(none); !errors.Is(err, unix.EPROTONOSUPPORT) {
-		t.Errorf("Open = %v, %v, want EPROTONOSUPPORT", s, err)
+		t.Errorf("Open = %v, %v; want EPROTONOSUPPORT", s, err)
 	}
 }
 
-// TestAnswerIsNotAwaitedForEver sends a request to a silent kernel. The wait must end, and a late
-// answer must still be received.
+// TestAnswerIsNotAwaitedForEver sends a request to a kernel that does not answer. The wait must
+// end. If the answer arrives later, it must be received.
 func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 	s := open(t)
 	s.Patience = time.Millisecond
@@ -138,6 +139,6 @@ func TestAnswerIsNotAwaitedForEver(t *testing.T) {
 		t.Fatal(err)
 	}
 	if m, err := s.Answer(); err != nil || !m.Next() || m.Seq != 8 {
-		t.Errorf("answer = %+v, %v, want the answer to message 8", m, err)
+		t.Errorf("answer = %+v, %v; want the answer to the request with sequence number 8", m, err)
 	}
 }

@@ -7,18 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStamp compares stamps in two network namespaces. The namespaces must differ, and the boot
-// must be the same.
+// TestStamp calls Stamp in two network namespaces. The namespaces in the results must differ, and
+// the boot IDs must be equal.
 func TestStamp(t *testing.T) {
 	boot, namespace, err := Stamp()
 	if err != nil || len(boot) != len("01234567-0123-0123-0123-0123456789ab") || namespace == "" {
-		t.Fatalf("Stamp() = %q, %q, %v, want a boot id and a namespace", boot, namespace, err)
+		t.Fatalf("Stamp() = %q, %q, %v; want a boot ID and a namespace", boot, namespace, err)
 	}
 	if b, n, err := Stamp(); b != boot || n != namespace || err != nil {
 		t.Errorf("Stamp() = %q, %q, %v; want %q, %q", b, n, err, boot, namespace)
 	}
 	t.Run("in another namespace", func(t *testing.T) {
-		runtime.LockOSThread() // the thread ends with this goroutine
+		runtime.LockOSThread() // the thread is in another namespace and ends with this goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			t.Skip("needs root: ", err)
 		}

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestLoop gives a Loop a function that returns the time of its next call. The loop must call it
-// after each Look, and at each returned time.
+// TestLoop creates a Loop for a function that returns the time of its next call. The Loop must call
+// the function after each call of Look, and at each time that the function has returned.
 func TestLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -32,7 +32,7 @@ func TestLoop(t *testing.T) {
 				got = append(got, <-calls)
 			}
 			if !slices.Equal(got, all) {
-				t.Fatalf("called after %v, want %v", got, all)
+				t.Fatalf("times of the calls = %v, want %v", got, all)
 			}
 		}
 		time.Sleep(time.Hour)
@@ -46,7 +46,7 @@ func TestLoop(t *testing.T) {
 		l.Look()
 		want(2 * time.Hour)
 		time.Sleep(90 * time.Second)
-		l.Look() // the next call is a minute after this call, not after the previous one
+		l.Look() // the next call must be a minute after this call, not after the previous call
 		want(2*time.Hour+time.Minute, 2*time.Hour+90*time.Second)
 		time.Sleep(59 * time.Second)
 		want()
@@ -56,8 +56,8 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-// TestClose closes a Loop during a call. The call's context must end, Close must wait for it, and
-// no other call may start.
+// TestClose closes a Loop during a call of its function. The call's context must end, Close must
+// wait until the call has ended, and there must be no further call.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls, ends atomic.Int64
@@ -73,7 +73,7 @@ func TestClose(t *testing.T) {
 		l.Look()
 		l.Close()
 		if ends.Load() != 1 {
-			t.Error("ended calls when Close returned = 0, want 1")
+			t.Error("calls that had ended when Close returned = 0, want 1")
 		}
 		l.Look()
 		l.Close()
@@ -83,10 +83,10 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// TestNeverLooked closes a Loop that was not started. Close must return, and the function must not
-// be called.
+// TestNeverLooked closes a Loop without calling Look before. Close must return, and the function
+// must not be called.
 func TestNeverLooked(t *testing.T) {
-	l := New(func(context.Context) time.Time { t.Error("calls = 1, want none"); return time.Time{} })
+	l := New(func(context.Context) time.Time { t.Error("calls = 1, want 0"); return time.Time{} })
 	l.Close()
 	l.Look()
 	l.Close()

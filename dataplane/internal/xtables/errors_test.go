@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRefusedLine parses the stderr of iptables 1.8.9 for refused inputs. The line number must be
-// found in each format.
+// TestRefusedLine parses the error output of iptables 1.8.9 for refused inputs. It must find the
+// line number in each format.
 func TestRefusedLine(t *testing.T) {
 	exit := errors.New("exit status 1")
 	for _, c := range []struct {

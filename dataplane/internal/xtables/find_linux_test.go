@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// script simulates a host. It maps a program and its arguments to an answer. Other programs are not
-// installed.
+// script simulates the programs of a host. Each key is a program with its arguments, and the value
+// is the answer. Programs that are not in the map are not installed.
 type script map[string]string
 
 func (s script) lookPath(program string) (string, error) {
@@ -85,8 +85,8 @@ func TestFindVariant(t *testing.T) {
 	}
 }
 
-// TestBusyIsNotUnsupported classifies messages of iptables. Temporary failures must be busy, and
-// others must not.
+// TestBusyIsNotUnsupported classifies error messages of iptables. IsBusy must return true for
+// temporary failures, and false for all others.
 func TestBusyIsNotUnsupported(t *testing.T) {
 	f := finder{privileged: func() bool { return true }}
 	for text, busy := range map[string]bool{
@@ -114,7 +114,7 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 		host       script
 		ask        Variant
 		privileged bool
-		want       string // "" for success
+		want       string // text in the error; "" means success
 	}{
 		{"works", works, Auto, true, ""},
 		{"not installed", script{}, Auto, true, "apt-get install iptables"},
@@ -137,9 +137,9 @@ func TestFindSaysWhatIsNeeded(t *testing.T) {
 			var unsupported *UnsupportedError
 			switch {
 			case c.want == "" && err != nil:
-				t.Fatalf("error = %v, want success", err)
+				t.Fatalf("error = %v, want nil", err)
 			case c.want != "" && (!errors.As(err, &unsupported) || !strings.Contains(unsupported.Need, c.want)):
-				t.Fatalf("error = %v, want an UnsupportedError with %q", err, c.want)
+				t.Fatalf("error = %v, want an UnsupportedError that contains %q", err, c.want)
 			}
 		})
 	}

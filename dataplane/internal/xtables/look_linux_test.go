@@ -14,7 +14,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// small writes a small table of vipd with a jump from the kernel's chain OUTPUT.
+// small writes a few chains of vipd, and a jump to one of them from the kernel's chain OUTPUT.
 func small(t *testing.T, tool *Tool) model {
 	t.Helper()
 	groups := []Group{
@@ -37,15 +37,15 @@ func modelOf(groups []Group) model {
 	return m
 }
 
-// TestCompareNotices damages the table in several ways, and repairs it. Compare must report each
-// damage.
+// TestCompareNotices damages the table in several ways, and writes it again after each. Compare
+// must report each damage.
 func TestCompareNotices(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		ctx := t.Context()
 		for _, c := range []struct {
 			name, damage string
-			reason       string // part of Compare's result
+			reason       string // text in the reason that Compare returns
 		}{
 			{"nothing", "", ""},
 			{"all rules of the table are flushed", "-F\n", "VIPD-"},
@@ -63,7 +63,7 @@ func TestCompareNotices(t *testing.T) {
 			sizes := m.sizes()
 			sizes["VIPD-SERVICES"]++
 			if reason, err := tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-				t.Fatalf("Compare before the change = %q, %v, want no difference", reason, err)
+				t.Fatalf("Compare before the change = %q, %v; want no difference", reason, err)
 			}
 			before, err := tool.Stamp("nat")
 			must(t, err)
@@ -77,7 +77,7 @@ func TestCompareNotices(t *testing.T) {
 			}
 			reason, err := tool.Compare(ctx, "nat", nil, sizes)
 			if want := c.reason != "" && !strings.Contains(c.reason, "unexpected"); err != nil || (reason != "") != want {
-				t.Errorf("%s: Compare of our chains alone = %q, %v; want a reason = %t", c.name, reason, err, want)
+				t.Errorf("%s: Compare of only the expected chains = %q, %v; want a reason = %t", c.name, reason, err, want)
 			}
 			reason, err = tool.Compare(ctx, "nat", prefixed("VIPD-"), sizes)
 			if err != nil || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
@@ -88,8 +88,8 @@ func TestCompareNotices(t *testing.T) {
 	})
 }
 
-// TestStamp reads stamps. Reading must not change them, and in legacy the stamp must count vipd's
-// entries.
+// TestStamp reads the stamps of tables. If a table is only read, its stamp must not change. With
+// the legacy variant, the stamp must count vipd's entries.
 func TestStamp(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -107,36 +107,36 @@ func TestStamp(t *testing.T) {
 			t.Fatal(err)
 		}
 		if after, err := tool.Stamp("nat"); err != nil || after != before {
-			t.Fatalf("stamp after reading = %+v, %v, want %+v", after, err, before)
+			t.Fatalf("stamp after the table was read = %+v, %v; want %+v", after, err, before)
 		}
-		const ofOthers = 4 + 2*2 + 1 // entries of foreignRules, and of the jump
+		const ofOthers = 4 + 2*2 + 1 // entries of foreignRules and of the jump to vipd's chain
 		ours := 2 * len(m)
 		for _, rules := range m {
 			ours += len(rules)
 		}
 		if tool.Variant() == Legacy && before.Entries-empty.Entries != ours+ofOthers {
-			t.Fatalf("entries = %d, earlier %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
+			t.Fatalf("entries in the stamp = %d, and in the empty table = %d; want %d more", before.Entries, empty.Entries, ours+ofOthers)
 		}
 		if got, err := tool.Stamp("no-such-table"); tool.Variant() == Legacy && (err == nil || got != Stamp{}) {
-			t.Fatalf("stamp of a missing table = %+v, %v, want an error", got, err)
+			t.Fatalf("stamp of a missing table = %+v, %v; want an error", got, err)
 		}
 	})
 }
 
-// TestCountsPackets sends packets. The rules that match must count them.
+// TestCountsPackets sends packets. Each rule that matches a packet must count it.
 func TestCountsPackets(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
 		small(t, tool)
 		// Without a rule that translates packets, the kernel does not track connections, and
-		// packets do not traverse the table.
+		// packets do not pass through the nat table.
 		must(t, tool.Restore(t.Context(), "*nat\n:NAT - [0:0]\n-A NAT -p tcp -j REDIRECT --to-ports 1\nCOMMIT\n"))
 		to := netip.MustParseAddr("127.0.0.1")
 		if tool.Family() == inet.IPv6 {
 			to = netip.IPv6Loopback()
 		}
 		for port, packets := range map[uint16]int{1001: 3, 1002: 2, 1003: 1} {
-			for range packets { // opens a connection for each packet, because only first packets traverse the nat table
+			for range packets { // each packet opens a connection, because only the first packet of a connection passes through the nat table
 				conn, err := net.Dial("udp", netip.AddrPortFrom(to, port).String())
 				must(t, err)
 				_, err = conn.Write(make([]byte, 72))
@@ -145,13 +145,13 @@ func TestCountsPackets(t *testing.T) {
 			}
 		}
 		want := map[string][]uint64{
-			"VIPD-SERVICES": {3, 2, 3}, // packets that return from VIPD-B continue with the third rule
+			"VIPD-SERVICES": {3, 2, 3}, // packets that return from VIPD-B pass the third rule
 			"VIPD-A":        {3},
 			"VIPD-B":        {0, 5},
 			"VIPD-EMPTY":    nil,
 		}
 		checkCounts(t, tool, want)
-		// The counters of a rewritten chain must start at zero.
+		// If a chain is written again, its counters must start at zero.
 		if _, err := tool.Write(t.Context(), "nat", []Group{{Write: []Chain{{"VIPD-A", []string{"-p udp -j RETURN"}}}}}); err != nil {
 			t.Fatal(err)
 		}
@@ -165,11 +165,12 @@ func checkCounts(t *testing.T, tool *Tool, want map[string][]uint64) {
 	full, err := tool.FullCounts(t.Context(), "nat", "VIPD-")
 	must(t, err)
 	if fmt.Sprint(full) != fmt.Sprint(want) {
-		t.Fatalf("got %v, want %v", full, want)
+		t.Fatalf("counts = %v, want %v", full, want)
 	}
 }
 
-// TestSaved reads rules in the format of other programs. Saved must stop at an error from visit.
+// TestSaved reads vipd's chains. It also reads the rules that lead to them, one of which another
+// program has written. When visit returns an error, Saved must stop.
 func TestSaved(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -184,24 +185,24 @@ func TestSaved(t *testing.T) {
 		must(t, err)
 		slices.Sort(names)
 		if want := []string{"VIPD-A", "VIPD-B", "VIPD-EMPTY", "VIPD-SERVICES"}; !slices.Equal(names, want) {
-			t.Errorf("visited = %q, want %q", names, want)
+			t.Errorf("visited chains = %q, want %q", names, want)
 		}
 		slices.SortFunc(leads, func(a, b Lead) int { return strings.Compare(b.Chain, a.Chain) })
 		want := []Lead{{"OUTPUT", "-j VIPD-SERVICES", "VIPD-SERVICES"}, {"FOREIGN", `-p tcp -m comment --comment "a \" b -j RETURN" -g VIPD-EMPTY`, "VIPD-EMPTY"}}
 		if !slices.Equal(leads, want) {
-			t.Errorf("leads = %q, want %q", leads, want)
+			t.Errorf("rules that lead to the chains = %q, want %q", leads, want)
 		}
 		enough := errors.New("enough")
 		visits := 0
 		_, err = tool.Saved(ctx, "nat", "VIPD-", func(string, []string) error { visits++; return enough })
 		if !errors.Is(err, enough) || visits != 1 {
-			t.Errorf("error = %v after %d visits, want visit's error after 1", err, visits)
+			t.Errorf("error = %v after %d visits, want the error from visit after 1 visit", err, visits)
 		}
 	})
 }
 
-// TestTry tries rules, some of which this kernel does not support. Unsupported rules must fail with
-// the reason, and no trial chain may remain.
+// TestTry tries rules, some of which this kernel does not support. The error for such a rule must
+// contain the reason. No trial chain may remain.
 func TestTry(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -214,7 +215,7 @@ func TestTry(t *testing.T) {
 			"-p tcp -m nosuchmatch -j RETURN":          "nosuchmatch",
 			"-p tcp -j VIPD-NOPE":                      "VIPD-NOPE",
 			"-m set --match-set vipd-no dst -j RETURN": "vipd-no",
-			"-j TPROXY --on-port 1":                    "", // nat has no such target, and the kernel gives no reason
+			"-j TPROXY --on-port 1":                    "", // the table nat does not have this target, and the kernel gives no reason
 		} {
 			_, err := tool.Try(ctx, "nat", "-p udp -j RETURN", rule)
 			if err == nil || !strings.Contains(err.Error(), reason) {
@@ -225,7 +226,7 @@ func TestTry(t *testing.T) {
 		run := tool.run
 		tool.run = func(ctx context.Context, input, program string, args ...string) (string, string, error) {
 			stdout, stderr, err := run(ctx, input, program, args...)
-			end() // ends ctx after the trial chain was written
+			end() // the context ends after the trial chain was written
 			return stdout, stderr, errors.Join(hurried.Err(), err)
 		}
 		if _, err := tool.Try(hurried, "nat", "-p udp -j RETURN"); !errors.Is(err, context.Canceled) {
@@ -238,7 +239,7 @@ func TestTry(t *testing.T) {
 	})
 }
 
-// TestLooksDuringWrites reads unchanged chains while other chains in the table are written. All
+// TestLooksDuringWrites reads chains while other chains in the same table are being written. All
 // results must be correct.
 func TestLooksDuringWrites(t *testing.T) {
 	empty(t)
@@ -273,12 +274,12 @@ func TestLooksDuringWrites(t *testing.T) {
 			}
 			reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-C"), sizes)
 			if err != nil || reason != "" {
-				t.Fatalf("Compare = %q, %v, want no difference", reason, err)
+				t.Fatalf("Compare = %q, %v; want no difference", reason, err)
 			}
 			counts, err := tool.FullCounts(t.Context(), "nat", "VIPD-C")
 			must(t, err)
 			if len(counts) != len(m) {
-				t.Fatalf("FullCounts has %d chains, want %d", len(counts), len(m))
+				t.Fatalf("chains in FullCounts = %d, want %d", len(counts), len(m))
 			}
 			for chain, list := range counts {
 				if len(list) != 1 {
@@ -292,8 +293,8 @@ func TestLooksDuringWrites(t *testing.T) {
 	})
 }
 
-// TestNativeChains adds chains of nft to the table. Saved must read the table, unless these chains
-// hide rules. It must always be possible to list, write and delete chains.
+// TestNativeChains adds chains to the table with nft. Saved must work unless iptables can't print
+// rules of these chains. Listing, writing and deleting vipd's chains must always work.
 func TestNativeChains(t *testing.T) {
 	empty(t)
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -309,7 +310,7 @@ func TestNativeChains(t *testing.T) {
 				t.Fatalf("nft %s: %v: %s", rule, err, out)
 			}
 		}
-		// These are the usual rules of a gateway.
+		// These are typical rules of a gateway.
 		nft("add table nat")
 		nft("add chain nat postrouting { type nat hook postrouting priority 100; }")
 		nft("add rule nat postrouting oifname eth0 masquerade")
@@ -318,28 +319,29 @@ func TestNativeChains(t *testing.T) {
 		got, all := model{}, func(string, []string) error { return nil }
 		leads, err := tool.Saved(t.Context(), "nat", "VIPD-", func(chain string, rules []string) error { got[chain] = rules; return nil })
 		if err != nil || !maps.EqualFunc(got, m, slices.Equal[[]string]) || len(leads) != 1 {
-			t.Fatalf("Saved: %q, %v, %v; want %q", got, leads, err, m)
+			t.Fatalf("chains from Saved = %q, jumps = %v, error = %v; want the chains %q", got, leads, err, m)
 		}
 
 		nft("add chain nat mine")
 		nft("add rule nat mine ct state established accept")
 		if _, err := tool.Saved(t.Context(), "nat", "VIPD-", all); !errors.Is(err, ErrIncompatible) {
-			t.Fatalf("error = %v, want ErrIncompatible", err)
+			t.Fatalf("error of Saved = %v, want ErrIncompatible", err)
 		}
 		chains, err := tool.Chains(t.Context(), "nat", prefixed("VIPD-"))
 		if err != nil || len(chains) != len(m) {
 			t.Fatalf("chains = %q, %v; want %d chains", chains, err, len(m))
 		}
 		if removed := join(t, tool, "nat", "OUTPUT", "", "VIPD-SERVICES"); len(removed) != 1 {
-			t.Fatalf("removed = %q, want the jump", removed)
+			t.Fatalf("lines that removed rules = %q, want one line that removes the jump", removed)
 		}
 		_, err = tool.Write(t.Context(), "nat", []Group{{Delete: chains}})
 		must(t, err)
 	})
 }
 
-// TestWriteTellsCounts replaces chains whose rules have counted packets, and a chain that another
-// program has deleted, in a single write. The counts must be returned.
+// TestWriteTellsCounts uses a single write to replace a chain whose rules have counted packets, and
+// to delete another chain. Before a second write, another program has deleted a chain. Both writes
+// must return the counts of the existing chains.
 func TestWriteTellsCounts(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -347,7 +349,7 @@ func TestWriteTellsCounts(t *testing.T) {
 			"-A VIPD-A -p tcp -c 12 720 -m comment --comment \"not -c 1 2\" -j RETURN\n-A VIPD-A -c 3 4\n-A VIPD-C -c 5 6\nCOMMIT\n"))
 		first := []uint64{12, 3}
 		if tool.Variant() == NFT && tool.Family() == inet.IPv6 {
-			first = make([]uint64, 2) // the iptables of this system does not accept counters
+			first = make([]uint64, 2) // in this case, the host's iptables ignores counters in its input
 		}
 		for _, c := range []struct {
 			asked []string
@@ -360,14 +362,14 @@ func TestWriteTellsCounts(t *testing.T) {
 			groups := []Group{{Write: []Chain{{Name: "VIPD-A", Rules: []string{"-p udp"}}}, Delete: []string{"VIPD-B"}}}
 			done, got, err := tool.WriteCounted(t.Context(), "nat", groups, c.asked)
 			if done != 1 || err != nil || !maps.EqualFunc(got, c.want, slices.Equal) {
-				t.Errorf("rules of %q = %v, %d groups written (%v), want %v", c.asked, got, done, err, c.want)
+				t.Errorf("counts of the chains %q = %v, %d groups written, error = %v; want %v", c.asked, got, done, err, c.want)
 			}
 		}
 		_, err := tool.Write(t.Context(), "nat", []Group{{Delete: []string{"VIPD-C"}}})
 		must(t, err)
 		_, got, err := tool.WriteCounted(t.Context(), "nat", []Group{{Write: []Chain{{Name: "VIPD-A"}}}}, []string{"VIPD-A", "VIPD-C"})
 		if rules, ok := got["VIPD-A"]; err != nil || !ok || len(rules) != 1 {
-			t.Errorf("counts with a missing chain = %v, %v, want the counts of VIPD-A", got, err)
+			t.Errorf("counts if another chain is missing = %v, %v; want the counts of VIPD-A", got, err)
 		}
 	})
 }

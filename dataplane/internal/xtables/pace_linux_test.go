@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// changing simulates a table that other programs change.
+// changing simulates a table that vipd and other programs change.
 type changing struct {
 	stamp   Stamp
 	commits uint32
@@ -15,14 +15,14 @@ type changing struct {
 func (c *changing) Stamp(string) (Stamp, error) { return c.stamp, nil }
 func (c *changing) Commits() uint32             { return c.commits }
 
-// write changes the table as vipd would.
+// write changes the table as if vipd had written it.
 func (c *changing) write() {
 	c.stamp.Generation++
 	c.commits++
 }
 
-// TestLookKnowsItsOwn changes a table between probes in several ways. The next probe must compare
-// the table only if necessary.
+// TestLookKnowsItsOwn changes a table between two probes in several ways. The second probe must
+// compare the table only if another program may have changed it.
 func TestLookKnowsItsOwn(t *testing.T) {
 	nft, legacy := Stamp{Generation: 7}, Stamp{Entries: 100}
 	change := func(c *changing) {
@@ -38,7 +38,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 		wary      bool
 		happens   func(*Look, *changing)
 		compared  bool
-		afterward bool // reports whether the change is made after a probe that found the table correct
+		afterward bool // reports whether the change follows a probe that found no damage
 	}{
 		{"nothing is known", nft, false, func(*Look, *changing) {}, true, false},
 		{"it was read", nft, false, func(l *Look, c *changing) { l.Found(c.stamp) }, false, false},
@@ -83,7 +83,7 @@ func TestLookKnowsItsOwn(t *testing.T) {
 					compared := false
 					_, err := l.Probe(table, "nat", func() int { return 50 }, func() (string, error) { compared = true; return "", nil })
 					if err != nil || compared != want {
-						t.Errorf("compared = %t, %v; want %t", compared, err, want)
+						t.Errorf("compared = %t, error = %v; want %t", compared, err, want)
 					}
 				}
 			})
@@ -92,8 +92,9 @@ func TestLookKnowsItsOwn(t *testing.T) {
 }
 
 // TestLookPaces changes a table ten times a second, and probes it as often. A change must cause a
-// comparison within maxSeenPause, and immediately if comparisons are cheap. In legacy, whose stamp
-// may hide a change, comparisons without a visible change must use at most their share.
+// comparison within maxSeenPause, and immediately if comparisons are cheap. In the legacy variant,
+// the stamp may hide a change. Comparisons without a visible change must use at most their share of
+// the time.
 func TestLookPaces(t *testing.T) {
 	for _, takes := range []time.Duration{100 * time.Microsecond, 5 * time.Millisecond, 25 * time.Millisecond, time.Second} {
 		for _, seen := range []bool{true, false} {
@@ -124,15 +125,16 @@ func TestLookPaces(t *testing.T) {
 					t.Errorf("comparisons of %s each (damage seen = %t): longest pause = %s, want at most %s", takes, seen, longest, pause)
 				}
 				if takes*10 < time.Second/share && longest > 100*time.Millisecond+takes {
-					t.Errorf("comparisons of only %s each: longest pause = %s, want none", takes, longest)
+					t.Errorf("comparisons of only %s each: longest pause = %s, want none between two probes", takes, longest)
 				}
 			})
 		}
 	}
 }
 
-// TestLookFindsChangesInTime makes a comparison take 150 ms, as on a busy machine. Probes run every
-// second. Damage just after a comparison must be found within two seconds.
+// TestLookFindsChangesInTime probes a table every second. Each comparison takes 150 ms, as on a
+// busy machine. If the table is damaged just after a comparison, a probe must find the damage
+// within two seconds.
 func TestLookFindsChangesInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table, w := &changing{stamp: Stamp{Generation: 1}}, &Watch{}
@@ -149,7 +151,7 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		}
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		for range 21 { // other programs change rules continuously, and the last of these probes compares
+		for range 21 { // other programs change rules all the time, and the last of these probes compares the table
 			table.stamp.Generation++
 			probe()
 			<-tick.C
@@ -159,8 +161,8 @@ func TestLookFindsChangesInTime(t *testing.T) {
 		for broken = "a rule is gone"; found == "" && time.Since(began) < time.Minute; probe() {
 			<-tick.C
 		}
-		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // including the comparisons
-			t.Errorf("damage after %s = %q, want %q within 2 s", took, found, broken)
+		if took := time.Since(began); found != broken || took > 2*time.Second+300*time.Millisecond { // this limit includes the comparisons
+			t.Errorf("damage found after %s = %q, want %q within 2 s", took, found, broken)
 		}
 	})
 }

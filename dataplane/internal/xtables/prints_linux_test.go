@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestChainHashes changes chains in several ways. A hash must change exactly if the content of its
-// chain changes.
+// TestChainHashes changes chains in several ways. The hash of a chain must change if, and only if,
+// the chain's content changes.
 func TestChainHashes(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -20,7 +20,7 @@ func TestChainHashes(t *testing.T) {
 			{"", ""},
 			{"-A FOREIGN -j RETURN\n", ""},
 			{":VIP-C - [0:0]\n-A VIP-C -j FOREIGN\n-A OUTPUT -j VIP-C\n", ""},
-			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // the original content
+			{":VIPD-A - [0:0]\n-A VIPD-A -p udp -j RETURN\n", ""}, // this restores the original content
 			{"-Z VIPD-A\n", ""},
 			{"-R VIPD-A 1 -p tcp -j RETURN\n", "VIPD-A"},
 			{"-R VIPD-A 1 -p udp -j ACCEPT\n", "VIPD-A"},
@@ -29,7 +29,7 @@ func TestChainHashes(t *testing.T) {
 			{"-R VIPD-SERVICES 1 -p udp -m udp --dport 1003 -g VIPD-A\n", "VIPD-SERVICES"},
 			{"-R VIPD-SERVICES 1 -p udp -m udp --dport 1001 -j VIPD-A\n", "VIPD-SERVICES"},
 			{"-R VIPD-SERVICES 1 -p udp -m udp --dport 1001 -g VIPD-EMPTY\n", "VIPD-SERVICES"},
-			{"-R VIPD-B 1 -p udp -j RETURN\n-R VIPD-B 2 -p tcp -j RETURN\n", "VIPD-B"}, // in another order
+			{"-R VIPD-B 1 -p udp -j RETURN\n-R VIPD-B 2 -p tcp -j RETURN\n", "VIPD-B"}, // the same rules in another order
 			{"-A VIPD-EMPTY -j RETURN\n", "VIPD-EMPTY"},
 			{"-R OUTPUT 1 -p tcp -j VIPD-SERVICES\n", "OUTPUT"},
 			{"-D OUTPUT 1\n", "OUTPUT"},
@@ -40,11 +40,11 @@ func TestChainHashes(t *testing.T) {
 			after := prints()
 			for _, name := range chains {
 				if (before[name] != after[name]) != (name == c.chain) {
-					t.Errorf("hash after %q of %s = %v, earlier %v, want a change only of the damaged chain", c.damage, name, after[name], before[name])
+					t.Errorf("after %q: hash of %s = %v, before = %v; want a change only for the damaged chain", c.damage, name, after[name], before[name])
 				}
 			}
 			if _, ok := after["VIPD-ABSENT"]; ok || len(after) != len(chains)-1 || !maps.Equal(after, prints()) {
-				t.Errorf("hashes after %q = %v, and then %v, want the same existing chains", c.damage, after, prints())
+				t.Errorf("hashes after %q = %v in the first and %v in the second reading, want the same hashes in both", c.damage, after, prints())
 			}
 			must(t, tool.Restore(t.Context(), "*nat\n-F\n-X\nCOMMIT\n"))
 		}

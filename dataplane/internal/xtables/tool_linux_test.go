@@ -11,7 +11,7 @@ import (
 	"vipd/dataplane/internal/inet"
 )
 
-// everyTool runs test with each variant and family that works on this host.
+// everyTool runs test with each iptables variant and family that works on this host.
 func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	for _, variant := range []Variant{NFT, Legacy} {
 		for _, family := range inet.Families() {
@@ -29,12 +29,12 @@ func everyTool(t *testing.T, test func(t *testing.T, tool *Tool)) {
 	}
 }
 
-// prefixed returns a function that reports whether a chain's name has the prefix.
+// prefixed returns a function that reports whether a chain's name has the given prefix.
 func prefixed(prefix string) func(chain string) bool {
 	return func(chain string) bool { return strings.HasPrefix(chain, prefix) }
 }
 
-// saved returns the output of the tool's own save program, without counters and comments.
+// saved returns the rules that the tool's save program prints, without counters and comments.
 func saved(t *testing.T, tool *Tool, table string) string {
 	t.Helper()
 	out, err := exec.Command(tool.program+"-save", "-t", table).Output()
@@ -73,14 +73,15 @@ func TestTool(t *testing.T) {
 		got := saved(t, tool, "filter")
 		want := []string{"-A INPUT -p tcp -j VIPD-B", "-A INPUT -p udp -j VIPD-A", "-A INPUT -j FOREIGN", `-A INPUT -m comment --comment "a \" -j VIPD-A" -j FOREIGN`}
 		if input := rulesOf(got, "INPUT"); !slices.Equal(input, want) {
-			t.Fatalf("INPUT = %q, want %q", input, want)
+			t.Fatalf("rules of INPUT = %q, want %q", input, want)
 		}
 
-		// A rewritten chain must lose its old rules. Undeclared chains must keep their rules.
+		// If a chain is written again, its old rules must be deleted. Chains that are not in the
+		// input must keep their rules.
 		must(t, tool.Restore(ctx, "*filter\n:VIPD-B - [0:0]\n-A VIPD-B -p tcp -j DROP\nCOMMIT\n"))
 		got = saved(t, tool, "filter")
 		if b, a := rulesOf(got, "VIPD-B"), rulesOf(got, "VIPD-A"); !slices.Equal(b, []string{"-A VIPD-B -p tcp -j DROP"}) || len(a) != 1 {
-			t.Fatalf("after rewriting VIPD-B: VIPD-B = %q, VIPD-A = %q, want the new rule and one rule", b, a)
+			t.Fatalf("after VIPD-B was written again: rules of VIPD-B = %q, of VIPD-A = %q; want the new rule in VIPD-B and one rule in VIPD-A", b, a)
 		}
 		chains, err := tool.Chains(ctx, "filter", prefixed("VIPD-"))
 		must(t, err)
@@ -92,10 +93,10 @@ func TestTool(t *testing.T) {
 
 		must(t, tool.Restore(ctx, "*filter\n-A INPUT -p udp -j VIPD-A\nCOMMIT\n"))
 		if lines := join(t, tool, "filter", "INPUT", "-p udp -j VIPD-A", "VIPD-A"); len(lines) != 1 {
-			t.Fatalf("removed = %q, want the second of two jumps", lines)
+			t.Fatalf("lines that removed jumps = %q, want a line for the second of two jumps", lines)
 		}
 		if lines := join(t, tool, "filter", "INPUT", "", "VIPD-A", "VIPD-B"); len(lines) != 2 {
-			t.Fatalf("removed = %q, want the two jumps", lines)
+			t.Fatalf("lines that removed jumps = %q, want a line for each of the two jumps", lines)
 		}
 		_, err = tool.Write(ctx, "filter", []Group{{Delete: append(chains, "VIPD-NEVER")}})
 		must(t, err)
@@ -106,8 +107,9 @@ func TestTool(t *testing.T) {
 	})
 }
 
-// join makes rule the only rule of a base chain that jumps to any of the chains. It returns the
-// lines that did so.
+// join changes a base chain so that rule is its only rule that jumps to any of the given chains. If
+// rule is "", it removes all such rules. It returns the lines that it has passed to the restore
+// program.
 func join(t testing.TB, tool *Tool, table, base, rule string, chains ...string) []string {
 	t.Helper()
 	rules, err := tool.Rules(t.Context(), table, base)
@@ -138,17 +140,17 @@ func rulesOf(saved, chain string) []string {
 	return rules
 }
 
-// TestLateOutput runs a program whose child writes after the program has ended. The call must
-// return this output without an error.
+// TestLateOutput runs a program whose child prints text after the program has ended. execute must
+// return this text without an error.
 func TestLateOutput(t *testing.T) {
 	out, _, err := execute(t.Context(), "", "sh", "-c", "(sleep 1.5; echo late) & exit 0")
 	if out != "late\n" || err != nil {
-		t.Errorf("output = %q, %v, want \"late\\n\"", out, err)
+		t.Errorf("output = %q, %v; want \"late\\n\"", out, err)
 	}
 }
 
-// TestRefusals restores refused lines. The error must name the line, and its whole block must be
-// undone.
+// TestRefusals passes lines that the kernel or iptables refuses to Restore. The error must quote
+// the refused line. No line of the input may take effect.
 func TestRefusals(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -168,7 +170,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// TestFollowsTheHost adds foreign rules to a variant. Auto must select that variant.
+// TestFollowsTheHost adds rules of other programs to one variant. In this case, the setting Auto
+// must select that variant.
 func TestFollowsTheHost(t *testing.T) {
 	empty(t)
 	log := slog.New(slog.DiscardHandler)
@@ -182,7 +185,7 @@ func TestFollowsTheHost(t *testing.T) {
 		got, err := Find(t.Context(), inet.IPv4, Auto, log)
 		must(t, err)
 		if got.Variant() != variant {
-			t.Errorf("variant of auto = %s (%s), want the host's %s", got.Variant(), got.program, variant)
+			t.Errorf("variant that Auto selects = %s (%s), want the host's variant %s", got.Variant(), got.program, variant)
 		}
 		must(t, host.Restore(t.Context(), "*filter\n-D INPUT -p sctp -j ACCEPT\nCOMMIT\n"))
 	}

@@ -25,7 +25,7 @@ const foreignRules = `*nat
 COMMIT
 `
 
-// foreign returns the rules of other programs in the table.
+// foreign returns the rules of other programs in the table nat.
 func foreign(t *testing.T, tool *Tool) string {
 	t.Helper()
 	var b strings.Builder
@@ -37,10 +37,11 @@ func foreign(t *testing.T, tool *Tool) string {
 	return b.String()
 }
 
-// model is the wanted state of vipd's chains.
+// model maps the names of vipd's chains to the rules that they should have.
 type model map[string][]string
 
-// sizes returns the sizes that Compare must find.
+// sizes returns the size of each chain in the form that Compare expects: the number of its rules,
+// plus the number of vipd's rules that jump to it.
 func (m model) sizes() map[string]int {
 	sizes := map[string]int{}
 	for name, rules := range m {
@@ -54,7 +55,7 @@ func (m model) sizes() map[string]int {
 	return sizes
 }
 
-// check compares the model with every way of reading the table.
+// check reads the table in every way, and compares the result with the model.
 func (m model) check(t *testing.T, tool *Tool) {
 	t.Helper()
 	got := model{}
@@ -67,26 +68,27 @@ func (m model) check(t *testing.T, tool *Tool) {
 	})
 	must(t, err)
 	if !maps.EqualFunc(got, m, slices.Equal[[]string]) {
-		t.Fatalf("Saved:\n%q\nwant:\n%q", got, m)
+		t.Fatalf("chains from Saved =\n%q\nwant\n%q", got, m)
 	}
 	reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), m.sizes())
 	must(t, err)
 	if reason != "" {
-		t.Fatalf("Compare = %s, want nothing for:\n%q", reason, m)
+		t.Fatalf("Compare = %s, want no difference for the chains\n%q", reason, m)
 	}
 	full, err := tool.FullCounts(t.Context(), "nat", "VIPD-")
 	must(t, err)
 	if len(full) != len(m) {
-		t.Fatalf("FullCounts has %d chains, want %d", len(full), len(m))
+		t.Fatalf("chains in FullCounts = %d, want %d", len(full), len(m))
 	}
 	for chain, rules := range m {
 		if list, ok := full[chain]; !ok || len(list) != len(rules) {
-			t.Fatalf("counts of %[2]s = %[1]v, want %[3]d", list, chain, len(rules))
+			t.Fatalf("counts of %[2]s = %[1]v, want %[3]d counts", list, chain, len(rules))
 		}
 	}
 }
 
-// randomRule returns a rule in the format of save programs.
+// randomRule returns a random rule in the format that save programs print. If to is not "", the
+// rule jumps to the chain with this name.
 func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	to4, ip := "10.0.0.%d:80", "10.96.0.%d/32"
 	if family == inet.IPv6 {
@@ -101,13 +103,13 @@ func randomRule(rng *rand.Rand, family inet.Family, to string) string {
 	case rng.IntN(3) == 0:
 		return "-d " + fmt.Sprintf(ip, n) + " -j RETURN"
 	case rng.IntN(3) == 0:
-		return "-d " + fmt.Sprintf(ip, n) // without a target
+		return "-d " + fmt.Sprintf(ip, n) // this rule has no target
 	}
 	return "-p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination " + fmt.Sprintf(to4, n)
 }
 
-// randomGroup writes some chains of the given rank and lower ranks, and deletes unused chains.
-// Chains jump only to chains of higher ranks, so there are no loops.
+// randomGroup returns a group that writes some random chains, and deletes chains that nothing uses.
+// Chains have ranks, and jump only to chains with a higher rank, so there are no loops.
 func randomGroup(rng *rand.Rand, family inet.Family, m model) Group {
 	const ranks = 12
 	var g Group
@@ -150,7 +152,8 @@ func (g *Group) applyWrites(m model) {
 	}
 }
 
-// TestWriteFollowsModel writes random groups, several at a time. The table must equal the model.
+// TestWriteFollowsModel writes random groups, several in each call. Afterwards, the table must
+// equal the model.
 func TestWriteFollowsModel(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -189,8 +192,8 @@ func simple(i int) Group {
 	return Group{Write: []Chain{{Name: fmt.Sprintf("VIPD-C%d", i), Rules: []string{fmt.Sprintf("-p tcp -m tcp --dport %d -j RETURN", i+1)}}}}
 }
 
-// TestWriteStopsAtTheBadGroup writes each kind of refused group between valid groups. Only the
-// groups before the refused group may be written.
+// TestWriteStopsAtTheBadGroup writes groups, one of which is refused for various reasons. Only the
+// groups before the refused group may take effect.
 func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -199,7 +202,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 		for _, c := range []struct {
 			name  string
 			bad   Group
-			quote string // part of the error
+			quote string // text that the error must contain
 		}{
 			{"a rule nobody can read", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j RETURN", "--bogus"}}}}, "-A VIPD-BAD --bogus"},
 			{"a target that is missing", Group{Write: []Chain{{"VIPD-BAD", []string{"-p tcp -j VIPD-NOPE"}}, {"VIPD-BAD2", []string{"-p tcp -j RETURN"}}}}, "-A VIPD-BAD -p tcp -j VIPD-NOPE"},
@@ -231,7 +234,7 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 					done, err := tool.Write(t.Context(), "nat", groups)
 					_, ok := errors.AsType[*OpError](err)
 					if done != at || !ok || !strings.Contains(err.Error(), c.quote) {
-						t.Errorf("%d groups written, %v; want %d, and an error that names %s", done, err, at, c.quote)
+						t.Errorf("groups written = %d, error = %v; want %d, and an error that contains %s", done, err, at, c.quote)
 					}
 					want.checkWith(t, tool, map[string]int{"VIPD-HELD": 1})
 					var rest Group
@@ -249,8 +252,8 @@ func TestWriteStopsAtTheBadGroup(t *testing.T) {
 	})
 }
 
-// checkWith compares chains and their sizes. more holds, for each of vipd's chains, the number of
-// foreign rules that jump to it.
+// checkWith compares vipd's chains and their sizes with the model. For each of vipd's chains, more
+// contains the number of rules of other programs that jump to it.
 func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 	t.Helper()
 	sizes := m.sizes()
@@ -258,12 +261,12 @@ func (m model) checkWith(t *testing.T, tool *Tool, more map[string]int) {
 		sizes[name] += n
 	}
 	if reason, err := tool.Compare(t.Context(), "nat", prefixed("VIPD-"), sizes); err != nil || reason != "" {
-		t.Fatalf("Compare = %q, %v, want no difference", reason, err)
+		t.Fatalf("Compare = %q, %v; want no difference", reason, err)
 	}
 }
 
-// TestWriteKeepsGroupsWhole writes chains twice in a call, once with a deletion in between, and a
-// group that exceeds the size of a block. Each group must take effect completely or not at all.
+// TestWriteKeepsGroupsWhole makes one call that writes a chain twice, with a deletion in between,
+// and a group that is larger than a block. Each group must take effect completely or not at all.
 func TestWriteKeepsGroupsWhole(t *testing.T) {
 	empty(t)
 	everyTool(t, func(t *testing.T, tool *Tool) {
@@ -284,16 +287,16 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 		}
 		n, err := tool.Write(t.Context(), "nat", groups)
 		if err != nil || n != len(groups) {
-			t.Fatalf("groups written = %d, %v, want %d", n, err, len(groups))
+			t.Fatalf("groups written = %d, %v; want %d", n, err, len(groups))
 		}
 		m.check(t, tool)
 
-		// The last rule of the group is refused, so the group must change nothing.
+		// The last rule of the large group is refused, so this group must change nothing.
 		last := &big.Write[len(big.Write)-1]
 		last.Rules = append(last.Rules, "-j VIPD-NOPE")
 		big.Write[0].Rules = nil
 		if n, err := tool.Write(t.Context(), "nat", []Group{simple(1), big}); n != 1 || err == nil {
-			t.Fatalf("%d groups written, %v; want 1 and an error", n, err)
+			t.Fatalf("groups written = %d, error = %v; want 1 and an error", n, err)
 		}
 		one := simple(1)
 		one.applyWrites(m)
@@ -303,8 +306,8 @@ func TestWriteKeepsGroupsWhole(t *testing.T) {
 	})
 }
 
-// TestWriteInUserNamespace writes in a user namespace, where the kernel limits an nft transaction.
-// Large writes must succeed in smaller blocks.
+// TestWriteInUserNamespace writes chains in a user namespace, where the kernel limits the size of
+// an nft transaction. Large writes must succeed, because they are divided into smaller blocks.
 func TestWriteInUserNamespace(t *testing.T) {
 	const mark = "VIPD_TEST_USERNS"
 	if os.Getenv(mark) == "" {
@@ -331,7 +334,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 			groups[i].applyWrites(m)
 		}
 		if n, err := tool.Write(t.Context(), "nat", groups); err != nil || n != len(groups) {
-			t.Fatalf("groups written = %d, %v, want %d", n, err, len(groups))
+			t.Fatalf("groups written = %d, %v; want %d", n, err, len(groups))
 		}
 		m.check(t, tool)
 		if tool.Variant() == Legacy {
@@ -340,7 +343,7 @@ func TestWriteInUserNamespace(t *testing.T) {
 		big := Group{Write: []Chain{{"VIPD-BIG", slices.Repeat([]string{rule}, 3000)}}}
 		n, err := tool.Write(t.Context(), "nat", []Group{simple(0), big, simple(1)})
 		if n != 1 || err == nil || !strings.Contains(err.Error(), "Message too long") || !strings.Contains(err.Error(), "VIPD-BIG") {
-			t.Fatalf("%d groups written, %v; want 1, and the error that VIPD-BIG is too long", n, err)
+			t.Fatalf("groups written = %d, error = %v; want 1, and an error that says that VIPD-BIG is too long", n, err)
 		}
 	})
 }
