@@ -2,8 +2,8 @@ package dataplane
 
 import "testing"
 
-// TestNeedsAnd combines all pairs of needs. The result must have every need of either mode, and
-// Marked only if both modes have it.
+// TestNeedsAnd combines all pairs of Needs. The result must have each need that either of the two
+// has, except Marked, which it must have only if both have it.
 func TestNeedsAnd(t *testing.T) {
 	var all []Needs
 	for i := range 64 {

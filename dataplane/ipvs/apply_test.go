@@ -14,8 +14,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestMessagesOfOneChange changes one frontend of 300 in several ways. Only the listed messages may
-// be sent, in an order in which some endpoint always gets new connections.
+// TestMessagesOfOneChange changes one of 300 frontends in several ways. Apply must send only the
+// listed messages. Their order must ensure that some endpoint can get new connections at any time.
 func TestMessagesOfOneChange(t *testing.T) {
 	const all = 300
 	for name, c := range map[string]struct {
@@ -69,16 +69,16 @@ func TestMessagesOfOneChange(t *testing.T) {
 			p.k.connect(t, f, 2, 1, 0)
 			ops := p.sent(func() { p.apply(c.change(f)) })
 			if got := describeOps(ops); got != c.want {
-				t.Errorf("sent messages = %q, want %q", got, c.want)
+				t.Errorf("messages sent by Apply = %q, want %q", got, c.want)
 			}
 			if again := p.sent(func() { p.apply(c.change(f)) }); len(again) > 0 {
-				t.Errorf("messages of an unchanged Apply = %q, want none", describeOps(again))
+				t.Errorf("messages sent by Apply without changes = %q, want none", describeOps(again))
 			}
 		})
 	}
 }
 
-// describeOps returns the ops on the endpoints of web as text.
+// describeOps returns a text about the ops that change endpoints of the service "web".
 func describeOps(ops []ipvsnl.Op) string {
 	var words []string
 	for _, op := range ops {
@@ -108,7 +108,7 @@ func describeOps(ops []ipvsnl.Op) string {
 }
 
 // TestAdoptionSendsNothing restarts while frontends have draining endpoints, connection limits and
-// affinity. The next process must not send a message that changes anything.
+// affinity. The next process must not send any message that changes the kernel's state.
 func TestAdoptionSendsNothing(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		p := start(t, newKernel(), t.TempDir())
@@ -142,16 +142,17 @@ func TestAdoptionSendsNothing(t *testing.T) {
 			}
 		})
 		if len(ops) > 0 {
-			t.Errorf("messages of the adoption = %v, want none", ops)
+			t.Errorf("messages sent by the next process = %v, want none", ops)
 		}
 		if got := p.k.text(t, every); got != before {
-			t.Errorf("state after the adoption =\n%swant\n%s", got, before)
+			t.Errorf("kernel's state after the restart =\n%swant\n%s", got, before)
 		}
 	}
 }
 
-// TestForeign applies frontends, some at addresses and ports of foreign virtual servers. The
-// foreign servers must stay. Such a frontend must fail until the foreign server is removed.
+// TestForeign applies frontends, some of which have the addresses and ports of foreign virtual
+// servers. The foreign virtual servers must stay. A frontend with the address and port of one must
+// fail until the foreign virtual server is removed.
 func TestForeign(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -203,7 +204,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestNoLedgerNoServer makes the ledger unwritable. No virtual server may be created.
+// TestNoLedgerNoServer makes the ledger unwritable. Apply must then create no virtual server.
 func TestNoLedgerNoServer(t *testing.T) {
 	p := start(t, newKernel(), "/proc/nowhere")
 	p.observe()
@@ -215,8 +216,8 @@ func TestNoLedgerNoServer(t *testing.T) {
 	}
 }
 
-// TestNothingIsKeptOfWhatIsGone starts with a ledger that names missing virtual servers. No state
-// of these servers may be kept.
+// TestNothingIsKeptOfWhatIsGone starts with a ledger that names virtual servers which no longer
+// exist. The process must keep no state about these virtual servers.
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k, dir := newKernel(), t.TempDir()
 	p := start(t, k, dir)
@@ -228,7 +229,7 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	k.Flush()
 	p.observe()
 	if n := len(p.servers) + len(p.quiet) + len(p.ledger.entries); n != 0 {
-		t.Errorf("entries = %d, want none", n)
+		t.Errorf("entries in the ledger = %d, want 0", n)
 	}
 	p.apply(web(key(0), 1))
 	if n := len(p.servers); n != 1 {
@@ -237,8 +238,8 @@ func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 }
 
 // TestDamageObserved changes virtual servers in several ways. Intact and Observe must report each
-// change of vipd's virtual servers, and Apply must repair it. A foreign virtual server must not
-// count as a change.
+// change to a virtual server of vipd, and Apply must repair it. A foreign virtual server must not
+// be reported as a change.
 func TestDamageObserved(t *testing.T) {
 	f := with(web(key(0), 1, 2, 3), 1, func(b *balancer.Backend) { b.MaxConnections = 9 })
 	f.Scheduler = balancer.SourceHash
@@ -267,24 +268,24 @@ func TestDamageObserved(t *testing.T) {
 			}
 			reason, err := p.Intact(context.Background())
 			if err != nil || (reason != "") != c.sure {
-				t.Errorf("Intact = %q, %v, want a reason only if a change is certain", reason, err)
+				t.Errorf("Intact = %q, %v; want a reason only if a change is certain", reason, err)
 			}
 			if seen := p.observe(); (seen.Digests[f.Key] == p.Digest(f)) == c.sure {
 				t.Errorf("Observe = %+v, want the digest of the frontend unchanged = %t", seen, !c.sure)
 			}
 			p.apply(f)
 			if got := p.k.text(t, func(k balancer.Key) bool { return k == f.Key }); got != before {
-				t.Errorf("repaired state =\n%swant\n%s", got, before)
+				t.Errorf("kernel's state after the repair =\n%swant\n%s", got, before)
 			}
 			if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
-				t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
+				t.Errorf("Intact after the repair = %q, %v; want no reason", reason, err)
 			}
 		})
 	}
 }
 
 // TestDamageObservedAmongMany changes one of 1,500 virtual servers. The first comparison must
-// report the change.
+// report this change.
 func TestDamageObservedAmongMany(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -300,44 +301,44 @@ func TestDamageObservedAmongMany(t *testing.T) {
 			t.Fatal(errs)
 		}
 		if reason, err := p.Intact(t.Context()); !strings.Contains(reason, "changed") || err != nil {
-			t.Errorf("Intact = %q, %v, want a change", reason, err)
+			t.Errorf("Intact = %q, %v; want a reason about the change", reason, err)
 		}
 		p.observe()
 		p.apply(f)
 		p.look.next = time.Time{} // ends the pause between comparisons
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
+			t.Errorf("Intact after the repair = %q, %v; want no reason", reason, err)
 		}
 		p.look.next = time.Time{}
 	}
 }
 
-// TestClearingIsSeen removes the virtual servers of either family. Intact must report the loss
+// TestClearingIsSeen removes all virtual servers of one family. Intact must report this
 // immediately.
 func TestClearingIsSeen(t *testing.T) {
-	for _, n := range []int{0, 3} { // keys of IPv4 and IPv6
+	for _, n := range []int{0, 3} { // these keys have IPv4 and IPv6 addresses
 		p := start(t, newKernel(), t.TempDir())
 		p.observe()
 		p.apply(web(key(n), 1))
 		p.look.next = time.Now().Add(time.Hour)
 		if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-			t.Errorf("Intact with %s = %q, %v, want no reason", key(n), reason, err)
+			t.Errorf("Intact while %s exists = %q, %v; want no reason", key(n), reason, err)
 		}
 		p.k.Flush()
 		if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "missing") {
-			t.Errorf("Intact without %s = %q, %v, want a reason", key(n), reason, err)
+			t.Errorf("Intact after %s was removed = %q, %v; want a reason", key(n), reason, err)
 		}
 	}
 }
 
-// TestUnloadingIsSeen unloads IPVS. Intact must report this, and the next Apply must restore all
-// virtual servers.
+// TestUnloadingIsSeen removes IPVS from the kernel. Intact must report this, and the next Apply
+// must restore all virtual servers.
 func TestUnloadingIsSeen(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); reason != "" || err == nil {
-		t.Errorf("Intact without virtual servers = %q, %v; want an error because nothing is missing", reason, err)
+		t.Errorf("Intact while no virtual server is wanted = %q, %v; want an error and no reason", reason, err)
 	}
 	p.observe()
 	f := web(key(0), 1)
@@ -348,16 +349,16 @@ func TestUnloadingIsSeen(t *testing.T) {
 		t.Errorf("Intact = %q, %v, want IPVS not loaded", reason, err)
 	}
 	if seen := p.observe(); len(seen.Digests) > 0 {
-		t.Errorf("Observe = %+v, want no frontends", seen)
+		t.Errorf("frontends from Observe = %+v, want none", seen)
 	}
 	p.apply(f)
 	if reason, err := p.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("Intact after the repair = %q, %v, want no reason", reason, err)
+		t.Errorf("Intact after the repair = %q, %v; want no reason", reason, err)
 	}
 }
 
-// TestApplyCorrectsBeliefs changes virtual servers like another program, without a comparison
-// afterwards. Apply must still produce the wanted state.
+// TestApplyCorrectsBeliefs changes virtual servers like another program. Although vipd does not
+// compare the kernel's state afterwards, Apply must result in the wanted state.
 func TestApplyCorrectsBeliefs(t *testing.T) {
 	f, g := web(key(0), 1, 2, 3), web(key(0), 2, 3, 4)
 	at := ipvsnl.Service{Key: f.Key}
@@ -378,11 +379,11 @@ func TestApplyCorrectsBeliefs(t *testing.T) {
 			p.apply(g)
 			want := Render([]*balancer.Frontend{g})
 			if got := p.k.text(t, every); got != want {
-				t.Errorf("state =\n%s, want\n%s", got, want)
+				t.Errorf("kernel's state =\n%s, want\n%s", got, want)
 			}
 			p.remove(g)
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("state after the removal =\n%s\nwant none", got)
+				t.Errorf("virtual servers after the removal =\n%s\nwant none", got)
 			}
 		})
 	}
@@ -404,13 +405,13 @@ func TestCleanupRemovesWhatTheLedgerNames(t *testing.T) {
 		done, err := removeOwned(context.Background(), k, l, dry)
 		want := []string{"delete virtual server 10.96.0.0:80/tcp", "delete virtual server 10.96.0.0:80/udp", "delete virtual server [fd00::]:80/tcp"}
 		if err != nil || !slices.Equal(done, want) {
-			t.Errorf("dry %v: %q, %v; want %q", dry, done, err, want)
+			t.Errorf("removeOwned with dry = %v: steps = %q, error = %v; want %q", dry, done, err, want)
 		}
 		if err := l.save(); err != nil {
 			t.Fatal(err)
 		}
 		if left := len(l.entries); dry != (left == 3) {
-			t.Errorf("dry %v: entries in the ledger = %d, want them only after a dry run", dry, left)
+			t.Errorf("entries in the ledger after removeOwned with dry = %v: %d, want 3 only after a dry run", dry, left)
 		}
 	}
 	if got, want := k.text(t, every), "-A --sctp-service 10.96.0.0:80 -s rr\n"; got != want {

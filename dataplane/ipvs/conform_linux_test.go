@@ -20,14 +20,15 @@ import (
 	"vipd/test/wait"
 )
 
-// backend is the variant of iptables under the guard. Virtual servers do not depend on it.
+// backend is the iptables variant that the guard uses. Virtual servers do not depend on it.
 const backend = xtables.NFT
 
-// ended is the reason why connections do not survive some kinds of damage.
+// ended says why connections do not survive some kinds of damage.
 const ended = "with expire_nodest_conn the kernel ends those of a destination that is deleted (since Linux 5.9 at once)"
 
-// udpTimeout returns the suite's udp_timeout. It is longer than any pause of a flow, even on a slow
-// machine, but short enough for a test to wait for it.
+// udpTimeout returns the udp_timeout that the suite uses. It is longer than the pauses between a
+// flow's packets, even on a slow machine. It is short enough for a test to wait until it has
+// passed.
 func udpTimeout() time.Duration { return min(wait.Scaled(10*time.Second), 30*time.Second) }
 
 func TestIPVSConformance(t *testing.T) {
@@ -39,8 +40,8 @@ func TestIPVSConformance(t *testing.T) {
 		Keeps:          true,
 		Survives:       true,
 		VirtualServers: true,
-		// The kernel keeps a connection that its client has reset for 10 seconds, and a flow for
-		// udp_timeout.
+		// The kernel keeps a connection for 10 seconds after its client has reset it, and a flow
+		// for udp_timeout.
 		Remembers: max(10*time.Second, udpTimeout()),
 		New: func(t testing.TB) dataplane.Dataplane {
 			d, err := New(context.Background(), Options{
@@ -60,9 +61,10 @@ func TestIPVSConformance(t *testing.T) {
 	})
 }
 
-// elsewhere returns the cases that an emulated guest runs only in make soak. Most test compiled
-// services, the guard and addresses, which all modes share. Others test shares. The kernel derives
-// them from weights, which this package's own tests check.
+// elsewhere returns the cases that an emulated guest runs only in "make soak". Most of them test
+// compiled services, the guard and addresses, which are the same in all modes. Others test how
+// connections are shared. The kernel derives the shares from weights, which this package's own
+// tests check.
 func elsewhere() map[string]string {
 	skip := map[string]string{}
 	if !wait.Emulated() || wait.Soaking() {
@@ -79,12 +81,12 @@ func elsewhere() map[string]string {
 	return skip
 }
 
-// faultVar is the environment variable that makes TestIPVSConformance use a dataplane with the
-// named mistake.
+// faultVar is an environment variable. It contains the name of the fault that the dataplane in
+// TestIPVSConformance must have.
 const faultVar = "VIPD_IPVS_FAULT"
 
-// TestIPVSFaultsAreNoticed runs the suite with mistakes that only dataplanes with virtual servers
-// can make. The suite must fail for each mistake.
+// TestIPVSFaultsAreNoticed runs the suite with faults that only a dataplane with virtual servers
+// can have. The suite must fail for each fault.
 func TestIPVSFaultsAreNoticed(t *testing.T) {
 	lab.NeedIPVS(t)
 	noticed := map[string]string{
@@ -97,13 +99,13 @@ func TestIPVSFaultsAreNoticed(t *testing.T) {
 			cmd.Env = append(os.Environ(), faultVar+"="+fault, wait.PatienceVar+"=5s")
 			out, err := cmd.CombinedOutput()
 			if err == nil || !strings.Contains(string(out), "--- FAIL: TestIPVSConformance/"+name) {
-				t.Errorf("case %s accepts a dataplane that %s, want a failure: %v\n%s", name, fault, err, out)
+				t.Errorf("case %s passes for a dataplane that %s, want a failure: %v\n%s", name, fault, err, out)
 			}
 		})
 	}
 }
 
-// spoilt returns d, or a version of d with the mistake that faultVar names.
+// spoilt returns d, or a version of d with the fault that faultVar names.
 func spoilt(t testing.TB, d *Dataplane) dataplane.Dataplane {
 	switch os.Getenv(faultVar) {
 	case "forwards by nat":
@@ -141,8 +143,9 @@ func scratches() map[string]func(t testing.TB) {
 	return fewer(all)
 }
 
-// fewer returns damages. In an emulated guest, it removes most kinds of damage to the guard, which
-// the suite of dataplane/nftables and TestGuardDamage in dataplane/host also test.
+// fewer returns damages. In an emulated guest, it first deletes most functions that damage the
+// guard, because the suite in dataplane/nftables and TestGuardDamage in dataplane/host also use
+// such damage.
 func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) {
 	if wait.Emulated() && !wait.Soaking() {
 		for _, name := range []string{"chain-nat", "chain-filter", "entry6", "jumps", "rules", "sets", "entry"} {
@@ -152,7 +155,7 @@ func fewer(damages map[string]func(t testing.TB)) map[string]func(t testing.TB) 
 	return damages
 }
 
-// options returns the options of the host in this mode.
+// options returns the options of the host that the conformance suite uses with IPVS mode.
 func options() host.Options {
 	o := host.DefaultOptions()
 	o.Variant, o.Mode = backend, dataplane.Needs{Forward: true, LocalIn: true}
@@ -164,7 +167,7 @@ func guarded(t testing.TB) dataplane.Host {
 	return dataplanetest.GuardedHost(t, options())
 }
 
-// cleanup does the work of vipctl cleanup.
+// cleanup does the same work as vipctl cleanup.
 func cleanup(t testing.TB) {
 	t.Helper()
 	_, err := Cleanup(context.Background(), options().RunDir, false)

@@ -13,14 +13,14 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// counted returns counts of the named service after a pause: its connections and received bytes,
-// and the total and live connections of endpoint i.
+// counted waits, and then returns counts of the named service: its connections, its received bytes,
+// and the total and the live connections of endpoint i.
 func (p *process) counted(name balancer.Name, i int) (all, in, backend, active uint64) {
-	time.Sleep(2 * time.Second) // virtual time
+	time.Sleep(2 * time.Second) // this is the virtual time of synctest
 	return p.countedNow(name, i)
 }
 
-// countedNow works like counted, but without the pause.
+// countedNow is like counted, but does not wait.
 func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, active uint64) {
 	for _, f := range p.Counters() {
 		if f.Service != name {
@@ -36,7 +36,7 @@ func (p *process) countedNow(name balancer.Name, i int) (all, in, backend, activ
 	return
 }
 
-// traffic adds n connections, and bytes, to the counters of a destination.
+// traffic adds n connections, and the bytes of these connections, to the counters of destination i.
 func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	p.Helper()
 	if err := p.k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) {
@@ -47,8 +47,8 @@ func (p *process) traffic(f *balancer.Frontend, i int, n uint64) {
 	}
 }
 
-// TestCountersNeverGoBack makes the kernel's counters restart in several ways. Reported counts must
-// never decrease.
+// TestCountersNeverGoBack makes the kernel's counters start again at 0 in several ways. The
+// reported counts must never decrease.
 func TestCountersNeverGoBack(t *testing.T) {
 	for name, trash := range map[string]map[counters.BackendKey]ipvsnl.Stats{"anew": nil, "on": {}} {
 		t.Run("the kernel counts "+name, func(t *testing.T) {
@@ -67,7 +67,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	want := func(when string, total, second uint64) {
 		t.Helper()
 		if all, in, backend, _ := p.counted("web", 2); all != total || in != 100*total || backend != second {
-			t.Errorf("%s: connections = %d, bytes = %d, connections of the second = %d; want %d, %d, %d", when, all, in, backend, total, 100*total, second)
+			t.Errorf("%s: connections = %d, bytes = %d, connections of endpoint 2 = %d; want %d, %d, %d", when, all, in, backend, total, 100*total, second)
 		}
 	}
 	p.apply(f)
@@ -75,7 +75,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	p.traffic(f, 1, 3)
 	p.traffic(f, 2, 5)
 	want("after traffic", 8, 5)
-	p.traffic(f, 2, 2) // these are not read before the next step
+	p.traffic(f, 2, 2) // vipd does not read these counts before the next step
 	p.apply(without)
 	want("after an endpoint went", 10, 7)
 	p.apply(f)
@@ -105,7 +105,7 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	p.traffic(f, 1, 4)
 	want("after another service got the key", 19, 13)
 	if all, _, _, _ := p.counted("other", 1); all != 4 {
-		t.Errorf("connections of the other service = %d, want 4", all)
+		t.Errorf("counted connections of the other service = %d, want 4", all)
 	}
 	p.k.connect(t, f, 2, 3, 2)
 	p.traffic(f, 2, 3)
@@ -117,8 +117,8 @@ func neverBack(t *testing.T, dir string, trash map[counters.BackendKey]ipvsnl.St
 	}
 }
 
-// TestIdleFlowsAreNotLive drains an endpoint that has flows. Flows that have had no recent packets
-// must not count as live.
+// TestIdleFlowsAreNotLive drains an endpoint that has flows. Flows that have had no packets for
+// some time must not count as live.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,10 +142,10 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		}
 		p.k.SetConnections(nil)
 		if _, _, _, active := p.countedNow("web", 1); active != 2 {
-			t.Errorf("live flows in an immediate second reading = %d, want 2", active)
+			t.Errorf("live flows in a second reading immediately afterwards = %d, want 2", active)
 		}
 		if _, _, _, active := p.counted("web", 1); active != 4 {
-			t.Errorf("live flows later = %d, want 4, because none is known to be idle", active)
+			t.Errorf("live flows later = %d, want 4 because none is known to be idle", active)
 		}
 		p.k.SetConnections(table)
 		conns, err := dataplane.Connections(t.Context(), p, dataplane.ConnectionQuery{})

@@ -7,8 +7,8 @@ import (
 	"vipd/dataplane/dataplanetest"
 )
 
-// TestDigestsCoverRules changes each field of a frontend. A change that affects its virtual server
-// must also change its digest.
+// TestDigestsCoverRules changes each field of a frontend. If a change affects the frontend's
+// virtual server, it must also affect the digest.
 func TestDigestsCoverRules(t *testing.T) {
 	rules := func(f *balancer.Frontend) string { return Render([]*balancer.Frontend{f}) }
 	dataplanetest.CheckDigests(t, rules, digest)

@@ -11,8 +11,8 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// inTime runs a test with a fake clock, and with a frontend that has three backends. The second
-// backend has a connection.
+// inTime runs a test with a fake clock and a frontend that has three backends. The second backend
+// has a connection.
 func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -28,8 +28,8 @@ func inTime(t *testing.T, f func(p *process, f *balancer.Frontend)) {
 	})
 }
 
-// wantWeights checks the weights of the destinations 1, 2, 3 of f; -1 means that the destination is
-// missing.
+// wantWeights checks the weights of destinations 1, 2 and 3 of the frontend f. The weight -1 means
+// that the destination must be missing.
 func (p *process) wantWeights(when string, f *balancer.Frontend, want ...int) {
 	p.Helper()
 	synctest.Wait()
@@ -74,21 +74,21 @@ func TestDrainEndsWithTheLastConnection(t *testing.T) {
 	}
 }
 
-// TestReturnKeepsConnections restores an endpoint during its drain. The only message must set the
-// endpoint's weight.
+// TestReturnKeepsConnections adds an endpoint again while it drains. Only one message may be sent,
+// which sets the endpoint's weight.
 func TestReturnKeepsConnections(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.apply(drained(f, 2, balancer.Removed, time.Now().Add(time.Minute)))
 		time.Sleep(30 * time.Second)
 		if got := describeOps(p.sent(func() { p.apply(f) })); got != "edit 2 to 1" {
-			t.Errorf("messages of the restored endpoint = %q, want edit 2 to 1", got)
+			t.Errorf("messages sent when the endpoint was added again = %q, want edit 2 to 1", got)
 		}
 		time.Sleep(time.Hour)
 		p.wantWeights("an hour later", f, 1, 1, 1)
 	})
 }
 
-// TestFrontendLeaves removes a frontend with connections, with and without a restart. The
+// TestFrontendLeaves removes a frontend that has connections, with and without a restart. The
 // connections must continue until drain_timeout has passed.
 func TestFrontendLeaves(t *testing.T) {
 	for _, restart := range []bool{false, true} {
@@ -96,18 +96,18 @@ func TestFrontendLeaves(t *testing.T) {
 			p.remove(f)
 			p.wantWeights("at once", f, -1, 0, -1)
 			if seen := p.observe(); len(seen.Digests) > 0 {
-				t.Errorf("Observe = %v, want nothing because drains end automatically", seen.Digests)
+				t.Errorf("digests from Observe = %v, want none because drains end automatically", seen.Digests)
 			}
 			if restart {
 				time.Sleep(10 * time.Second)
 				p.restart(true)
 				if seen := p.observe(); len(seen.Digests) > 0 {
-					t.Errorf("Observe of the next process = %v, want nothing because drains end automatically", seen.Digests)
+					t.Errorf("digests from Observe in the next process = %v, want none because drains end automatically", seen.Digests)
 				}
 				time.Sleep(20 * time.Second)
 			} else {
 				time.Sleep(30 * time.Second)
-				p.remove(f) // repeat the removal
+				p.remove(f) // removing it again must have no effect
 			}
 			time.Sleep(29 * time.Second)
 			if states, err := p.k.Destinations(context.Background(), f.Key); err != nil || len(states) == 0 {
@@ -116,14 +116,14 @@ func TestFrontendLeaves(t *testing.T) {
 			time.Sleep(time.Second)
 			synctest.Wait()
 			if got := p.k.text(t, every); got != "" {
-				t.Errorf("state after the drain =\n%s\nwant none", got)
+				t.Errorf("virtual servers after the drain =\n%s\nwant none", got)
 			}
 		})
 	}
 }
 
-// TestFrontendReturns applies another frontend at the key of a removed frontend during its drain.
-// The old connections must still end at the end of the drain.
+// TestFrontendReturns removes a frontend. While it drains, the test applies another frontend with
+// the same key. The old connections must nevertheless end when the drain ends.
 func TestFrontendReturns(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.remove(f)
@@ -138,8 +138,8 @@ func TestFrontendReturns(t *testing.T) {
 	})
 }
 
-// TestGoneMeanwhile removes an endpoint from the configuration while no process runs. After the
-// next start, the endpoint must drain for its full time.
+// TestGoneMeanwhile removes an endpoint from the configuration while no vipd process runs. After
+// the next start, this endpoint must drain for its full drain_timeout.
 func TestGoneMeanwhile(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
@@ -154,13 +154,13 @@ func TestGoneMeanwhile(t *testing.T) {
 	})
 }
 
-// TestOrphanLeaves removes a frontend from the configuration while no process runs. After the next
-// start, it must drain for its own drain_timeout.
+// TestOrphanLeaves removes a frontend from the configuration while no vipd process runs. After the
+// next start, the frontend must drain for its own drain_timeout.
 func TestOrphanLeaves(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		p.restart(true)
 		if seen := p.observe(); len(seen.Digests) != 1 {
-			t.Errorf("Observe of the next process = %v, want %s", seen.Digests, f.Key)
+			t.Errorf("digests from Observe in the next process = %v, want a digest of %s", seen.Digests, f.Key)
 		}
 		if err := p.Apply(context.Background(), []dataplane.Change{{Key: f.Key}}); err != nil {
 			t.Fatal(err)
@@ -172,8 +172,9 @@ func TestOrphanLeaves(t *testing.T) {
 	})
 }
 
-// TestManyLeave removes many frontends in one batch. Ended drains must be found by reading the
-// whole table, and a single message must delete each virtual server.
+// TestManyLeave removes many frontends in one batch. vipd must find the ends of their drains by
+// reading the whole table of virtual servers, and must delete each virtual server with a single
+// message.
 func TestManyLeave(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,12 +202,12 @@ func TestManyLeave(t *testing.T) {
 			synctest.Wait()
 		})
 		if len(ops) != 1 || ops[0].Verb != ipvsnl.DeleteService || ops[0].Service.Key != frontends[7].Key {
-			t.Errorf("messages at the end of the last connection of %s = %v, want one deletion", frontends[7].Key, ops)
+			t.Errorf("messages sent after the last connection of %s had ended = %v, want one deletion", frontends[7].Key, ops)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := p.k.text(t, every); got != "" {
-			t.Errorf("state after the drains =\n%s\nwant none", got)
+			t.Errorf("virtual servers after the drains =\n%s\nwant none", got)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)
@@ -214,8 +215,8 @@ func TestManyLeave(t *testing.T) {
 	})
 }
 
-// TestDrainsAreLookedAtInTurn continuously changes other frontends while many drain. The table must
-// nevertheless be read once a second.
+// TestDrainsAreLookedAtInTurn changes some frontends continuously while many others drain. The
+// table of virtual servers must nevertheless be read once a second.
 func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +235,7 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 		}
 		if read := p.k.tables.Load() - before; read < 2 || read > 4 {
-			t.Errorf("readings of the table in 3 s of changes = %d, want one a second", read)
+			t.Errorf("readings of the table during 3 s of changes = %d, want one per second", read)
 		}
 		if err := p.Close(context.Background(), true); err != nil {
 			t.Error(err)
@@ -242,8 +243,8 @@ func TestDrainsAreLookedAtInTurn(t *testing.T) {
 	})
 }
 
-// TestUDPGoesAtOnce removes an endpoint and then the frontend of UDP flows. The kernel's objects
-// must be deleted immediately.
+// TestUDPGoesAtOnce removes an endpoint that has UDP flows, and then the whole frontend. vipd must
+// delete the kernel's objects immediately.
 func TestUDPGoesAtOnce(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	p.observe()
@@ -251,23 +252,24 @@ func TestUDPGoesAtOnce(t *testing.T) {
 	p.apply(f)
 	p.k.connect(t, f, 2, 0, 5)
 	if got := describeOps(p.sent(func() { p.apply(web(f.Key, 1, 3)) })); got != "delete 2" {
-		t.Errorf("messages of the removal of an endpoint = %q, want delete 2", got)
+		t.Errorf("messages sent when an endpoint was removed = %q, want delete 2", got)
 	}
 	p.k.connect(t, f, 1, 0, 5)
 	if got := describeOps(p.sent(func() { p.remove(f) })); got != "delete all" {
-		t.Errorf("messages of the removal of the frontend = %q, want delete all", got)
+		t.Errorf("messages sent when the frontend was removed = %q, want delete all", got)
 	}
 }
 
-// TestDestinationHashFailsOver drains an endpoint of a dh frontend. The virtual server must use fo
-// until the drain ends, because dh would refuse clients.
+// TestDestinationHashFailsOver drains an endpoint of a frontend with the scheduler dh. Until the
+// drain ends, the virtual server must use the scheduler fo, because dh would refuse clients of the
+// draining endpoint.
 func TestDestinationHashFailsOver(t *testing.T) {
 	inTime(t, func(p *process, f *balancer.Frontend) {
 		g := *f
 		g.Scheduler = balancer.DestinationHash
 		p.apply(&g)
 		if got := describeOps(p.sent(func() { p.apply(drained(&g, 2, balancer.Draining, time.Time{})) })); got != "scheduler fo, edit 2 to 0" {
-			t.Errorf("messages of a drain = %q, want scheduler fo, edit 2 to 0", got)
+			t.Errorf("messages sent when a drain starts = %q, want scheduler fo, edit 2 to 0", got)
 		}
 		got := describeOps(p.sent(func() {
 			p.k.connect(p, f, 2, 0, 0)
@@ -275,13 +277,13 @@ func TestDestinationHashFailsOver(t *testing.T) {
 			synctest.Wait()
 		}))
 		if got != "delete 2, scheduler dh" {
-			t.Errorf("messages at the end of the drain = %q, want delete 2, scheduler dh", got)
+			t.Errorf("messages sent when the drain ends = %q, want delete 2, scheduler dh", got)
 		}
 	})
 }
 
-// TestInterruptedEnd kills a process after it has written a removal to the ledger, but before it
-// has changed the kernel. The next process must report the frontend as damaged, and complete the
+// TestInterruptedEnd kills a process that has recorded a removal in the ledger, but has not changed
+// the kernel yet. The next process must report the frontend as damaged, and must complete the
 // removal.
 func TestInterruptedEnd(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
@@ -300,11 +302,11 @@ func TestInterruptedEnd(t *testing.T) {
 	}
 	p.restart(true)
 	if d, there := p.observe().Digests[f.Key]; !there || d != 0 {
-		t.Errorf("Observe of the next process has the frontend = %v with digest %v, want it damaged", there, d)
+		t.Errorf("Observe in the next process returns the frontend = %v with digest %v, want it reported as damaged", there, d)
 	}
 	p.remove(f)
 	if got := p.k.text(t, every); got != ended {
-		t.Errorf("state after the repeated removal =\n%swant\n%s", got, ended)
+		t.Errorf("kernel's state after the repeated removal =\n%swant\n%s", got, ended)
 	}
 	if reason, err := p.Intact(context.Background()); reason != "" || err != nil {
 		t.Errorf("Intact = %q, %v; want no reason", reason, err)

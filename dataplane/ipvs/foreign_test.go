@@ -11,7 +11,7 @@ import (
 )
 
 // TestKilledBesideForeign kills a process while it creates virtual servers. The next process must
-// not treat foreign virtual servers as its own.
+// not treat a foreign virtual server as its own.
 func TestKilledBesideForeign(t *testing.T) {
 	for name, n := range map[string]int{"few": 2, "many": maxGroup + 2} {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestKilledBesideForeign(t *testing.T) {
 			before := k.text(t, isTheirs)
 			p := start(t, k, dir)
 			p.observe()
-			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // the ledger already names the virtual server
+			k.lose = func(ipvsnl.Op) (bool, bool) { panic("killed") } // at this time, the ledger already names the virtual server
 			func() {
 				defer func() {
 					if recover() == nil {
@@ -65,7 +65,7 @@ func TestKilledBesideForeign(t *testing.T) {
 }
 
 // TestForeignAtTheLastMoment makes another program create a virtual server just after vipd has
-// checked that it is missing. vipd must not change or adopt the virtual server.
+// checked that it does not exist. vipd must not change this virtual server or treat it as its own.
 func TestForeignAtTheLastMoment(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// FuzzLedger reads arbitrary lines, with and without checksums, as the ledger of virtual servers. A
-// ledger that is saved and read again must be equal.
+// FuzzLedger reads arbitrary lines, with and without checksums, as a ledger of virtual servers.
+// After the ledger is saved and read again, it must be the same.
 func FuzzLedger(f *testing.F) {
 	f.Add("+ 10.96.0.10:80/tcp 30000 0 -")
 	f.Add("+ [fd00:96::10]:80/udp 30000 1764423000000 b")
@@ -35,7 +35,7 @@ func FuzzLedger(f *testing.F) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(again.entries, l.entries) || again.timeouts != l.timeouts {
-			t.Errorf("the ledger read again = %v %v, want %v %v", again.entries, again.timeouts, l.entries, l.timeouts)
+			t.Errorf("saved ledger after it was read again = %v %v, want %v %v", again.entries, again.timeouts, l.entries, l.timeouts)
 		}
 	})
 }

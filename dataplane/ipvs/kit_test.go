@@ -22,28 +22,28 @@ import (
 	"vipd/dataplane/internal/ipvsnl/ipvsnltest"
 )
 
-// kernel is a Fake that can lose requests and answers, omit virtual servers from lists, and be
-// unloaded.
+// kernel is a Fake with additional faults: it can lose requests and answers, omit virtual servers
+// from lists, and lose all state as if IPVS were unloaded.
 type kernel struct {
 	*ipvsnltest.Fake
-	// lose returns whether an op is performed, and whether its answer arrives. If lose is nil,
-	// every op is performed and answered.
+	// lose decides what happens to an op. done reports whether the op is performed, and answered
+	// whether its answer arrives. If lose is nil, both are true for every op.
 	lose func(ipvsnl.Op) (done, answered bool)
-	// before is called before each op that is carried out.
+	// before is called before each op that is performed.
 	before func(ipvsnl.Op)
-	// trash holds the counts of deleted destinations, which continue if a destination is restored.
-	// If trash is nil, restored destinations start at 0.
+	// trash holds the counts of deleted destinations. If a destination is added again, it continues
+	// these counts. If trash is nil, its counts start at 0.
 	trash map[counters.BackendKey]ipvsnl.Stats
-	// omitted holds the virtual servers that the table omits.
+	// omitted holds the virtual servers that Table omits.
 	omitted map[balancer.Key]bool
-	// skip reports whether a list omits a virtual server; nil means that lists are complete.
+	// skip reports whether lists omit a virtual server. If skip is nil, lists are complete.
 	skip func(balancer.Key) bool
-	// tables counts the readings of the table.
+	// tables is the number of calls of Table.
 	tables atomic.Int32
-	// unloaded reports whether IPVS was removed from the kernel with its state. Listing virtual
-	// servers loads it again.
+	// unloaded reports whether IPVS was unloaded, which has deleted its state. Listing the virtual
+	// servers loads IPVS again.
 	unloaded bool
-	// marks are the marks of packets to ranges of ports, in each family.
+	// marks holds, for each family, the firewall marks for packets to port ranges.
 	marks map[inet.Family]*fakeMarks
 }
 
@@ -51,19 +51,20 @@ func newKernel() *kernel {
 	return &kernel{Fake: ipvsnltest.NewFake(), marks: map[inet.Family]*fakeMarks{inet.IPv4: {}, inet.IPv6: {}}}
 }
 
-// fakeMarks is a [marker] in memory. It keeps its marks when its process ends.
+// fakeMarks is a [marker] that keeps its marks in memory. The marks survive the end of the process
+// that has set them.
 type fakeMarks struct {
 	marks map[balancer.Key]uint32
-	// known reports whether this process has set the marks, and lost whether they were deleted
-	// since. If refuse is set, Set returns it.
+	// known reports whether this process has set the marks. lost reports whether another program
+	// has deleted them since. If refuse is not nil, Set returns it.
 	known, lost bool
 	refuse      error
 }
 
-// lose deletes the marks like another program.
+// lose deletes the marks, as another program could.
 func (m *fakeMarks) lose() { m.marks, m.lost = nil, true }
 
-// Set implements marker.
+// Set implements [marker].
 func (m *fakeMarks) Set(_ context.Context, marks map[balancer.Key]uint32) error {
 	if m.refuse == nil && (!m.known || !m.lost) {
 		m.marks, m.known, m.lost = maps.Clone(marks), true, false
@@ -71,9 +72,9 @@ func (m *fakeMarks) Set(_ context.Context, marks map[balancer.Key]uint32) error 
 	return m.refuse
 }
 
-// Observe implements marker.
+// Observe implements [marker].
 func (m *fakeMarks) Observe() (string, error) {
-	damage, _ := m.Intact() // it returns no error
+	damage, _ := m.Intact() // Intact never returns an error
 	if !m.known {
 		damage = "unknown"
 	}
@@ -81,7 +82,7 @@ func (m *fakeMarks) Observe() (string, error) {
 	return damage, nil
 }
 
-// Intact implements marker.
+// Intact implements [marker].
 func (m *fakeMarks) Intact() (string, error) {
 	if m.known && m.lost {
 		return "the marks are gone", nil
@@ -89,13 +90,13 @@ func (m *fakeMarks) Intact() (string, error) {
 	return "", nil
 }
 
-// Remove implements marker.
+// Remove implements [marker].
 func (m *fakeMarks) Remove() error { m.marks = nil; return nil }
 
-// Leave implements marker.
+// Leave implements [marker].
 func (m *fakeMarks) Leave() {}
 
-// Do implements ipvsnl.Conn.
+// Do implements [ipvsnl.Conn].
 func (k *kernel) Do(ctx context.Context, ops []ipvsnl.Op) []error {
 	errs := make([]error, len(ops))
 	failed := false
@@ -133,7 +134,7 @@ func (k *kernel) do(ctx context.Context, op ipvsnl.Op) error {
 		return k.SetDestination(op.Service.Key, op.Destination.Addr, func(s *ipvsnl.DestinationState) { s.Stats = stats })
 	}
 	if op.Verb == ipvsnl.DeleteService {
-		clear(k.trash) // a new virtual server does not continue earlier counts
+		clear(k.trash) // if the virtual server is added again, it starts without the earlier counts
 	}
 	return nil
 }
@@ -146,9 +147,9 @@ func (k *kernel) Services4(ctx context.Context) (int, error) {
 	return k.Fake.Services4(ctx)
 }
 
-// Services lists the virtual servers with the sums of their destinations' counts, like the kernel.
-// It omits the virtual servers for which skip returns true, like the kernel while other virtual
-// servers change.
+// Services lists the virtual servers. As in the kernel, each has the sums of its destinations'
+// counts. It omits the virtual servers for which skip returns true. The kernel may omit virtual
+// servers in the same way while others are added or removed.
 func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	k.unloaded = false
 	all, err := k.Fake.Services(ctx)
@@ -162,8 +163,8 @@ func (k *kernel) Services(ctx context.Context) ([]ipvsnl.ServiceState, error) {
 	return slices.DeleteFunc(all, func(v ipvsnl.ServiceState) bool { return k.skips(v.Key) }), err
 }
 
-// Table leaves out the virtual servers in omitted, and those for which skip returns true. The
-// kernel's table also lacks some virtual servers if other network namespaces have virtual servers.
+// Table omits the virtual servers in omitted, and those for which skip returns true. The kernel's
+// table also lacks some virtual servers if there are virtual servers in other network namespaces.
 func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableService, error) {
 	k.tables.Add(1)
 	table, err := k.Fake.Table(ctx)
@@ -173,10 +174,10 @@ func (k *kernel) Table(ctx context.Context) (map[balancer.Key]ipvsnl.TableServic
 
 func (k *kernel) skips(key balancer.Key) bool { return k.skip != nil && k.skip(key) }
 
-// Close leaves the Fake usable, because the kernel continues.
+// Close leaves the Fake usable, because the kernel outlives the process.
 func (k *kernel) Close() error { return nil }
 
-// tracked is a conntrack without flows.
+// tracked is a conntrack table without flows.
 type tracked struct{}
 
 func (tracked) Cut(context.Context, map[balancer.Key]bool, func(*conntrack.Flow) bool) (int, error) {
@@ -189,7 +190,7 @@ func carried() *dnat.Carried {
 	return dnat.NewCarried(dnat.NewFlows(tracked{}, slog.New(slog.DiscardHandler)), func() (dnat.Conn, error) { return tracked{}, nil })
 }
 
-// process is a dataplane over a kernel that outlives it.
+// process is a vipd process with a dataplane. Its kernel outlives it.
 type process struct {
 	testing.TB
 	k   *kernel
@@ -214,7 +215,8 @@ func start(t testing.TB, k *kernel, dir string) *process {
 	return &process{t, k, dir, d}
 }
 
-// restart ends the process by a stop or a crash, and starts the next process.
+// restart ends the process with a stop or, if crash is true, with a crash. Then it starts the next
+// process.
 func (p *process) restart(crash bool) {
 	p.Helper()
 	if !crash {
@@ -239,7 +241,7 @@ func (p *process) observe() dataplane.Observation {
 	return seen
 }
 
-// apply applies frontends, and fails if any can't be applied.
+// apply applies frontends. If any frontend can't be applied, it fails the test.
 func (p *process) apply(frontends ...*balancer.Frontend) {
 	p.Helper()
 	if err := p.Apply(context.Background(), changes(frontends...)); err != nil {
@@ -262,14 +264,14 @@ func changes(frontends ...*balancer.Frontend) []dataplane.Change {
 	return batch
 }
 
-// sent returns the ops that f sent.
+// sent calls f, and returns the ops that were sent to the kernel during the call.
 func (p *process) sent(f func()) []ipvsnl.Op {
 	n := len(p.k.Ops())
 	f()
 	return p.k.Ops()[n:]
 }
 
-// connect sets the connections of a destination.
+// connect sets the numbers of active and inactive connections of destination i.
 func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inactive uint32) {
 	t.Helper()
 	if err := k.SetDestination(f.Key, address(f.Key, i), func(s *ipvsnl.DestinationState) { s.Active, s.Inactive = active, inactive }); err != nil {
@@ -277,8 +279,8 @@ func (k *kernel) connect(t testing.TB, f *balancer.Frontend, i int, active, inac
 	}
 }
 
-// text returns all virtual servers and destinations of the kernel, one per line, in the syntax of
-// ipvsadm.
+// text returns the kernel's virtual servers for which the function of returns true. Each virtual
+// server and each destination is a line in the syntax of ipvsadm.
 func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 	t.Helper()
 	services, err := k.Fake.Services(context.Background())
@@ -307,7 +309,7 @@ func (k *kernel) text(t testing.TB, of func(balancer.Key) bool) string {
 
 func every(balancer.Key) bool { return true }
 
-// key returns key number n. The keys cover all protocols and both families.
+// key returns key number n. The keys include all protocols and both families.
 func key(n int) balancer.Key {
 	k := balancer.Key{
 		Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(n / 6)}), Port: 80,
@@ -327,7 +329,7 @@ func address(k balancer.Key, i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 2, 14: byte(i >> 8), 15: byte(i)}), 8080)
 }
 
-// web returns a frontend at k whose active backends have these numbers.
+// web returns a frontend with the key k whose active backends are the endpoints with these numbers.
 func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	f := &balancer.Frontend{
 		Key: k, Service: "web", Port: "http", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, Forward: balancer.NATForward, DrainTimeout: time.Minute},
@@ -341,7 +343,7 @@ func web(k balancer.Key, numbers ...int) *balancer.Frontend {
 	return f
 }
 
-// with returns a copy of f in which backend number i is changed.
+// with returns a copy of f in which change has changed backend number i.
 func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -349,8 +351,8 @@ func with(f *balancer.Frontend, i int, change func(*balancer.Backend)) *balancer
 	return &g
 }
 
-// drained returns f with backend number i in the given state, in which it gets no new connections,
-// until a given time.
+// drained returns a copy of f in which backend number i gets no new connections. state is the
+// reason, and the backend's connections may last until the given time.
 func drained(f *balancer.Frontend, i int, state balancer.BackendState, until time.Time) *balancer.Frontend {
 	return with(f, i, func(b *balancer.Backend) { b.State, b.Weight, b.Until = state, 0, until })
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // history is a random sequence of events: changes in batches, lost answers, crashes, changes by
-// other programs, connections, and the passage of time.
+// other programs, new and ended connections, and the passage of time.
 type history struct {
 	*testing.T
 	*rand.Rand
@@ -29,7 +29,7 @@ type history struct {
 	others map[balancer.Key]string
 
 	mu sync.Mutex // guards the fields below, which the dataplane's goroutines use
-	// luck decides which answers are lost while lossy is set.
+	// luck determines which answers are lost while lossy is true.
 	luck  *rand.Rand
 	lossy bool
 	// want holds the wanted frontends.
@@ -38,18 +38,18 @@ type history struct {
 
 const historyKeys, historyEndpoints = 14, 6
 
-// historyKey returns the n-th key of a history. The last keys are ranges of ports.
+// historyKey returns the n-th key that histories use. The last keys have port ranges.
 func historyKey(n int) balancer.Key {
 	k := key(n)
 	if n >= historyKeys-3 {
-		k.Port = balancer.NewPortRange(8080, 8089) // the ports of endpoints
+		k.Port = balancer.NewPortRange(8080, 8089) // endpoints have the same ports
 	}
 	return k
 }
 
 // TestHistories runs random histories with lost answers, crashes and changes by other programs.
-// Each history must end in the state that a single Apply creates, and no connection may be cut
-// early.
+// Each history must end in the same state as a single Apply of the wanted frontends. No connection
+// may be cut before its time.
 func TestHistories(t *testing.T) {
 	for seed := range wait.Soak(10, 40) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -78,14 +78,14 @@ func TestHistories(t *testing.T) {
 				}
 				h.othersAreWhole()
 				if got := k.text(t, h.ours); got != "" {
-					t.Errorf("state after Close =\n%s\nwant none", got)
+					t.Errorf("virtual servers after Close =\n%s\nwant none", got)
 				}
 			})
 		})
 	}
 }
 
-// lose loses some answers and some requests.
+// lose makes some requests and some answers get lost.
 func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -95,7 +95,8 @@ func (h *history) lose(ipvsnl.Op) (done, answered bool) {
 	return h.luck.IntN(2) == 0, false
 }
 
-// mayCut fails the test if an op cuts connections to a backend that may still keep them.
+// mayCut checks an op before it is performed. The test fails if the op cuts connections to a
+// backend that may still have connections.
 func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 	k := op.Service.Key
 	if k.Proto == balancer.UDP || op.Verb != ipvsnl.DeleteService && op.Verb != ipvsnl.DeleteDestination {
@@ -112,7 +113,7 @@ func (h *history) mayCut(kernel *kernel, op ipvsnl.Op) {
 			continue
 		}
 		if b := backendOf(h.want[k], s.Addr); b != nil && !b.Expired(time.Now()) {
-			h.Errorf("%s cuts connections of %s, which is %s until %v; want it to drain", op, s.Addr, b.State, b.Until)
+			h.Errorf("op %s cuts connections to %s, which may last because its state is %s until %v", op, s.Addr, b.State, b.Until)
 		}
 	}
 }
@@ -123,7 +124,7 @@ func (h *history) othersAreWhole() {
 	h.Helper()
 	for k, text := range h.others {
 		if got := h.p.k.text(h, func(l balancer.Key) bool { return l == k }); got != text {
-			h.Fatalf("foreign virtual server before =\n%snow =\n%swant the same", text, got)
+			h.Fatalf("foreign virtual server before =\n%safterwards =\n%swant the same", text, got)
 		}
 	}
 }
@@ -137,7 +138,7 @@ func (h *history) step() {
 	case 1:
 		h.p.restart(h.IntN(2) == 0)
 		h.p.observe()
-		h.apply(h.all()) // a repeated Apply
+		h.apply(h.all()) // apply the same changes again
 	case 2:
 		h.p.observe()
 	case 3:
@@ -181,12 +182,12 @@ func (h *history) apply(batch []dataplane.Change) {
 	}
 	for k, err := range each {
 		if h.ours(k) && !errors.Is(err, ipvsnl.ErrNoAnswer) {
-			h.Errorf("%s: %v", k, err)
+			h.Errorf("error of Apply for %s = %v, want nil", k, err)
 		}
 	}
 }
 
-// all returns the changes to all desired frontends, and the removal of all others.
+// all returns changes that apply all wanted frontends, and remove all others.
 func (h *history) all() []dataplane.Change {
 	var batch []dataplane.Change
 	for n := range historyKeys {
@@ -195,7 +196,7 @@ func (h *history) all() []dataplane.Change {
 	return batch
 }
 
-// next returns a random new version of the frontend at k, as the compiler could produce it: removed
+// next returns a random new version of the frontend at k. Like the compiler, it makes removed
 // endpoints drain until their timeout has passed.
 func (h *history) next(k balancer.Key) *balancer.Frontend {
 	was := h.want[k]
@@ -216,7 +217,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 			}
 		case 1, 2:
 			b.MaxConnections = h.IntN(3)
-		case 3, 4: // missing, or removed
+		case 3, 4: // the backend is missing, so it was removed if it existed
 			if k.Proto == balancer.UDP || old == nil || old.State == balancer.Removed && old.Expired(time.Now()) {
 				continue
 			}
@@ -232,7 +233,7 @@ func (h *history) next(k balancer.Key) *balancer.Frontend {
 
 func (h *history) pick(of ...string) string { return of[h.IntN(len(of))] }
 
-// meddle changes or deletes virtual servers of vipd like another program.
+// meddle changes or deletes vipd's virtual servers, as another program could.
 func (h *history) meddle() {
 	k := historyKey(h.IntN(historyKeys))
 	if m := h.p.k.marks[inet.Of(k.Addr)]; h.IntN(4) == 0 {
@@ -244,7 +245,7 @@ func (h *history) meddle() {
 	d := ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: h.IntN(3)}
 	verbs := []ipvsnl.Verb{ipvsnl.EditService, ipvsnl.DeleteService, ipvsnl.AddDestination, ipvsnl.EditDestination, ipvsnl.DeleteDestination}
 	op := ipvsnl.Op{Verb: verbs[h.IntN(len(verbs))], Service: ipvsnl.Service{Key: k, Scheduler: "lblc"}, Destination: d}
-	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // may fail
+	h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{op}) // this may fail
 }
 
 // foreign creates or deletes a virtual server of another program.
@@ -256,19 +257,19 @@ func (h *history) foreign() {
 		delete(h.others, k)
 		return
 	}
-	h.p.observe() // otherwise the ledger may still name the deleted objects there
+	h.p.observe() // otherwise the ledger might still name objects of vipd that were deleted there
 	add := []ipvsnl.Op{
 		{Verb: ipvsnl.AddService, Service: s},
 		{Verb: ipvsnl.AddDestination, Service: s, Destination: ipvsnl.Destination{Addr: address(k, h.IntN(historyEndpoints)), Forward: balancer.NATForward, Weight: 1}},
 	}
 	if errs := h.p.k.Fake.Do(context.Background(), add[:1]); errs != nil {
-		return // it exists already
+		return // the virtual server already exists
 	}
 	h.p.k.Fake.Do(context.Background(), add[1:])
 	h.others[k] = h.p.k.text(h, func(l balancer.Key) bool { return l == k })
 }
 
-// traffic randomly adds and removes connections of destinations.
+// traffic randomly adds connections to destinations, and removes connections.
 func (h *history) traffic() {
 	for range 10 {
 		k := historyKey(h.IntN(historyKeys))
@@ -288,7 +289,7 @@ func (h *history) traffic() {
 	}
 }
 
-// endDisturbances ends all disturbances, and compares the state with the desired state.
+// endDisturbances ends all disturbances, and compares the kernel's state with the wanted state.
 func (h *history) endDisturbances() {
 	h.Helper()
 	h.mu.Lock()
@@ -298,7 +299,7 @@ func (h *history) endDisturbances() {
 	h.apply(h.all())
 	h.check()
 	if ops := h.p.sent(func() { h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("messages of an Apply without changes = %v, want none", ops)
+		h.Errorf("messages sent by Apply without changes = %v, want none", ops)
 	}
 	seen := h.p.observe()
 	for k, f := range h.want {
@@ -308,7 +309,7 @@ func (h *history) endDisturbances() {
 		delete(seen.Digests, k)
 	}
 	if len(seen.Digests) > 0 {
-		h.Errorf("Observe has unwanted frontends: %v", seen.Digests)
+		h.Errorf("digests of unwanted frontends from Observe = %v, want none", seen.Digests)
 	}
 	for range 2 * historyKeys {
 		if reason, err := h.p.Intact(context.Background()); reason != "" || err != nil {
@@ -317,24 +318,25 @@ func (h *history) endDisturbances() {
 	}
 	h.p.restart(h.IntN(2) == 0)
 	if ops := h.p.sent(func() { h.p.observe(); h.apply(h.wanted()) }); len(ops) > 0 {
-		h.Errorf("messages of the adoption = %v, want none", ops)
+		h.Errorf("messages sent by the next process = %v, want none", ops)
 	}
 	for k := range h.others {
 		h.p.k.Fake.Do(context.Background(), []ipvsnl.Op{{Verb: ipvsnl.DeleteService, Service: ipvsnl.Service{Key: k}}})
 		delete(h.others, k)
 	}
 	h.apply(h.all())
-	time.Sleep(2 * time.Minute) // all drains have ended
+	time.Sleep(2 * time.Minute) // wait until all drains have ended
 	synctest.Wait()
 	h.check()
 }
 
-// wanted returns the changes to all wanted frontends, except for keys with foreign virtual servers.
+// wanted returns changes that apply all wanted frontends, except those whose keys belong to foreign
+// virtual servers.
 func (h *history) wanted() []dataplane.Change {
 	return slices.DeleteFunc(h.all(), func(c dataplane.Change) bool { return c.New == nil || !h.ours(c.Key) })
 }
 
-// check compares the state with the desired state.
+// check compares the kernel's state with the wanted state.
 func (h *history) check() {
 	h.Helper()
 	for n := range historyKeys {
@@ -362,7 +364,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 	v, err := h.p.k.Service(ctx, k)
 	if err != nil {
 		if f != nil && f.Serves() {
-			h.Errorf("%s: %v, want %+v", k, err, f)
+			h.Errorf("virtual server at %s: %v, want %+v", k, err, f)
 		}
 		return
 	}
@@ -375,7 +377,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 		case s.Weight > 0:
 			active[s.Addr.String()] = true
 			if b == nil || b.State != balancer.Active || s.Forward != f.Forward || int(s.Upper) != b.MaxConnections || s.Lower != s.Upper {
-				h.Errorf("%s: destination = %+v, want the form of backend %+v", k, s, b)
+				h.Errorf("%s: destination = %+v, want a destination for backend %+v", k, s, b)
 			} else if f.Scheduler != balancer.SourceHash && s.Weight != b.Weight {
 				h.Errorf("%s: weight of destination %s = %d, want %d", k, s.Addr, s.Weight, b.Weight)
 			}
@@ -390,7 +392,7 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 	}
 	for _, b := range f.Backends {
 		if (b.State == balancer.Active) != active[b.Addr.String()] {
-			h.Errorf("%s: destination of backend %+v has a weight = %v, want one only if the backend is active", k, b, active[b.Addr.String()])
+			h.Errorf("%s: destination of backend %+v has a weight above 0 = %v, want true only if the backend is active", k, b, active[b.Addr.String()])
 		}
 	}
 	want := render(f)
@@ -398,6 +400,6 @@ func (h *history) checkKey(k balancer.Key, f *balancer.Frontend) {
 		want.Scheduler = "fo"
 	}
 	if f.Serves() && v.Service != want {
-		h.Errorf("virtual server %+v, want %+v", v.Service, want)
+		h.Errorf("virtual server = %+v, want %+v", v.Service, want)
 	}
 }

@@ -25,7 +25,7 @@ func reopen(t *testing.T, dir string) *ledger {
 }
 
 // TestLedgerHistories changes and saves a ledger at random. A ledger that is read from the file
-// must be equal, and the file must stay small.
+// must equal the ledger in memory, and the file must stay small.
 func TestLedgerHistories(t *testing.T) {
 	for seed := range uint64(wait.Soak(3, 10)) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -55,7 +55,7 @@ func TestLedgerHistories(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch r.IntN(50) {
-			case 0: // an incomplete line, as after a full disk
+			case 0: // an incomplete line, as a full disk can cause
 				text, err := os.ReadFile(l.path)
 				if err == nil && len(text) > 0 {
 					err = os.WriteFile(l.path, append(text, "+ 10.96.9.9:80/tcp 0 0"...), 0o644)
@@ -67,7 +67,7 @@ func TestLedgerHistories(t *testing.T) {
 				if err := os.RemoveAll(dir); err != nil {
 					t.Fatal(err)
 				}
-				if r.IntN(2) == 0 { // sometimes, an entry is also pending when renew finds the file missing
+				if r.IntN(2) == 0 { // sometimes there is also a pending entry when renew finds that the file is missing
 					l.set(key(0), record{drain: time.Minute, until: time.UnixMilli(1)})
 					want[key(0)] = l.entries[key(0)]
 				}
@@ -78,7 +78,7 @@ func TestLedgerHistories(t *testing.T) {
 			again := reopen(t, dir)
 			same := func(a, b record) bool { return a.line(key(0)) == b.line(key(0)) }
 			if !maps.EqualFunc(again.entries, want, same) || again.timeouts != l.timeouts {
-				t.Fatalf("seed %d: ledger = %v, timeouts = %v; want %v, %v", seed, again.entries, again.timeouts, want, l.timeouts)
+				t.Fatalf("seed %d: ledger from the file = %v, timeouts = %v; want %v, %v", seed, again.entries, again.timeouts, want, l.timeouts)
 			}
 			if again.lines > 2*len(want)+maxObsoleteLines {
 				t.Fatalf("seed %d: lines = %d, entries = %d; want at most twice as many lines", seed, again.lines, len(want))
@@ -88,8 +88,8 @@ func TestLedgerHistories(t *testing.T) {
 	}
 }
 
-// TestLedgerPassesOverWhatIsNoLine inserts invalid text into a ledger. All complete lines must
-// still be read.
+// TestLedgerPassesOverWhatIsNoLine inserts invalid text into a ledger. All complete, valid lines
+// must still be read.
 func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	for _, junk := range []string{"\n", "+ 10.96.0.1:80/tcp 0 0 - 00000000\n", strings.Repeat("x", 1<<17) + "\n", "+ 10.96.0.1:80/tcp 60"} {
 		dir := t.TempDir()
@@ -122,8 +122,8 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 	}
 }
 
-// TestLedgerOfAnother reads ledgers of another boot, namespace or format. Such ledgers must count
-// as empty.
+// TestLedgerOfAnother reads ledgers that belong to another boot or network namespace, or have
+// another format. They must be treated as empty.
 func TestLedgerOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -133,7 +133,7 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 	for _, c := range [][2]string{{"other", "namespace"}, {"boot", "other"}} {
 		if l, err := openLedger(dir, c[0], c[1]); err != nil || len(l.entries) > 0 {
-			t.Errorf("ledger of %v = %v, %v, want no entries", c, l.entries, err)
+			t.Errorf("ledger of %v = %v, %v; want no entries", c, l.entries, err)
 		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, ledgerFile), []byte("{}\n"), 0o644); err != nil {
@@ -155,7 +155,8 @@ func TestLedgerOfAnother(t *testing.T) {
 	}
 }
 
-// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. Only one line may be written.
+// TestLedgerOneChangeIsOneLine changes one of 10,000 entries. Saving the ledger must write only one
+// line.
 func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	dir := t.TempDir()
 	l := reopen(t, dir)
@@ -175,12 +176,12 @@ func TestLedgerOneChangeIsOneLine(t *testing.T) {
 	}
 	after, err := os.Stat(l.path)
 	if err != nil || after.Size()-before.Size() > 100 || !os.SameFile(before, after) {
-		t.Errorf("file size after a change = %d, before = %d, error = %v; want the same file with a few more bytes", after.Size(), before.Size(), err)
+		t.Errorf("file size after a change = %d, before the change = %d, error = %v; want the same file with a few more bytes", after.Size(), before.Size(), err)
 	}
 }
 
-// TestTimeouts sets the kernel's timeouts and restores them. Values that another program has set
-// must stay.
+// TestTimeouts sets the kernel's timeouts and restores them. If another program has changed a
+// timeout, vipd must keep that value.
 func TestTimeouts(t *testing.T) {
 	ctx := context.Background()
 	k, dir := newKernel(), t.TempDir()
@@ -213,8 +214,9 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// TestTrackedTimeout raises the kernel's timeout to conntrack's timeout. It must never be below the
-// value before vipd, and must be restored while other programs have virtual servers.
+// TestTrackedTimeout raises the kernel's IPVS timeout to conntrack's timeout. It must never be
+// lower than before vipd was started. While other programs have virtual servers, it must be
+// restored.
 func TestTrackedTimeout(t *testing.T) {
 	p := start(t, newKernel(), t.TempDir())
 	var tracked time.Duration
@@ -223,7 +225,7 @@ func TestTrackedTimeout(t *testing.T) {
 		t.Helper()
 		p.observe()
 		if got, _ := p.k.Timeouts(t.Context()); got.TCP != want {
-			t.Errorf("timeout with conntrack's at %s = %s, want %s", tracked, got.TCP, want)
+			t.Errorf("timeout while conntrack's timeout is %s = %s, want %s", tracked, got.TCP, want)
 		}
 	}
 	const kernels, longest = 15 * time.Minute, 1 << 60

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestCleanupWithoutIPVS runs Cleanup on a kernel without IPVS. Cleanup must remove only the
-// ledger.
+// TestCleanupWithoutIPVS runs Cleanup on a kernel without IPVS. Cleanup must remove the ledger, and
+// nothing else.
 func TestCleanupWithoutIPVS(t *testing.T) {
 	dir := t.TempDir()
 	if d, err := New(t.Context(), Options{RunDir: dir}); err == nil {
@@ -24,21 +24,21 @@ func TestCleanupWithoutIPVS(t *testing.T) {
 	if err := l.save(); err != nil {
 		t.Fatal(err)
 	}
-	half := filepath.Join(dir, ledgerFile+".123") // as a process leaves it that is killed during a write
+	half := filepath.Join(dir, ledgerFile+".123") // a process that is killed while it writes the ledger leaves such a file
 	if err := os.WriteFile(half, []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, dry := range []bool{true, false} {
 		done, err := Cleanup(t.Context(), dir, dry)
 		if len(done) != 1 || done[0] != "remove file "+half {
-			t.Errorf("dry = %v: %q, want the incomplete file removed", dry, done)
+			t.Errorf("steps of Cleanup with dry = %v: %q, want the removal of the incomplete file", dry, done)
 		}
 		if _, err := os.Stat(half); dry != (err == nil) {
-			t.Errorf("dry %v: error of the half-written file = %v, want it removed unless dry", dry, err)
+			t.Errorf("after Cleanup with dry = %v: error of Stat for the incomplete file = %v, want it removed unless dry", dry, err)
 		}
 		_, missing := os.Stat(filepath.Join(dir, ledgerFile))
 		if err != nil || dry == os.IsNotExist(missing) {
-			t.Errorf("dry %v: Cleanup = %q, error = %v; ledger: %v; want it removed unless dry", dry, done, err, missing)
+			t.Errorf("Cleanup with dry = %v: steps = %q, error = %v, error of Stat for the ledger = %v; want it removed unless dry", dry, done, err, missing)
 		}
 	}
 }

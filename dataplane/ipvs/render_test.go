@@ -42,8 +42,8 @@ func TestRender(t *testing.T) {
 	}
 }
 
-// TestSourceHashWeights scales weights to the size of the table of sh. Proportions must be kept,
-// and every endpoint must keep at least one bucket.
+// TestSourceHashWeights scales weights to the size of the table of the scheduler sh. The
+// proportions must stay the same, and each endpoint must have at least one bucket.
 func TestSourceHashWeights(t *testing.T) {
 	for _, c := range []struct{ weights, want []int }{
 		{[]int{1, 1, 1}, []int{1, 1, 1}},
@@ -67,7 +67,7 @@ func TestSourceHashWeights(t *testing.T) {
 			sum += d.Weight
 		}
 		if sum > sourceHashBuckets {
-			t.Errorf("sum of weights %v = %d, want it within the limit", c.weights, sum)
+			t.Errorf("sum of the scaled weights %v = %d, want a sum within the limit", c.weights, sum)
 		}
 	}
 }

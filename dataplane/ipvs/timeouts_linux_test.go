@@ -9,8 +9,8 @@ import (
 	"vipd/test/lab"
 )
 
-// TestIPVSFollowsConntrack raises the timeout of TCP connections to conntrack's timeout. Another
-// program's virtual server, and Cleanup, must restore the former timeout.
+// TestIPVSFollowsConntrack raises the IPVS timeout of TCP connections to conntrack's timeout. When
+// another program adds a virtual server, and after Cleanup, the timeout must have its old value.
 func TestIPVSFollowsConntrack(t *testing.T) {
 	lab.NeedIPVS(t)
 	lab.Need(t, "ipvsadm")
@@ -27,7 +27,7 @@ func TestIPVSFollowsConntrack(t *testing.T) {
 	is := func(when string, want time.Duration) {
 		t.Helper()
 		if got, err := TCPTimeout(t.Context()); got != want || err != nil {
-			t.Errorf("%s: timeout = %s, %v, want %s", when, got, err, want)
+			t.Errorf("%s: timeout = %s, %v; want %s", when, got, err, want)
 		}
 	}
 	observe := func() {

@@ -24,18 +24,18 @@ func TestTrialLeavesNothing(t *testing.T) {
 		}
 	})
 	if len(ops) != 6 || len(p.unavailable) > 0 {
-		t.Errorf("messages of the trial = %v, want 6; unavailable = %v, want none", ops, p.unavailable)
+		t.Errorf("messages sent by the trial = %v, want 6; unavailable = %v, want none", ops, p.unavailable)
 	}
 	if got := k.text(t, every); got != "" || !p.ledger.empty() {
-		t.Errorf("state after the trial =\n%s%v\nwant none", got, p.ledger.entries)
+		t.Errorf("virtual servers and ledger entries after the trial =\n%s%v\nwant none", got, p.ledger.entries)
 	}
 	if p.Traits().Detail != "" {
-		t.Errorf("Detail = %q, want nothing missing", p.Traits().Detail)
+		t.Errorf("Detail = %q, want no missing features", p.Traits().Detail)
 	}
 }
 
-// TestTrialCutShort interrupts a trial. The next trial must remove the first trial's virtual
-// server, and no other.
+// TestTrialCutShort interrupts a trial. The next trial must remove the virtual server of the first
+// trial, and no other virtual server.
 func TestTrialCutShort(t *testing.T) {
 	k := newKernel()
 	p := start(t, k, t.TempDir())
@@ -43,7 +43,7 @@ func TestTrialCutShort(t *testing.T) {
 	k.lose = func(op ipvsnl.Op) (bool, bool) { return op.Verb != cut, op.Verb != cut }
 	cut = ipvsnl.DeleteService
 	if err := p.try(t.Context()); !errors.Is(err, ipvsnl.ErrNoAnswer) {
-		t.Fatalf("trial = %v, want ErrNoAnswer", err)
+		t.Fatalf("error of the trial = %v, want ErrNoAnswer", err)
 	}
 	cut = 0
 	p.restart(true)
@@ -51,7 +51,7 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != "" {
-		t.Errorf("state after the next trial =\n%s\nwant none", got)
+		t.Errorf("virtual servers after the next trial =\n%s\nwant none", got)
 	}
 	theirs := []ipvsnl.Op{{Verb: ipvsnl.AddService, Service: ipvsnl.Service{Key: balancer.Key{Addr: trialKey(inet.IPv4).Addr, Port: 9, Proto: balancer.TCP}, Scheduler: "rr"}}}
 	if errs := k.Do(t.Context(), theirs); errs != nil {
@@ -62,12 +62,12 @@ func TestTrialCutShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := k.text(t, every); got != before {
-		t.Errorf("state before the trial =\n%safterwards =\n%swant the same", before, got)
+		t.Errorf("virtual servers before the trial =\n%safterwards =\n%swant the same", before, got)
 	}
 }
 
-// TestOneFamilyMissing uses a kernel in which IPVS does not support IPv6. IPv6 frontends must fail,
-// and all others must be served.
+// TestOneFamilyMissing uses a kernel whose IPVS does not support IPv6. IPv6 frontends must fail,
+// and all IPv4 frontends must be served.
 func TestOneFamilyMissing(t *testing.T) {
 	k := newKernel()
 	k.Fault = func(op ipvsnl.Op) error {
@@ -91,12 +91,12 @@ func TestOneFamilyMissing(t *testing.T) {
 	}
 	k.Fault = func(ipvsnl.Op) error { return syscall.EPERM }
 	if err := start(t, k, t.TempDir()).try(t.Context()); err == nil {
-		t.Error("trial without any family = nil, want an error")
+		t.Error("error of a trial if no family works = nil, want an error")
 	}
 }
 
-// TestMissingSchedulers uses a kernel without some schedulers. The nearest scheduler must be used
-// instead, and Detail must name the missing schedulers.
+// TestMissingSchedulers uses a kernel that lacks some schedulers. The nearest existing scheduler
+// must be used instead of each. Detail must name the missing schedulers.
 func TestMissingSchedulers(t *testing.T) {
 	open := func(schedulers ...string) (*Dataplane, error) {
 		k := newKernel()
@@ -117,13 +117,13 @@ func TestMissingSchedulers(t *testing.T) {
 		case has == nearest, nearest && instead != balancer.RoundRobin:
 			t.Errorf("%s: substitute = %q, nearest = %v; want round robin only for a missing scheduler", name, instead, nearest)
 		case !has && name != "random" && !strings.Contains(d.Traits().Detail, fmt.Sprint("scheduler ", name)):
-			t.Errorf("missing %s is not in Detail, want it: %s", name, d.Traits().Detail)
+			t.Errorf("Detail does not contain the missing scheduler %s, want it: %s", name, d.Traits().Detail)
 		}
 	}
 	if d.Capabilities().Nearest[balancer.Maglev] == "" || len(Capabilities().Nearest) != 1 {
-		t.Error("Nearest has another missing scheduler, want only this kernel's")
+		t.Error("Nearest contains another missing scheduler, want only those that this kernel lacks")
 	}
 	if _, err := open("fo"); err == nil || !strings.Contains(err.Error(), "modprobe") {
-		t.Errorf("error without schedulers = %v, want one about modprobe", err)
+		t.Errorf("error if all schedulers are missing = %v, want advice to use modprobe", err)
 	}
 }

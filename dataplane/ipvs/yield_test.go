@@ -10,9 +10,9 @@ import (
 	"vipd/dataplane/internal/ipvsnl"
 )
 
-// TestYield yields while virtual servers have no connections, ending connections, or lasting
-// connections. Each virtual server must be deleted when it has no connections, and counts must
-// remain.
+// TestYield makes the dataplane yield while virtual servers have no connections, ending connections
+// or lasting connections. Each virtual server must be deleted when it has no connections. The
+// counts must be kept.
 func TestYield(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestYield(t *testing.T) {
 			synctest.Wait()
 			table, err := p.k.Fake.Table(context.Background())
 			if err != nil || len(table) != len(want) {
-				t.Errorf("%s %d virtual servers exist, want %d; %v", when, len(table), len(want), err)
+				t.Errorf("number of virtual servers %s = %d, want %d; error = %v", when, len(table), len(want), err)
 			}
 			for _, f := range want {
 				if _, ok := table[f.Key]; !ok {
@@ -65,12 +65,12 @@ func TestYield(t *testing.T) {
 			t.Error(err)
 		}
 		there("when time is over", lasts)
-		if err := p.Close(ctx, false); err != nil { // ctx has ended, but removals are still performed
+		if err := p.Close(ctx, false); err != nil { // removals must be performed although ctx has ended
 			t.Error(err)
 		}
 		there("after Close")
 		if got := counted(); got != before+1 {
-			t.Errorf("connections counted = %d, before the yield %d, want one more", got, before)
+			t.Errorf("counted connections = %d, before the yield = %d, want one more", got, before)
 		}
 	})
 }

@@ -23,7 +23,7 @@ func numberedFrontend(i int, s balancer.Scheduler) *balancer.Frontend {
 	return f
 }
 
-// applyNumbered applies the first n numbered frontends, in batches like the engine.
+// applyNumbered applies the first n numbered frontends in batches, as the engine does.
 func applyNumbered(b *testing.B, d *Dataplane, n int, s balancer.Scheduler) {
 	b.Helper()
 	for i := 0; i < n; i += 200 {
@@ -48,7 +48,7 @@ func newBench(b *testing.B) *Dataplane {
 	return d
 }
 
-// BenchmarkLoad loads 10,000 frontends with 10 backends each.
+// BenchmarkLoad applies 10,000 frontends with 10 backends each to an empty table.
 func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
 		d := newBench(b)
@@ -81,9 +81,9 @@ func BenchmarkAdd(b *testing.B) {
 }
 
 // BenchmarkFlapBetweenRanges removes a backend of one of 1,000 frontends with a single port, and
-// adds it again. It runs without port ranges, and with 1,000 frontends that have a port range on
-// other addresses. Another frontend always has the same number of backends, so no chain is created
-// and the kernel does not check all chains.
+// adds it again. It does this without port ranges, and with 1,000 other frontends that have port
+// ranges on other addresses. There is always another frontend with the same number of backends, so
+// no chain is created. Otherwise, the kernel would check all chains.
 func BenchmarkFlapBetweenRanges(b *testing.B) {
 	for _, ranges := range []int{0, 1000} {
 		b.Run(strconv.Itoa(ranges), func(b *testing.B) {

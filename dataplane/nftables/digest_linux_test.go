@@ -8,8 +8,8 @@ import (
 	"vipd/dataplane/internal/dnat"
 )
 
-// TestDigestsCoverRules changes each field of a frontend. A change that affects the frontend's
-// rules must also change its digest.
+// TestDigestsCoverRules changes each field of a frontend. If a change affects the frontend's rules,
+// it must also affect the digest.
 func TestDigestsCoverRules(t *testing.T) {
 	rules := func(f *balancer.Frontend) string { return Render([]*balancer.Frontend{f}, 1<<14) }
 	dataplanetest.CheckDigests(t, rules, dnat.Digest)

@@ -19,21 +19,21 @@ import (
 	"vipd/test/lab"
 )
 
-// BenchmarkForward measures the CPU time that a packet needs on the host, for services with ten
-// endpoints that use nat or dr. It subtracts the floor, which is the CPU time for the same frames
-// if the host ignores them. The sender's thread also runs the receiver's side of a veth, so its CPU
-// time covers the whole path.
+// BenchmarkForward measures the CPU time that the host needs for a packet, for services with ten
+// endpoints that use nat or dr. It subtracts the "floor", the CPU time for the same frames if the
+// host ignores them. The sender's thread also does the receiver's work for a veth, so its CPU time
+// includes the whole path.
 func BenchmarkForward(b *testing.B) {
 	for _, forward := range []balancer.Forward{balancer.NATForward, balancer.DRForward} {
 		b.Run(string(forward), func(b *testing.B) {
 			p := newForwardPath(b, forward)
 			b.Run("first", func(b *testing.B) { p.measure(b, balancer.TCP, true) })
-			b.Run("established", func(b *testing.B) { p.measure(b, balancer.UDP, false) }) // a datagram needs no answer
+			b.Run("established", func(b *testing.B) { p.measure(b, balancer.UDP, false) }) // a UDP flow is established without an answer
 		})
 	}
 }
 
-// forwardPath sends frames from a client through the host to a device that drops them.
+// forwardPath sends frames from a client through the host to a device, which drops them.
 type forwardPath struct {
 	fd        int
 	host, own net.HardwareAddr
@@ -49,7 +49,7 @@ func newForwardPath(b *testing.B, forward balancer.Forward) *forwardPath {
 	l.Link(l.Host(), client, "10.1.0.1/24", "10.1.0.2/24")
 	l.Link(l.Host(), sink, "10.2.0.1/24", "10.2.0.2/24")
 	l.Host().Sysctl("net.ipv4.ip_forward", "1")
-	l.Host().Sysctl("net.netfilter.nf_conntrack_checksum", "0") // the frames have no TCP checksum
+	l.Host().Sysctl("net.netfilter.nf_conntrack_checksum", "0") // the frames have no valid TCP checksum
 	sink.Exec("nft", `add table netdev sink; add chain netdev sink in { type filter hook ingress device "host" priority 0; policy drop; }`)
 	link := func(name string) netlink.Link {
 		found, err := netlink.LinkByName(name)
@@ -91,7 +91,7 @@ func newForwardPath(b *testing.B, forward balancer.Forward) *forwardPath {
 	return p
 }
 
-// index returns the index of a device in a namespace.
+// index returns the index of the named device in a namespace.
 func index(b *testing.B, n *lab.NS, name string) (i int) {
 	b.Helper()
 	if _, err := fmt.Sscanf(n.Exec("ip", "-o", "link", "show", name), "%d:", &i); err != nil {
@@ -100,12 +100,12 @@ func index(b *testing.B, n *lab.NS, name string) (i int) {
 	return i
 }
 
-// rounds is the number of turns in which the path and the floor are measured. turnPackets is the
-// number of packets in a turn.
+// rounds is the number of times that the path and the floor are measured. turnPackets is the number
+// of packets in each measurement.
 const rounds, turnPackets = 40, 2000
 
-// measure reports the minimum CPU time of a packet, minus the floor. If first is set, each packet
-// opens a connection. Otherwise all packets belong to the same connection.
+// measure reports the minimum CPU time for a packet, minus the floor. If first is true, each packet
+// opens a connection. Otherwise, all packets belong to one connection.
 func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool) {
 	b.Helper()
 	runtime.LockOSThread()
@@ -124,7 +124,7 @@ func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool)
 		return threadTime(b) - began
 	}
 	for b.Loop() {
-		turn(p.host) // warms up
+		turn(p.host) // this first measurement only warms up caches
 		before := p.arrived()
 		floor, path := time.Hour, time.Hour
 		for range rounds {
@@ -139,7 +139,7 @@ func (p *forwardPath) measure(b *testing.B, proto balancer.Protocol, first bool)
 	}
 }
 
-// threadTime returns the CPU time that this thread has used.
+// threadTime returns the CPU time that the current thread has used.
 func threadTime(b *testing.B) time.Duration {
 	b.Helper()
 	var t unix.Timespec
@@ -149,7 +149,8 @@ func threadTime(b *testing.B) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// frame returns a frame from client number n: a SYN for TCP, or a UDP datagram.
+// frame returns an Ethernet frame from client number n. It contains a SYN for TCP, and a datagram
+// for UDP.
 func frame(to, from net.HardwareAddr, proto balancer.Protocol, n uint32) []byte {
 	size := 40
 	if proto == balancer.UDP {

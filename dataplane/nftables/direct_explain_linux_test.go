@@ -16,7 +16,7 @@ import (
 	"vipd/dataplane"
 )
 
-// explain explains connections from an address of this number to a frontend.
+// explain explains connections to a frontend. The client is the host with the given number.
 func (s *segment) explain(f *balancer.Frontend, number int, port uint16) dataplane.Explanation {
 	s.Helper()
 	x, err := s.d.Explain(s.Context(), f, netip.AddrPortFrom(s.address(f.Addr, number), port))
@@ -26,13 +26,14 @@ func (s *segment) explain(f *balancer.Frontend, number int, port uint16) datapla
 	return x
 }
 
-// missing reports whether an object of an explanation is missing.
+// missing reports whether any object in an explanation is missing.
 func missing(x dataplane.Explanation) bool {
 	return slices.ContainsFunc(x.Objects, func(o dataplane.Object) bool { return o.Missing })
 }
 
-// TestDirectExplain explains connections that were opened. The explanation must name the server
-// that was reached. Without the client's port, both servers must have about a half.
+// TestDirectExplain opens connections and explains them. The explanation must name the server that
+// has answered. If the client's port is unknown, each of the two servers must get about half of the
+// connections.
 func TestDirectExplain(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -46,7 +47,7 @@ func TestDirectExplain(t *testing.T) {
 			x := s.explain(f, 2, a.Client.Port())
 			want := s.address(key.Addr, map[string]int{"s1": 11, "s2": 12}[a.Server])
 			if len(x.Shares) != 1 || x.Shares[0].Backend.Addr() != want || x.Shares[0].Part != 1 || !x.Unchanged || missing(x) {
-				t.Errorf("%s from %s: explanation = %+v, want %s, which answered", key, a.Client, x, want)
+				t.Errorf("%s from %s: explanation = %+v, want only %s, the server that answered", key, a.Client, x, want)
 			}
 		}
 		x, sum := s.explain(f, 2, 0), 0.0
@@ -54,7 +55,7 @@ func TestDirectExplain(t *testing.T) {
 			sum += share.Part
 		}
 		if want := 2; key.Proto == balancer.TCP && len(x.Shares) != want || math.Abs(sum-1) > 1e-9 || missing(x) {
-			t.Errorf("%s from any port: explanation = %+v, want %d shares with the sum 1", key, x, want)
+			t.Errorf("%s from an unknown port: explanation = %+v, want %d shares whose sum is 1", key, x, want)
 		}
 		if x := s.explain(f, 1, 0); x.Unchanged || len(x.Shares) != 2 || !strings.Contains(x.Choice, "this host's own programs") {
 			t.Errorf("%s from the host: explanation = %+v, want nat to both servers", key, x)
@@ -67,8 +68,8 @@ func TestDirectExplain(t *testing.T) {
 	}
 }
 
-// TestDirectExplainRouted serves an endpoint that is behind a router. The explanation must divide
-// the clients among nat and direct routing.
+// TestDirectExplainRouted uses an endpoint that is behind a router, and therefore can't be reached
+// by direct routing. The explanation must divide the clients between nat and direct routing.
 func TestDirectExplainRouted(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Host().Route("10.9.0.0/24", "10.4.0.11")
@@ -80,18 +81,18 @@ func TestDirectExplainRouted(t *testing.T) {
 		parts[share.Backend.Addr().String()] = share.Part
 	}
 	if n := parts["10.4.0.11"]; n < 0.65 || n > 0.85 || math.Abs(n+parts["10.9.0.9"]-1) > 1e-9 || !strings.Contains(x.Choice, " slots use nat, because") {
-		t.Errorf("explanation = %+v, want three quarters for 10.4.0.11: its own half, and half of what nat serves", x)
+		t.Errorf("explanation = %+v, want three quarters for 10.4.0.11: its own half, and half of the clients that nat serves", x)
 	}
 	routed := *f
 	routed.Backends = f.Backends[1:]
 	s.apply(&routed)
 	if x := s.explain(&routed, 2, 4000); x.Unchanged || len(x.Shares) != 1 || !strings.Contains(x.Choice, "10.9.0.9 is not a neighbor") {
-		t.Errorf("explanation without neighbors = %+v, want nat", x)
+		t.Errorf("explanation if no endpoint is a neighbor = %+v, want nat", x)
 	}
 }
 
-// TestDirectRender loads the output of plan into the kernel. Except for the rules that nft can't
-// read, the table must be the same as the table that Apply created.
+// TestDirectRender loads a rendered table into the kernel with nft. Except for rules that nft can't
+// read, this table must be the same as the table that Apply creates.
 func TestDirectRender(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)
@@ -104,7 +105,7 @@ func TestDirectRender(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := regexp.MustCompile(`(?m)^# 10\.96\.0\.1:80/tcp: \d+ slots of 10\.4\.0\.11 through lan, \d+ slots of 10\.4\.0\.12 through lan$`); !want.MatchString(text) {
-		t.Errorf("Render begins with %.300q, want a match of %s", text, want)
+		t.Errorf("Render returns a text that begins with %.300q, want a text that matches %s", text, want)
 	}
 	s.lab.Host().Exec("nft", "delete", "table", "netdev", "vipd")
 	cmd := exec.Command("nft", "-f", "-")
@@ -113,18 +114,18 @@ func TestDirectRender(t *testing.T) {
 		t.Fatalf("nft -f: %v\n%.2000s", err, out)
 	}
 	if diff := cmp.Diff(sortedLines(applied), sortedLines(list())); diff != "" {
-		t.Errorf("table of nft (+) is not the table of Apply (-):\n%.3000s", diff)
+		t.Errorf("table loaded by nft (+) differs from the table created by Apply (-), want no difference:\n%.3000s", diff)
 	}
 	if text, err := RenderDirect(nil); text != "" || err != nil {
-		t.Errorf("Render without frontends = %q, %v, want nothing", text, err)
+		t.Errorf("Render without frontends = %q, %v; want an empty text", text, err)
 	}
 }
 
-// sortedLines sorts the lines of a list, because the kernel lists elements in any order. It omits
-// rules that nft can't read.
+// sortedLines sorts the lines of a listing, because the kernel lists elements in any order. It
+// omits the rules that nft can't read.
 func sortedLines(list string) []string {
 	names := strings.NewReplacer("elements = {", "", "}", "", ",\n", "\n", "@nh,128,32", "ip daddr", "@nh,96,32", "ip saddr",
-		"@th,104,8 & 0x12 == 0x2", "tcp flags syn / syn,ack", "tcp dport", "th dport", "tcp sport", "th sport") // nft lists the rules of netlink in other words
+		"@th,104,8 & 0x12 == 0x2", "tcp flags syn / syn,ack", "tcp dport", "th dport", "tcp sport", "th sport") // nft prints these rules differently if they were written through netlink
 	lines := strings.Split(names.Replace(list), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
@@ -134,8 +135,8 @@ func sortedLines(list string) []string {
 	return lines
 }
 
-// TestDirectUnreportedFailure breaks the table's connection to the kernel, and applies a frontend
-// by nat. Apply must succeed, and Intact must report the failure.
+// TestDirectUnreportedFailure closes the table's connection to the kernel, and applies a frontend
+// that uses nat. Apply must succeed. Intact must report the failure.
 func TestDirectUnreportedFailure(t *testing.T) {
 	s := newSegment(t, 1)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1)
@@ -157,8 +158,8 @@ func TestDirectUnreportedFailure(t *testing.T) {
 		t.Errorf("Apply of a frontend by nat = %v, want no error", err)
 	}
 	if reason, err := d.Intact(context.Background()); err == nil {
-		t.Errorf("Intact = %q without an error, want the failure", reason)
+		t.Errorf("Intact = %q without an error, want an error about the failure", reason)
 	}
-	_ = d.Close(t.Context(), true) // fails, because direct is closed already
+	_ = d.Close(t.Context(), true) // this fails because direct is already closed
 	s.start()
 }

@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// intact calls Intact.
+// intact returns the reason that Intact returns. If Intact fails, it fails the test.
 func (s *segment) intact() string {
 	s.Helper()
 	reason, err := s.d.Intact(s.Context())
@@ -30,7 +30,7 @@ func (s *segment) intact() string {
 	return reason
 }
 
-// openTo opens connections until one reaches the given server, and returns that connection.
+// openTo opens connections until one reaches the named server. It returns this connection.
 func (s *segment) openTo(server string, key balancer.Key) net.Conn {
 	s.Helper()
 	for range 100 {
@@ -44,11 +44,12 @@ func (s *segment) openTo(server string, key balancer.Key) net.Conn {
 		}
 		_ = c.Close()
 	}
-	s.Fatalf("%s: no connection reaches %s, want one", key, server)
+	s.Fatalf("%s: no connection reaches %s, want at least one", key, server)
 	return nil
 }
 
-// echoes returns an error unless the server sends back a number of bytes over a connection.
+// echoes sends a number of bytes over a connection. It returns an error unless the server sends the
+// same bytes back.
 func echoes(c net.Conn, size int) error {
 	_ = c.SetDeadline(time.Now().Add(wait.Scaled(3 * time.Second)))
 	sent, got := bytes.Repeat([]byte("v"), size), make([]byte, size)
@@ -67,8 +68,8 @@ func echoes(c net.Conn, size int) error {
 	return nil
 }
 
-// TestDirectDrain drains a server. Its connection must continue until the drain ends. Then all
-// clients must reach the other server.
+// TestDirectDrain drains a server. An open connection to this server must continue until the drain
+// ends. Then all clients must reach the other server.
 func TestDirectDrain(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -78,12 +79,12 @@ func TestDirectDrain(t *testing.T) {
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, f.Backends[1]}
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("a connection to a draining server: %v", err)
+		t.Errorf("error of a connection to a draining server = %v, want nil", err)
 	}
-	drained.DrainTimeout = time.Nanosecond // applies only to drains that start later
+	drained.DrainTimeout = time.Nanosecond // this applies only to drains that start later
 	s.apply(&drained)
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("a connection after another change during the drain: %v", err)
+		t.Errorf("error of a connection after another change during the drain = %v, want nil", err)
 	}
 	s.apply(f)
 	s.apply(&drained)
@@ -91,12 +92,12 @@ func TestDirectDrain(t *testing.T) {
 		t.Errorf("Intact = %q, want no reason", reason)
 	}
 	if got := s.tally(f.Key, 10); got["s2"] != 10 {
-		t.Errorf("servers after the drain = %v, want s2", got)
+		t.Errorf("servers that answer after the drain = %v, want only s2", got)
 	}
 }
 
-// TestDirectDrainFragments drains a server of a UDP service. After the drain, the slots for
-// fragments must not contain the server.
+// TestDirectDrainFragments drains a server of a UDP service. After the drain, this server must be
+// removed from the slots that are used for fragments.
 func TestDirectDrainFragments(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.UDP, 1, 2)
@@ -113,8 +114,8 @@ func TestDirectDrainFragments(t *testing.T) {
 	}
 }
 
-// TestDirectClosing drains all servers. An open connection must continue, and a new connection must
-// not reach any server.
+// TestDirectClosing drains all servers. An open connection must continue. A new connection must not
+// reach any server.
 func TestDirectClosing(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
@@ -123,18 +124,18 @@ func TestDirectClosing(t *testing.T) {
 	drained := *f
 	drained.Backends = []balancer.Backend{{Addr: f.Backends[0].Addr, State: balancer.Draining}, {Addr: f.Backends[1].Addr, State: balancer.Draining}}
 	s.apply(&drained)
-	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the host itself refuse connections that are not forwarded
+	s.lab.Host().AddAddr("lo", "10.96.0.1/32") // makes the host itself refuse connections that it does not forward
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("a connection while all servers drain: %v", err)
+		t.Errorf("error of an open connection while all servers drain = %v, want nil", err)
 	}
 	if _, _, err := s.ask(f.Key); !errors.Is(err, unix.ECONNREFUSED) {
-		t.Errorf("a new connection while all servers drain = %v, want a refusal", err)
+		t.Errorf("error of a new connection while all servers drain = %v, want a refusal", err)
 	}
 }
 
-// TestDirectDevices serves a client on a device that is added, renamed, deleted and added again.
-// The client must get answers from the VIP whenever the device exists, and Intact must not report
-// drift.
+// TestDirectDevices serves a client on a device. The device is added, renamed, deleted and added
+// again. Whenever the device exists, the client must get answers from the VIP. Intact must not
+// report drift.
 func TestDirectDevices(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Host().Sysctl("net.ipv4.ip_forward", "1")
@@ -151,7 +152,7 @@ func TestDirectDevices(t *testing.T) {
 		local.client = guest
 		c, a, err := local.ask(f.Key)
 		if err != nil || a.Local != f.Key.AddrPort() {
-			t.Fatalf("%s: the answer = %v, error = %v, want one from the VIP", when, a, err)
+			t.Fatalf("%s: answer = %v, error = %v; want an answer from the VIP", when, a, err)
 		}
 		_ = c.Close()
 	}
@@ -169,8 +170,8 @@ func TestDirectDevices(t *testing.T) {
 	}
 }
 
-// TestDirectDeviceDown takes the endpoint's device down and up again, while another route also
-// matches the endpoint. The slots must stay, and an open connection must survive.
+// TestDirectDeviceDown takes the endpoint's device down and up again. Another route also matches
+// the endpoint's address. The slots must stay the same, and an open connection must survive.
 func TestDirectDeviceDown(t *testing.T) {
 	s := newSegment(t, 1)
 	s.lab.Link(s.lab.Host(), s.lab.Add("router"), "10.5.0.1/24", "10.5.0.2/24")
@@ -188,16 +189,16 @@ func TestDirectDeviceDown(t *testing.T) {
 			t.Errorf("Intact while the device is %s = %q, want no reason", state, reason)
 		}
 		if slots := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "slots4"); !strings.Contains(slots, "10.4.0.11") {
-			t.Errorf("slots while the device is %s = %s, want 10.4.0.11 in them", state, slots)
+			t.Errorf("slots while the device is %s = %s, want 10.4.0.11 to be in them", state, slots)
 		}
 	}
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("the open connection: %v, want an answer", err)
+		t.Errorf("error of the open connection = %v, want nil", err)
 	}
 }
 
-// TestDirectFragments sends datagrams that need several fragments. They must arrive as long as all
-// UDP services of the VIP have the same servers.
+// TestDirectFragments sends datagrams that are divided into fragments. While all UDP services of
+// the VIP have the same servers, these datagrams must arrive.
 func TestDirectFragments(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -208,7 +209,7 @@ func TestDirectFragments(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := echoes(c, 3000); err != nil {
-			t.Errorf("%s: a datagram of 3000 bytes: %v", key, err)
+			t.Errorf("%s: error of a datagram of 3000 bytes = %v, want nil", key, err)
 		}
 		_ = c.Close()
 	}
@@ -217,12 +218,12 @@ func TestDirectFragments(t *testing.T) {
 	nat.Key, nat.Forward = k, balancer.NATForward
 	s.apply(nat)
 	if out := s.lab.Host().Exec("nft", "list", "map", "netdev", "vipd", "fragments4"); strings.Contains(out, "elements") {
-		t.Errorf("fragments of two different services = %s, want no slots", out)
+		t.Errorf("slots for fragments while two services have different servers = %s, want none", out)
 	}
 }
 
-// TestDirectErrors sends ICMP messages that say that a server's segments are too big. A server must
-// receive the message about its own connection, but no message that was sent to an address other
+// TestDirectErrors sends ICMP messages that report a packet as too big. A server must receive the
+// message about its own connection. It must not receive a message that was sent to another address
 // than the VIP.
 func TestDirectErrors(t *testing.T) {
 	s := newSegment(t, 2)
@@ -230,7 +231,7 @@ func TestDirectErrors(t *testing.T) {
 	s.apply(f)
 	other := netip.MustParseAddr("10.96.0.2")
 	for _, ns := range s.servers {
-		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // an address of the server, so that it would count messages to this address
+		ns.AddAddr("lo", netip.PrefixFrom(other, 32).String()) // the server has this address, so it would count messages to this address
 	}
 	for i, name := range []string{"s1", "s2", "s1", "s2"} {
 		port := netip.MustParseAddrPort(s.openTo(name, f.Key).LocalAddr().String()).Port()
@@ -242,7 +243,7 @@ func TestDirectErrors(t *testing.T) {
 	}
 }
 
-// icmpReceived returns the number of ICMP messages that a namespace has received.
+// icmpReceived returns the number of ICMP messages that the kernel of a namespace has received.
 func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	s.Helper()
 	lines := strings.Split(ns.Exec("grep", "^Icmp:", "/proc/net/snmp"), "\n")
@@ -252,8 +253,8 @@ func icmpReceived(s *segment, ns *lab.NS) (n int) {
 	return n
 }
 
-// sendTooBig sends an ICMP error to an address. The error says that a packet from the VIP to this
-// port of the client is too big.
+// sendTooBig sends an ICMP error to the address to. The error reports that a packet from the VIP to
+// the given client port was too big.
 func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 	s.Helper()
 	client := s.address(vip, 2)
@@ -283,7 +284,7 @@ func (s *segment) sendTooBig(to, vip netip.Addr, port uint16) {
 }
 
 // TestDirectRepairs damages the table in several ways. Intact must report each damage, and the next
-// comparison must repair it.
+// comparison must repair the table.
 func TestDirectRepairs(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -303,8 +304,8 @@ func TestDirectRepairs(t *testing.T) {
 	}
 }
 
-// TestDirectRestart closes a dataplane that keeps its tables, and starts another. A connection must
-// continue, and the second dataplane must be able to remove the service.
+// TestDirectRestart closes a dataplane in a way that keeps its tables, and starts another
+// dataplane. A connection must continue. The second dataplane must be able to remove the service.
 func TestDirectRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
@@ -319,7 +320,7 @@ func TestDirectRestart(t *testing.T) {
 		t.Errorf("Intact after the start = %q, want no reason", reason)
 	}
 	if err := echoes(c, 100); err != nil {
-		t.Errorf("a connection after the restart: %v", err)
+		t.Errorf("error of a connection after the restart = %v, want nil", err)
 	}
 	var gone []dataplane.Change
 	for k := range s.applied {
@@ -329,12 +330,12 @@ func TestDirectRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out := s.lab.Host().Exec("nft", "list", "tables"); strings.Contains(out, "netdev vipd") {
-		t.Errorf("tables without services = %s, want no netdev vipd", out)
+		t.Errorf("tables without services = %s, want no table netdev vipd", out)
 	}
 }
 
-// TestDirectPartialRestart starts a second dataplane that first applies a service that uses nat,
-// and then some of the services that use dr. All services must answer throughout.
+// TestDirectPartialRestart starts a second dataplane. It first applies a service that uses nat, and
+// then some of the services that use dr. All services must answer throughout.
 func TestDirectPartialRestart(t *testing.T) {
 	s := newSegment(t, 2)
 	all := s.all(1, 2)
@@ -367,11 +368,11 @@ func TestDirectPartialRestart(t *testing.T) {
 	}
 	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 1, 2))
 	if out := s.lab.Host().Exec("nft", "list", "chains", "netdev"); strings.Contains(out, "restricted") {
-		t.Errorf("chains at the end = %s, want no unneeded chain", out)
+		t.Errorf("chains at the end = %s, want no chain that is not needed", out)
 	}
 }
 
-// TestDirectHopLimit sends datagrams with hop limits of 1 and 2. A server must only receive the
+// TestDirectHopLimit sends datagrams with hop limits of 1 and 2. The server must receive only the
 // datagram with a hop limit of 2.
 func TestDirectHopLimit(t *testing.T) {
 	s := newSegment(t, 1)
@@ -400,17 +401,17 @@ func TestDirectHopLimit(t *testing.T) {
 	}
 }
 
-// TestDirectCounts opens connections, and then removes a server. The connections to each server
-// must be counted, including the removed server's.
+// TestDirectCounts opens connections, and then removes a server. The connections of each server
+// must be counted, including those of the removed server.
 func TestDirectCounts(t *testing.T) {
 	s := newSegment(t, 2)
 	f := s.frontend(segmentVIPs[0], balancer.TCP, 1, 2)
 	s.apply(f)
 	got := s.tally(f.Key, 20)
-	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 2)) // a removed server keeps its count
+	s.apply(s.frontend(segmentVIPs[0], balancer.TCP, 2)) // the removed server must keep its count
 	counts := s.d.Counters()
 	if len(counts) != 1 || counts[0].Connections != 20 {
-		t.Fatalf("counts = %+v, want 20 connections", counts)
+		t.Fatalf("counts = %+v, want 20 connections in total", counts)
 	}
 	for _, b := range counts[0].Backends {
 		name := "s1"
@@ -424,7 +425,7 @@ func TestDirectCounts(t *testing.T) {
 }
 
 // TestDirectSources restricts a service to the client's network. The client must get answers. The
-// host itself, which reaches the servers by NAT, must also get answers.
+// host itself, whose connections use NAT, must also get answers.
 func TestDirectSources(t *testing.T) {
 	s := newSegment(t, 1)
 	s.servers[0].Echo("tcp", "s1", netip.AddrPortFrom(s.address(segmentVIPs[0], 11), 80))
@@ -435,6 +436,6 @@ func TestDirectSources(t *testing.T) {
 	s.lab.Host().Exec("ip", "route", "add", "10.96.0.1/32", "dev", "lan")
 	s.client = s.lab.Host()
 	if _, a, err := s.ask(f.Key); err != nil || a.Local.Addr() != s.address(segmentVIPs[0], 11) {
-		t.Errorf("from the host, the answer = %v, error = %v, want one from the server's address", a, err)
+		t.Errorf("answer to the host = %v, error = %v; want an answer from the server's own address", a, err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// segment is a network with a client, the host, and servers. The servers have the VIPs but do not
-// announce them, and answer the client directly.
+// segment is a network with a client, the host, and servers. The servers have the VIPs, but do not
+// answer ARP requests for them. They answer the client directly.
 type segment struct {
 	*testing.T
 	lab     *lab.Lab
@@ -30,8 +30,8 @@ type segment struct {
 	applied map[balancer.Key]*balancer.Frontend
 }
 
-// These are the VIPs and the prefixes of the segment's addresses. The host has number 1, the client
-// has number 2, and servers have the numbers from 11.
+// These are the VIPs, and the prefixes of all other addresses in the segment. The host has the
+// number 1, the client has the number 2, and servers have numbers from 11.
 var (
 	segmentVIPs = []netip.Addr{netip.MustParseAddr("10.96.0.1"), netip.MustParseAddr("fd00:96::1")}
 	segmentNets = []string{"10.4.0.", "fd04::"}
@@ -67,13 +67,13 @@ func newSegment(t *testing.T, servers int) *segment {
 			t.Error(err)
 		}
 		if out, _ := exec.Command("nft", "list", "tables").CombinedOutput(); strings.Contains(string(out), "vipd") {
-			t.Errorf("tables after Close = %s, want none of vipd", out)
+			t.Errorf("tables after Close = %s, want no tables of vipd", out)
 		}
 	})
 	return s
 }
 
-// start opens a dataplane, which adopts the tables of an earlier dataplane.
+// start opens a dataplane, which adopts the tables of the previous dataplane.
 func (s *segment) start() {
 	s.Helper()
 	d, err := New(s.options())
@@ -90,7 +90,7 @@ func (s *segment) options() Options {
 	return Options{Log: slog.New(slog.NewTextHandler(s.Output(), nil)), Mark: 0x8000}
 }
 
-// repair observes the tables, and applies all differences, like the engine.
+// repair observes the tables, and applies all frontends that differ, as the engine does.
 func (s *segment) repair() {
 	s.Helper()
 	seen, err := s.d.Observe(s.Context())
@@ -126,8 +126,8 @@ func (s *segment) apply(frontends ...*balancer.Frontend) {
 	}
 }
 
-// frontend returns a frontend with forward = "dr" on port 80 of a VIP, with the servers of these
-// numbers.
+// frontend returns a frontend with forward = "dr" on port 80 of a VIP. Its endpoints are the
+// servers with these numbers.
 func (s *segment) frontend(vip netip.Addr, proto balancer.Protocol, servers ...int) *balancer.Frontend {
 	f := fake.Frontend(netip.AddrPortFrom(vip, 80).String()+"/"+string(proto), fake.Forward(balancer.DRForward))
 	f.Scheduler, f.SNAT, f.DrainTimeout = balancer.RoundRobin, balancer.NeverSNAT, time.Minute
@@ -138,7 +138,7 @@ func (s *segment) frontend(vip netip.Addr, proto balancer.Protocol, servers ...i
 	return f
 }
 
-// address returns the address of host number n in a VIP's family.
+// address returns the address of the host with number n, in the family of a VIP.
 func (s *segment) address(vip netip.Addr, n int) netip.Addr {
 	if vip.Is4() {
 		return netip.MustParseAddr(fmt.Sprint(segmentNets[0], n))
@@ -146,7 +146,7 @@ func (s *segment) address(vip netip.Addr, n int) netip.Addr {
 	return netip.MustParseAddr(fmt.Sprintf("%s%x", segmentNets[1], n))
 }
 
-// all returns the frontends of all VIPs and protocols.
+// all returns frontends for all VIPs and protocols.
 func (s *segment) all(servers ...int) (all []*balancer.Frontend) {
 	for _, vip := range segmentVIPs {
 		for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
@@ -156,7 +156,7 @@ func (s *segment) all(servers ...int) (all []*balancer.Frontend) {
 	return all
 }
 
-// ask opens a connection from the client, and returns the server's answer.
+// ask opens a connection from the client. It returns the connection and the server's answer.
 func (s *segment) ask(key balancer.Key) (net.Conn, lab.Answer, error) {
 	ctx, cancel := context.WithTimeout(s.Context(), wait.Scaled(3*time.Second))
 	defer cancel()
@@ -168,7 +168,7 @@ func (s *segment) ask(key balancer.Key) (net.Conn, lab.Answer, error) {
 	return c, a, err
 }
 
-// tally opens n connections, and counts the answers of each server.
+// tally opens n connections, and returns the number of answers from each server.
 func (s *segment) tally(key balancer.Key, n int) map[string]int {
 	s.Helper()
 	all := map[string]int{}
@@ -179,32 +179,32 @@ func (s *segment) tally(key balancer.Key, n int) map[string]int {
 		}
 		_ = c.Close()
 		if a.Local != key.AddrPort() || a.Client.Addr() != s.address(key.Addr, 2) {
-			s.Fatalf("%s: %s was asked at %s by %s, want at the VIP by the client", key, a.Server, a.Local, a.Client)
+			s.Fatalf("%s: server %s sees the destination %s and the source %s, want the VIP and the client", key, a.Server, a.Local, a.Client)
 		}
 		all[a.Server]++
 	}
 	return all
 }
 
-// TestDirectForwarding asks services of both families and protocols. All servers must answer with
-// the VIP as their address, and must see the client's own address.
+// TestDirectForwarding sends requests to services of both families and protocols. All servers must
+// answer. They must see the VIP as the destination, and the client's own address as the source.
 func TestDirectForwarding(t *testing.T) {
 	s := newSegment(t, 2)
 	s.apply(s.all(1, 2)...)
 	for key := range s.applied {
 		got := s.tally(key, 40)
-		if key.Proto == balancer.UDP { // dr chooses UDP servers only by the client's address
+		if key.Proto == balancer.UDP { // with dr, the server for UDP depends only on the client's address
 			if len(got) != 1 {
-				t.Errorf("%s: servers = %v, want one", key, got)
+				t.Errorf("%s: servers that answer = %v, want one", key, got)
 			}
 		} else if got["s1"] < 5 || got["s2"] < 5 {
-			t.Errorf("%s: servers = %v, want both", key, got)
+			t.Errorf("%s: servers that answer = %v, want both", key, got)
 		}
 	}
 	s.apply(s.all(2)...)
 	for key := range s.applied {
 		if got := s.tally(key, 5); got["s2"] != 5 {
-			t.Errorf("%s: servers after the removal of s1 = %v, want s2", key, got)
+			t.Errorf("%s: servers that answer after the removal of s1 = %v, want only s2", key, got)
 		}
 	}
 }

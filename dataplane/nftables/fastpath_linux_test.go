@@ -23,7 +23,8 @@ import (
 	"vipd/test/wait"
 )
 
-// fastRig is a gateway with a fast path between a client and two servers.
+// fastRig is a network in which vipd runs on a gateway with a fast path, between a client and two
+// servers.
 type fastRig struct {
 	*testing.T
 	client  *lab.NS
@@ -42,7 +43,7 @@ func newFastRig(t *testing.T, devices ...string) *fastRig {
 	return r
 }
 
-// newFastNetwork creates the network, in which vipd does not run yet.
+// newFastNetwork creates the network. vipd does not run yet.
 func newFastNetwork(t *testing.T) *fastRig {
 	t.Helper()
 	l := lab.New(t)
@@ -63,7 +64,7 @@ func newFastNetwork(t *testing.T) *fastRig {
 	return r
 }
 
-// start starts vipd without services.
+// start starts vipd without services. The fast path uses the given devices.
 func (r *fastRig) start(hardware bool, devices ...string) {
 	r.Helper()
 	o := options()
@@ -82,7 +83,7 @@ func (r *fastRig) start(hardware bool, devices ...string) {
 	r.host, r.d = h, d
 }
 
-// apply makes vipd serve only the frontends with these keys.
+// apply makes vipd serve exactly the frontends with these keys.
 func (r *fastRig) apply(keys ...string) {
 	r.Helper()
 	var want balancer.Desired
@@ -110,7 +111,7 @@ func (r *fastRig) apply(keys ...string) {
 	}
 }
 
-// open opens a connection, and exchanges enough packets for the fast path.
+// open opens a connection. It exchanges enough packets for the connection to enter the fast path.
 func (r *fastRig) open(network, to string) net.Conn {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), network, to)
@@ -119,18 +120,18 @@ func (r *fastRig) open(network, to string) net.Conn {
 	}
 	r.Cleanup(func() { _ = c.Close() })
 	if answer, err := lab.Ask(c); err != nil || answer.Server != "s1" || answer.Client.String() != c.LocalAddr().String() {
-		r.Fatalf("answer = %+v, %v, want s1 to see the client's address", answer, err)
+		r.Fatalf("answer = %+v, %v; want an answer from s1, which must see the client's address", answer, err)
 	}
 	r.exchange(c, 10)
 	return c
 }
 
-// exchange sends and receives bytes several times.
+// exchange sends and receives bytes the given number of times.
 func (r *fastRig) exchange(c net.Conn, times int) {
 	r.Helper()
 	for range times {
 		if err := echo(c); err != nil {
-			r.Fatalf("an exchange with s1: %v", err)
+			r.Fatalf("error of an exchange with s1 = %v, want nil", err)
 		}
 	}
 }
@@ -167,8 +168,9 @@ func (r *fastRig) flow(c net.Conn) (flow conntrack.Flow) {
 	return flow
 }
 
-// checkFast waits until the flowtable forwards the connection, or no longer forwards it if want is
-// false. It exchanges packets, because only a packet can add the connection.
+// checkFast waits until the flowtable forwards the connection or, if want is false, no longer
+// forwards it. While it waits, it exchanges packets, because only a packet can add the connection
+// to the flowtable.
 func (r *fastRig) checkFast(c net.Conn, want bool) {
 	r.Helper()
 	lab.Eventually(r, time.Second, "the connection's path", func() error {
@@ -180,8 +182,8 @@ func (r *fastRig) checkFast(c net.Conn, want bool) {
 	})
 }
 
-// TestFastPathWithoutFlowtables requests a fast path on a kernel that has no flowtables. vipd must
-// report a problem for each family, and serve without the fast path.
+// TestFastPathWithoutFlowtables configures a fast path on a kernel without flowtables. vipd must
+// report a problem for each family, and must serve clients without the fast path.
 func TestFastPathWithoutFlowtables(t *testing.T) {
 	lab.Require(t)
 	r := newFastRig(t, "auto")
@@ -193,21 +195,22 @@ func TestFastPathWithoutFlowtables(t *testing.T) {
 	}
 	for _, p := range problems {
 		if len(problems) != 2 || p.Field != "fast_path" || !strings.Contains(p.Text, "the kernel has no flowtables") {
-			t.Errorf("problems = %v, want a missing feature of the kernel for each family", problems)
+			t.Errorf("problems = %v, want one about a missing kernel feature for each family", problems)
 		}
 	}
 	if reason, err := r.host.Intact(t.Context()); reason != "" || err != nil {
-		t.Errorf("Intact = %s, %v, want no reason", reason, err)
+		t.Errorf("Intact = %s, %v; want no reason", reason, err)
 	}
 }
 
-// TestIPVSFastPath opens connections with a fast path. After their first packets, the flowtable
-// must forward them. vipd must list, count and end them like other connections.
+// TestIPVSFastPath opens connections on a gateway with a fast path. After a connection's first
+// packets, the flowtable must forward it. vipd must list, count and end such connections like all
+// others.
 func TestIPVSFastPath(t *testing.T) {
-	lab.NeedIPVS(t) // the guest also has flowtables
+	lab.NeedIPVS(t) // the emulated guest that has IPVS also has flowtables
 	r := newFastRig(t, "client", "s1", "spare")
 	if problems := r.host.Problems(); len(problems) != 1 || !strings.HasSuffix(problems[0].Text, "do not exist: spare") {
-		r.Fatalf("problems = %v, want a missing device", problems)
+		r.Fatalf("problems = %v, want one about a missing device", problems)
 	}
 	for _, vip := range []string{"10.96.0.10:80", "[fd00:96::10]:80"} {
 		for _, network := range []string{"tcp", "udp"} {
@@ -229,28 +232,28 @@ func (r *fastRig) checkListed(network, vip string) {
 	r.exchange(c, 50)
 	after := r.connection(c)
 	if network == "tcp" && after.State != "established" || after.State == dataplane.Idle || after.State == "" {
-		r.Errorf("connection = %+v, want an established connection or a flow that is not idle", after)
+		r.Errorf("connection = %+v, want an established TCP connection or a UDP flow that is not idle", after)
 	}
 	if after.In <= before.In || after.Out <= before.Out {
-		r.Errorf("bytes = %d and %d, want more than %d and %d", after.In, after.Out, before.In, before.Out)
+		r.Errorf("bytes from and to the client = %d and %d, want more than %d and %d", after.In, after.Out, before.In, before.Out)
 	}
 	lab.Eventually(r, 5*time.Second, "the counters", func() error {
 		all := r.d.Counters()
 		if len(all) != 1 || all[0].In < after.In || all[0].Out < after.Out {
-			return fmt.Errorf("counters = %+v, want at least the bytes of the connection", all)
+			return fmt.Errorf("counters = %+v, want at least the connection's bytes", all)
 		}
 		return nil
 	})
 	n, err := r.d.Kill(r.Context(), dataplane.ConnectionQuery{Frontend: after.Frontend, Client: after.Client})
 	if n != 1 || err != nil {
-		r.Fatalf("killed = %d, %v, want 1", n, err)
+		r.Fatalf("connections ended by Kill = %d, %v; want 1", n, err)
 	}
 	if err := echo(c); err == nil && network == "tcp" {
 		r.Errorf("the killed connection still answers, want a reset")
 	}
 }
 
-// connection returns the entry of a client's connection in vipd's list.
+// connection returns the entry for a client's connection in vipd's list of connections.
 func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 	r.Helper()
 	err := r.d.Connections(r.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
@@ -260,13 +263,13 @@ func (r *fastRig) connection(c net.Conn) (found dataplane.Connection) {
 		return nil
 	})
 	if err != nil || !found.Client.IsValid() {
-		r.Fatalf("connection = %+v, error = %v, want the connection", found, err)
+		r.Fatalf("entry for the connection = %+v, error = %v; want an entry", found, err)
 	}
 	return found
 }
 
 // checkDevices renames and removes devices while a connection is open. The connection must
-// continue. It must use the fast path whenever the flowtable has both devices.
+// continue. Whenever the flowtable has both devices, the connection must use the fast path.
 func (r *fastRig) checkDevices(t *testing.T) {
 	x := *r
 	x.T = t
@@ -276,7 +279,7 @@ func (r *fastRig) checkDevices(t *testing.T) {
 	has := func(want ...string) {
 		t.Helper()
 		if reason, err := x.host.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("Intact = %s, %v, want no reason", reason, err)
+			t.Fatalf("Intact = %s, %v; want no reason", reason, err)
 		}
 		listing := x.devices()
 		for _, name := range []string{"client", "s1", "spare", "other"} {
@@ -305,13 +308,13 @@ func (r *fastRig) checkDevices(t *testing.T) {
 	x.checkFast(c, true)
 }
 
-// devices returns nft's listing of the IPv4 flowtable.
+// devices returns the devices of the IPv4 flowtable, as nft lists them.
 func (r *fastRig) devices() string {
 	return r.lab.Host().Exec("nft", "list", "flowtable", "ip", "vipd-guard", "fast")
 }
 
-// checkEnd disables the fast path, and then runs the cleanup. Neither may end an open connection,
-// and the cleanup must restore the sysctl.
+// checkEnd switches to a mode that has no fast path, and then runs Cleanup. Neither may end an open
+// connection. Cleanup must restore the sysctl.
 func (r *fastRig) checkEnd(t *testing.T) {
 	x := *r
 	x.T = t
@@ -323,10 +326,10 @@ func (r *fastRig) checkEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if listing := x.lab.Host().Exec("nft", "list", "table", "ip", "vipd-guard"); strings.Contains(listing, "flow") {
-		t.Errorf("table = %s, want no flowtable in this mode", listing)
+		t.Errorf("table = %s, want no flowtable in a mode without a fast path", listing)
 	}
 	if problems := x.host.Problems(); len(problems) != 1 || problems[0].Field != "fast_path" {
-		t.Errorf("problems = %v, want fast_path has no effect", problems)
+		t.Errorf("problems = %v, want one that says that fast_path has no effect", problems)
 	}
 	x.exchange(c, 3)
 	steps, err := host.Cleanup(t.Context(), options(), false)
@@ -334,13 +337,13 @@ func (r *fastRig) checkEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if acct := x.lab.Host().ReadSysctl("net.netfilter.nf_conntrack_acct"); acct != "0" {
-		t.Errorf("nf_conntrack_acct = %s after cleanup %q, want 0", acct, steps)
+		t.Errorf("nf_conntrack_acct = %s after Cleanup with the steps %q, want 0", acct, steps)
 	}
 }
 
-// TestIPVSFastPathHardware requests hardware offload, which veths do not support. vipd must report
-// each device with the driver's error, and serve without the fast path. No connection may count as
-// offloaded.
+// TestIPVSFastPathHardware configures hardware offload, which veth devices do not support. vipd
+// must report each device with the driver's error, and must serve clients without the fast path. No
+// connection may be listed as offloaded.
 func TestIPVSFastPathHardware(t *testing.T) {
 	lab.NeedIPVS(t)
 	r := newFastNetwork(t)
@@ -349,7 +352,7 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	c := r.open("tcp", "10.96.0.10:80")
 	r.exchange(c, 20)
 	if r.flow(c).Status.Has(conntrack.Offloaded) {
-		t.Error("a connection through refused devices is offloaded, want it followed by conntrack")
+		t.Error("a connection through devices that refuse offload is listed as offloaded, want it not offloaded")
 	}
 	problems := r.host.Problems()
 	for i, name := range []string{"client", "s1"} {
@@ -359,14 +362,13 @@ func TestIPVSFastPathHardware(t *testing.T) {
 	}
 }
 
-// maxFastShare is the maximum cost of a packet in the fast path, divided by the cost of a packet of
-// the same flow without the fast path. Before the division, the cost of a packet that is only
-// routed is subtracted from both.
+// maxFastShare is the maximum ratio between the cost of a packet in the fast path and its cost
+// without the fast path. The cost of a packet that is only routed is first subtracted from both.
 const maxFastShare = 0.45
 
-// TestIPVSFastPathCost sends packets of an established flow: routed without netfilter, translated
-// by vipd, and in the fast path. It compares their costs. The guest counts its time by
-// instructions.
+// TestIPVSFastPathCost sends packets of an established flow in three ways: routed without
+// netfilter, translated by vipd, and in the fast path. It compares the costs of a packet. In the
+// emulated guest, time is proportional to the number of executed instructions.
 func TestIPVSFastPathCost(t *testing.T) {
 	lab.NeedIPVS(t)
 	if !wait.Emulated() {
@@ -394,12 +396,13 @@ func TestIPVSFastPathCost(t *testing.T) {
 	routed, translated, fast := measured("routed", false), measured("translated", true), measured("fast", true, "auto")
 	t.Logf("instructions per packet with the sender: routed %.0f, translated %.0f, in the fast path %.0f", routed, translated, fast)
 	if most := routed + maxFastShare*(translated-routed); fast > most {
-		t.Errorf("a packet in the fast path costs %.0f, want at most %.0f", fast, most)
+		t.Errorf("cost of a packet in the fast path = %.0f ns, want at most %.0f ns", fast, most)
 	}
 }
 
-// cost returns the nanoseconds that each packet of a flow needs. sink answers the flow's first
-// packets, but does not read the measured packets, so their cost ends at its socket.
+// cost returns the time in nanoseconds that each packet of a flow needs. sink answers the flow's
+// first packets. It does not read the packets that are measured, so their cost ends when they reach
+// its socket.
 func (r *fastRig) cost(to string, sink net.PacketConn) float64 {
 	r.Helper()
 	c, err := r.client.Dial(r.Context(), "udp", to)

@@ -22,18 +22,19 @@ import (
 	"vipd/test/wait"
 )
 
-// foreignHistory is a dataplane, and another program that damages its table before changes.
+// foreignHistory is a dataplane, with another program that damages its table before some changes.
 type foreignHistory struct {
 	*testing.T
 	r    *rand.Rand
 	d    *Dataplane
 	want map[balancer.Key]*balancer.Frontend
-	// rules holds the rules of each chain when it was first seen in an undamaged table.
+	// rules holds the rules of each chain, as they were when the chain first appeared in an
+	// undamaged table.
 	rules map[string]string
 }
 
-// TestForeignHistories damages the table before changes. Afterwards the table must be correct, or
-// Intact must report the damage and a comparison must repair it.
+// TestForeignHistories damages the table before some changes. After a change, the table must be
+// correct, or Intact must report the damage and a comparison must repair the table.
 func TestForeignHistories(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -120,7 +121,7 @@ func (h *foreignHistory) edit() (batch []dataplane.Change) {
 	return []dataplane.Change{c}
 }
 
-// damage changes the table like another program, and returns a description of the change.
+// damage changes the table as another program could. It returns a description of the change.
 func (h *foreignHistory) damage() string {
 	h.Helper()
 	scripts := []string{"flush ruleset", "delete table ip vipd", "flush table ip vipd", "flush map ip vipd eps", "flush map ip vipd frontends", "flush map ip vipd choices",
@@ -140,7 +141,7 @@ func (h *foreignHistory) damage() string {
 	return script
 }
 
-// chains returns the names of the existing chains.
+// chains returns the names of the chains that exist in the table.
 func (h *foreignHistory) chains() (names []string) {
 	h.Helper()
 	for _, m := range regexp.MustCompile(`(?m)^\tchain (\S+) `).FindAllStringSubmatch(h.listed(), -1) {
@@ -158,7 +159,8 @@ func (h *foreignHistory) listed() string {
 	return string(out)
 }
 
-// intact calls Intact, even if it was called just before.
+// intact returns the reason that Intact returns. It makes Intact check again, even if a check has
+// just ended.
 func (h *foreignHistory) intact() string {
 	h.Helper()
 	for _, y := range h.d.families {
@@ -171,7 +173,7 @@ func (h *foreignHistory) intact() string {
 	return reason
 }
 
-// repair observes the table, and applies all differences, like the engine.
+// repair observes the table, and applies all frontends that differ, as the engine does.
 func (h *foreignHistory) repair() {
 	h.Helper()
 	seen, err := h.d.Observe(h.Context())
@@ -195,16 +197,16 @@ func (h *foreignHistory) repair() {
 	reason := h.intact()
 	seen, err = h.d.Observe(h.Context())
 	if reason != "" || err != nil || len(seen.Damage) > 0 {
-		h.Fatalf("Intact after the repair = %q, damage = %q, error = %v, want none", reason, seen.Damage, err)
+		h.Fatalf("after the repair: Intact = %q, damage = %q, error = %v; want none of these", reason, seen.Damage, err)
 	}
 }
 
-// check verifies that the kernel maps each frontend to its backends, through chains that have their
+// check verifies that the kernel maps each frontend to its backends, and that all chains have their
 // original rules.
 func (h *foreignHistory) check(at string) {
 	h.Helper()
 	listed := h.listed()
-	slots := map[string]int{} // the number of slots of each chain that chooses for a single frontend
+	slots := map[string]int{} // number of slots of each chain that chooses only for a single frontend
 	for key, f := range h.want {
 		slots[render(f).choice.chain(key)] = len(render(f).slots)
 	}
@@ -225,7 +227,7 @@ func (h *foreignHistory) check(at string) {
 	}
 	for name, c := range y.chains {
 		if c.users > 0 && name != unserved && (c.choice == choice{} || c.number == 0 && name != clearing) {
-			h.Fatalf("%s: chain %s would be written again, want its rules known: %+v", at, name, *c)
+			h.Fatalf("%s: chain %s would be written again, want the dataplane to know that it exists: %+v", at, name, *c)
 		}
 	}
 	found := y.frontsOf(&k)
@@ -241,7 +243,7 @@ func (h *foreignHistory) check(at string) {
 	}
 }
 
-// backends returns the backends in the frontend's slots.
+// backends returns the backends in the slots of the frontend.
 func (f *front) backends() []netip.AddrPort {
 	all := slices.Clone(f.eps)
 	for _, id := range f.slots {
@@ -250,8 +252,9 @@ func (f *front) backends() []netip.AddrPort {
 	return all
 }
 
-// TestComparesAfterFailedTransactions makes transactions fail. After a refused transaction, Intact
-// must still detect damage. A transaction with an unknown outcome must cause a comparison.
+// TestComparesAfterFailedTransactions makes transactions fail. After the kernel has refused a
+// transaction, Intact must still detect damage. If it is unknown whether a transaction took effect,
+// Intact must report this, so the table is compared.
 func TestComparesAfterFailedTransactions(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -270,16 +273,16 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 		y.mu.Lock()
 		defer y.mu.Unlock()
 		if err := y.commit(t.Context(), &tx); err == nil {
-			t.Error("the transaction succeeded, want an error")
+			t.Error("error of the transaction = nil, want an error")
 		}
 	}
 	fails()
 	if reason := h.intact(); reason != "" {
-		t.Errorf("Intact after a refusal = %s, want no reason", reason)
+		t.Errorf("Intact after a refused transaction = %s, want no reason", reason)
 	}
 	load(t, "delete table ip vipd")
 	if h.intact() == "" {
-		t.Error("Intact after a refusal = no reason, want the missing table")
+		t.Error("Intact after a refused transaction returns no reason, want a reason about the missing table")
 	}
 	h.repair()
 	if err := y.table.Conn.Close(); err != nil {
@@ -287,13 +290,13 @@ func TestComparesAfterFailedTransactions(t *testing.T) {
 	}
 	fails()
 	if h.intact() == "" {
-		t.Error("Intact after an unknown outcome = no reason, want one")
+		t.Error("Intact after a transaction with an unknown outcome returns no reason, want a reason")
 	}
 	load(t, "delete table ip vipd")
 }
 
-// TestOtherVersion starts over the table of another version, which has other maps. The table must
-// be replaced.
+// TestOtherVersion starts while the kernel has the table of another vipd version, which has other
+// maps. The dataplane must replace this table.
 func TestOtherVersion(t *testing.T) {
 	lab.Require(t)
 	lab.Need(t, "nft")
@@ -316,7 +319,7 @@ func TestOtherVersion(t *testing.T) {
 	h.repair()
 	h.check("over another version's table")
 	if listed := h.listed(); strings.Contains(listed, "svc") {
-		t.Errorf("table = %s, want no map svc", listed)
+		t.Errorf("table = %s, want a table without the map svc", listed)
 	}
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)

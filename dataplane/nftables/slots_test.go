@@ -30,9 +30,10 @@ func count(slots []netip.AddrPort) map[netip.AddrPort]int {
 	return all
 }
 
-// TestWeighted distributes slots to random backends. Every backend must have a slot, and the number
-// of slots must be limited. Shares must match the weights exactly if few slots are enough.
-// Otherwise the shares of backends with more than 20 slots must match approximately.
+// TestWeighted distributes slots to random backends. Each backend must have a slot, and the number
+// of slots must be limited. If a few slots are sufficient, the backends' shares must match their
+// weights exactly. Otherwise, the share of each backend with more than 20 slots must match
+// approximately.
 func TestWeighted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range 300 {
@@ -44,7 +45,7 @@ func TestWeighted(t *testing.T) {
 			sum, common = sum+b.Weight, gcd(common, b.Weight)
 		}
 		if len(slots) > max(maxSlots, slotsEach*len(backends))+len(backends) {
-			t.Fatalf("slots of weighted(%v) = %d, want fewer", backends, len(slots))
+			t.Fatalf("number of slots of weighted(%v) = %d, want fewer", backends, len(slots))
 		}
 		counts := count(slots)
 		for _, b := range backends {
@@ -52,14 +53,14 @@ func TestWeighted(t *testing.T) {
 			share, want := float64(n)/float64(len(slots)), float64(b.Weight)/float64(sum)
 			exact := sum/common <= maxSlots
 			if n < 1 || exact && n*sum != b.Weight*len(slots) || n > 1 && (share > 1.1*want || share < 0.9*want) && n > 20 {
-				t.Errorf("%v: slots of %s = %d of %d, want the share of weight %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
+				t.Errorf("%v: slots of %s = %d of %d, want its share for the weight %d of %d", backends, b.Addr, n, len(slots), b.Weight, sum)
 			}
 		}
 	}
 }
 
-// TestArrange arranges wanted slots. The result must have exactly these slots, and as many as
-// possible must equal the existing slots.
+// TestArrange arranges wanted slots. The result must contain exactly these slots. As many of the
+// existing slots as possible must keep their positions.
 func TestArrange(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for range 300 {
@@ -72,7 +73,7 @@ func TestArrange(t *testing.T) {
 		there, want := list(), list()
 		for i := range there {
 			if r.IntN(10) == 0 {
-				there[i] = netip.AddrPort{} // simulates an element that another program deleted
+				there[i] = netip.AddrPort{} // simulates an element that another program has deleted
 			}
 		}
 		got := arrange(there, want, false)
@@ -94,12 +95,12 @@ func TestArrange(t *testing.T) {
 			t.Errorf("arrange(%[2]v, %[1]v) = %[3]v: unchanged slots = %[4]d, want %[5]d", want, there, got, kept, could)
 		}
 		if fixed := arrange(there, want, true); !slices.Equal(fixed, want) {
-			t.Errorf("arrange(fixed %v) = %v, want the wanted order", want, fixed)
+			t.Errorf("arrange with a fixed order of %v = %v, want the same order", want, fixed)
 		}
 	}
 }
 
-// TestHashedMoves removes a backend. Only the buckets of that backend may change.
+// TestHashedMoves removes a backend. Only the buckets of this backend may change.
 func TestHashedMoves(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
@@ -118,8 +119,8 @@ func TestHashedMoves(t *testing.T) {
 	}
 }
 
-// TestIDs computes the ids of random backends. An id must not depend on the other backends, except
-// after a collision. Ids must be unique, and never 0.
+// TestIDs computes the IDs of random backends. Unless there is a collision, the ID of a backend
+// must not depend on the other backends. IDs must be unique, and never 0.
 func TestIDs(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	for range 50 {
@@ -128,13 +129,13 @@ func TestIDs(t *testing.T) {
 		seen := map[uint32]bool{}
 		for a, id := range ids {
 			if id == 0 || seen[id] {
-				t.Fatalf("id of %s = %d, want a unique id that is not 0", a, id)
+				t.Fatalf("ID of %s = %d, want a unique ID other than 0", a, id)
 			}
 			seen[id] = true
 		}
 		for a, id := range idsOf(&balancer.Frontend{Backends: backends[:1]}, backends[:1]) {
 			if ids[a] != id {
-				t.Errorf("id of %s alone = %d, want %d, as among the others", a, id, ids[a])
+				t.Errorf("ID of %s without the other backends = %d, want %d, as with the other backends", a, id, ids[a])
 			}
 		}
 	}

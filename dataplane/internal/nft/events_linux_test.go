@@ -303,8 +303,8 @@ func TestRulesBesideOtherTables(t *testing.T) {
 	}
 }
 
-// TestTrialsAtOnce runs trials through two connections at the same time, as two processes would. The
-// trials use a table with the same name. No trial may fail.
+// TestTrialsAtOnce runs trials through two connections at the same time, as two processes would.
+// The trials use a table with the same name. No trial may fail.
 func TestTrialsAtOnce(t *testing.T) {
 	s := newSample(IPv4)
 	ended := make(chan error)

@@ -9,8 +9,8 @@ import (
 	"vipd/test/fake"
 )
 
-// frontend returns a frontend with forward = "dr", and an endpoint for each of the weights. An
-// endpoint of weight 0 drains.
+// frontend returns a frontend with forward = "dr". It has an endpoint for each of the weights. An
+// endpoint with weight 0 drains.
 func frontend(weights ...int) *balancer.Frontend {
 	f := fake.Frontend("10.96.0.1:80", fake.Forward(balancer.DRForward))
 	f.Scheduler, f.DrainTimeout, f.Backends = balancer.Maglev, time.Minute, nil
@@ -24,7 +24,7 @@ func frontend(weights ...int) *balancer.Frontend {
 	return f
 }
 
-// share returns the number of slots of an endpoint.
+// share returns the number of slots that belong to an endpoint.
 func share(f *front, endpoint byte) (n int) {
 	for _, a := range f.slots {
 		if a == netip.AddrFrom4([4]byte{10, 0, 0, endpoint}) {
@@ -34,8 +34,8 @@ func share(f *front, endpoint byte) (n int) {
 	return n
 }
 
-// TestSlotsOfOtherEndpoints adds the last endpoint, changes its weight, and removes it. Slots may
-// only move to or from this endpoint, and its share must follow its weight.
+// TestSlotsOfOtherEndpoints adds an endpoint, changes its weight, and removes it. No slot may move
+// between the other endpoints. The number of the endpoint's slots must follow its weight.
 func TestSlotsOfOtherEndpoints(t *testing.T) {
 	now, last := time.Now(), netip.AddrFrom4([4]byte{10, 0, 0, 4})
 	was := newFront(frontend(1, 1, 1), nil, now)
@@ -56,31 +56,32 @@ func TestSlotsOfOtherEndpoints(t *testing.T) {
 	}
 }
 
-// TestDrainKeepsSlots drains an endpoint, which must keep its slots for drain_timeout. If all
-// endpoints drain, the chain must not open new connections.
+// TestDrainKeepsSlots drains an endpoint, which must keep its slots until drain_timeout has passed.
+// If all endpoints drain, the chain must refuse new connections.
 func TestDrainKeepsSlots(t *testing.T) {
 	now := time.Now()
 	was := newFront(frontend(1, 1), nil, now)
 	drained := newFront(frontend(0, 1), was, now)
 	if got, want := share(drained, 1), share(was, 1); got != want || drained.chain.closing {
-		t.Errorf("slots of a draining endpoint = %d, closing = %v, want %d, false", got, drained.chain.closing, want)
+		t.Errorf("slots of a draining endpoint = %d, closing = %v; want %d, false", got, drained.chain.closing, want)
 	}
 	if later := now.Add(time.Minute - time.Second); drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) == 0 {
-		t.Error("the drain has ended early, want it to last for drain_timeout")
+		t.Error("the drain ended before drain_timeout had passed, want it to last for drain_timeout")
 	}
 	if later := now.Add(time.Minute); !drained.ended(later) || share(newFront(frontend(0, 1), drained, later), 1) != 0 {
 		t.Error("the endpoint has slots after its drain, want none")
 	}
 	if all := newFront(frontend(0, 0), drained, now); !all.chain.closing || share(all, 1)+share(all, 2) != slotCount {
-		t.Errorf("closing = %v, slots = %d, want true, %d", all.chain.closing, share(all, 1)+share(all, 2), slotCount)
+		t.Errorf("closing = %v, slots = %d; want true, %d", all.chain.closing, share(all, 1)+share(all, 2), slotCount)
 	}
 	if fresh := newFront(frontend(0, 0), nil, now); fresh != nil {
-		t.Error("newFront of a frontend without slots is not nil, want nil")
+		t.Error("newFront for a new frontend whose endpoints all drain is not nil, want nil")
 	}
 }
 
-// TestHashOfFrontends creates fronts for several settings. The name of the chain must show the
-// protocol, whether the hash includes the client's port, and whether clients are restricted.
+// TestHashOfFrontends calls newFront for frontends with different settings. The chain's name must
+// show the protocol, whether the hash includes the client's port, and whether source ranges
+// restrict the clients.
 func TestHashOfFrontends(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*balancer.Frontend)
