@@ -13,7 +13,7 @@ import (
 	"vipd/test/fake"
 )
 
-// asking is a dataplane whose first Observe requests an Apply of every frontend.
+// asking is a dataplane whose first Observe asks the engine to apply every frontend again.
 type asking struct {
 	*fake.Dataplane
 	observed int
@@ -34,8 +34,9 @@ func (a *asking) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return a.Dataplane.Apply(ctx, batch)
 }
 
-// TestReapplyAll starts an engine over a dataplane that requests an Apply of everything although
-// nothing differs. Each frontend must be applied once, and none may count as a repair.
+// TestReapplyAll starts an engine with a dataplane whose first Observe asks for all frontends to be
+// applied again, although nothing differs. Each frontend must be applied once. None of this may
+// count as a repair.
 func TestReapplyAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		kernel := fake.NewKernel()
@@ -54,18 +55,18 @@ func TestReapplyAll(t *testing.T) {
 			ended := make(chan error)
 			go func() { ended <- e.Run(ctx) }()
 			e.Set(want)
-			time.Sleep(5 * time.Minute) // includes several full comparisons
+			time.Sleep(5 * time.Minute) // during this time, there are several full comparisons
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
 			}
 			for key := range want.Frontends.Keys() {
 				if d.applied[key] != 1 {
-					t.Errorf("start %d: %s was applied %d times, want once", restart, key, d.applied[key])
+					t.Errorf("start %d: number of times that %s was applied = %d, want 1", restart, key, d.applied[key])
 				}
 			}
 			if n := e.Status().Repairs; n != 0 || d.observed < 3 {
-				t.Errorf("start %d: %d repairs, %d comparisons, want 0 and at least 3", restart, n, d.observed)
+				t.Errorf("start %d: repairs = %d, comparisons = %d; want 0, at least 3", restart, n, d.observed)
 			}
 		}
 	})

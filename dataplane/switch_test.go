@@ -18,14 +18,16 @@ import (
 	"vipd/test/wait"
 )
 
-// pair is a fixture with a second kernel. The engine uses kernel, and switches to other.
+// pair is a fixture with a second kernel. The engine uses the fixture's kernel, until a switch
+// makes it use other.
 type pair struct {
 	*fixture
 	other *fake.Kernel
 	moved int
 }
 
-// openHost is a host that fails the test if Finish does not receive a served frontend.
+// openHost is a host for tests of switches. It fails the test if any served frontend is not passed
+// to Finish.
 type openHost struct {
 	*fake.Host
 	w *pair
@@ -34,7 +36,7 @@ type openHost struct {
 func (h *openHost) Finish(ctx context.Context, applied snap.Map[balancer.Key, *balancer.Frontend]) error {
 	for k := range h.w.kernel.Frontends() {
 		if !applied.Has(k) {
-			h.w.t.Errorf("Finish received no frontend at %s, want the served frontend", k)
+			h.w.t.Errorf("Finish was called without the served frontend at %s, want it passed to Finish", k)
 		}
 	}
 	return h.Host.Finish(ctx, applied)
@@ -47,7 +49,8 @@ func newPair(t *testing.T, seed uint64) *pair {
 	return p
 }
 
-// swap requests a switch. If back is set, it then requests a switch back to the current dataplane.
+// swap requests a switch to the other dataplane. If back is true, it then requests a switch back to
+// the current dataplane.
 func (p *pair) swap(back bool) {
 	p.desired.Revision.Store++
 	from, to, asked := p.kernel, p.other, p.desired
@@ -57,7 +60,7 @@ func (p *pair) swap(back bool) {
 		there := to.Frontends()
 		for k := range from.Frontends() {
 			if want, _ := p.engine.Wanted(); there[k] == 0 && want.Frontends.Has(k) && asked.Frontends.Has(k) {
-				p.t.Errorf("the next dataplane has no frontend at %s, want the served frontend", k)
+				p.t.Errorf("the next dataplane does not serve the frontend at %s, want it served", k)
 			}
 		}
 		p.kernel, p.other = to, from
@@ -67,7 +70,7 @@ func (p *pair) swap(back bool) {
 	})
 	if back {
 		p.pause(time.Duration(p.IntN(200)) * time.Millisecond)
-		if to != p.kernel { // the switch is still in progress
+		if to != p.kernel { // the switch has not ended yet
 			p.engine.Switch(fake.New(from), asked, func() {
 				if err := next.Close(context.Background(), false); err != nil {
 					p.t.Error(err)
@@ -77,15 +80,15 @@ func (p *pair) swap(back bool) {
 	}
 }
 
-// pause lets virtual time pass, and then waits until all goroutines are idle.
+// pause lets the given virtual time pass, and then waits until all goroutines are idle.
 func (p *pair) pause(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// TestSwitchConverges runs random histories of changes, failures and switches. Served frontends
-// must be kept until the next dataplane serves them. At the end one dataplane must have the desired
-// state, and the other must be empty.
+// TestSwitchConverges makes random changes, failures and switches. Each served frontend must be
+// kept until the next dataplane serves it. At the end, one dataplane must have the desired state,
+// and the other must be empty.
 func TestSwitchConverges(t *testing.T) {
 	moved := 0
 	for seed := range uint64(300) {
@@ -120,11 +123,11 @@ func TestSwitchConverges(t *testing.T) {
 		})
 	}
 	if moved < 300 {
-		t.Errorf("%d switches ended, want at least 300", moved)
+		t.Errorf("switches that have ended = %d, want at least 300", moved)
 	}
 }
 
-// TestSwitchToFailingDataplane switches to a dataplane in which every Apply fails. The switch must
+// TestSwitchToFailingDataplane switches to a dataplane whose Apply always fails. The switch must
 // not end, and the former dataplane must keep its frontends.
 func TestSwitchToFailingDataplane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -143,13 +146,13 @@ func TestSwitchToFailingDataplane(t *testing.T) {
 		p.swap(false)
 		p.pause(10 * time.Minute)
 		if s := p.engine.Status(); p.moved > 0 || !s.Moving || len(p.kernel.Frontends()) != served {
-			t.Errorf("moved = %d; status = %+v; served frontends = %d, want %d and a switch in progress", p.moved, s, len(p.kernel.Frontends()), served)
+			t.Errorf("switches that have ended = %d, status = %+v, served frontends = %d; want %d served frontends and a switch in progress", p.moved, s, len(p.kernel.Frontends()), served)
 		}
 		p.stop()
 	})
 }
 
-// recorder is a dataplane that records the frontends that it must remove.
+// recorder is a dataplane that records which frontends it had to remove.
 type recorder struct {
 	dataplane.Dataplane
 	removed []*balancer.Frontend
@@ -166,12 +169,12 @@ func (r *recorder) Apply(ctx context.Context, batch []dataplane.Change) error {
 	return r.Dataplane.Apply(ctx, batch)
 }
 
-// TestSwitchRemovedFrontend removes a frontend together with a switch, or before the switch. The
-// next dataplane must remove the frontend, with the remaining drain time.
+// TestSwitchRemovedFrontend removes a frontend together with a switch, or before a switch. The next
+// dataplane must remove the frontend, with the drain time that is left.
 func TestSwitchRemovedFrontend(t *testing.T) {
 	for name, test := range map[string]struct {
 		before time.Duration // time from the removal to the switch
-		left   time.Duration // expected drain time that is left
+		left   time.Duration // expected remaining drain time
 	}{"with it": {0, 30 * time.Second}, "before": {20 * time.Second, 10 * time.Second}, "long before": {40 * time.Second, 0}} {
 		t.Run(name, func(t *testing.T) { testSwitchRemoved(t, test.before, test.left) })
 	}
@@ -209,8 +212,8 @@ func testSwitchRemoved(t *testing.T, before, left time.Duration) {
 	})
 }
 
-// TestSwitchOneBadFrontend switches to a dataplane that can't apply one of the frontends. The
-// switch must end after several attempts.
+// TestSwitchOneBadFrontend switches to a dataplane that can't apply one of the frontends. After
+// several attempts, the switch must end nevertheless.
 func TestSwitchOneBadFrontend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, 1)
@@ -223,8 +226,8 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 		started, took := time.Now(), time.Duration(0)
 		p.engine.Switch(fake.New(p.other), p.desired, func() { took = time.Since(started) })
 		p.pause(time.Minute)
-		if took < 750*time.Millisecond || took > 10*time.Second { // the sum of two backoffs, half of which is random
-			t.Errorf("the switch took %v, want two backoffs", took)
+		if took < 750*time.Millisecond || took > 10*time.Second { // the sum of two backoffs, half of each of which is random
+			t.Errorf("duration of the switch = %v, want the duration of two backoffs", took)
 		}
 		if n := len(p.other.Frontends()); n != p.desired.Frontends.Len()-1 {
 			t.Errorf("moved frontends = %d of %d, want all except one", n, p.desired.Frontends.Len())
@@ -233,7 +236,7 @@ func TestSwitchOneBadFrontend(t *testing.T) {
 	})
 }
 
-// first returns the first frontend of d and its key. It returns false if there is none.
+// first returns the first frontend in d and its key. If d has no frontends, it returns false.
 func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 	for k, f := range d.Frontends.All() {
 		return k, f, true
@@ -243,7 +246,8 @@ func first(d balancer.Desired) (balancer.Key, *balancer.Frontend, bool) {
 
 var _ dataplane.Host = (*openHost)(nil)
 
-// choosy is a dataplane that counts frontends of any service except its own.
+// choosy is a dataplane that counts each frontend that it has to apply for a service other than its
+// own.
 type choosy struct {
 	dataplane.Dataplane
 	name  balancer.Name
@@ -261,8 +265,8 @@ func (c choosy) Apply(_ context.Context, batch []dataplane.Change) error {
 	return nil
 }
 
-// TestSwitchWhileBusy switches an engine many times while it is busy. No dataplane may receive a
-// state that was compiled for another.
+// TestSwitchWhileBusy makes an engine switch many times while it is busy. No dataplane may get a
+// state that was compiled for another dataplane.
 func TestSwitchWhileBusy(t *testing.T) {
 	var wrong atomic.Int32
 	compiled := func(i int) (choosy, balancer.Desired) {
@@ -280,7 +284,7 @@ func TestSwitchWhileBusy(t *testing.T) {
 	engine.Set(desired)
 	for i := range 30000 {
 		for range i % 7 {
-			engine.Set(desired) // keeps the engine busy
+			engine.Set(desired) // this keeps the engine busy
 		}
 		moved := make(chan bool)
 		dp, desired = compiled(i + 1)
@@ -288,7 +292,7 @@ func TestSwitchWhileBusy(t *testing.T) {
 		select {
 		case <-moved:
 		case <-time.After(wait.Patience):
-			t.Fatalf("switch %d: status = %+v, want the switch completed", i, engine.Status())
+			t.Fatalf("switch %d has not ended: status = %+v, want it to end", i, engine.Status())
 		}
 	}
 	cancel()

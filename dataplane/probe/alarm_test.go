@@ -16,10 +16,11 @@ import (
 	"vipd/test/wait"
 )
 
-// All tests in this file run on synctest's clock: each time.Sleep advances it without a real delay.
+// All tests in this file use synctest's clock: each time.Sleep advances the clock without a real
+// delay.
 
-// targetsAt returns n targets of one service that share a number of addresses, and the probed
-// address of each target.
+// targetsAt returns n targets of one service, which are distributed over the given number of
+// addresses. all holds the address and port at which each target is checked.
 func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target, health.Subject], all []netip.AddrPort) {
 	for i := range n {
 		where := netip.AddrPortFrom(at(i%addresses).Addr(), uint16(1000+i/addresses))
@@ -29,7 +30,8 @@ func targetsAt(n, addresses int, h *balancer.Health) (m snap.Map[balancer.Target
 	return m, all
 }
 
-// become breaks or repairs targets. takes is the duration of later checks.
+// become makes the checks of targets fail if broken is true, and pass otherwise. takes is the
+// duration of later checks.
 func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,8 +40,8 @@ func (w *world) become(all []netip.AddrPort, broken bool, takes time.Duration) {
 	}
 }
 
-// until waits until n targets have changed or limit has passed. It returns the number of reports,
-// and the time that it waited.
+// until waits until n targets have changed or the limit has passed. It returns the number of
+// reports and the duration of the wait.
 func (w *world) until(n int, limit time.Duration) (reports int, took time.Duration) {
 	w.t.Helper()
 	began := time.Now()
@@ -51,14 +53,14 @@ func (w *world) until(n int, limit time.Duration) (reports int, took time.Durati
 		}
 	}
 	if n != 0 {
-		w.t.Errorf("unreported changes after %v = %d, want 0", limit, n)
+		w.t.Errorf("changes not reported after %v = %d, want 0", limit, n)
 	}
 	return reports, time.Since(began)
 }
 
 // TestSimultaneousChangesReportedTogether breaks and repairs a thousand targets at the same time,
-// with and without shared addresses. A few reports must contain all changes, and arrive sooner than
-// by regular checks alone.
+// with and without shared addresses. All changes must arrive in a few reports, and sooner than
+// periodic checks alone would find them.
 func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	for i, c := range []struct {
 		takes time.Duration
@@ -84,14 +86,14 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 				for _, broken := range []bool{true, false} {
 					takes, most, limit := c.takes, c.most, c.down
 					if !broken {
-						takes, most, limit = 0, 6, 2*time.Second // a verdict needs two checks, and some targets finish before others start
+						takes, most, limit = 0, 6, 2*time.Second // a verdict needs two checks, and some targets are finished before others start
 					}
 					w.become(all, broken, takes)
 					if reports, took := w.until(1000, 20*time.Second); reports > most || took > limit {
-						t.Errorf("%d addresses, %v, seed %d, broken %v: reports, time = %d, %v, want at most %d, %v",
+						t.Errorf("%d addresses, %v, seed %d, broken %v: reports = %d, time = %v; want at most %d, %v",
 							addresses, c.takes, seed, broken, reports, took, most, limit)
 					}
-					time.Sleep(10 * time.Second) // time in which the checks spread over the interval again
+					time.Sleep(10 * time.Second) // in this time, the checks are spread over the interval again
 					w.wantSpread(all)
 				}
 			})
@@ -99,8 +101,8 @@ func TestSimultaneousChangesReportedTogether(t *testing.T) {
 	}
 }
 
-// wantSpread fails the test unless the targets' last checks are spread over the interval. It must
-// be called ten seconds after the targets changed together.
+// wantSpread checks that the targets' last checks are spread over the interval. It must be called
+// ten seconds after all targets have changed at the same time.
 func (w *world) wantSpread(all []netip.AddrPort) {
 	w.t.Helper()
 	slots := map[time.Duration]int{}
@@ -115,18 +117,18 @@ func (w *world) wantSpread(all []netip.AddrPort) {
 	}
 }
 
-// TestFlappersDisturbFew makes some targets fail every second check. The verdicts of the others
-// must not change, and none may be checked more than twice per interval. A single flapper among
-// many must add less than a fifth to the number of checks.
+// TestFlappersDisturbFew makes some targets, the flappers, fail every second check. The verdicts of
+// all other targets must not change, and none may be checked more than twice in an interval. A
+// single flapper among many targets must increase the number of checks by less than a fifth.
 func TestFlappersDisturbFew(t *testing.T) {
 	for _, c := range []struct {
 		targets, flappers int
-		most              float64 // maximum ratio to the checks without flappers
+		most              float64 // maximum ratio between the number of checks with and without flappers
 	}{{1000, 1, 1.2}, {50, 10, 2}} {
 		synctest.Test(t, func(t *testing.T) {
 			m, all := targetsAt(c.targets, 1, usual(nil))
 			w := newWorld(t)
-			var flaps [10]int // number of checks of each flapper, which never overlap
+			var flaps [10]int // number of checks of each flapper; checks of one flapper never overlap
 			r := probe.NewRunner(probe.Options{Report: w.report, Check: func(ctx context.Context, p *probe.Probe, where netip.AddrPort) health.Result {
 				res := w.check(ctx, p, where)
 				if i := slices.Index(all[:c.flappers], where); i >= 0 {
@@ -150,21 +152,21 @@ func TestFlappersDisturbFew(t *testing.T) {
 				total += len(checks)
 				for i := range checks[4:] {
 					if took := checks[i+4].Sub(checks[i]); took < 2900*time.Millisecond {
-						t.Fatalf("%d flappers: time of five checks of %s = %v, want at least 2.9s", c.flappers, a, took)
+						t.Fatalf("%d flappers: duration of five checks of %s = %v, want at least 2.9s", c.flappers, a, took)
 					}
 				}
 			}
 			alone := 180 / 1.9 * float64(c.targets-c.flappers)
 			if flaps[0] < 100 || float64(total) > alone*c.most {
-				t.Errorf("%d flappers: checks of others = %d, want at most %.1f times %.0f", c.flappers, total, c.most, alone)
+				t.Errorf("%d flappers: checks of the other targets = %d, want at most %.1f times %.0f", c.flappers, total, c.most, alone)
 			}
 		})
 	}
 }
 
-// TestAlarmsLeaveRoom breaks all targets, and hints at one of them. Its check must still run
-// immediately. The checks that the alarm brings forward must use at most half of the concurrency
-// limit.
+// TestAlarmsLeaveRoom breaks all targets and hints at one of them. The failed check of this target
+// causes early checks of all others. The early checks must use at most half of the concurrency
+// limit, and all targets must be checked.
 func TestAlarmsLeaveRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -183,15 +185,15 @@ func TestAlarmsLeaveRoom(t *testing.T) {
 			}
 		}
 		if w.most != 10 || asked != len(all) {
-			t.Errorf("checked targets = %d of %d, %d at once, want all, 10 at once", asked, len(all), w.most)
+			t.Errorf("checked targets = %d of %d, concurrent checks = %d; want all targets, 10", asked, len(all), w.most)
 		}
 	})
 }
 
-// TestStorms breaks and repairs targets at random, some with their own address and some with shared
-// addresses. The time between two checks of a target must be at least the fast interval and, below
-// the concurrency limit, at most the interval. The number of concurrent checks must not exceed the
-// limit.
+// TestStorms breaks and repairs targets at random. Some have their own address, and others share an
+// address. The time between two checks of a target must be at least the fast interval. Below the
+// concurrency limit, it must be at most the interval. The number of concurrent checks must not
+// exceed the limit.
 func TestStorms(t *testing.T) {
 	for seed := range uint64(10) {
 		synctest.Test(t, func(t *testing.T) { storm(t, seed) })

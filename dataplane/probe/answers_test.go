@@ -28,7 +28,7 @@ import (
 	"vipd/test/wait"
 )
 
-// healthServer is a gRPC health service that answers with the results of a function.
+// healthServer is a gRPC health service. A function determines its answers.
 type healthServer struct {
 	grpc_health_v1.UnimplementedHealthServer
 	answer func(context.Context) (grpc_health_v1.HealthCheckResponse_ServingStatus, error)
@@ -57,7 +57,7 @@ func serveGRPC(t *testing.T, register func(*grpc.Server), o ...grpc.ServerOption
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// servePages runs a web server that has no pages. Like gRPC, it speaks HTTP/2 without TLS.
+// servePages runs a web server that has no pages. Like a gRPC server, it speaks HTTP/2 without TLS.
 func servePages(t *testing.T) netip.AddrPort {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -120,7 +120,8 @@ func TestGRPC(t *testing.T) {
 	}
 }
 
-// resolver answers queries for ok.example. Over UDP, its answer for big.example is truncated.
+// resolver returns a DNS server's answer to a query. It has records for ok.example. Over UDP, the
+// answer for big.example is truncated.
 func resolver(query []byte, overUDP bool) []byte {
 	var m dnsmessage.Message
 	if m.Unpack(query) != nil || len(m.Questions) != 1 {
@@ -160,7 +161,7 @@ func resolver(query []byte, overUDP bool) []byte {
 	case q.Type == dnsmessage.TypeCNAME:
 		add(&dnsmessage.CNAMEResource{CNAME: dnsmessage.MustNewName("other.example.")})
 	}
-	if len(m.Answers) == 0 { // a zone without such records answers with its SOA
+	if len(m.Answers) == 0 { // a zone without such records answers with its SOA record
 		mailbox := dnsmessage.MustNewName("first_last.example.")
 		m.Authorities = append(m.Authorities, dnsmessage.Resource{Header: header, Body: &dnsmessage.SOAResource{NS: dnsmessage.MustNewName("ns.example."), MBox: mailbox}})
 	}
@@ -168,10 +169,10 @@ func resolver(query []byte, overUDP bool) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // puts a dot into the mailbox's first label (RFC 1035, section 8)
+	return bytes.Replace(packed, []byte("first_last"), []byte("first.last"), 1) // puts a dot into the first label of the mailbox name (RFC 1035, section 8)
 }
 
-// resolveOverTCP answers a single query with the result of resolver.
+// resolveOverTCP reads a single query from a connection, and sends the answer of resolver.
 func resolveOverTCP(c net.Conn) {
 	size := make([]byte, 2)
 	if _, err := io.ReadFull(c, size); err != nil {
@@ -183,14 +184,14 @@ func resolveOverTCP(c net.Conn) {
 	_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(answer))), answer...))
 }
 
-// serveDNS runs the resolver on a port, over both UDP and TCP.
+// serveDNS runs a DNS server on one port for UDP and TCP. resolver determines its answers.
 func serveDNS(t *testing.T) netip.AddrPort {
 	t.Helper()
 	for {
 		at := serve(t, resolveOverTCP)
 		pc, err := net.ListenPacket("udp", at.String())
 		if err != nil {
-			continue // the UDP port is in use; try another port
+			continue // the UDP port is in use, so try another port
 		}
 		ended := make(chan struct{})
 		go func() {
@@ -205,7 +206,7 @@ func serveDNS(t *testing.T) netip.AddrPort {
 				if answer == nil {
 					continue
 				}
-				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // an answer with the ID of another query arrives first
+				stale := append([]byte{answer[0] ^ 1}, answer[1:]...) // first send an answer with the ID of another query
 				_, _ = pc.WriteTo(stale, from)
 				_, _ = pc.WriteTo(answer, from)
 			}
@@ -262,17 +263,17 @@ func TestDNS(t *testing.T) {
 	}
 }
 
-// TestExchangeTranscript reads the transcripts that check-now prints. Secrets must be hidden, and
-// long answers must be cut.
+// TestExchangeTranscript reads transcripts, which check-now prints. A transcript must hide secrets
+// and shorten long answers.
 func TestExchangeTranscript(t *testing.T) {
 	quiet(t)
 	at := serve(t, answerWith("HTTP/1.1 200 OK\r\nSet-Echo: hunter2hunter2\r\nContent-Length: 5\r\n\r\nready"))
 	h := define(balancer.HTTPHealth, func(h *balancer.Health) {
-		h.Timeout = wait.Patience // longer than any check in this test
+		h.Timeout = wait.Patience // longer than any check in this test takes
 		h.Headers = map[string]string{"Authorization": "hunter2hunter2", "X-Plain": "shown"}
 	})
 	if r, _ := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, answerWith("bad hunter2hunter2"))); !strings.Contains(r.Text, `answered "bad (hidden)", which is not HTTP`) {
-		t.Errorf("result = %q, want it without the secret header", r.Text)
+		t.Errorf("result = %q, want a result without the value of the secret header", r.Text)
 	}
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), at)
 	for _, want := range []string{
@@ -280,7 +281,7 @@ func TestExchangeTranscript(t *testing.T) {
 		"< HTTP/1.1 200 OK\n", "< Set-Echo: (hidden)\n", "< ready\n", "\n* passed after ",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("transcript has no %q, want it:\n%s", want, text)
+			t.Errorf("transcript does not contain %q, want it to contain this text:\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "hunter2") {
@@ -298,12 +299,12 @@ func TestExchangeTranscript(t *testing.T) {
 
 	_, text = newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience }), balancer.TCP).Exchange(t.Context(), serve(t, endless("HTTP/1.1 200 OK\r\n\r\n", "more ")))
 	if len(text) > 20<<10 || !strings.Contains(text, "bytes received are shown") {
-		t.Errorf("transcript size = %d, want at most 20 KiB and a note about the limit:\n%s", len(text), text[:500])
+		t.Errorf("transcript size = %d, want at most 20 KiB and a note about omitted bytes:\n%s", len(text), text[:500])
 	}
 
 	_, text = newProbe(define(balancer.UDPHealth, func(h *balancer.Health) { h.Send, h.Timeout = "\x00\x01", wait.Patience }), balancer.UDP).Exchange(t.Context(), closedPort(t))
 	if !strings.Contains(text, "> (2 bytes)\n") || !strings.Contains(text, "\n* failed after ") {
-		t.Errorf("transcript = %s, want the size of the data and a failure", text)
+		t.Errorf("transcript = %s, want one with the size of the sent data and the failure", text)
 	}
 
 	ca := newAuthority(t)
@@ -313,7 +314,7 @@ func TestExchangeTranscript(t *testing.T) {
 	}
 	_, text = newProbe(define(balancer.HTTPSHealth, named), balancer.TCP).Exchange(t.Context(), secure)
 	if !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "for shop.example, valid from ") || !strings.Contains(text, "< ready\n") {
-		t.Errorf("transcript = %s, want the TLS version, the certificate and the answer", text)
+		t.Errorf("transcript = %s, want one with the TLS version, the certificate and the answer", text)
 	}
 	overdue := serve(t, overTLS(&tls.Config{Certificates: []tls.Certificate{ca.issue("shop.example", -2*time.Hour, -time.Hour)}}, answerWith(ok)))
 	for _, c := range []struct {
@@ -327,13 +328,13 @@ func TestExchangeTranscript(t *testing.T) {
 	} {
 		got, text := newProbe(define(balancer.HTTPSHealth, c.change), balancer.TCP).Exchange(t.Context(), c.at)
 		if !strings.HasPrefix(got.Text, c.want) || !strings.Contains(text, "* TLS 1.3, TLS_") || !strings.Contains(text, "; certificate of CN=shop.example for shop.example, valid from ") {
-			t.Errorf("result = %s, want %s; transcript without the certificate's error:\n%s", got.Text, c.want, text)
+			t.Errorf("result = %s, want %s and a transcript with the TLS version and the certificate; transcript:\n%s", got.Text, c.want, text)
 		}
 	}
 }
 
-// TestExchangeOmitsResult compares the transcripts of checks that can't connect. Users see the
-// result next to the transcript, so the transcript must not repeat it.
+// TestExchangeOmitsResult reads the transcripts of checks that can't connect. Users see the result
+// next to the transcript, so the transcript must not repeat the result.
 func TestExchangeOmitsResult(t *testing.T) {
 	quiet(t)
 	for name, c := range map[string]struct {
@@ -352,7 +353,7 @@ func TestExchangeOmitsResult(t *testing.T) {
 		got, text := newProbe(c.health, balancer.TCP).Exchange(t.Context(), at)
 		text = regexp.MustCompile("after .*").ReplaceAllString(strings.ReplaceAll(text, at.String(), "AT"), "after TIME")
 		if text != c.want || got.Text == "" {
-			t.Errorf("%s: result %q, transcript =\n%s, want\n%s", name, got.Text, text, c.want)
+			t.Errorf("%s: result = %q, transcript =\n%s, want\n%s", name, got.Text, text, c.want)
 		}
 	}
 }

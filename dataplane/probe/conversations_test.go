@@ -47,7 +47,7 @@ func TestTCP(t *testing.T) {
 			_ = readRequest(c)
 			for _, b := range []byte("+PONG") {
 				_, _ = c.Write([]byte{b})
-				time.Sleep(5 * time.Millisecond) // without the pause a read may return several bytes
+				time.Sleep(5 * time.Millisecond) // without this pause, a single read might return several bytes
 			}
 		}, func(h *balancer.Health) { expect(h); h.Timeout = 10 * time.Second }, health.Passed, "answered as expected"},
 	} {
@@ -58,9 +58,9 @@ func TestTCP(t *testing.T) {
 	})
 }
 
-// redis returns a handler that answers commands like a Redis server that has a password and a role.
-// It waits until the number of commands has arrived, and then sends its answers in parts of the
-// given size.
+// redis returns a handler that answers commands like a Redis server with a password and the given
+// role. It waits until the given number of commands has arrived. Then it sends all answers, in
+// parts of the given size.
 func redis(role string, commands, part int) func(net.Conn) {
 	return func(c net.Conn) {
 		lines := bufio.NewReader(c)
@@ -95,9 +95,9 @@ func redis(role string, commands, part int) func(net.Conn) {
 	}
 }
 
-// TestTCPSteps checks a server that behaves like Redis in several steps. The verdict must not
-// depend on how the answers are split into packets, and a failure must name the step and its
-// answer.
+// TestTCPSteps checks a server that behaves like Redis, with a check that has several steps. The
+// verdict must not depend on how the answers are divided into packets. If a step fails, the result
+// must contain the step and the server's answer.
 func TestTCPSteps(t *testing.T) {
 	quiet(t)
 	auth, ping := balancer.HealthStep{Send: "AUTH secret\r\n", Expect: "+OK"}, balancer.HealthStep{SendHex: "50494e470d0a", ExpectHex: "2b504f4e47"}
@@ -126,20 +126,20 @@ func TestTCPSteps(t *testing.T) {
 	}
 }
 
-// TestStepsTranscript records the exchange of a check with steps. The transcript must name each
-// step.
+// TestStepsTranscript records the exchange of a check that has several steps. The transcript must
+// name each step.
 func TestStepsTranscript(t *testing.T) {
 	h := define(balancer.TCPHealth, func(h *balancer.Health) {
 		h.Steps, h.Timeout = []balancer.HealthStep{{Send: "AUTH secret\r\n", Expect: "+OK"}, {Send: "PING\r\n", Expect: "+PONG"}}, wait.Patience
 	})
 	_, text := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, redis("master", 1, 1000)))
 	if want := "* step 1 of 2\n> (13 bytes)\n< +OK\n* step 2 of 2\n> (6 bytes)\n< +PONG\n* passed after "; !strings.Contains(text, want) {
-		t.Errorf("transcript = %q, want %q in it", text, want)
+		t.Errorf("transcript = %q, want it to contain %q", text, want)
 	}
 }
 
-// TestSentSecrets checks servers that repeat passwords. Neither the result nor the transcript may
-// show the passwords, and the rest of an answer must remain readable.
+// TestSentSecrets checks servers that repeat the passwords that they receive. Neither the result
+// nor the transcript may contain the passwords. The rest of an answer must remain readable.
 func TestSentSecrets(t *testing.T) {
 	quiet(t)
 	const refusal = "-ERR unknown command 'AUTH', with args beginning with: 's\\cret' 'now'\r\n"
@@ -167,10 +167,10 @@ func TestSentSecrets(t *testing.T) {
 			}
 			r, text := newProbe(define(balancer.TCPHealth, c.change), balancer.TCP).Exchange(t.Context(), serve(t, answer))
 			if r.Outcome != health.Failed || !strings.Contains(r.Text, c.text) {
-				t.Errorf("result = %s %q, want a failure with %q", r.Outcome, r.Text, c.text)
+				t.Errorf("result = %s %q, want a failure that contains %q", r.Outcome, r.Text, c.text)
 			}
 			if strings.Contains(r.Text+text, "cret") || !strings.Contains(text, "(hidden)") || !strings.Contains(text, " bytes)\n") {
-				t.Errorf("result = %q, transcript =\n%s\nwant no secret in either", r.Text, text)
+				t.Errorf("result = %q, transcript =\n%s\nwant no secret in the result or the transcript", r.Text, text)
 			}
 		})
 	}
@@ -231,10 +231,11 @@ func TestHTTP(t *testing.T) {
 	})
 }
 
-// TestRequestText receives the HTTP request of a check. It must match the definition's settings.
+// TestRequestText receives the HTTP request of a check. The request must match the settings in the
+// check's definition.
 func TestRequestText(t *testing.T) {
 	quiet(t)
-	got := make(chan string, 10) // has room for repeated checks, because a busy machine may delay them
+	got := make(chan string, 10) // large enough for repeated checks, which may be needed on a busy machine
 	at := serve(t, func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
@@ -247,7 +248,7 @@ func TestRequestText(t *testing.T) {
 	}), at, health.Passed, "answered 200 OK")
 	want := "HEAD /a%2Fb?c=d%20e HTTP/1.1\r\nHost: shop.example\r\nUser-Agent: mine\r\nConnection: close\r\nAccept: */*\r\nX-Probe: yes\r\n\r\n"
 	if sent := <-got; sent != want {
-		t.Errorf("request =\n%q, want\n%q", sent, want)
+		t.Errorf("HTTP request =\n%q, want\n%q", sent, want)
 	}
 }
 
@@ -305,8 +306,9 @@ func TestHTTPS(t *testing.T) {
 	}
 }
 
-// TestForeignTextPrintable receives control characters, characters that reorder text, and long
-// answers from targets. Results must be printable and short, and transcripts must be printable.
+// TestForeignTextPrintable checks targets that send control characters, characters that reorder
+// text, or long answers. The result must be printable and short, and the transcript must be
+// printable.
 func TestForeignTextPrintable(t *testing.T) {
 	quiet(t)
 	const evil = "\x1b[31m\u202e\u009b2J\u200b"
@@ -326,7 +328,7 @@ func TestForeignTextPrintable(t *testing.T) {
 		h.Timeout = wait.Patience
 		got, transcript := newProbe(h, balancer.TCP).Exchange(t.Context(), serve(t, c.handle))
 		if got.Outcome != health.Failed || len(got.Text) > 500 || strings.ContainsFunc(got.Text, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("%s: result = %s %q, want failed with at most 500 printable bytes", c.kind, got.Outcome, got.Text)
+			t.Errorf("%s: result = %s %q, want a failure with at most 500 printable bytes", c.kind, got.Outcome, got.Text)
 		}
 		if strings.ContainsFunc(transcript, func(r rune) bool { return !unicode.IsPrint(r) && !strings.ContainsRune("\n\t", r) }) {
 			t.Errorf("%s: transcript = %q, want printable characters only", c.kind, transcript)
@@ -334,8 +336,8 @@ func TestForeignTextPrintable(t *testing.T) {
 	}
 }
 
-// TestChangedCertificateFiles changes the CA file between checks. Each check must use the new file,
-// even after a broken version.
+// TestChangedCertificateFiles changes the CA file between checks. Each check must use the new
+// content, even after a check with broken content.
 func TestChangedCertificateFiles(t *testing.T) {
 	quiet(t)
 	ca, other := newAuthority(t), newAuthority(t)
@@ -365,9 +367,9 @@ func TestChangedCertificateFiles(t *testing.T) {
 	}
 }
 
-// TestSystemAuthorityChange adds an authority to the system's store, and then replaces it, both in
-// the store's file and in its folder. Later checks must use the new content of the store without a
-// restart.
+// TestSystemAuthorityChange adds an authority to the system's certificate store, and then replaces
+// this authority, in the store's file and in its folder. Later checks must use the store's new
+// content without a restart.
 func TestSystemAuthorityChange(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("the store is a set of files on Linux only")
@@ -396,7 +398,7 @@ func TestSystemAuthorityChange(t *testing.T) {
 	} {
 		text, err := os.ReadFile(c.from)
 		if err == nil {
-			text = append(text, strings.Repeat("\n", len(c.name))...) // changes the size, because file timestamps are coarse
+			text = append(text, strings.Repeat("\n", len(c.name))...) // changes the file's size, because timestamps of files are imprecise
 			if strings.Contains(c.name, "large") {
 				text = append([]byte(strings.Repeat("# a comment\n", 100_000)), text...) // 1.2 MB
 			}
@@ -445,8 +447,8 @@ func TestUDP(t *testing.T) {
 	}
 }
 
-// TestCanceledCheckBlamesNoTarget cancels a check before the target answers. The check must count
-// as not run.
+// TestCanceledCheckBlamesNoTarget cancels a check before the target answers. The result must say
+// that the check has not run.
 func TestCanceledCheckBlamesNoTarget(t *testing.T) {
 	quiet(t)
 	ctx, cancel := contextThatEnds(t, 50*time.Millisecond)

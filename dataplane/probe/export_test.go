@@ -2,5 +2,5 @@ package probe
 
 import "vipd/balancer/health"
 
-// New returns a probe with its own store of system authorities.
+// New returns a Probe with its own store of system authorities, so tests don't share a store.
 func New(s health.Subject) *Probe { return newProbe(s, &systemStore{}) }

@@ -14,9 +14,9 @@ import (
 	"vipd/balancer/snap"
 )
 
-// TestFilesHang makes the file system of certificate files hang. This must delay neither other
-// checks nor the end of Run. All checks with the same files must share one read at a time. The
-// test's sleeps use synctest's clock.
+// TestFilesHang makes reads of certificate files hang. Other checks and the end of Run must not be
+// delayed. All checks with the same files must share one read at a time. The sleeps in this test
+// use synctest's clock.
 func TestFilesHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &balancer.Health{
@@ -65,10 +65,10 @@ func TestFilesHang(t *testing.T) {
 		synctest.Wait()
 		for host := range byte(20) {
 			if reported.At(at("works", host)) != balancer.HealthUp || reported.Has(at("hangs", host)) {
-				t.Errorf("host %d: verdicts = %v and %v, want up with working files and none with hanging files", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
+				t.Errorf("host %d: verdicts with working and with hanging files = %v and %v, want up and none", host, reported.At(at("works", host)), reported.At(at("hangs", host)))
 			}
 			if s, _ := r.Status(at("hangs", host)); s.State.Last.Outcome != health.NotRun {
-				t.Errorf("result of host %d, whose files hang = %+v, want that the check did not run", host, s.State.Last)
+				t.Errorf("result for host %d, whose files hang, = %+v, want a check that has not run", host, s.State.Last)
 			}
 		}
 		answer <- errors.New("the server is back, the file is not")
@@ -83,8 +83,8 @@ func TestFilesHang(t *testing.T) {
 		select {
 		case <-over:
 		default:
-			t.Error("Run waited for a file, want it to return")
+			t.Error("Run waited until a file was read, want Run to return")
 		}
-		close(answer) // releases the last read
+		close(answer) // lets the last read return
 	})
 }

@@ -15,24 +15,25 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// flapper is a target whose checks have the results of pass. It records the target's weights.
+// flapper is a target, with the weights and the results that it has had. The function pass
+// determines the results of its checks.
 type flapper struct {
 	pass func() bool
 
 	mu      sync.Mutex
-	results []bool // results of the target's checks, the oldest first
+	results []bool // results of the target's checks, in the order of time
 	weights []weighed
 }
 
-// weighed is a weight that the target has from a point in time.
+// weighed is a weight of a target, with the time at which the target has got this weight.
 type weighed struct {
 	weight int
 	at     time.Time
-	after  int // number of results before this weight
+	after  int // number of results before the target got this weight
 }
 
-// flap checks the target for a duration, compiles the service after each change of verdicts like
-// the daemon, and records the weights.
+// flap checks the target for the duration last. Like the daemon, it compiles the service after each
+// change of verdicts. It records the target's weights.
 func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.Duration) {
 	t.Helper()
 	service := &balancer.Service{
@@ -73,8 +74,8 @@ func (f *flapper) flap(t *testing.T, h *balancer.Health, seed uint64, last time.
 	r.Run(ctx)
 }
 
-// TestFlapping checks a target that flaps. Its weight may change only after rise or fall equal
-// results in a row.
+// TestFlapping checks a target whose results change often. The target's weight may change only
+// after rise equal results, or after fall equal results.
 func TestFlapping(t *testing.T) {
 	h := usual(func(h *balancer.Health) { h.Rise, h.Fall = 2, 3 })
 	for seed := range uint64(20) {
@@ -87,19 +88,19 @@ func TestFlapping(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		f := &flapper{pass: func() bool { n++; return n%3 == 1 }} // two failures in a row, but never two passes
+		f := &flapper{pass: func() bool { n++; return n%3 == 1 }} // at most two failures in a row, and never two passes
 		f.flap(t, h, 1, time.Hour)
 		if len(f.weights) != 1 || f.weights[0].weight != 7 || len(f.results) < 1000 {
-			t.Errorf("two failures at a time, %d checks: weights = %v, want only 7", len(f.results), f.weights)
+			t.Errorf("two failures in a row, %d checks: weights = %v, want only 7", len(f.results), f.weights)
 		}
 	})
 }
 
-// lawful checks that enough equal results precede each change of the weight.
+// lawful checks that each change of the weight follows enough equal results.
 func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 	t.Helper()
 	if len(f.weights) < 10 {
-		t.Fatalf("seed %d: %d changes in %d checks, want at least 10", seed, len(f.weights), len(f.results))
+		t.Fatalf("seed %d: changes of the weight = %d in %d checks, want at least 10", seed, len(f.weights), len(f.results))
 	}
 	for i, w := range f.weights[1:] {
 		needed := h.Rise
@@ -108,14 +109,14 @@ func (f *flapper) lawful(t *testing.T, h *balancer.Health, seed uint64) {
 		}
 		before := f.weights[i]
 		if w.after-before.after < needed {
-			t.Errorf("seed %d: the weight changes to %d after %d results, want at least %d", seed, w.weight, w.after-before.after, needed)
+			t.Errorf("seed %d: the weight changes to %d after %d results, want at least %d results before", seed, w.weight, w.after-before.after, needed)
 		}
 		if gap, least := w.at.Sub(before.at), time.Duration(needed-1)*h.FastInterval*9/10; gap < least {
-			t.Errorf("seed %d: the weight changes to %d after %v, want at least %v", seed, w.weight, gap, least)
+			t.Errorf("seed %d: the weight changes to %d after %v, want at least %v before", seed, w.weight, gap, least)
 		}
 		for _, passed := range f.results[w.after-needed : w.after] {
 			if passed != (w.weight > 0) {
-				t.Errorf("seed %d: weight = %d after the results %v, want the weight to follow the last results", seed, w.weight, f.results[w.after-needed:w.after])
+				t.Errorf("seed %d: weight = %d after the results %v, want a weight that agrees with these results", seed, w.weight, f.results[w.after-needed:w.after])
 			}
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"vipd/balancer/health"
 )
 
-// answer is a connection that returns prepared bytes. If most is not 0, each read returns at most
-// that many.
+// answer is a connection from which prepared bytes can be read. If most is not 0, each read returns
+// at most that many bytes.
 type answer struct {
 	net.Conn
 	*bytes.Reader
@@ -35,8 +35,8 @@ func (a answer) Read(p []byte) (int, error) {
 
 func (a answer) Write(p []byte) (int, error) { return len(p), nil }
 
-// legible fails the test if the text of a result or error has control characters, or is too long
-// for a line of a table.
+// legible checks that the text of a result or error has no control characters and is short enough
+// for a line in a table.
 func legible(t *testing.T, text string, err error) {
 	t.Helper()
 	if err != nil {
@@ -52,7 +52,7 @@ func attemptOf(h balancer.Health) *attempt {
 	return &attempt{Probe: New(health.Subject{Health: &h, Proto: balancer.TCP}), at: netip.MustParseAddrPort("192.0.2.1:80")}
 }
 
-// FuzzHTTPAnswer passes arbitrary bytes to an HTTP check as the answer. The result must be legible.
+// FuzzHTTPAnswer answers an HTTP check with arbitrary bytes. The result must be legible.
 func FuzzHTTPAnswer(f *testing.F) {
 	for _, text := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 \x1b[31mBusy\r\n\r\n",
@@ -71,7 +71,7 @@ func FuzzHTTPAnswer(f *testing.F) {
 	})
 }
 
-// FuzzDNSAnswer passes arbitrary bytes to a DNS check as the answer. The result must be legible.
+// FuzzDNSAnswer answers a DNS check with arbitrary bytes. The result must be legible.
 func FuzzDNSAnswer(f *testing.F) {
 	name := dnsmessage.MustNewName("example.org.")
 	m := dnsmessage.Message{
@@ -100,8 +100,8 @@ func FuzzDNSAnswer(f *testing.F) {
 	})
 }
 
-// FuzzSteps passes arbitrary bytes to a TCP check with several steps, in one piece and in parts of
-// a random size. Both must have the same, correct result.
+// FuzzSteps answers a TCP check that has several steps with arbitrary bytes, once in one piece and
+// once in parts of a random size. Both results must be correct, and therefore equal.
 func FuzzSteps(f *testing.F) {
 	f.Add([]byte("220 mail.example.org ESMTP\r\n250 ok\r\nversion 7\r\n"), uint8(1))
 	f.Add([]byte("-ERR\x00\x1b]0;title\a"), uint8(3))
@@ -113,7 +113,7 @@ func FuzzSteps(f *testing.F) {
 		whole, errWhole := a.converse(answer{Reader: bytes.NewReader(data)})
 		parts, errParts := a.converse(answer{Reader: bytes.NewReader(data), most: int(part%7) + 1})
 		if whole != parts || fmt.Sprint(errWhole) != fmt.Sprint(errParts) {
-			t.Errorf("converse(%q) = %q, %v at once, but %q, %v in parts of %d; want the same", data, whole, errWhole, parts, errParts, part%7+1)
+			t.Errorf("converse(%q) = %q, %v for the whole data, but %q, %v for parts of %d bytes; want equal results", data, whole, errWhole, parts, errParts, part%7+1)
 		}
 		legible(t, whole, errWhole)
 		_, rest, first := bytes.Cut(data, []byte("220"))

@@ -31,8 +31,9 @@ import (
 	"vipd/test/wait"
 )
 
-// acceptVar makes the test binary a server that accepts and drops connections. Because it is
-// another process, BenchmarkTenThousand does not measure its cost.
+// acceptVar is an environment variable that makes the test binary a server, which accepts and drops
+// connections. Because this server is another process, BenchmarkTenThousand does not measure its
+// cost.
 const acceptVar = "VIPD_TEST_ACCEPT"
 
 func TestMain(m *testing.M) {
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 	lab.Main(m)
 }
 
-// accept prints its port, and then accepts connections until an error occurs.
+// accept listens on a port and prints the port. Then it accepts connections until an error occurs.
 func accept() error {
 	l, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -59,13 +60,13 @@ func accept() error {
 	}
 }
 
-// quiet fails the test if goroutines are left at the end of the test.
+// quiet fails the test if any goroutines are left at its end.
 func quiet(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	t.Cleanup(func() {
 		err := goleak.Find(before)
-		for range 20 { // repeated, because on a busy machine goroutines may end late
+		for range 20 { // repeat this, because on a busy machine goroutines may end late
 			if err == nil {
 				return
 			}
@@ -75,7 +76,8 @@ func quiet(t *testing.T) {
 	})
 }
 
-// serve runs a TCP server on loopback. It closes a connection when handle returns or the test ends.
+// serve runs a TCP server on loopback. Each connection is closed when handle returns or the test
+// ends.
 func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -120,12 +122,12 @@ func serve(t *testing.T, handle func(net.Conn)) netip.AddrPort {
 	return ln.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// answersUnread returns a handler that sends a text without reading the whole request, and then
-// closes the connection, so the kernel resets it.
+// answersUnread returns a handler that sends a text and closes the connection before it has read
+// the whole request. As a result, the kernel resets the connection.
 func answersUnread(text string) func(net.Conn) {
 	return func(c net.Conn) {
 		buf := make([]byte, 1)
-		if _, err := c.Read(buf); err == nil { // the rest of the request stays unread
+		if _, err := c.Read(buf); err == nil { // do not read the rest of the request
 			_, _ = io.WriteString(c, text)
 		}
 	}
@@ -140,7 +142,7 @@ func answerWith(text string) func(net.Conn) {
 	}
 }
 
-// readRequest reads an HTTP request up to the empty line that ends its headers.
+// readRequest reads an HTTP request up to the empty line after the headers.
 func readRequest(c net.Conn) error {
 	var got []byte
 	buf := make([]byte, 1024)
@@ -157,7 +159,7 @@ func readRequest(c net.Conn) error {
 // stuck is a handler that reads and never answers.
 func stuck(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// endless returns a handler that sends head, and then repeats a text forever.
+// endless returns a handler that sends head, and then sends the text again forever.
 func endless(head, again string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -170,7 +172,7 @@ func endless(head, again string) func(net.Conn) {
 	}
 }
 
-// drip returns a handler that sends head, and then single bytes with pauses.
+// drip returns a handler that sends head, and then sends single bytes with a pause after each.
 func drip(head string) func(net.Conn) {
 	return func(c net.Conn) {
 		if readRequest(c) != nil {
@@ -178,13 +180,13 @@ func drip(head string) func(net.Conn) {
 		}
 		_, err := io.WriteString(c, head)
 		for err == nil {
-			time.Sleep(20 * time.Millisecond) // deliberately slow: never silent and never complete
+			time.Sleep(20 * time.Millisecond) // deliberately slow, so that the answer never pauses for long but is never complete
 			_, err = io.WriteString(c, "x")
 		}
 	}
 }
 
-// overTLS returns a handler that starts TLS with a configuration before it calls handle.
+// overTLS returns a handler that starts TLS with the given configuration, and then calls handle.
 func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	return func(raw net.Conn) {
 		conn := tls.Server(raw, c)
@@ -194,7 +196,8 @@ func overTLS(c *tls.Config, handle func(net.Conn)) func(net.Conn) {
 	}
 }
 
-// define returns a check's definition with the defaults that the decoder sets.
+// define returns the definition of a check, with the defaults that the decoder sets. change may
+// then edit the definition.
 func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.Health {
 	h := &balancer.Health{
 		Type: kind, Verify: true, Interval: 600 * time.Millisecond, FastInterval: 100 * time.Millisecond, Timeout: 300 * time.Millisecond,
@@ -209,17 +212,18 @@ func define(kind balancer.HealthType, change func(*balancer.Health)) *balancer.H
 	return h
 }
 
-// check runs one check of a TCP port, and compares the outcome and the start of the text.
+// check runs a check of a TCP port once. It compares the outcome, and the start of the result's
+// text.
 func check(t *testing.T, h *balancer.Health, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	checkOver(t, h, balancer.TCP, at, want, text)
 }
 
-// checkOver is like check, but for a port of any protocol.
+// checkOver is like check, but the port's protocol is given.
 func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at netip.AddrPort, want health.Outcome, text string) {
 	t.Helper()
 	got := patient(t, newProbe(h, proto), at)
-	for range 3 { // on a busy machine the answer may be late
+	for range 3 { // repeat this, because on a busy machine the answer may be late
 		late := " within " + h.Timeout.String()
 		if got.Outcome == want && strings.HasPrefix(got.Text, text) || !strings.Contains(got.Text, late) && !strings.Contains(got.Text, "not over in time") {
 			break
@@ -231,17 +235,18 @@ func checkOver(t *testing.T, h *balancer.Health, proto balancer.Protocol, at net
 		got = patient(t, newProbe(h, proto), at)
 	}
 	if got.Outcome != want || !strings.HasPrefix(got.Text, text) {
-		t.Errorf("%s: %q, want %s: %q", got.Outcome, got.Text, want, text)
+		t.Errorf("result = %s: %q, want %s: %q", got.Outcome, got.Text, want, text)
 	}
 	if got.Took > h.Timeout+wait.Patience {
-		t.Errorf("time of the check = %s, want at most the timeout of %s and some slack", got.Took, h.Timeout)
+		t.Errorf("duration of the check = %s, want at most the timeout of %s and some slack", got.Took, h.Timeout)
 	}
 }
 
-// busy is the start of a check's text if the check counts as not run because the machine is busy.
+// busy is the start of the result's text if a check counts as not run because the machine is too
+// busy.
 const busy = "not run: this host was suspended, or too busy"
 
-// patient runs a check, and repeats it if this machine was too busy.
+// patient runs a check. If the machine was too busy, it repeats the check.
 func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	t.Helper()
 	got := p.Check(t.Context(), at)
@@ -254,8 +259,9 @@ func patient(t *testing.T, p *probe.Probe, at netip.AddrPort) health.Result {
 	return got
 }
 
-// closedPort returns an address at which nothing listens until the test ends. A TCP connection
-// occupies its port, and over UDP a socket that accepts only one peer.
+// closedPort returns an address and port at which nothing listens until the test ends. To keep the
+// port occupied, it opens a TCP connection from this port, and a UDP socket that accepts datagrams
+// from only one peer.
 func closedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -264,7 +270,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	}
 	t.Cleanup(func() { _ = ln.Close() })
 	peer := ln.Addr().(*net.TCPAddr).AddrPort()
-	for range 10 { // another program may use the same port over UDP
+	for range 10 { // another program may use the same port for UDP
 		var c net.Conn
 		if c, err = net.Dial("tcp", peer.String()); err != nil {
 			break
@@ -281,7 +287,7 @@ func closedPort(t *testing.T) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// authority is a certificate authority of a test.
+// authority is a certificate authority for a test.
 type authority struct {
 	t    *testing.T
 	cert *x509.Certificate
@@ -323,7 +329,8 @@ func (a *authority) write(name, kind string, der []byte) {
 	}
 }
 
-// issue makes a certificate for a name and for 127.0.0.1, and writes it to NAME.pem and NAME.key.
+// issue creates a certificate for a name and for 127.0.0.1. It writes the certificate to NAME.pem,
+// and its key to NAME.key.
 func (a *authority) issue(name string, from, to time.Duration) tls.Certificate {
 	a.t.Helper()
 	a.next++
@@ -356,8 +363,8 @@ func (a *authority) pool() *x509.CertPool {
 	return p
 }
 
-// serveUDP runs a UDP server that answers each datagram with the result of answer, or not at all if
-// the result is nil.
+// serveUDP runs a UDP server that answers each datagram with the result of answer. If the result is
+// nil, the server does not answer.
 func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	t.Helper()
 	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -381,7 +388,7 @@ func serveUDP(t *testing.T, answer func([]byte) []byte) netip.AddrPort {
 	return pc.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-// newProbe returns a probe with a definition.
+// newProbe returns a Probe for a check's definition.
 func newProbe(h *balancer.Health, proto balancer.Protocol) *probe.Probe {
 	return probe.New(health.Subject{Health: h, Proto: proto})
 }

@@ -22,8 +22,8 @@ import (
 )
 
 // BenchmarkTenThousand checks 10,000 targets every 2 s over TCP, for b.N seconds. It reports the
-// number of cores (including kernel time) and the MiB of memory that this process uses. The budget
-// is half a core and 200 MiB.
+// CPU time of this process as a number of cores, including kernel time, and its memory in MiB. The
+// budget is half a core and 200 MiB.
 //
 //	go test -run=^$ -bench=TenThousand -benchtime=20x ./dataplane/probe
 func BenchmarkTenThousand(b *testing.B) {
@@ -48,11 +48,11 @@ func BenchmarkTenThousand(b *testing.B) {
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan struct{})
 	go func() { r.Run(ctx); close(ended) }()
-	time.Sleep(4 * time.Second) // until all checks are spread over the interval
+	time.Sleep(4 * time.Second) // until then, the checks become evenly spread over the interval
 	checks.Store(0)
 	failed.Store(0)
 	start, used := time.Now(), cpu(b)
-	time.Sleep(time.Duration(b.N) * time.Second) // the measured time
+	time.Sleep(time.Duration(b.N) * time.Second) // this is the time that is measured
 	took := time.Since(start).Seconds()
 	b.ReportMetric((cpu(b)-used).Seconds()/took, "cores")
 	b.ReportMetric(float64(checks.Load())/took, "checks/s")
@@ -62,7 +62,7 @@ func BenchmarkTenThousand(b *testing.B) {
 	<-ended
 }
 
-// cpu returns the processor time that this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -72,7 +72,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// resident returns this process's resident memory in bytes.
+// resident returns the size of this process's resident memory in bytes.
 func resident(b *testing.B) int {
 	b.Helper()
 	text, err := os.ReadFile("/proc/self/statm")
@@ -86,13 +86,13 @@ func resident(b *testing.B) int {
 	return pages * os.Getpagesize()
 }
 
-// acceptor starts a server in another process and returns its port.
+// acceptor starts a server in another process. It returns the server's port.
 func acceptor(b *testing.B) uint16 {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), acceptVar+"=yes")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	runtime.LockOSThread() // the server ends when this thread ends
+	runtime.LockOSThread() // the server is killed when this thread ends
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		b.Fatal(err)
@@ -108,11 +108,13 @@ func acceptor(b *testing.B) uint16 {
 	return port
 }
 
-// stoppedVar makes the test binary run a single check, during which its parent process stops it.
+// stoppedVar is an environment variable that makes the test binary run a single check. During this
+// check, the parent process stops the test binary.
 const stoppedVar = "VIPD_TEST_STOPPED"
 
-// TestBusyHostBlamesNoTarget stops a process for longer than the timeout of its check. The process
-// can't know whether the target answered in time, so the check must count as not run.
+// TestBusyHostBlamesNoTarget stops a process during its check for longer than the check's timeout.
+// The process can't know whether the target has answered in time, so the check must count as not
+// run.
 func TestBusyHostBlamesNoTarget(t *testing.T) {
 	if os.Getenv(stoppedVar) != "" {
 		stopped(t)
@@ -124,13 +126,14 @@ func TestBusyHostBlamesNoTarget(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("result of a stopped process = %q, want %q in it", got, busy)
+	t.Errorf("result of a process that was stopped = %q, want it to contain %q", got, busy)
 }
 
-// whileStopped stops a child process during its check, and returns the output of the child.
+// whileStopped starts a child process that runs a check, and stops the child during the check. It
+// returns the child's output.
 func whileStopped(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -short, the check would run in another child, in namespaces
+	cmd := exec.Command(os.Args[0], "-test.run=^TestBusyHostBlamesNoTarget$", "-test.short") // without -test.short, the check would run in one more child, in namespaces
 	cmd.Env = append(os.Environ(), stoppedVar+"=yes")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -145,7 +148,7 @@ func whileStopped(t *testing.T) string {
 	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(4 * time.Second) // longer than the check's timeout of 2 s and the tolerated delay
+	time.Sleep(4 * time.Second) // longer than the check's timeout of 2 s plus the tolerated delay
 	if err := cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +156,10 @@ func whileStopped(t *testing.T) string {
 	return lines.Text()
 }
 
-// stopped checks a target that never answers, and prints the result.
+// stopped checks a target that never answers, and prints the result of the check.
 func stopped(t *testing.T) {
 	at := serve(t, func(c net.Conn) {
-		fmt.Println("checking") // the parent may stop this process only after the connection
+		fmt.Println("checking") // the parent may stop this process only once it is connected
 		stuck(c)
 	})
 	p := newProbe(define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = 2 * time.Second }), balancer.TCP)

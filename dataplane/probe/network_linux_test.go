@@ -18,7 +18,7 @@ import (
 )
 
 // TestNetwork checks targets over a virtual link, with dropped packets, missing hosts, source
-// addresses and marks. Each result must name the cause.
+// addresses and marks. The result of each check must name the cause.
 func TestNetwork(t *testing.T) {
 	l := lab.New(t)
 	server := l.Add("server")
@@ -56,7 +56,7 @@ func TestNetwork(t *testing.T) {
 	t.Run("mark is used", func(t *testing.T) { testMark(t, l) })
 }
 
-// testSource checks that a check uses the source address of its definition.
+// testSource checks that a check uses the source address in its definition.
 func testSource(t *testing.T, server *lab.NS) {
 	var ln net.Listener
 	if err := server.Do(func() (err error) { ln, err = net.Listen("tcp", "10.1.0.2:90"); return err }); err != nil {
@@ -75,7 +75,7 @@ func testSource(t *testing.T, server *lab.NS) {
 	}
 }
 
-// testMark checks an address that has a route only for marked packets.
+// testMark checks an address to which only marked packets have a route.
 func testMark(t *testing.T, l *lab.Lab) {
 	if err := l.Host().Do(markedRoute); err != nil {
 		t.Fatal(err)
@@ -85,12 +85,12 @@ func testMark(t *testing.T, l *lab.Lab) {
 	check(t, define(balancer.TCPHealth, func(h *balancer.Health) { h.Mark = 77 }), at, health.NotRun, forbidden)
 }
 
-// forbidden is the start of a check's text if this host's own rules block the target.
+// forbidden is the start of the result's text if this host's own rules block the target.
 const forbidden = "not run: this host's own packet filter or routes forbid the connection"
 
-// TestForbiddenTargets blocks targets on this host, and then on the server. A block on this host is
-// not the target's fault, so the check must count as not run. A block on the server also affects
-// clients, so the check must fail.
+// TestForbiddenTargets blocks targets with rules on this host, and then with rules on the server.
+// Rules on this host are not the target's fault, so the check must count as not run. Rules on the
+// server also affect clients, so the check must fail.
 func TestForbiddenTargets(t *testing.T) {
 	lab.Need(t, "iptables", "ip6tables")
 	l := lab.New(t)
@@ -103,12 +103,12 @@ func TestForbiddenTargets(t *testing.T) {
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "80", "-j", "DROP")
 		client.Exec(program, "-A", "OUTPUT", "-p", "udp", "--dport", "81", "-j", "REJECT")
 	}
-	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // so each check receives an ICMP error
+	server.Sysctl("net.ipv6.icmp.ratelimit", "0") // with this setting, each check gets an ICMP error
 	if err := client.Do(func() error { return errors.Join(prohibited("10.8.0.1/32"), prohibited("fd08::1/128")) }); err != nil {
 		t.Fatal(err)
 	}
 	quiet(t)
-	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the reply to the second packet has an effect
+	tcp := define(balancer.TCPHealth, func(h *balancer.Health) { h.Timeout = 10 * time.Second }) // with IPv6, only the reply to the second packet reports the error
 	udp := define(balancer.UDPHealth, func(h *balancer.Health) { h.Send = "ping" })
 	dns := define(balancer.DNSHealth, func(h *balancer.Health) { h.Query = "ok.example" })
 	for _, c := range []struct {
@@ -140,8 +140,8 @@ func TestForbiddenTargets(t *testing.T) {
 	}
 }
 
-// TestOutOfDescriptors runs a check without free file descriptors. This is not the target's fault,
-// so the check must count as not run.
+// TestOutOfDescriptors runs a check when no file descriptor is free. This is not the target's
+// fault, so the check must count as not run.
 func TestOutOfDescriptors(t *testing.T) {
 	at := serve(t, stuck)
 	check(t, define(balancer.TCPHealth, nil), at, health.Passed, "connected")
@@ -150,14 +150,14 @@ func TestOutOfDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got health.Result
-	for range 100 { // repeated, because the end of an earlier check may free a lower descriptor
+	for range 100 { // repeat this, because the end of an earlier check may free a lower descriptor
 		fd, err := unix.Dup(0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_ = unix.Close(fd)
 		none := old
-		none.Cur = uint64(fd) // all descriptors below this are in use
+		none.Cur = uint64(fd) // all descriptors below this number are in use
 		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
 			t.Fatal(err)
 		}

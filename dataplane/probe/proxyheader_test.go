@@ -21,7 +21,7 @@ import (
 	"vipd/test/wait"
 )
 
-// afterHeader is a connection whose PROXY header has been read.
+// afterHeader is a connection whose PROXY header has already been read.
 type afterHeader struct {
 	net.Conn
 	rest io.Reader
@@ -29,8 +29,8 @@ type afterHeader struct {
 
 func (c afterHeader) Read(p []byte) (int, error) { return c.rest.Read(p) }
 
-// behindProxy returns a handler that calls handle only after a PROXY header of the given version
-// that names no client. It closes other connections.
+// behindProxy returns a handler for connections with a PROXY header of the given version that names
+// no client. For such connections, it calls handle. It closes all other connections.
 func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net.Conn) {
 	return func(c net.Conn) {
 		r := bufio.NewReader(c)
@@ -42,8 +42,8 @@ func behindProxy(version balancer.ProxyProtocol, handle func(net.Conn)) func(net
 	}
 }
 
-// TestProxyHeader checks servers that accept only connections with a PROXY header that names no
-// client. Each kind of check over TCP must pass with the header, and fail without it.
+// TestProxyHeader checks servers that require a PROXY header that names no client. Each kind of TCP
+// check must pass with this header, and fail without it.
 func TestProxyHeader(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)
@@ -69,18 +69,19 @@ func TestProxyHeader(t *testing.T) {
 				h := define(c.kind, c.change)
 				h.Timeout = wait.Patience
 				if got := patient(t, probe.New(health.Subject{Proto: balancer.TCP, Header: version, Health: h}), at); got.Outcome != health.Passed {
-					t.Errorf("result with the header = %s %q, want passed", got.Outcome, got.Text)
+					t.Errorf("result of a check with the header = %s %q, want passed", got.Outcome, got.Text)
 				}
 				if got := patient(t, newProbe(define(c.kind, c.change), balancer.TCP), at); got.Outcome != health.Failed {
-					t.Errorf("result without the header = %s %q, want failed", got.Outcome, got.Text)
+					t.Errorf("result of a check without the header = %s %q, want failed", got.Outcome, got.Text)
 				}
 			})
 		}
 	}
 }
 
-// TestProxyHeaderOverUDP checks a server that answers only datagrams with a header of version 2
-// that names no client. The check must pass with that version, and fail otherwise.
+// TestProxyHeaderOverUDP checks a server that answers only datagrams with a PROXY header of version
+// 2 that names no client. The check must pass if its definition has this version, and fail
+// otherwise.
 func TestProxyHeaderOverUDP(t *testing.T) {
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -110,12 +111,12 @@ func TestProxyHeaderOverUDP(t *testing.T) {
 			h.Timeout = wait.Patience
 		}
 		if got := probe.New(health.Subject{Proto: balancer.UDP, Header: version, Health: h}).Check(t.Context(), at); got.Outcome != want {
-			t.Errorf("result with header %q = %s %q, want %s", version, got.Outcome, got.Text, want)
+			t.Errorf("result of a check with header version %q = %s %q, want %s", version, got.Outcome, got.Text, want)
 		}
 	}
 }
 
-// forward returns a handler that forwards a connection to a server.
+// forward returns a handler that forwards each connection to a server.
 func forward(t *testing.T, to netip.AddrPort) func(net.Conn) {
 	t.Helper()
 	return func(c net.Conn) {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unrouted adds a route that drops packets to a network.
+// unrouted adds a route that makes the kernel drop packets to a network.
 func unrouted(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -16,7 +16,8 @@ func unrouted(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_BLACKHOLE})
 }
 
-// prohibited adds a route that rejects packets to a network as administratively prohibited.
+// prohibited adds a route that makes the kernel reject packets to a network as administratively
+// prohibited.
 func prohibited(dst string) error {
 	_, to, err := net.ParseCIDR(dst)
 	if err != nil {
@@ -25,8 +26,8 @@ func prohibited(dst string) error {
 	return netlink.RouteAdd(&netlink.Route{Dst: to, Type: unix.RTN_PROHIBIT})
 }
 
-// markedRoute adds a route to 10.8.0.1 for packets with mark 77, which rejects them with a distinct
-// error.
+// markedRoute adds a route to 10.8.0.1 that applies only to packets with the mark 77. The route
+// rejects these packets with an error that no other route returns.
 func markedRoute() error {
 	rule := netlink.NewRule()
 	rule.Mark, rule.Table, rule.Family = 77, 77, unix.AF_INET

@@ -21,18 +21,18 @@ import (
 	"vipd/test/wait"
 )
 
-// world simulates the network that a runner checks. It runs on synctest's clock: when all other
+// world simulates the network that a runner checks. It uses synctest's clock: when all other
 // goroutines wait, each time.Sleep in this file advances the clock without a real delay.
 type world struct {
 	t *testing.T
 
 	mu      sync.Mutex
 	broken  map[netip.AddrPort]bool
-	takes   map[netip.AddrPort]time.Duration // duration of a check of the address
-	under   map[netip.AddrPort]int           // number of running checks by address
+	takes   map[netip.AddrPort]time.Duration // duration of a check, by address
+	under   map[netip.AddrPort]int           // number of running checks, by address
 	flying  int
-	most    int                            // maximum number of concurrent checks so far
-	begins  map[netip.AddrPort][]time.Time // start of each check
+	most    int                            // maximum number of concurrent checks that has occurred
+	begins  map[netip.AddrPort][]time.Time // start times of the checks, by address
 	reports [][]probe.Transition
 }
 
@@ -78,7 +78,7 @@ func (w *world) report(changes []probe.Transition) {
 	w.reports = append(w.reports, changes)
 }
 
-// reported returns the reports since the last call.
+// reported returns the reports that have been made since the last call.
 func (w *world) reported() [][]probe.Transition {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +94,8 @@ func (w *world) checked(at netip.AddrPort) []time.Time {
 	return slices.Clone(w.begins[at])
 }
 
-// set breaks or repairs the first n targets. takes is the duration of later checks.
+// set makes the checks of the first n targets fail if broken is true, and pass otherwise. takes is
+// the duration of later checks.
 func (w *world) set(n int, broken bool, takes time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +104,7 @@ func (w *world) set(n int, broken bool, takes time.Duration) {
 	}
 }
 
-// start runs a runner until the test ends or the returned function is called.
+// start starts a runner. The runner stops when the test ends or the returned function is called.
 func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	o.Report, o.Check = w.report, w.check
 	r := probe.NewRunner(o)
@@ -113,17 +114,17 @@ func (w *world) start(o probe.Options) (*probe.Runner, func()) {
 	return r, func() { cancel(); <-ended }
 }
 
-// at returns the probed address of target i.
+// at returns the address and port at which target i is checked.
 func at(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)
 }
 
-// target returns target i, which belongs to a service.
+// target returns target i of a service.
 func target(service string, i int) balancer.Target {
 	return balancer.Target{Service: balancer.Name(service), Addr: at(i).Addr(), Port: 80}
 }
 
-// equalTargets returns n targets of one service with the same check.
+// equalTargets returns n targets of one service, which all have the same check.
 func equalTargets(n int, h *balancer.Health) snap.Map[balancer.Target, health.Subject] {
 	var m snap.Map[balancer.Target, health.Subject]
 	for i := range n {
@@ -142,7 +143,7 @@ func usual(change func(*balancer.Health)) *balancer.Health {
 }
 
 // TestHangingChecksDelayNoOther makes a thousand checks hang until their timeout. The only healthy
-// target must still be checked on time.
+// target must nevertheless be checked on time.
 func TestHangingChecksDelayNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -156,7 +157,7 @@ func TestHangingChecksDelayNoOther(t *testing.T) {
 		begins := w.begins[at(0)]
 		for i, b := range begins[1:] {
 			if gap := b.Sub(begins[i]); gap > 2*time.Second+5*time.Millisecond || gap < 1800*time.Millisecond {
-				t.Errorf("time before check %d = %s, want 1.8s to 2.005s", i+1, gap)
+				t.Errorf("time between check %d and the previous check = %s, want 1.8s to 2.005s", i+1, gap)
 			}
 		}
 		if len(begins) < 29 {
@@ -168,8 +169,8 @@ func TestHangingChecksDelayNoOther(t *testing.T) {
 	})
 }
 
-// TestConcurrencyLimits checks more targets than may be checked concurrently. The runner must not
-// exceed the separate limits for network checks and programs, and must check every target.
+// TestConcurrencyLimits uses more targets than can be checked concurrently. The runner must respect
+// the separate limits for network checks and for programs. It must check every target.
 func TestConcurrencyLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network, programs := newWorld(t), newWorld(t)
@@ -199,10 +200,10 @@ func TestConcurrencyLimits(t *testing.T) {
 		cancel()
 		<-ended
 		if network.most != 50 || programs.most != 3 {
-			t.Errorf("concurrent checks, programs = %d, %d, want 50, 3", network.most, programs.most)
+			t.Errorf("concurrent network checks = %d, concurrent programs = %d; want 50, 3", network.most, programs.most)
 		}
 		if len(network.begins) != 200 || len(programs.begins) != 20 {
-			t.Errorf("checked addresses, programs = %d, %d, want 200, 20", len(network.begins), len(programs.begins))
+			t.Errorf("targets checked over the network = %d, and by programs = %d; want 200, 20", len(network.begins), len(programs.begins))
 		}
 		for where, begins := range network.begins {
 			if len(begins) < 14 {
@@ -212,9 +213,9 @@ func TestConcurrencyLimits(t *testing.T) {
 	})
 }
 
-// TestLatePrograms runs programs that take 0.4 s, 16 concurrently, and a network check. If the
-// interval is too short for all programs, the runner must report them as late, with a delay that
-// indicates the necessary interval.
+// TestLatePrograms runs a network check, and programs that take 0.4 s each, up to 16 at the same
+// time. If the interval is too short for all programs, the runner must report that programs run
+// late. The reported delay must show which interval would be long enough.
 func TestLatePrograms(t *testing.T) {
 	for _, c := range []struct {
 		programs int
@@ -243,14 +244,14 @@ func TestLatePrograms(t *testing.T) {
 			}
 			if c.late && (len(late) != 1 || !late[0].Programs || late[0].Limit != 16 || late[0].Interval != c.interval ||
 				late[0].By < 3*time.Second || late[0].By > 5*time.Second) {
-				t.Errorf("%d programs every %s: Late() = %+v, want programs, late by about 4s", c.programs, c.interval, late)
+				t.Errorf("%d programs every %s: Late() = %+v, want an entry for programs that are late by about 4s", c.programs, c.interval, late)
 			}
 		})
 	}
 }
 
-// TestSharedChecks gives several services the same check of one address. They must share its
-// results and reports, even if they use the results differently.
+// TestSharedChecks gives several services the same check of one address. They must share this
+// check's results and reports, even if they use the results in different ways.
 func TestSharedChecks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -267,15 +268,15 @@ func TestSharedChecks(t *testing.T) {
 			t.Errorf("checks in a minute = %d, want about 31", n)
 		}
 		if all := w.reported(); len(all) != 1 || len(all[0]) != 1 || fmt.Sprint(all[0][0].Targets) != "[a/10.0.0.1:80 b/10.0.0.1:80 c/10.0.0.1:80]" {
-			t.Errorf("reports = %+v, want one change of a, b and c", all)
+			t.Errorf("reports = %+v, want one change of the services a, b and c", all)
 		}
-		// One service leaves, and another joins. The check must continue, and the new service must
-		// have its verdict immediately.
+		// One service is removed, and another is added. The check must continue, and the new
+		// service must have its verdict immediately.
 		before := len(w.checked(at(1)))
 		m = m.Delete(target("a", 1)).Set(target("d", 1), m.At(target("b", 1)))
 		verdicts := r.Set(m)
 		if verdicts.At(target("d", 1)) != balancer.HealthUp || verdicts.Has(target("a", 1)) || verdicts.Len() != 3 {
-			t.Errorf("verdicts, verdict of d = %d, %q, want 3, up", verdicts.Len(), verdicts.At(target("d", 1)))
+			t.Errorf("number of verdicts = %d, verdict of service d = %q; want 3, up", verdicts.Len(), verdicts.At(target("d", 1)))
 		}
 		time.Sleep(10 * time.Second)
 		if n := len(w.checked(at(1))) - before; n < 4 || n > 6 {
@@ -285,13 +286,13 @@ func TestSharedChecks(t *testing.T) {
 		before = len(w.checked(at(1)))
 		time.Sleep(time.Minute)
 		if len(w.checked(at(1))) != before {
-			t.Errorf("checks without a target = %d, want 0", len(w.checked(at(1)))-before)
+			t.Errorf("checks after all targets were removed = %d, want 0", len(w.checked(at(1)))-before)
 		}
 	})
 }
 
-// TestSimultaneousChangesShareReport breaks 1,000 targets, and hints at all of them. A single
-// report must contain all changes.
+// TestSimultaneousChangesShareReport breaks 1,000 targets, and hints at each of them. All changes
+// must be in a single report.
 func TestSimultaneousChangesShareReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -310,14 +311,14 @@ func TestSimultaneousChangesShareReport(t *testing.T) {
 		}
 		for _, c := range reports[0] {
 			if c.Before != balancer.HealthUp || c.State.Verdict != balancer.HealthDown || c.For < 8*time.Second || c.State.Last.Text != "broken" {
-				t.Fatalf("change = %+v, want broken after 8s up or more", c)
+				t.Fatalf("change = %+v, want a change from up, which has lasted at least 8s, to down", c)
 			}
 		}
 	})
 }
 
-// TestDetectionTime breaks a thousand targets at the same time. Each must be reported down within
-// interval x fall + timeout.
+// TestDetectionTime breaks a thousand targets at the same time. Each must be reported as down
+// within interval x fall + timeout.
 func TestDetectionTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -326,21 +327,21 @@ func TestDetectionTime(t *testing.T) {
 		r.Set(equalTargets(1000, usual(nil)))
 		time.Sleep(10 * time.Second)
 		w.reported()
-		w.set(1000, true, time.Second) // the checks hang
+		w.set(1000, true, time.Second) // each check hangs until its timeout
 		time.Sleep(7*time.Second + 60*time.Millisecond)
 		reports, changed := w.reported(), 0
 		for _, report := range reports {
 			changed += len(report)
 		}
 		if changed != 1000 || len(reports) > 50 {
-			t.Errorf("changes, reports after 7 s = %d, %d, want 1000, at most 50", changed, len(reports))
+			t.Errorf("after 7 s: changes = %d, reports = %d; want 1000, at most 50", changed, len(reports))
 		}
 	})
 }
 
-// TestReloadKeepsState sets new checks while a target fails. If the check is equal, the target must
-// keep its state. If it has changed, the target must keep its verdict. A removed target must have
-// no status.
+// TestReloadKeepsState sets checks again while a target fails. If the new check is equal, the
+// target must keep its state. If the new check differs, the target must keep its verdict. A removed
+// target must have no status.
 func TestReloadKeepsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -355,11 +356,11 @@ func TestReloadKeepsState(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			before, _ = r.Status(target("web", 0))
 		}
-		again := *h // an equal copy, as after a reload
+		again := *h // an equal copy, as it results from a reload
 		r.Set(equalTargets(2, &again))
 		after, _ := r.Status(target("web", 0))
 		if after.State != before.State {
-			t.Errorf("state after Set = %+v, want %+v", after.State, before.State)
+			t.Errorf("state after Set with an equal check = %+v, want %+v", after.State, before.State)
 		}
 		changed := *h
 		changed.Send = "x"
@@ -381,8 +382,8 @@ func TestReloadKeepsState(t *testing.T) {
 	})
 }
 
-// TestRestartKeepsVerdicts passes the state of a runner to the next one. Verdicts must survive for
-// a minute, and must apply only to the same service.
+// TestRestartKeepsVerdicts passes the state of one runner to the next runner. The verdicts must be
+// kept for a minute, and only for the same service.
 func TestRestartKeepsVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -394,18 +395,18 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		stop()
 		kept := r.Keep()
 		if len(kept) != 3 {
-			t.Fatalf("kept targets = %d, want 3", len(kept))
+			t.Fatalf("targets in the passed state = %d, want 3", len(kept))
 		}
 		want := r.Verdicts()
 		time.Sleep(20 * time.Second)
-		// The third target now has another check. It must start with the old verdict of its
+		// The third target now has another check. Its first verdict must be the old verdict of its
 		// address.
 		m = m.Set(target("web", 2), health.Subject{At: at(2), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "x" })})
 		next := probe.NewRunner(probe.Options{Kept: kept, Report: w.report, Check: w.check})
 		for target, c := range snap.Diff(want, next.Set(m)) {
 			t.Errorf("verdict of %s = %q, want %q", target, c.New, c.Old)
 		}
-		// The check of another service at the same address must not inherit the verdict.
+		// A check of another service at the same address must not use the old verdict.
 		stranger := target("other", 1)
 		others := m.Set(stranger, health.Subject{At: at(1), Proto: balancer.TCP, Health: usual(func(h *balancer.Health) { h.Send = "y" })})
 		if got := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(others).At(stranger); got != balancer.HealthUnknown {
@@ -413,13 +414,13 @@ func TestRestartKeepsVerdicts(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if late := probe.NewRunner(probe.Options{Kept: kept, Report: w.report}).Set(m); late.Len() != 0 {
-			t.Errorf("verdicts after more than a minute = %d, want 0", late.Len())
+			t.Errorf("verdicts of a runner that starts more than a minute later = %d, want 0", late.Len())
 		}
 	})
 }
 
-// TestReloadKeepsVerdicts renames a service, or changes its check or port, while the target is
-// down. The target must stay down, regardless of which name sorts first.
+// TestReloadKeepsVerdicts renames a service, or changes its check or port, while its target is
+// down. The target must stay down, whether the new name sorts before or after the old name.
 func TestReloadKeepsVerdicts(t *testing.T) {
 	subject := func(i int, h *balancer.Health) health.Subject {
 		return health.Subject{At: at(i), Proto: balancer.TCP, Health: h}
@@ -449,16 +450,16 @@ func TestReloadKeepsVerdicts(t *testing.T) {
 					t.Errorf("verdicts after the reload = %v, want down", got)
 				}
 				if got := r.Set(next); got.Len() != 0 {
-					t.Errorf("verdicts without targets = %v, want none", got)
+					t.Errorf("verdicts after all targets were removed = %v, want none", got)
 				}
 			})
 		})
 	}
 }
 
-// TestAssumedVerdicts passes the verdicts of other nodes to a runner. A new target must start with
-// its assumed verdict, and need as many results as usual to change it. Targets that are already
-// checked must ignore assumed verdicts.
+// TestAssumedVerdicts tells a runner which verdicts other nodes have reported. A new target must
+// start with its assumed verdict, and must need as many results as usual to change it. Targets that
+// are already being checked must ignore assumed verdicts.
 func TestAssumedVerdicts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -487,15 +488,16 @@ func TestAssumedVerdicts(t *testing.T) {
 		time.Sleep(time.Minute)
 		changes := slices.Concat(w.reported()...)
 		if len(changes) != 1 || changes[0].Before != balancer.HealthUp || changes[0].State.Verdict != balancer.HealthDown {
-			t.Fatalf("changes = %+v, want one from up to down", changes)
+			t.Fatalf("changes = %+v, want one change from up to down", changes)
 		}
 		if after := changes[0].State.Since.Sub(began); after < time.Duration(h.Fall-1)*h.FastInterval*9/10 || after > h.Interval+time.Duration(h.Fall-1)*h.FastInterval {
-			t.Errorf("time until the change = %s, want the time of %d results", after, h.Fall)
+			t.Errorf("time until the change = %s, want the time that %d results need", after, h.Fall)
 		}
 	})
 }
 
-// TestNow runs a check outside the schedule. Its result must not affect the verdict.
+// TestNow runs a check at the user's request, outside the schedule. The result must not affect the
+// verdict.
 func TestNow(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -505,18 +507,18 @@ func TestNow(t *testing.T) {
 	r.Set(m.Set(name, health.Subject{At: where, Proto: balancer.TCP, Health: define(balancer.HTTPHealth, func(h *balancer.Health) { h.Timeout = wait.Patience })}))
 	all, err := r.Now(t.Context(), name)
 	if err != nil || len(all) != 1 || all[0].Outcome != health.Passed || all[0].Transcript == "" {
-		t.Errorf("Now() = %+v, %v, want a passed check and its exchange", all, err)
+		t.Errorf("Now() = %+v, %v; want a passed check with its transcript", all, err)
 	}
 	if r.Verdicts().Len() != 0 {
 		t.Errorf("verdicts after Now() = %d, want 0", r.Verdicts().Len())
 	}
 	if _, err := r.Now(t.Context(), balancer.Target{}); err == nil {
-		t.Error("Now() of a missing target succeeded, want an error")
+		t.Error("error of Now() for a missing target = nil, want an error")
 	}
 }
 
-// TestManualChecksLimited requests 100 checks concurrently. All must run, four at a time, except a
-// request that is canceled while it waits.
+// TestManualChecksLimited requests 100 checks at the same time, one of which is canceled while it
+// waits. All others must run, at most four at the same time.
 func TestManualChecksLimited(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -539,7 +541,7 @@ func TestManualChecksLimited(t *testing.T) {
 	for range 100 {
 		asking.Go(func() {
 			if all, err := r.Exchange(t.Context(), subject); err != nil || len(all) != 1 || all[0].Outcome != health.Passed {
-				t.Errorf("Exchange() = %+v, %v, want passed", all, err)
+				t.Errorf("Exchange() = %+v, %v; want a passed check", all, err)
 			}
 		})
 	}
@@ -551,7 +553,7 @@ func TestManualChecksLimited(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.Exchange(gone, subject); !errors.Is(err, context.Canceled) {
-		t.Errorf("error of a canceled request = %v, want context.Canceled", err)
+		t.Errorf("error of the canceled request = %v, want context.Canceled", err)
 	}
 	close(open)
 	asking.Wait()
@@ -560,8 +562,8 @@ func TestManualChecksLimited(t *testing.T) {
 	}
 }
 
-// TestRandomHistories changes targets and their health at random, and then waits a minute. Every
-// verdict must match the health of its target.
+// TestRandomHistories changes targets and their health at random, and then waits for a minute. The
+// verdict of each target must then agree with the target's health.
 func TestRandomHistories(t *testing.T) {
 	for seed := range uint64(60) {
 		synctest.Test(t, func(t *testing.T) { history(t, seed) })
@@ -572,7 +574,7 @@ func history(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4))
 	w := newWorld(t)
 	r, stop := w.start(probe.Options{InFlight: 1 + rng.IntN(12), Seed: seed})
-	defer stop() // deferred, because the world's lock must be released first
+	defer stop() // deferred, because the world's lock must be released before
 	checks := []*balancer.Health{
 		usual(nil), usual(func(h *balancer.Health) { h.Fall = 1 }), usual(func(h *balancer.Health) { h.Interval, h.Rise = 4*time.Second, 1 }),
 	}
@@ -589,8 +591,8 @@ func history(t *testing.T, seed uint64) {
 				m = m.Delete(name)
 				continue
 			}
-			// An address always has the same check, because the checks of two definitions could run
-			// at the same time.
+			// All checks of an address have the same definition. Otherwise, checks with two
+			// definitions could run at the same time, which the world does not permit.
 			i := int(name.Addr.As4()[3])
 			m = m.Set(name, health.Subject{At: at(i), Proto: balancer.TCP, Health: checks[i%len(checks)]})
 		}
@@ -599,7 +601,7 @@ func history(t *testing.T, seed uint64) {
 		}
 		for name := range r.Set(m).Keys() {
 			if !m.Has(name) {
-				t.Fatalf("seed %d: %s has a verdict, want none after its removal", seed, name)
+				t.Fatalf("seed %d: removed target %s has a verdict, want none", seed, name)
 			}
 		}
 		time.Sleep(time.Duration(rng.IntN(4000)) * time.Millisecond)
@@ -620,7 +622,7 @@ func history(t *testing.T, seed uint64) {
 	for _, report := range w.reports {
 		for _, c := range report {
 			if c.Before == c.State.Verdict || len(c.Targets) == 0 {
-				t.Fatalf("seed %d: change = %+v, want a new verdict and targets", seed, c)
+				t.Fatalf("seed %d: change = %+v, want another verdict than before, and at least one target", seed, c)
 			}
 		}
 	}

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestUnverifiedTLS checks servers that crypto/tls refuses by default. They must pass with verify =
-// false, and fail otherwise.
+// TestUnverifiedTLS checks servers that crypto/tls refuses with its default settings. The checks
+// must pass if verify is false, and fail otherwise.
 func TestUnverifiedTLS(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)
@@ -58,7 +58,7 @@ func TestUnverifiedTLS(t *testing.T) {
 }
 
 // TestCertificateWithoutNames checks a server whose certificate has only a common name. The result
-// must not advise users to set host.
+// must not advise users to set host, because this would not help.
 func TestCertificateWithoutNames(t *testing.T) {
 	quiet(t)
 	ca := newAuthority(t)

@@ -13,7 +13,8 @@ import (
 	"vipd/dataplane/probe"
 )
 
-// several returns the subject of target 0 with two checks, one at its port 80 and one at port 81.
+// several returns the subject of target 0. It has two checks, at port 80 and at port 81 of the
+// target's address.
 func several(need balancer.HealthNeed) health.Subject {
 	first := usual(func(h *balancer.Health) { h.Fall, h.Rise, h.Need = 1, 1, need })
 	second := usual(func(h *balancer.Health) {
@@ -25,8 +26,9 @@ func several(need balancer.HealthNeed) health.Subject {
 
 func other() netip.AddrPort { return netip.AddrPortFrom(at(0).Addr(), 81) }
 
-// TestSeveralChecks breaks and repairs the checks of a target. Each check has its own interval and
-// fall. The verdict must follow need, change once per transition, and name the check that decides.
+// TestSeveralChecks breaks and repairs the checks of a target that has two checks. Each check has
+// its own interval and fall. The verdict must follow the setting need, and must change only once
+// when the checks change. The status must name the check that has caused the verdict.
 func TestSeveralChecks(t *testing.T) {
 	for _, c := range []struct {
 		need           balancer.HealthNeed
@@ -59,10 +61,10 @@ func TestSeveralChecks(t *testing.T) {
 			time.Sleep(2 * time.Minute)
 			status, _ := r.Status(name)
 			if status.State.Verdict != c.verdict || r.Verdicts().At(name) != c.verdict || len(status.Checks) != 2 || !strings.HasPrefix(status.State.Cause, c.cause) {
-				t.Errorf("%+v: status = %+v, published = %q, want the verdict, its cause, and two checks", c, status, r.Verdicts().At(name))
+				t.Errorf("%+v: status = %+v, published = %q, want the expected verdict in both, its cause, and two checks", c, status, r.Verdicts().At(name))
 			}
 			if took := status.State.Since.Sub(before); c.changesVerdict && took < c.takesAtLeast {
-				t.Errorf("%+v: time of the change = %s, want at least the time of its checks", c, took)
+				t.Errorf("%+v: time until the change = %s, want at least the time that the checks need", c, took)
 			}
 			w.mu.Lock()
 			w.broken[at(0)], w.broken[other()] = false, false
@@ -76,7 +78,7 @@ func TestSeveralChecks(t *testing.T) {
 }
 
 // TestListReloadKeepsVerdict adds a check to a target, and removes it again. The verdict must stay
-// until results contradict it, and the removed check must no longer run.
+// the same until results contradict it. The removed check must no longer run.
 func TestListReloadKeepsVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -93,14 +95,14 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 		w.broken[other()] = true
 		w.mu.Unlock()
 		if got := r.Set(m.Set(name, both)).At(name); got != balancer.HealthUp {
-			t.Errorf("verdict with a new check = %q, want up", got)
+			t.Errorf("verdict after a check was added = %q, want up", got)
 		}
 		time.Sleep(time.Minute)
 		if got := r.Verdicts().At(name); got != balancer.HealthDown {
 			t.Errorf("verdict after the new check has failed = %q, want down", got)
 		}
 		if got := r.Set(m.Set(name, one)).At(name); got != balancer.HealthUp {
-			t.Errorf("verdict without the check that failed = %q, want up", got)
+			t.Errorf("verdict after the failed check was removed = %q, want up", got)
 		}
 		w.mu.Lock()
 		begun := len(w.begins[other()])
@@ -110,16 +112,17 @@ func TestListReloadKeepsVerdict(t *testing.T) {
 		later := len(w.begins[other()]) - begun
 		w.mu.Unlock()
 		if later != 0 {
-			t.Errorf("checks after the removal of the check = %d, want 0", later)
+			t.Errorf("runs of the removed check = %d, want 0", later)
 		}
 		if got := r.Set(m).Len(); got != 0 {
-			t.Errorf("verdicts without targets = %d, want 0", got)
+			t.Errorf("verdicts after all targets were removed = %d, want 0", got)
 		}
 	})
 }
 
-// TestListReloadReportsVerdict changes a list with a passing and a failing check, which changes the
-// verdict immediately. The runner must report the change, and how long the old verdict lasted.
+// TestListReloadReportsVerdict changes the list of a target's checks, of which one passes and one
+// fails. This changes the verdict immediately. The runner must report the change, and how long the
+// old verdict has lasted.
 func TestListReloadReportsVerdict(t *testing.T) {
 	either, one := several("any"), several("all")
 	one.Next = nil
@@ -151,7 +154,7 @@ func TestListReloadReportsVerdict(t *testing.T) {
 	}
 }
 
-// TestListExchange requests the checks of a target. Each check must run once.
+// TestListExchange requests the checks of a target that has two checks. Each of them must run once.
 func TestListExchange(t *testing.T) {
 	quiet(t)
 	r := probe.NewRunner(probe.Options{Report: func([]probe.Transition) {}})
@@ -159,6 +162,6 @@ func TestListExchange(t *testing.T) {
 	next := health.Subject{At: closedPort(t), Proto: balancer.TCP, Health: h}
 	all, err := r.Exchange(t.Context(), health.Subject{At: serve(t, answerWith("pong")), Proto: balancer.TCP, Health: define(balancer.TCPHealth, nil), Next: &next})
 	if err != nil || len(all) != 2 || all[0].Outcome != health.Passed || all[1].Outcome != health.Failed || all[1].At != next.At {
-		t.Errorf("Exchange() = %+v, %v, want a passed and a failed check", all, err)
+		t.Errorf("Exchange() = %+v, %v; want a passed and a failed check", all, err)
 	}
 }

@@ -10,9 +10,10 @@ import (
 	"vipd/test/lab"
 )
 
-// TestCheckClaims checks the path to a server while another host answers for the VIP, no answer is
-// known, or this host does not hold the VIP. Only a host that holds the VIP may call the other
-// host's answer a failure, and an unknown answer must be one.
+// TestCheckClaims checks the path to a server in three situations: another host answers for the
+// VIP, it is unknown whether a host answers, or this host does not hold the VIP. An answer from
+// another host must be a failure only if this host holds the VIP. If it is unknown whether a host
+// answers, this must be a failure.
 func TestCheckClaims(t *testing.T) {
 	l := lab.New(t)
 	lan := l.Bridge("lan")

@@ -11,8 +11,9 @@ import (
 
 func TestMain(m *testing.M) { lab.Main(m) }
 
-// TestKnock knocks at a server that has the VIP, at a port without a program, and at a host without
-// the VIP. Only a server whose default route leads to this host may answer a stranger through it.
+// TestKnock knocks at a server that has the VIP, at a port on which no program listens, and at a
+// host that does not have the VIP. If the source address is a stranger, only a server whose default
+// route leads to this host may answer.
 func TestKnock(t *testing.T) {
 	lab.Require(t)
 	l := lab.New(t)
@@ -54,13 +55,13 @@ func TestKnock(t *testing.T) {
 			}
 			target := Target{Device: "lan", MAC: macOf(t, server(first, c.server)), VIP: netip.AddrPortFrom(a, c.port)}
 			if got, err := Knock(t.Context(), target, client, wait.Scaled(Patience)); got != c.want || err != nil {
-				t.Errorf("server %d at %s from %s: answer = %q, %v, want %q", c.server, target.VIP, client, got, err, c.want)
+				t.Errorf("answer of server %d at %s to %s = %q, %v; want %q", c.server, target.VIP, client, got, err, c.want)
 			}
 		}
 	}
 }
 
-// server returns the address of the server with this number.
+// server returns the address of the server with the given number. first is the address of server 0.
 func server(first string, number int) netip.Addr {
 	a := netip.MustParseAddr(first)
 	for range number {
@@ -69,7 +70,7 @@ func server(first string, number int) netip.Addr {
 	return a
 }
 
-// macOf returns the MAC address of a host.
+// macOf returns the MAC address of the host with the address a.
 func macOf(t *testing.T, a netip.Addr) (mac net.HardwareAddr) {
 	t.Helper()
 	n, err := Resolve(t.Context(), a)

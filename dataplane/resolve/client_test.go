@@ -16,7 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// client returns a client of DNS servers, with the options and search domains of config.
+// client returns a Client for the given DNS servers. config holds options and search domains, in
+// the format of resolv.conf.
 func client(t *testing.T, config string, servers ...string) *resolve.Client {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "resolv.conf")
@@ -26,12 +27,12 @@ func client(t *testing.T, config string, servers ...string) *resolve.Client {
 	return resolve.New(resolve.Options{Servers: func() []string { return servers }, ConfigFile: file, HostsFile: "/nonexistent"})
 }
 
-// hostOf returns a lookup of addresses of both families.
+// hostOf returns a lookup of the IPv4 and IPv6 addresses of a host name.
 func hostOf(name string) balancer.Lookup {
 	return balancer.Lookup{Kind: balancer.HostLookup, Name: name, V4: true, V6: true}
 }
 
-// text formats an answer: its members, its TTL in seconds, and its failure.
+// text formats an answer: its members, its TTL in seconds and its failure.
 func text(a resolve.Answer) string {
 	var words []string
 	for _, m := range a.Records {
@@ -53,7 +54,7 @@ func text(a resolve.Answer) string {
 	return strings.Join(append(words, fmt.Sprintf("for %s", a.TTL)), " ")
 }
 
-// members returns members at addresses.
+// members returns members with the given addresses.
 func members(addresses ...string) (all []balancer.LookupRecord) {
 	for _, a := range addresses {
 		all = append(all, balancer.LookupRecord{Addr: netip.MustParseAddr(a), Host: "db.example.org"})
@@ -61,7 +62,7 @@ func members(addresses ...string) (all []balancer.LookupRecord) {
 	return all
 }
 
-// zone holds the DNS records of the tests.
+// zone holds the DNS records that the tests use.
 var zone = []string{
 	"db.example.org. 60 IN A 192.0.2.1", "db.example.org. 30 IN A 192.0.2.2", "db.example.org. 300 IN AAAA 2001:db8::1",
 	"only4.example.org. 60 IN A 192.0.2.1", "only6.example.org. 60 IN AAAA 2001:db8::1",
@@ -77,14 +78,14 @@ var zone = []string{
 	"_none._tcp.example.org. 20 IN SRV 0 0 0 .",
 }
 
-// TestAnswers queries a server with faults. Each answer must be correct, or must keep the last
-// members and contain the reason.
+// TestAnswers sends queries to a server that has faults. Each answer must be correct, or must
+// contain the members of the last correct answer and the reason.
 func TestAnswers(t *testing.T) {
 	srv := balancer.Lookup{Kind: balancer.ServiceLookup, Name: "_pg._tcp.example.org", V4: true, V6: true}
 	last := members("192.0.2.7", "2001:db8::7")
 	for name, c := range map[string]struct {
 		lookup balancer.Lookup
-		broken string // the question that gets a wrong answer; "" means all
+		broken string // the question that the server answers wrongly; "" means all questions
 		fault  dnskit.Fault
 		lazy   bool
 		config string
@@ -155,15 +156,15 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("Answer(%s) = %s\nwant %s", c.lookup, got, c.want)
 			}
 			if !slices.Equal(c.last, before) {
-				t.Errorf("members after Answer = %v, want the last ones", c.last)
+				t.Errorf("members after a lookup that failed = %v, want the last members", c.last)
 			}
 		})
 	}
 }
 
-// TestSilence makes the server ignore questions of one family or both. The client must ask for both
-// families concurrently, and the addresses of one must not wait for the second attempt of the
-// other.
+// TestSilence makes the server ignore the questions about one or both address families. The client
+// must ask about both families at the same time. The addresses of one family must not wait for the
+// second question about the other.
 func TestSilence(t *testing.T) {
 	for name, c := range map[string]struct {
 		broken string
@@ -185,14 +186,15 @@ func TestSilence(t *testing.T) {
 				t.Errorf("Answer = %s, want %s", got, c.want)
 			}
 			if lasted := time.Since(start); lasted > c.limit {
-				t.Errorf("time = %s, want at most %s", lasted, c.limit)
+				t.Errorf("duration of the lookup = %s, want at most %s", lasted, c.limit)
 			}
 		})
 	}
 }
 
-// TestTimeout looks up SRV records whose hosts mostly get no answer. The lookup must end in time,
-// with the found host and the former members of the others.
+// TestTimeout looks up SRV records. Most of the hosts in these records can't be resolved, because
+// the server does not answer. The lookup must end in time. Its answer must contain the addresses of
+// the resolved host, and the former members of all other hosts.
 func TestTimeout(t *testing.T) {
 	t.Parallel()
 	dns := dnskit.New(t, "127.0.0.1")
@@ -215,11 +217,12 @@ func TestTimeout(t *testing.T) {
 		t.Errorf("Answer = %s, want %s", got, want)
 	}
 	if lasted := time.Since(start); lasted > 4*time.Second {
-		t.Errorf("time = %s, want at most 4s", lasted)
+		t.Errorf("duration of the lookup = %s, want at most 4s", lasted)
 	}
 }
 
-// TestNextServer breaks the first of two servers. The second must answer.
+// TestNextServer makes the first of two servers fail in several ways. The second server must then
+// be used.
 func TestNextServer(t *testing.T) {
 	for _, fault := range []dnskit.Fault{dnskit.Failure, dnskit.Silence, dnskit.Refusal} {
 		broken, good := dnskit.New(t, "127.0.0.1"), dnskit.New(t, "127.0.0.1")
@@ -231,7 +234,8 @@ func TestNextServer(t *testing.T) {
 	}
 }
 
-// TestManyRecords asks for more records than UDP can carry. All of them must arrive over TCP.
+// TestManyRecords looks up names with more records than a UDP answer can contain. All records must
+// arrive over TCP.
 func TestManyRecords(t *testing.T) {
 	const names, each = 4, 2500
 	dns := dnskit.New(t, "127.0.0.1")
@@ -249,11 +253,12 @@ func TestManyRecords(t *testing.T) {
 		total += len(a.Records)
 	}
 	if over := dns.OverTCP(); total != names*each || over != names {
-		t.Errorf("records = %d, questions over TCP = %d, want %d and %d", total, over, names*each, names)
+		t.Errorf("records = %d, questions over TCP = %d; want %d, %d", total, over, names*each, names)
 	}
 }
 
-// TestSystemFiles replaces resolv.conf and hosts. The next lookups must use the new content.
+// TestSystemFiles replaces the files resolv.conf and hosts. The next lookups must use their new
+// content.
 func TestSystemFiles(t *testing.T) {
 	one := dnskit.New(t, "127.0.0.1")
 	one.Set(t, "db.example.org. 60 IN A 192.0.2.1", "db.example.com. 60 IN A 192.0.2.2")
@@ -290,8 +295,8 @@ func TestSystemFiles(t *testing.T) {
 	asks("db", "192.0.2.6 for 5s")
 }
 
-// TestPrograms runs programs that print endpoints. Output that can't be read must keep the last
-// members.
+// TestPrograms runs programs that print endpoints. If a program's output can't be read, the last
+// members must be kept.
 func TestPrograms(t *testing.T) {
 	last := members("192.0.2.7")
 	for script, want := range map[string]string{
@@ -312,7 +317,7 @@ func TestPrograms(t *testing.T) {
 		l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", script}, "\x00")}
 		got, _, _ := strings.Cut(text(client(t, "").Answer(t.Context(), l, last)), " for ")
 		if got != want {
-			t.Errorf("%s:\nAnswer = %s\nwant     %s", script, got, want)
+			t.Errorf("%s:\nanswer = %s\nwant     %s", script, got, want)
 		}
 	}
 	l := balancer.Lookup{Kind: balancer.ProgramLookup, Name: strings.Join([]string{"/bin/sh", "-c", `i=0; while [ $i -lt 10000 ]; do echo 10.1.$((i/250)).$((i%250)):8080 weight=5; i=$((i+1)); done`}, "\x00")}
@@ -321,7 +326,8 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// TestNothingLeaks repeats lookups of all kinds of answers. No socket and no goroutine may remain.
+// TestNothingLeaks repeats lookups with all kinds of answers. Afterwards, no additional sockets or
+// goroutines may exist.
 func TestNothingLeaks(t *testing.T) {
 	dns := dnskit.New(t, "127.0.0.1")
 	dns.Set(t, zone...)

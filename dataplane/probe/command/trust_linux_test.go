@@ -9,8 +9,8 @@ import (
 	"vipd/dataplane/probe/command"
 )
 
-// TestTrusted makes programs that other users could replace in several ways. Only a program that no
-// other user can replace may be trusted and run, even through symbolic links.
+// TestTrusted creates programs that other users could replace in several ways, and programs that
+// they could not replace. Only the latter may be trusted and run, even through symbolic links.
 func TestTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to give files to other users")
@@ -53,7 +53,7 @@ func TestTrusted(t *testing.T) {
 				err := command.Trusted(path)
 				_, run := command.Command{Args: []string{path}, User: "root"}.Run(t.Context())
 				if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) || (run != nil) != (err != nil) {
-					t.Errorf("%s: Trusted = %v, Run = %v, want %q", path, err, run, c.refused)
+					t.Errorf("%s: error of Trusted = %v, error of Run = %v; want %q", path, err, run, c.refused)
 				}
 			}
 		})
