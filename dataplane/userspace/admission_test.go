@@ -10,14 +10,14 @@ import (
 )
 
 // TestAdmitterCounts opens and ends connections of two sources at given times. Each attempt must be
-// accepted or refused as listed, and ended connections must not count.
+// accepted or refused as the test case says. Connections that have ended must not count.
 func TestAdmitterCounts(t *testing.T) {
 	a, b := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("198.51.100.1")
 	neighbor := netip.MustParseAddr("192.0.2.77")
 	type attempt struct {
 		client netip.Addr
 		at     time.Duration
-		ends   int // the number of open connections that end before the attempt, the oldest first
+		ends   int // number of open connections that end before this attempt, in the order in which they were opened
 		want   bool
 	}
 	for _, c := range []struct {
@@ -30,10 +30,10 @@ func TestAdmitterCounts(t *testing.T) {
 		{balancer.ClientLimits{SourceRate: balancer.Rate{N: 2, Per: time.Second}, SourcePrefix: 32}, []attempt{
 			{a, 0, 0, true}, {a, 0, 0, true}, {a, 0, 0, false}, {b, 0, 0, true},
 			{a, 400 * time.Millisecond, 0, false}, {a, 500 * time.Millisecond, 0, true}, {a, 500 * time.Millisecond, 0, false},
-			{a, time.Hour, 0, true}, {a, time.Hour, 0, true}, {a, time.Hour, 0, false}, // credit must not exceed the rate
+			{a, time.Hour, 0, true}, {a, time.Hour, 0, true}, {a, time.Hour, 0, false}, // credit must never exceed the rate
 		}},
 		{balancer.ClientLimits{Connections: 9, SourceConnections: 1, SourceRate: balancer.Rate{N: 1, Per: time.Minute}, SourcePrefix: 32}, []attempt{
-			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refused attempt must use no credit
+			{a, 0, 0, true}, {a, time.Minute, 0, false}, {a, time.Minute, 1, true}, // a refused attempt must not use credit
 		}},
 	} {
 		start, l := time.Now(), newAdmitter(admitterKey{})
@@ -55,13 +55,14 @@ func TestAdmitterCounts(t *testing.T) {
 			n.end()
 		}
 		if l.total != 0 {
-			t.Errorf("%s: connections after all ended = %d, want 0", c.limits, l.total)
+			t.Errorf("%s: counted connections after all have ended = %d, want 0", c.limits, l.total)
 		}
 	}
 }
 
-// TestAdmitterMemory opens connections from more sources than an admitter counts. The excess
-// sources must have no limits. Sources without connections must be removed to make room for others.
+// TestAdmitterMemory opens connections from more sources than an admitter can count. Sources that
+// it can't count must have no limits. Sources without connections must be removed to make room for
+// others.
 func TestAdmitterMemory(t *testing.T) {
 	l := balancer.ClientLimits{SourceRate: balancer.Rate{N: 1, Per: time.Second}, SourceConnections: 1, SourcePrefix: 32}
 	a, now := newAdmitter(admitterKey{}), time.Now()
@@ -69,18 +70,18 @@ func TestAdmitterMemory(t *testing.T) {
 	for i := range maxSources {
 		n, within := a.admit(sourceN(i), l, now)
 		if !within {
-			t.Fatalf("the first connection of source %d is over the limits", i)
+			t.Fatalf("the first connection of source %d is beyond the limits, want it within the limits", i)
 		}
 		open = append(open, n)
 	}
 	for range 3 {
 		n, within := a.admit(sourceN(maxSources), l, now)
 		if n.end(); !within || !a.full.isRecent() {
-			t.Fatalf("a source beyond the maximum is within the limits = %t, reported = %t; want both", within, a.full.isRecent())
+			t.Fatalf("source beyond the maximum number: within the limits = %t, reported = %t; want true, true", within, a.full.isRecent())
 		}
 	}
 	if len(a.sources) != maxSources {
-		t.Errorf("sources = %d, want %d", len(a.sources), maxSources)
+		t.Errorf("counted sources = %d, want %d", len(a.sources), maxSources)
 	}
 	for _, n := range open {
 		n.end()
@@ -92,7 +93,7 @@ func TestAdmitterMemory(t *testing.T) {
 		}
 	}
 	if len(a.sources) != 1 {
-		t.Errorf("sources after the sweep = %d, want 1", len(a.sources))
+		t.Errorf("counted sources after the sweep = %d, want 1", len(a.sources))
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 	"vipd/balancer"
 )
 
-// TestMaxConnectionAge keeps connections busy until they end. They must be reset at their maximum
-// age or at most 10 % earlier, even if the age is set while they are open.
+// TestMaxConnectionAge keeps connections busy until they end. Each must be reset when it reaches
+// its maximum age, or at most 10 % earlier. This must also be the case if the age is set while the
+// connection is open.
 func TestMaxConnectionAge(t *testing.T) {
 	const age = 2 * time.Second
 	s := serveAt(t, "127.0.0.1:0", named("a"))
@@ -32,7 +33,7 @@ func TestMaxConnectionAge(t *testing.T) {
 				}
 				break
 			}
-			time.Sleep(10 * time.Millisecond) // keeps the connection busy
+			time.Sleep(10 * time.Millisecond) // this keeps the connection busy
 		}
 		if lived := time.Since(begun); lived < age*9/10 {
 			t.Errorf("age at the end of a connection to %s = %s, want at least 90 %% of %s", x, lived, age)
@@ -40,9 +41,9 @@ func TestMaxConnectionAge(t *testing.T) {
 	}
 }
 
-// TestMaxConnectionAgeSpread compares the remaining times of connections that started together.
-// Their ends must be spread over the last tenth of the age, and another process must calculate the
-// same ends.
+// TestMaxConnectionAgeSpread compares the remaining lifetimes of connections that started at the
+// same time. Their ends must be spread over the last tenth of the age. Another process must
+// calculate the same ends.
 func TestMaxConnectionAgeSpread(t *testing.T) {
 	now := time.Now()
 	shortest, longest := time.Hour, time.Duration(0)
@@ -52,10 +53,10 @@ func TestMaxConnectionAgeSpread(t *testing.T) {
 		shortest, longest = min(shortest, left), max(longest, left)
 		c.since = now.Round(0)
 		if again := c.timeLeft(time.Hour, now.Round(0)); again != left {
-			t.Fatalf("time left in another process = %s, want %s", again, left)
+			t.Fatalf("remaining lifetime in another process = %s, want %s", again, left)
 		}
 	}
 	if shortest < 54*time.Minute || shortest > 55*time.Minute || longest < 59*time.Minute || longest > time.Hour {
-		t.Errorf("ends after %s to %s, want 54m to 1h", shortest, longest)
+		t.Errorf("connections end after %s to %s, want 54m to 1h", shortest, longest)
 	}
 }

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// TestBackendRest makes a backend fail. It must rest, and then only a single caller may try it. A
-// successful attempt must end the rest.
+// TestBackendRest makes a backend fail. The backend must rest, which means that it gets no
+// connections for some time. Then only one caller may try it. If this attempt succeeds, the rest
+// must end.
 func TestBackendRest(t *testing.T) {
 	b := &backend{}
 	const start = int64(time.Hour)

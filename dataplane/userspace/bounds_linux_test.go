@@ -23,7 +23,7 @@ import (
 	"vipd/test/wait"
 )
 
-// blackhole returns an address that never answers: the queue of its listener is full.
+// blackhole returns the address of a listener that does not answer, because its queue is full.
 func blackhole(t testing.TB) netip.AddrPort {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -56,8 +56,8 @@ func blackhole(t testing.TB) netip.AddrPort {
 	}
 }
 
-// TestUnresponsiveBackendDelaysFew connects clients while one backend never answers. That backend
-// must delay only a few connections.
+// TestUnresponsiveBackendDelaysFew connects clients while one backend does not answer. Only a few
+// connections may be delayed because of this backend.
 func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 	hole := blackhole(t)
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
@@ -79,17 +79,18 @@ func TestUnresponsiveBackendDelaysFew(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// At first, all requests may reach the unresponsive backend at the same time, and later one
-	// request after each rest and timeout. If the machine was paused, the other backends may rest
-	// because their answers were late, and all requests may reach the unresponsive backend again.
+	// At the start, all clients may try the unresponsive backend at the same time. Later, only one
+	// may try it after each rest and timeout. If the machine was paused, answers from the other
+	// backends may be late, so these backends rest. Then all clients may try the unresponsive
+	// backend again.
 	took, late := time.Since(began), len(reports.of(a.addr))+len(reports.of(b.addr))
 	if n, most := len(reports.of(hole)), 8*(1+late)+int(took/f.ConnectTimeout); n > most || n == 0 {
 		t.Errorf("requests to the unresponsive backend = %d in %s, want 1 to %d", n, took, most)
 	}
 }
 
-// TestCloseAndRemovalAbandonDials removes a backend, and closes the dataplane, while a dial hangs.
-// Neither step may wait for the dial.
+// TestCloseAndRemovalAbandonDials removes a backend while a dial hangs, and closes the dataplane
+// while another dial hangs. Neither may wait until the dial ends.
 func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	hole := blackhole(t)
 	a := serveAt(t, "127.0.0.1:0", named("a"))
@@ -107,7 +108,7 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 	eventually(t, "the dial", connecting)
 	d.apply(with(f, func(g *balancer.Frontend) { *g = *frontendAt("127.77.4.2:9000", a.addr) }))
 	if name := c.mustAsk(t); name != "a" {
-		t.Errorf("answer from %s, want a, because the dial of the removed backend must be abandoned", name)
+		t.Errorf("server that answers = %s, want a because the dial of the removed backend must be abandoned", name)
 	}
 	c.Close()
 	d.apply(f)
@@ -124,7 +125,7 @@ func TestCloseAndRemovalAbandonDials(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(started); took > wait.Patience {
-		t.Errorf("Close took %s", took)
+		t.Errorf("duration of Close = %s, want less", took)
 	}
 	wantReset(t, c)
 }
@@ -139,7 +140,7 @@ func TestSourceRanges(t *testing.T) {
 	d := start(t, Options{})
 	cases := []struct {
 		sources string
-		in      bool // whether source_ranges include the remote client
+		in      bool // reports whether source_ranges include the remote client
 	}{
 		{"", true},
 		{"10.9.0.2/32 fd00:9::2/128", true},
@@ -147,7 +148,7 @@ func TestSourceRanges(t *testing.T) {
 		{"0.0.0.0/0 ::/0", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 10.8.0.0/15 fd00:8::/31", true},
 		{"192.0.2.0/24 10.9.0.3/32 fd00:9::3/128 fd00:9:0:0:1::/80", false},
-		{"10.9.0.2/32", false}, // no IPv6 prefix, so IPv6 clients are not included
+		{"10.9.0.2/32", false}, // there is no IPv6 prefix, so no IPv6 client is included
 	}
 	for _, c := range cases {
 		for _, key := range []string{"10.96.0.1:80/tcp", "10.96.0.1:80/udp", "[fd00:96::1]:80/tcp", "[fd00:96::1]:80/udp"} {
@@ -166,24 +167,24 @@ func TestSourceRanges(t *testing.T) {
 				}
 				d.apply(f)
 				if err := try(t, l.Host(), k); err != nil {
-					t.Errorf("node: %v", err)
+					t.Errorf("error of the node's own client = %v, want nil", err)
 				}
 				if in {
 					if err := try(t, remote, k); err != nil {
-						t.Errorf("client: %v", err)
+						t.Errorf("error of a client within source_ranges = %v, want nil", err)
 					}
 				} else if err, timeout := tryFor(t, remote, k, silence), net.Error(nil); !errors.As(err, &timeout) || !timeout.Timeout() {
-					t.Errorf("client that may not connect: error = %v, want no answer", err)
+					t.Errorf("error of a client outside source_ranges = %v, want a timeout because it gets no answer", err)
 				}
 			})
 		}
 	}
 }
 
-// silence is the time that a test waits to show that a client gets no answer.
+// silence is the time for which tests wait to show that a client gets no answer.
 const silence = 300 * time.Millisecond
 
-// try makes a request from a namespace. It returns an error if there is no answer.
+// try sends a request from a namespace. If there is no answer, it returns an error.
 func try(t *testing.T, from *lab.NS, k balancer.Key) error { return tryFor(t, from, k, wait.Patience) }
 
 func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) error {
@@ -199,24 +200,24 @@ func tryFor(t *testing.T, from *lab.NS, k balancer.Key, within time.Duration) er
 }
 
 // TestExplainsWhyItCannotListen applies a frontend whose port another program uses. The error must
-// say how to find that program, and other frontends must be served.
+// explain how to find this program. Other frontends must be served.
 func TestExplainsWhyItCannotListen(t *testing.T) {
 	s := serveAt(t, "0.0.0.0:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
 	d := start(t, Options{})
 	wildcard := frontendAt(fmt.Sprintf("127.77.4.5:%d", s.addr.Port()), other.addr)
-	elsewhere := frontendAt("203.0.113.9:9000", other.addr) // a VIP that the host might get later
+	elsewhere := frontendAt("203.0.113.9:9000", other.addr) // a VIP that the host might have later
 	fine := frontendAt("127.77.4.5:9000", other.addr)
 	err := d.tryApply(wildcard, elsewhere, fine)
 	var each dataplane.KeyErrors
 	if !errors.As(err, &each) || len(each) != 1 {
-		t.Fatalf("Apply = %v, want an error of one key", err)
+		t.Fatalf("Apply = %v, want an error of a single key", err)
 	}
 	if err := each[wildcard.Key]; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "ss -lnp") {
-		t.Errorf("error = %v, want the port and how to find its user", err)
+		t.Errorf("error = %v, want one that names the port and the command that finds its user", err)
 	}
 	if _, err := askOnce(fine.AddrPort(), ""); err != nil {
-		t.Errorf("other frontend: %v", err)
+		t.Errorf("error of a client of another frontend = %v, want nil", err)
 	}
 	seen, err := d.Observe(t.Context())
 	if err != nil || seen.Digests[fine.Key] != d.Digest(fine) || seen.Digests[elsewhere.Key] != d.Digest(elsewhere) || seen.Digests[wildcard.Key] != 0 {
@@ -225,13 +226,14 @@ func TestExplainsWhyItCannotListen(t *testing.T) {
 	d.remove(wildcard.Key, elsewhere.Key, fine.Key)
 }
 
-// This environment variable makes the test binary the child of TestDescriptorExhaustion.
+// exhaustionVar is an environment variable that makes the test binary the child of
+// TestDescriptorExhaustion.
 const exhaustionVar = "VIPD_TEST_EXHAUSTION"
 
 func TestDescriptorExhaustion(t *testing.T) {
-	// When the budget is used up, no client may be lost: further clients must wait in the kernel's
-	// queue. If the system runs out of descriptors first, clients that were just accepted may be
-	// lost after their connect timeout.
+	// If the budget of descriptors is used up, no client may be lost: further clients must wait in
+	// the kernel's queue. If the system runs out of descriptors first, clients that were just
+	// accepted may be lost after their connect timeout.
 	for _, how := range []string{"budget", "emfile"} {
 		t.Run(how, func(t *testing.T) {
 			s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -249,7 +251,7 @@ func TestDescriptorExhaustion(t *testing.T) {
 			vip := netip.MustParseAddrPort("127.77.4.6:9000")
 			eventually(t, "the child", func() error { _, err := askOnce(vip, ""); return err })
 			var held []*client
-			for range 150 { // far more than 64 descriptors can serve, so the others must wait in the queue
+			for range 150 { // many more than 64 descriptors can serve, so the others must wait in the queue
 				held = append(held, mustConnect(t, vip))
 			}
 			var answered atomic.Int64
@@ -259,14 +261,14 @@ func TestDescriptorExhaustion(t *testing.T) {
 					if _, err := c.ask("x"); err == nil {
 						answered.Add(1)
 					} else if how == "budget" || !isReset(err) {
-						t.Errorf("connection %d: %v", i, err)
+						t.Errorf("error of connection %d = %v, want nil", i, err)
 					}
-					c.Close() // makes room for the next connection
+					c.Close() // this makes room for the next connection
 				})
 			}
 			wg.Wait()
 			if answered.Load() == 0 {
-				t.Error("no connection was answered")
+				t.Error("answered connections = 0, want at least 1")
 			}
 			eventually(t, "afterwards", func() error { _, err := askOnce(vip, ""); return err })
 			_ = in.Close()
@@ -277,7 +279,8 @@ func TestDescriptorExhaustion(t *testing.T) {
 	}
 }
 
-// TestExhaustedChild serves with few descriptors until its input ends.
+// TestExhaustedChild serves clients with only a few descriptors, until its standard input is
+// closed.
 func TestExhaustedChild(t *testing.T) {
 	how, backend, ok := strings.Cut(os.Getenv(exhaustionVar), " ")
 	if !ok {
@@ -288,18 +291,18 @@ func TestExhaustedChild(t *testing.T) {
 	}
 	o := Options{}
 	if how == "emfile" {
-		o.maxDescriptors = 1000 // the budget still has room when the system refuses descriptors
+		o.maxDescriptors = 1000 // larger than the system's limit, so the system refuses descriptors first
 	}
 	d := start(t, o)
 	f := frontendAt("127.77.4.6:9000", netip.MustParseAddrPort(backend))
 	if how == "emfile" {
-		f.ConnectTimeout = time.Second // accepted clients are reset after this time
+		f.ConnectTimeout = time.Second // clients that were accepted without a descriptor for the backend are reset after this time
 	}
 	d.apply(f)
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// queued returns the number of connections that wait in the kernel's queue of a listener.
+// queued returns the number of connections that wait in the kernel's queue for a listener.
 func queued(t *testing.T, ln *listener) uint32 {
 	t.Helper()
 	info, err := unix.GetsockoptTCPInfo(ln.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
@@ -309,8 +312,8 @@ func queued(t *testing.T, ln *listener) uint32 {
 	return info.Unacked
 }
 
-// TestManyListenersKeepTheBudget uses up the budget while many listeners wait for clients. The
-// number of used descriptors must not exceed the budget.
+// TestManyListenersKeepTheBudget uses up the budget of descriptors while clients wait at many
+// listeners. The number of used descriptors must never exceed the budget.
 func TestManyListenersKeepTheBudget(t *testing.T) {
 	const listeners = 60
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -320,14 +323,14 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 		all = append(all, frontendAt(fmt.Sprintf("127.77.4.7:%d", 9000+i), s.addr))
 	}
 	d.apply(all...)
-	for _, f := range all { // makes sure that the frontend's listener accepts
+	for _, f := range all { // this makes sure that the frontend's listener is ready
 		if _, err := askOnce(f.AddrPort(), ""); err != nil {
 			t.Fatal(err)
 		}
 	}
 	greedy := d.frontends[all[0].Key]
 	var first []*client
-	for range 100 { // more than the frontend's share
+	for range 100 { // more than this frontend's share
 		first = append(first, mustConnect(t, all[0].AddrPort()))
 	}
 	eventually(t, "the first to have its share", func() error {
@@ -340,7 +343,7 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	for _, f := range all[1:] {
 		others[d.frontends[f.Key]] = mustConnect(t, f.AddrPort())
 	}
-	var held []*frontend // their clients wait in the kernel's queue
+	var held []*frontend // frontends whose clients wait in the kernel's queue
 	eventually(t, "the clients of the others to wait", func() error {
 		held = nil
 		for f := range others {
@@ -364,12 +367,12 @@ func TestManyListenersKeepTheBudget(t *testing.T) {
 	}
 	for f, c := range others {
 		if _, err := c.ask("x"); err != nil {
-			t.Errorf("the client of %s, once there is room: %v", f.key, err)
+			t.Errorf("error of the client of %s after descriptors became free = %v, want nil", f.key, err)
 		}
 	}
 }
 
-// shortly returns a context that ends after a short time.
+// shortly returns a context that soon ends.
 func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	t.Cleanup(cancel)

@@ -10,9 +10,10 @@ import (
 	"vipd/balancer"
 )
 
-// TestLoopsTakeNoConnections applies services that lead to themselves or to each other, so a single
-// connection would use up all descriptors. These services must reset their clients. A service that
-// leads through another service to a server must work.
+// TestLoopsTakeNoConnections applies services whose endpoints are their own VIPs or those of each
+// other. Without protection, a single connection would use up all descriptors. Such services must
+// reset their clients. A service whose endpoint is another service's VIP must work if that service
+// has a real server.
 func TestLoopsTakeNoConnections(t *testing.T) {
 	s, u := serveAt(t, "127.0.0.1:0", named("a")), udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxDescriptors: 200})
@@ -35,30 +36,31 @@ func TestLoopsTakeNoConnections(t *testing.T) {
 		}
 	}
 	if answer, err := askOnce(chain.AddrPort(), ""); err != nil || answer != "a" {
-		t.Errorf("answer of a service that leads to another = %q, %v, want a", answer, err)
+		t.Errorf("answer through two services = %q, %v; want a", answer, err)
 	}
 	packet := udpClient(t, round.AddrPort())
 	if _, err := packet.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := askUDP(udpClient(t, through.AddrPort()), "x"); err != nil {
-		t.Errorf("error of a datagram through another service = %v, want nil", err)
+		t.Errorf("error of a datagram through two services = %v, want nil", err)
 	}
 	eventually(t, "the end of connections", func() error {
-		if used := d.budget.used.Load(); used > before+2 { // the chain has two flows
-			return fmt.Errorf("used descriptors = %d, before = %d", used, before)
+		if used := d.budget.used.Load(); used > before+2 { // the datagram has used two flows
+			return fmt.Errorf("used descriptors = %d, before = %d; want at most 2 more", used, before)
 		}
 		return nil
 	})
-	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // now the loop is broken, because this service leads to a server
+	d.apply(frontendAt("127.77.8.14:9000/tcp", s.addr)) // this ends the loop, because this service now has a real server
 	eventually(t, "the chain", func() error {
 		_, err := askOnce(one.AddrPort(), "")
 		return err
 	})
 }
 
-// TestChainsLaw builds random sets of frontends, and removes a frontend from some. In each set,
-// leadBack must agree with a search of all paths.
+// TestChainsLaw builds random sets of frontends, some of whose backends are other frontends. It
+// removes a frontend from some of these sets. leadBack must always return the same result as a
+// search of all paths.
 func TestChainsLaw(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 0))
@@ -84,7 +86,7 @@ func TestChainsLaw(t *testing.T) {
 			}
 			c.add(f)
 		}
-		if gone := r.IntN(2 * n); gone < n { // removes this frontend again
+		if gone := r.IntN(2 * n); gone < n { // this removes the frontend again
 			c.remove(c.frontends[keyAt(at(gone), balancer.TCP)])
 			for i := range n {
 				to[gone][i], to[i][gone] = false, false
@@ -110,7 +112,8 @@ func TestChainsLaw(t *testing.T) {
 }
 
 // TestSlowClientsOfOneServiceLeaveRoomForOthers keeps many clients connected to one service. They
-// must use no more descriptors than the service's share, so another service can serve its client.
+// must not use more descriptors than this service's share, so another service can still serve its
+// client.
 func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{maxDescriptors: 100})
@@ -118,14 +121,14 @@ func TestSlowClientsOfOneServiceLeaveRoomForOthers(t *testing.T) {
 	good := frontendAt("127.77.8.19:9000/tcp", s.addr)
 	good.Service = "good"
 	d.apply(slow[0], slow[1], good)
-	for range 60 { // far more than the share; waiting clients use no descriptors
+	for range 60 { // many more than the share; clients that wait use no descriptors
 		for _, f := range slow {
 			mustConnect(t, f.AddrPort())
 		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 30 {
-			return fmt.Errorf("used descriptors = %d", used)
+			return fmt.Errorf("used descriptors = %d, want all except at most 30", used)
 		}
 		return nil
 	})

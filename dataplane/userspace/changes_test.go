@@ -18,7 +18,7 @@ import (
 	"vipd/test/wait"
 )
 
-// without returns a copy of f without the backend at addr.
+// without returns a copy of f without the backend that has the address addr.
 func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	return with(f, func(f *balancer.Frontend) {
 		for i, b := range f.Backends {
@@ -30,8 +30,8 @@ func without(f *balancer.Frontend, addr netip.AddrPort) *balancer.Frontend {
 	})
 }
 
-// TestLosesNothingWhileABackendComesAndGoes repeatedly stops and starts a backend under load. Only
-// requests that this backend had accepted may fail.
+// TestLosesNothingWhileABackendComesAndGoes repeatedly stops and starts a backend while clients
+// send requests. A request may fail only if this backend had accepted it before it was stopped.
 func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	flaky := serveAt(t, "127.0.0.1:0", named("flaky"))
@@ -72,7 +72,7 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 			}
 			s.stop()
 			_ = d.tryApply(draining)
-			time.Sleep(10 * time.Millisecond) // traffic continues in the meantime
+			time.Sleep(10 * time.Millisecond) // traffic continues during this time
 			_ = d.tryApply(f)
 			s = serveAt(t, flaky.addr.String(), named("flaky"))
 		}
@@ -80,7 +80,8 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	wg.Wait()
 	close(done)
 	meddling.Wait()
-	// The flaky backend must have accepted every failed request before it was stopped.
+	// Each request that has failed must have been accepted by the backend "flaky" before it was
+	// stopped.
 	for _, b := range d.Counters()[0].Backends {
 		if b.Backend == flaky.addr && failed.Load() > int64(b.Connections)-answered.Load() {
 			t.Errorf("failed requests = %d, want at most the number that the stopped backend did not answer; it accepted %d and answered %d", failed.Load(), b.Connections, answered.Load())
@@ -89,8 +90,9 @@ func TestLosesNothingWhileABackendComesAndGoes(t *testing.T) {
 	t.Logf("%d of %d failed, the flaky one answered %d", failed.Load(), clients*each, answered.Load())
 }
 
-// meddle repeatedly changes the scheduler, affinity, sources and backend states of f until ctx
-// ends. It keeps the first backend, and adds the backend other.
+// meddle repeatedly changes the scheduler, the affinity, the source ranges and the states of
+// backends of f, until ctx ends. It never removes the first backend. It adds the backend at the
+// address other.
 func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.AddrPort) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for ctx.Err() == nil {
@@ -106,12 +108,12 @@ func (r *rig) meddle(ctx context.Context, f *balancer.Frontend, other netip.Addr
 		if err := r.tryApply(g); err != nil {
 			r.t.Error(err)
 		}
-		time.Sleep(10 * time.Millisecond) // traffic continues in the meantime
+		time.Sleep(10 * time.Millisecond) // traffic continues during this time
 	}
 }
 
-// flowing is a connection with a time limit for each read and write. A slow transfer is accepted,
-// because the machine may be busy, but the connection must not stall.
+// flowing is a connection with a time limit for each read and write. The machine may be busy, so
+// slow transfers are permitted, but each step must make progress in time.
 type flowing struct{ net.Conn }
 
 func (c flowing) Read(p []byte) (int, error) {
@@ -125,7 +127,7 @@ func (c flowing) Write(p []byte) (int, error) {
 }
 
 // TestStreamsOutliveChanges changes a frontend while a connection carries data. All bytes must
-// arrive and be counted.
+// arrive and must be counted.
 func TestStreamsOutliveChanges(t *testing.T) {
 	size := int64(wait.Soak(64, 256)) << 20
 	sum := func(r io.Reader) [32]byte {
@@ -134,7 +136,7 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		return [32]byte(h.Sum(nil))
 	}
 	begun := make(chan struct{}, 10)
-	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads everything, then answers with a checksum and as much data again
+	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // reads all data, and then answers with a checksum and the same amount of data
 		begun <- struct{}{}
 		got := sum(c)
 		_, _ = c.Write(got[:])
@@ -146,10 +148,10 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	d.apply(f)
 	conn := mustConnect(t, f.AddrPort())
 	c := flowing{conn}
-	select { // the other server may get the connection because of an earlier change
+	select { // because of an earlier change, the other server may get the connection
 	case <-begun:
 	case <-time.After(wait.Patience):
-		t.Fatal("the connection does not reach the server")
+		t.Fatal("the connection has not reached the server")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -163,10 +165,10 @@ func TestStreamsOutliveChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := sum(io.LimitReader(rand.NewChaCha8([32]byte{1}), size)); got != want {
-		t.Errorf("bytes at the backend differ from those sent")
+		t.Errorf("the bytes at the backend differ from the bytes that the client sent")
 	}
 	if got, want := sum(c), sum(io.LimitReader(rand.NewChaCha8([32]byte{2}), size)); got != want {
-		t.Errorf("bytes at the client differ from those sent")
+		t.Errorf("the bytes at the client differ from the bytes that the backend sent")
 	}
 	stop()
 	wg.Wait()
@@ -178,8 +180,9 @@ func TestStreamsOutliveChanges(t *testing.T) {
 	})
 }
 
-// TestConnectionsOfLostBackendsAreCut gives a backend each state in turn, and then removes it. The
-// backend may lose its connections only when its time has expired, or when it is no longer defined.
+// TestConnectionsOfLostBackendsAreCut sets each state of a backend in turn, and removes another
+// backend. A backend's connections may be cut only when its time has expired, or when the frontend
+// no longer has the backend.
 func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	d := start(t, Options{})
@@ -190,7 +193,7 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 		c := mustConnect(t, f.AddrPort())
 		held[c.mustAsk(t)] = c
 	}
-	// States that only stop new connections must keep established connections.
+	// If a state only prevents new connections, established connections must continue.
 	for _, state := range []balancer.BackendState{balancer.Standby, balancer.Remote, balancer.ZeroWeight, balancer.Draining, balancer.Down, balancer.Removed} {
 		d.apply(with(f, func(f *balancer.Frontend) {
 			for i := range f.Backends {
@@ -200,16 +203,16 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 			}
 		}))
 		if name := held["a"].mustAsk(t); name != "a" {
-			t.Errorf("answer in state %s from %s, want a", state, name)
+			t.Errorf("while a is in state %s, its connection is answered by %s, want a", state, name)
 		}
 		for range 4 {
 			if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "b" {
-				t.Errorf("new connection with a in state %s = %q, %v; want b", state, name, err)
+				t.Errorf("while a is in state %s, a new connection is answered by %q, error = %v; want b", state, name, err)
 			}
 		}
 	}
 	until := time.Now().Add(300 * time.Millisecond)
-	d.apply(with(f, func(f *balancer.Frontend) { // backend a expires soon
+	d.apply(with(f, func(f *balancer.Frontend) { // the time of backend a expires soon
 		for i := range f.Backends {
 			if f.Backends[i].Addr == a.addr {
 				f.Backends[i].State, f.Backends[i].Weight, f.Backends[i].Until = balancer.Removed, 0, until
@@ -219,18 +222,18 @@ func TestConnectionsOfLostBackendsAreCut(t *testing.T) {
 	if _, err := held["a"].ask("hello"); err == nil {
 		wantReset(t, held["a"])
 	} else if time.Now().Before(until) || !isReset(err) {
-		t.Errorf("with %s left: %v", time.Until(until), err)
+		t.Errorf("error of the connection to a, %s before the end of its time, = %v; want nil until then, and a reset afterwards", time.Until(until), err)
 	}
 	held["b"].mustAsk(t)
 	d.apply(without(f, b.addr))
 	wantReset(t, held["b"])
 	if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "a" {
-		t.Errorf("answer = %q, %v; want a", name, err)
+		t.Errorf("server that answers without b = %q, %v; want a", name, err)
 	}
 }
 
-// TestRemovedFrontendDrains removes a frontend with a connection, restores it, and removes it
-// again. The connection must last until drain_timeout.
+// TestRemovedFrontendDrains removes a frontend that has a connection, adds it again, and removes it
+// again. The connection must last until drain_timeout has passed.
 func TestRemovedFrontendDrains(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -241,13 +244,13 @@ func TestRemovedFrontendDrains(t *testing.T) {
 	c.mustAsk(t)
 	d.remove(f.Key)
 	if _, err := connect(f.AddrPort(), ""); err == nil {
-		t.Error("a removed frontend accepts a connection")
+		t.Error("a removed frontend accepts a connection, want a refusal")
 	}
 	c.mustAsk(t)
 	if list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{}); len(list) != 1 || list[0].State != "draining" {
-		t.Errorf("connections = %v, want one that is draining", list)
+		t.Errorf("connections = %v, want one in the state draining", list)
 	}
-	d.apply(f) // the frontend is restored before the timeout, so the connection must continue
+	d.apply(f) // this is before drain_timeout has passed, so the connection must continue
 	later := time.Now().Add(2 * f.DrainTimeout)
 	d.tidy(later)
 	c.mustAsk(t)
@@ -259,15 +262,15 @@ func TestRemovedFrontendDrains(t *testing.T) {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if len(d.frontends) > 0 || len(d.timed) > 0 {
-			return fmt.Errorf("the removed frontend still exists, want it gone")
+			return fmt.Errorf("the removed frontend still exists, want it deleted")
 		}
 		return nil
 	})
 }
 
 // TestIdleTimeout opens idle and busy connections. Only idle connections must end. If the machine
-// is paused for too long, busy connections also become idle, and the test tries again with twice
-// the timeout.
+// is paused for too long, busy connections also become idle. In this case, the test tries again
+// with twice the timeout.
 func TestIdleTimeout(t *testing.T) {
 	unseen := 0
 	for timeout := 600 * time.Millisecond; ; timeout *= 2 {
@@ -275,7 +278,7 @@ func TestIdleTimeout(t *testing.T) {
 		if err == nil {
 			return
 		}
-		if gap < timeout/2 { // the pause was too short to explain the failure, but that must not happen three times in a row
+		if gap < timeout/2 { // this pause does not explain the failure, but the failure must not occur three times in a row
 			if unseen++; unseen == 3 {
 				t.Fatal(err)
 			}
@@ -284,15 +287,16 @@ func TestIdleTimeout(t *testing.T) {
 	}
 }
 
-// idles runs idle and busy connections. It returns an error if an idle connection stays or a busy
-// one ends. gap is the longest pause of the busy connections.
+// idles opens idle and busy connections. If an idle connection stays or a busy connection ends, it
+// returns an error or fails the test. gap is the longest pause between two requests of a busy
+// connection.
 func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	pause := timeout / 4
 	const drops = 10
-	dropped := make(chan time.Duration, 1) // the longest gap
+	dropped := make(chan time.Duration, 1) // receives the longest pause between two writes
 	s := serveAt(t, "127.0.0.1:0", named("s"))
-	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer, and then sends single bytes
+	slow := serveAt(t, "127.0.0.1:0", func(c net.Conn) { // fills the relay's buffer, and then sends single bytes with pauses
 		var gap time.Duration
 		defer func() { dropped <- gap }()
 		_, _ = c.Write(make([]byte, 200<<10))
@@ -320,7 +324,7 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	for range drops {
 		last := time.Now()
 		if _, busyErr := busy.ask("hello"); busyErr != nil {
-			err = fmt.Errorf("a busy connection: %w", busyErr)
+			err = fmt.Errorf("error of a busy connection = %w, want nil", busyErr)
 		}
 		time.Sleep(pause) // deliberately slow
 		gap = max(gap, time.Since(last))
@@ -333,8 +337,8 @@ func idles(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 }
 
 // TestSlowReadersAreNotIdle fills the socket buffers of a client that reads slowly, and of a client
-// that does not read. Slow reading must count as traffic. If the machine is paused, the test tries
-// again like TestIdleTimeout.
+// that does not read. The slow client's connection must not count as idle. If the machine is
+// paused, the test tries again, like TestIdleTimeout.
 func TestSlowReadersAreNotIdle(t *testing.T) {
 	unseen := 0
 	for timeout := time.Second; ; timeout *= 2 {
@@ -351,8 +355,9 @@ func TestSlowReadersAreNotIdle(t *testing.T) {
 	}
 }
 
-// readsSlowly connects a client that reads slowly, and a client that never reads, which must be
-// reset. It returns the longest pause of the first client, and the error of that client's reads.
+// readsSlowly connects a client that reads slowly, and a client that never reads. The connection of
+// the latter must be reset. It returns the longest pause between two reads of the first client, and
+// the first error of these reads.
 func readsSlowly(t *testing.T, timeout time.Duration) (gap time.Duration, err error) {
 	t.Helper()
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {

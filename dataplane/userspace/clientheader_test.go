@@ -16,8 +16,8 @@ import (
 	"vipd/dataplane"
 )
 
-// reports is a backend's handler. It answers each line with the client and the VIP that the
-// connection's PROXY header names.
+// reports is a backend's handler. It answers each line with the addresses of the client and the VIP
+// in the connection's PROXY header.
 func reports(c net.Conn) {
 	in := bufio.NewReader(c)
 	h, err := proxyproto.Read(in)
@@ -33,7 +33,8 @@ func reports(c net.Conn) {
 	}
 }
 
-// introduced returns a frontend that requires PROXY headers, and trusts loopback addresses.
+// introduced returns a frontend that requires PROXY headers. It trusts senders with loopback
+// addresses.
 func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	f := frontendAt(key, backends...)
 	f.AcceptProxyProtocol = true
@@ -41,7 +42,7 @@ func introduced(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// headerOf returns a PROXY header that names a client.
+// headerOf returns a PROXY header that names the given client and VIP.
 func headerOf(t testing.TB, version balancer.ProxyProtocol, client string, vip netip.AddrPort) string {
 	t.Helper()
 	text, err := header(version, netip.MustParseAddrPort(client), vip)
@@ -61,8 +62,9 @@ func greet(t testing.TB, vip netip.AddrPort, text string) *client {
 	return c
 }
 
-// TestAcceptedHeader sends headers of both versions and families, in one piece and in single bytes.
-// The endpoint must receive the named client, and the list of connections must show it.
+// TestAcceptedHeader sends PROXY headers of both versions and both families, in one piece and as
+// single bytes. The endpoint must receive the client that the header names. The list of connections
+// must contain this client.
 func TestAcceptedHeader(t *testing.T) {
 	for _, host := range []string{"127.0.0.1", "::1"} {
 		s := serveAt(t, net.JoinHostPort(host, "0"), reports)
@@ -82,7 +84,7 @@ func TestAcceptedHeader(t *testing.T) {
 					}
 					got := c.mustAsk(t)
 					if want := fmt.Sprintf("%s,", client); !strings.HasPrefix(got, want) {
-						t.Errorf("client of %s by %s in parts of %d = %s, want %s", vip, version, size, got, want)
+						t.Errorf("VIP %s, header version %s, parts of %d bytes: client = %s, want %s", vip, version, size, got, want)
 					}
 					var listed []netip.AddrPort
 					err := d.Connections(t.Context(), dataplane.ConnectionQuery{}, func(x *dataplane.Connection) error {
@@ -90,7 +92,7 @@ func TestAcceptedHeader(t *testing.T) {
 						return nil
 					})
 					if want := netip.MustParseAddrPort(client); err != nil || len(listed) != 1 || listed[0] != want {
-						t.Errorf("listed clients = %v, error %v, want %s", listed, err, want)
+						t.Errorf("listed clients = %v, error = %v; want %s", listed, err, want)
 					}
 					_ = c.Close()
 					eventually(t, "the end of the connection", func() error {
@@ -107,7 +109,8 @@ func TestAcceptedHeader(t *testing.T) {
 	}
 }
 
-// TestHeaderWithoutClient sends headers that name no client. The sender must become the client.
+// TestHeaderWithoutClient sends PROXY headers that name no client. The endpoint must then see the
+// sender as the client.
 func TestHeaderWithoutClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", reports)
 	d := start(t, Options{})
@@ -117,14 +120,14 @@ func TestHeaderWithoutClient(t *testing.T) {
 	for _, text := range []string{"PROXY UNKNOWN\r\n", "PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n", "\r\n\r\n\x00\r\nQUIT\n\x20\x00\x00\x00"} {
 		c := greet(t, f.AddrPort(), text)
 		if got, want := c.mustAsk(t), fmt.Sprintf("%s,%s", c.LocalAddr(), f.AddrPort()); got != want {
-			t.Errorf("client after %q = %s, want %s", text, got, want)
+			t.Errorf("client after the header %q = %s, want %s", text, got, want)
 		}
 	}
 }
 
-// TestRefusedHeaders opens connections without a valid header, with a header that names a client
-// outside source_ranges, and from a network that is not trusted. Each connection must be reset, and
-// none may reach the endpoint.
+// TestRefusedHeaders opens connections in three cases: without a valid PROXY header, with a header
+// that names a client outside source_ranges, and from a sender that is not trusted. Each connection
+// must be reset. None may reach the endpoint.
 func TestRefusedHeaders(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -152,13 +155,13 @@ func TestRefusedHeaders(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			x, err := connect(c.at, "")
 			if isReset(err) {
-				return // a sender that is not trusted is refused before the dial returns
+				return // if a sender is not trusted, it is refused before the dial returns
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = x.Close() })
-			_, _ = x.Write([]byte(c.text)) // a reset may arrive between the two writes
+			_, _ = x.Write([]byte(c.text)) // the connection may be reset between the two writes
 			if c.name == "the start of a header" {
 				_ = x.CloseWrite()
 			}
@@ -168,15 +171,15 @@ func TestRefusedHeaders(t *testing.T) {
 		})
 	}
 	if n := s.accepted.Load(); n > 0 {
-		t.Errorf("connections of the endpoint = %d, want 0", n)
+		t.Errorf("connections that reached the endpoint = %d, want 0", n)
 	}
 	if name := greet(t, f.AddrPort(), valid).mustAsk(t); name != "a" {
 		t.Errorf("answer to a client within source_ranges = %q, want %q", name, "a")
 	}
 }
 
-// TestTrustEndsBeforeHeader stops trusting a sender before its header is complete. The connection
-// must be reset, and must not reach the endpoint.
+// TestTrustEndsBeforeHeader ends the trust in a sender before its PROXY header is complete. The
+// connection must be reset, and must not reach the endpoint.
 func TestTrustEndsBeforeHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -193,7 +196,7 @@ func TestTrustEndsBeforeHeader(t *testing.T) {
 			front.mu.Lock()
 			defer front.mu.Unlock()
 			if front.count != 1 {
-				return fmt.Errorf("connections = %d, want 1", front.count)
+				return fmt.Errorf("connections of the frontend = %d, want 1", front.count)
 			}
 			return nil
 		})
@@ -207,32 +210,32 @@ func TestTrustEndsBeforeHeader(t *testing.T) {
 			front.mu.Lock()
 			defer front.mu.Unlock()
 			if front.count != 0 || s.accepted.Load() != 0 {
-				return fmt.Errorf("connections = %d, of the endpoint %d, want 0 after %s", front.count, s.accepted.Load(), name)
+				return fmt.Errorf("connections of the frontend = %d, of the endpoint = %d; want 0, 0 after %s", front.count, s.accepted.Load(), name)
 			}
 			return nil
 		})
 	}
 }
 
-// TestLongestHeader reads headers of version 2 with 4096 and 4097 bytes of content. Only the
-// shorter header is valid, and the longer header must be refused before its content arrives.
+// TestLongestHeader reads PROXY headers of version 2 whose content has 4096 and 4097 bytes. Only
+// the shorter header is valid. The longer header must be refused before its content has arrived.
 func TestLongestHeader(t *testing.T) {
 	const local = "\r\n\r\n\x00\r\nQUIT\n\x20\x00"
 	longest, tooLong := local+"\x10\x00", local+"\x10\x01"
 	if size, err := headerSize([]byte(longest)); size != headerV2+4096 || err != nil {
-		t.Errorf("size of the longest header = %d, error %v, want %d", size, err, headerV2+4096)
+		t.Errorf("size of the longest header = %d, error = %v; want %d", size, err, headerV2+4096)
 	}
 	sender := netip.MustParseAddrPort("192.0.2.1:1")
 	if _, err := namedClient(append([]byte(longest), make([]byte, 4096)...), sender); err != nil {
-		t.Errorf("error of the longest header = %v, want none", err)
+		t.Errorf("error of the longest header = %v, want nil", err)
 	}
 	if size, err := headerSize([]byte(tooLong)); err == nil {
 		t.Errorf("size of a longer header = %d, want an error", size)
 	}
 }
 
-// TestSlowHeader sends only the start of a header. The connection must be reset soon after
-// headerTime. Close must not wait for the rest of another connection's header.
+// TestSlowHeader sends only the start of a PROXY header. The connection must be reset soon after
+// headerTime. Close must not wait until the header of another connection is complete.
 func TestSlowHeader(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("a"))
 	d := start(t, Options{})
@@ -243,11 +246,11 @@ func TestSlowHeader(t *testing.T) {
 	if took := time.Since(begun); took < headerTime {
 		t.Errorf("time until the reset = %s, want at least %s", took, headerTime)
 	}
-	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait for the rest of the header
+	greet(t, f.AddrPort(), "PROXY TC") // Close must not wait until this header is complete
 }
 
 // TestHeadersLimitAndKeepClients gives a service affinity and client limits. Both must apply to the
-// clients that headers name, in both families.
+// clients that PROXY headers name, with IPv4 and IPv6 addresses.
 func TestHeadersLimitAndKeepClients(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.5:9100", serveAt(t, "127.0.0.1:0", named("a")).addr, serveAt(t, "127.0.0.1:0", named("b")).addr)
@@ -259,15 +262,15 @@ func TestHeadersLimitAndKeepClients(t *testing.T) {
 		first := greet(t, f.AddrPort(), text).mustAsk(t)
 		for range 2 {
 			if again := greet(t, f.AddrPort(), text).mustAsk(t); again != first {
-				t.Errorf("endpoint of %s = %s, want %s again", client, again, first)
+				t.Errorf("endpoint of client %s = %s, want %s as before", client, again, first)
 			}
 		}
 		wantReset(t, greet(t, f.AddrPort(), text))
 	}
 }
 
-// FuzzAcceptedHeader reads arbitrary data. The size of a complete header must not exceed the data,
-// and more data must not change the size.
+// FuzzAcceptedHeader reads arbitrary data as a PROXY header. The size of a complete header must not
+// be larger than the data. If more data follows, the size must not change.
 func FuzzAcceptedHeader(f *testing.F) {
 	f.Add([]byte("PROXY TCP4 203.0.113.7 10.0.0.1 1 2\r\nGET"), []byte("x"))
 	f.Add([]byte("\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\x01\x01\x01\x01\x02\x02\x02\x02\x00\x01\x00\x02"), []byte("x"))
@@ -278,14 +281,14 @@ func FuzzAcceptedHeader(f *testing.F) {
 			return
 		}
 		if again, err := headerSize(append(data[:len(data):len(data)], more...)); again != size || err != nil {
-			t.Errorf("size with more data = %d, error %v, want %d", again, err, size)
+			t.Errorf("size if more data follows = %d, error = %v; want %d", again, err, size)
 		}
 		if size > len(data) {
 			return
 		}
 		sender := netip.MustParseAddrPort("192.0.2.1:1")
 		if client, err := namedClient(data[:size], sender); err == nil && !client.IsValid() {
-			t.Errorf("client of %q = %s, want a valid one", data[:size], client)
+			t.Errorf("client in the header %q = %s, want a valid address", data[:size], client)
 		}
 	})
 }

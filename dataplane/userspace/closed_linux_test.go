@@ -18,9 +18,9 @@ import (
 	"vipd/test/wait"
 )
 
-// listenEverywhere starts a program on the host that listens at a port of every address.
+// listenEverywhere starts a program on the host that listens on the given port at all addresses.
 func (w *twoHosts) listenEverywhere(port int) {
-	for _, network := range []string{"tcp", "udp"} { // the socket serves both families
+	for _, network := range []string{"tcp", "udp"} { // a single socket serves IPv4 and IPv6
 		w.Host().Echo(network, "squatter", netip.AddrPortFrom(netip.IPv6Unspecified(), uint16(port)))
 	}
 }
@@ -38,8 +38,8 @@ func closedOf(all []*balancer.Frontend, edit ...func(*balancer.Frontend)) []*bal
 	return closed
 }
 
-// TestClientsNeverReachProgramsOfTheHost starts a program on the host that listens at the
-// frontends' port. Clients of the VIPs must never reach the program, whatever state the frontends
+// TestClientsNeverReachProgramsOfTheHost starts a program on the host that listens on the
+// frontends' port. Clients of the VIPs must never reach this program, whatever states the frontends
 // have.
 func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	w := newTwoHosts(t)
@@ -48,7 +48,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	d := redirecting(t)
 	all := w.frontendsAt(t, 80)
 	closed := closedOf(all)
-	d.apply(closed...) // never served
+	d.apply(closed...) // these frontends have never been served
 	wantRefused(t, w, all...)
 	d.apply(all...)
 	wantServed(t, w, all...)
@@ -72,7 +72,7 @@ func TestClientsNeverReachProgramsOfTheHost(t *testing.T) {
 	go func() { done <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[3].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("%w, want refused", err)
+			return fmt.Errorf("error = %w, want a refusal", err)
 		}
 		return nil
 	})
@@ -90,14 +90,14 @@ func wantSilence(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			err := tryFor(t, from, f.Key, silence)
 			if err == nil || strings.Contains(err.Error(), "refused") || strings.Contains(err.Error(), "reset") {
-				t.Errorf("%s from %s: error = %v, want no answer", f.Key, from.Name, err)
+				t.Errorf("error of %s from %s = %v, want a timeout because there is no answer", f.Key, from.Name, err)
 			}
 		}
 	}
 }
 
-// TestClosedPortsAreHeld closes a frontend's port and opens it again. Another program must never be
-// able to bind the port.
+// TestClosedPortsAreHeld closes the port of a frontend and opens it again, several times. No other
+// program may ever be able to bind the port.
 func TestClosedPortsAreHeld(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	a := udpServer(t, "127.0.0.1:0", "a")
@@ -121,7 +121,7 @@ func TestClosedPortsAreHeld(t *testing.T) {
 				}
 			}
 			if err == nil {
-				t.Errorf("%s: another program can bind %s", when, f.Key)
+				t.Errorf("%s: another program can bind the port of %s, want an error", when, f.Key)
 			}
 		}
 		closed := closedOf(all[i : i+1])[0]
@@ -132,15 +132,15 @@ func TestClosedPortsAreHeld(t *testing.T) {
 		if f.Proto == balancer.TCP {
 			c := mustConnect(t, f.AddrPort())
 			c.mustAsk(t)
-			d.apply(closed) // the port must close despite an established connection
+			d.apply(closed) // the port must close although a connection is established
 			wantHeld("closed again")
 			if _, err := connect(f.AddrPort(), ""); err == nil {
-				t.Error("a closed port accepts a connection")
+				t.Error("a closed port accepts a connection, want a refusal")
 			}
 			d.apply(f)
 			c.mustAsk(t)
 			if _, err := askOnce(f.AddrPort(), ""); err != nil {
-				t.Errorf("open again: %v", err)
+				t.Errorf("error of a client after the port was opened again = %v, want nil", err)
 			}
 			d.apply(closed)
 			wantHeld("closed for good")
@@ -152,9 +152,9 @@ func TestClosedPortsAreHeld(t *testing.T) {
 	}
 }
 
-// TestPortsAreHeldWhileConnectionsDrain closes a dataplane that has an open connection. Until the
-// drain ends, the connection must continue, new clients must be refused, and no other program may
-// bind the ports.
+// TestPortsAreHeldWhileConnectionsDrain closes a dataplane while a connection is open. Until the
+// drain ends, the connection must continue, and new clients must be refused. No other program may
+// bind the ports during this time.
 func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -181,12 +181,12 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	for _, port := range []int{9000, 9001} {
 		if ln, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
 			ln.Close()
-			t.Errorf("another program can bind port %d", port)
+			t.Errorf("another program can bind port %d during the drain, want an error", port)
 		}
 	}
 	if pc, err := net.ListenPacket("udp4", "0.0.0.0:9002"); err == nil {
 		pc.Close()
-		t.Error("another program can bind the UDP port")
+		t.Error("another program can bind the UDP port during the drain, want an error")
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -195,7 +195,7 @@ func TestPortsAreHeldWhileConnectionsDrain(t *testing.T) {
 	wantReset(t, c)
 }
 
-// failing is a redirector whose changes fail while err is set.
+// failing is a redirector whose changes fail with err. If err is nil, they succeed.
 type failing struct {
 	redirector
 	err error
@@ -209,7 +209,7 @@ func (f *failing) Set(ctx context.Context, ports map[balancer.Key]uint16) error 
 }
 
 // TestRemovalsThatFailAreTriedAgain makes the removal of a redirect fail. The next Apply must
-// remove the redirect.
+// remove this redirect.
 func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -229,11 +229,11 @@ func TestRemovalsThatFailAreTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.Host().Exec("nft", "list", "map", "ip", "vipd-redirect", "ports"); strings.Contains(got, "10.96.0.1 . tcp . 80") {
-		t.Errorf("redirects = %s, want none of 10.96.0.1:80", got)
+		t.Errorf("redirects = %s, want no redirect for 10.96.0.1:80", got)
 	}
 }
 
-// TestLookingCostsLittle applies 2,000 redirects in one batch. Intact may take at most 10 ms.
+// TestLookingCostsLittle applies 2,000 redirects in one batch. Intact must then take at most 10 ms.
 func TestLookingCostsLittle(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -248,7 +248,7 @@ func TestLookingCostsLittle(t *testing.T) {
 	if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
 		t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 	}
-	fastest := time.Hour // other processes slow down some checks, but not all
+	fastest := time.Hour // other processes slow down some of the checks, but not all
 	for range 100 {
 		began := time.Now()
 		if reason, err := d.Intact(t.Context()); reason != "" || err != nil {
@@ -257,13 +257,13 @@ func TestLookingCostsLittle(t *testing.T) {
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 10*time.Millisecond {
-		t.Errorf("Intact took %s, want at most 10 ms", fastest)
+		t.Errorf("duration of Intact = %s, want at most 10 ms", fastest)
 	} else {
 		t.Logf("a look takes %s", fastest)
 	}
 }
 
-// slow is a redirector whose first change waits until goOn is closed.
+// slow is a redirector whose first change hangs until goOn is closed.
 type slow struct {
 	redirector
 	once          sync.Once
@@ -278,8 +278,8 @@ func (s *slow) Set(ctx context.Context, ports map[balancer.Key]uint16) error {
 	return s.redirector.Set(ctx, ports)
 }
 
-// TestCountersDoNotWaitForTables reads counters while a change to redirects hangs. Counters must
-// return without waiting for the change.
+// TestCountersDoNotWaitForTables calls Counters and lists connections while a change to redirects
+// hangs. Both must return without waiting for this change.
 func TestCountersDoNotWaitForTables(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
@@ -299,7 +299,7 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(wait.Patience):
-		t.Error("Counters waits for the redirects")
+		t.Error("Counters or the list of connections waited for the redirects, want no wait")
 	}
 	close(goOn)
 	if err := <-done; err != nil {
@@ -307,15 +307,15 @@ func TestCountersDoNotWaitForTables(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItDrains makes a userspace dataplane yield to another mode. A second userspace
-// dataplane then replaces that mode before the connections of the first have ended. The first
-// dataplane's state must not affect the second.
+// TestComesBackWhileItDrains makes a userspace dataplane yield to another mode. Before the
+// connections of this dataplane have ended, a second userspace dataplane replaces the other mode.
+// The state of the first dataplane must not affect the second one.
 func TestComesBackWhileItDrains(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	all := w.frontendsAt(t, 80)
-	// This rule replaces the rules of the other mode: it keeps conntrack's hooks active, so
-	// established connections stay redirected.
+	// This rule stands for the rules of the other mode. It makes the kernel continue to track
+	// connections, so established connections stay redirected.
 	w.Host().Exec("iptables", "-t", "nat", "-A", "PREROUTING", "-m", "conntrack", "--ctstate", "INVALID", "-j", "RETURN")
 	first := redirecting(t)
 	first.apply(all...)

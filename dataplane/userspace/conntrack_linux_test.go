@@ -16,8 +16,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestStaleFlowsAreRetried makes the removal of conntrack flows fail, so Apply must fail. The next
-// Apply must remove the flows.
+// TestStaleFlowsAreRetried makes conntrack refuse to delete flows, so Apply must return an error.
+// The next Apply must delete the flows.
 func TestStaleFlowsAreRetried(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -30,9 +30,9 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, _ = lab.AskWithin(c, 50*time.Millisecond) // creates a conntrack flow without a redirect
+	_, _ = lab.AskWithin(c, 50*time.Millisecond) // this creates a conntrack flow that is not redirected
 	if err := d.tryApply(f); err == nil {
-		t.Fatal("Apply = nil, want an error because flows remain")
+		t.Fatal("Apply = nil, want an error because flows were not deleted")
 	}
 	y.cut = cut
 	d.apply(f)
@@ -42,9 +42,9 @@ func TestStaleFlowsAreRetried(t *testing.T) {
 	eventually(t, "the answer", func() error { _, err := lab.AskWithin(c, 100*time.Millisecond); return err })
 }
 
-// TestYieldForgetsResetConnections resets a client's connection, and then yields. A new connection
-// from the same client port must reach the next dataplane immediately, although conntrack would
-// keep the redirected connection for ten seconds.
+// TestYieldForgetsResetConnections resets a client's connection, and then makes the dataplane
+// yield. A new connection from the same client port must immediately reach the next dataplane.
+// Otherwise, conntrack would still redirect the client for ten seconds.
 func TestYieldForgetsResetConnections(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -61,7 +61,7 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 	}
 	client := netip.MustParseAddrPort(c.LocalAddr().String())
 	if n, err := d.Kill(t.Context(), dataplane.ConnectionQuery{Client: client}); n != 1 || err != nil {
-		t.Fatalf("Kill = %d, %v, want 1", n, err)
+		t.Fatalf("connections ended by Kill = %d, %v; want 1", n, err)
 	}
 	remembered := func() (state string) {
 		conn, err := conntrack.Open()
@@ -85,6 +85,6 @@ func TestYieldForgetsResetConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state := remembered(); state != "" {
-		t.Errorf("state of the connection in conntrack = %q, want none", state)
+		t.Errorf("state of the connection in conntrack = %q, want no entry", state)
 	}
 }

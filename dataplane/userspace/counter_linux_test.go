@@ -10,7 +10,7 @@ import (
 )
 
 // TestTallyForgets removes a backend, and then its service. Their counts must be kept for
-// counters.Retention after their last use, and must then be removed.
+// counters.Retention after their last use, and must then be deleted.
 func TestTallyForgets(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -32,22 +32,22 @@ func TestTallyForgets(t *testing.T) {
 		now = now.Add(passed)
 		d.forgetLocked(now)
 		if n := len(counted.backends); n != backends {
-			t.Errorf("remembered backends = %d, want %d", n, backends)
+			t.Errorf("backends whose counts are kept = %d, want %d", n, backends)
 		}
 	}
 	f.configure(one, d.counterLocked(one))
-	after(2*counters.Retention, 2) // it has an open connection
+	after(2*counters.Retention, 2) // the removed backend still has an open connection
 	b.active.Add(-1)
 	after(counters.Retention, 2)
 	after(time.Second, 1)
 	if n := d.Counters()[0].Connections; n != 3 {
-		t.Errorf("connections of the service = %d, want 3", n)
+		t.Errorf("counted connections of the service = %d, want 3", n)
 	}
 	delete(d.frontends, both.Key)
-	now = time.Now() // the call of Counters was the last use
+	now = time.Now() // the call of Counters was the last use of the counts
 	after(counters.Retention-time.Minute, 1)
 	after(2*time.Minute, 0)
 	if n := len(d.counters); n != 0 {
-		t.Errorf("remembered services = %d, want none", n)
+		t.Errorf("services whose counts are kept = %d, want 0", n)
 	}
 }

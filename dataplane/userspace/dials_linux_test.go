@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// TestDialTimeoutIsReported dials an address that never answers. The timeout must be reported.
+// TestDialTimeoutIsReported dials a backend that does not answer. The timeout must be reported.
 func TestDialTimeoutIsReported(t *testing.T) {
 	hole := blackhole(t)
 	good := serveAt(t, "127.0.0.1:0", named("good"))
@@ -17,19 +17,19 @@ func TestDialTimeoutIsReported(t *testing.T) {
 	f.ConnectTimeout = 100 * time.Millisecond
 	d.apply(f)
 	awaitReport(t, reports, hole, os.ErrDeadlineExceeded, func() {
-		_, _ = askOnce(f.AddrPort(), "") // fails, because no backend answers within the timeout
+		_, _ = askOnce(f.AddrPort(), "") // this fails because the backend does not answer before the timeout
 	})
 }
 
-// TestRedirectedDialsAreReported makes backends refuse and then accept connections in the redirect
-// interception, with both families and protocols. Each outcome must be reported.
+// TestRedirectedDialsAreReported makes backends refuse connections and then accept them, with
+// redirects, for both families and protocols. Each outcome must be reported.
 func TestRedirectedDialsAreReported(t *testing.T) {
 	w := newTwoHosts(t)
 	d := redirecting(t)
 	reports := collectReports(d)
 	all := w.frontendsAt(t, 80)
 	d.apply(all...)
-	for _, f := range all[:3:3] { // without the fourth, which has the same backend address as the third
+	for _, f := range all[:3:3] { // the fourth frontend is omitted, because its backend has the same address as the third frontend's
 		at := f.Backends[0].Addr
 		awaitReport(t, reports, at, syscall.ECONNREFUSED, func() { _ = tryFor(t, w.remote, f.Key, silence) })
 	}

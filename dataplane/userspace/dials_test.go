@@ -15,7 +15,7 @@ import (
 	"vipd/test/wait"
 )
 
-// dials holds the reported results of dials by backend.
+// dials holds the reported results of dials, by backend.
 type dials struct {
 	mu       sync.Mutex
 	outcomes map[netip.AddrPort][]error
@@ -25,7 +25,7 @@ func (d *dials) report(t balancer.Target, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if t.Service != "web" {
-		err = fmt.Errorf("report about service %q", t.Service)
+		err = fmt.Errorf("report about the service %q, want only reports about the test's service", t.Service)
 	}
 	at := netip.AddrPortFrom(t.Addr, t.Port)
 	d.outcomes[at] = append(d.outcomes[at], err)
@@ -37,15 +37,16 @@ func (d *dials) of(at netip.AddrPort) []error {
 	return d.outcomes[at]
 }
 
-// collectReports makes a dataplane report its dials to the returned collection.
+// collectReports makes a dataplane report the results of its dials, and returns the collection of
+// these reports.
 func collectReports(d *rig) *dials {
 	reports := &dials{outcomes: map[netip.AddrPort][]error{}}
 	d.ReportDials(reports.report)
 	return reports
 }
 
-// awaitReport calls ask until the last report about a backend is the error want, or a success if
-// want is nil.
+// awaitReport calls ask repeatedly until the last report about a backend is the error want or, if
+// want is nil, a success.
 func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, ask func()) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("a report of %v about %s", want, at), func() error {
@@ -58,8 +59,9 @@ func awaitReport(t *testing.T, reports *dials, at netip.AddrPort, want error, as
 	})
 }
 
-// TestDialsAreReported makes a backend refuse connections and then recover. Each failure and the
-// first success after a failure must be reported. Backends that never failed must not be reported.
+// TestDialsAreReported makes a backend refuse connections and then accept them again. Each failure
+// must be reported, and so must the first success after a failure. There must be no reports about a
+// backend that has never failed.
 func TestDialsAreReported(t *testing.T) {
 	good, bad := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("bad"))
 	bad.stop()
@@ -80,15 +82,15 @@ func TestDialsAreReported(t *testing.T) {
 		ask()
 	}
 	if all := reports.of(bad.addr); len(all) != n {
-		t.Errorf("reports while all is well = %v, want none", all[n:])
+		t.Errorf("reports while all dials succeed = %v, want none", all[n:])
 	}
 	if all := reports.of(good.addr); len(all) > 0 {
 		t.Errorf("reports about the good backend = %v, want none", all)
 	}
 }
 
-// TestMissedEndsAreCounted uses a follower that is too slow. The follower must receive the number
-// of ends that it missed.
+// TestMissedEndsAreCounted sends more ends of connections than a slow follower can receive. The
+// follower must receive the number of ends that it has missed.
 func TestMissedEndsAreCounted(t *testing.T) {
 	const begins, ends = 100, 3 * followerBuffer
 	d := start(t, Options{})
@@ -115,19 +117,19 @@ func TestMissedEndsAreCounted(t *testing.T) {
 	for range ends {
 		d.followers.tell(news{})
 	}
-	for range begins { // the follower misses all of these, but they are not ends
+	for range begins { // the follower also misses these news, but they are not ends
 		d.followers.tell(news{began: true})
 	}
 	cancel()
 	close(proceed)
 	following.Wait()
 	if received == 0 || lost == 0 || uint64(received)+lost != ends {
-		t.Errorf("sent ends = %d, want the sum of received ends %d and lost ends %d, both above 0", ends, received, lost)
+		t.Errorf("sent ends = %d, received ends = %d, lost ends = %d; want a sum of received and lost ends that equals the sent ends, and both above 0", ends, received, lost)
 	}
 }
 
-// TestEjectedIsTheLastResort ejects a backend. It must get no connections until all other backends
-// refuse theirs.
+// TestEjectedIsTheLastResort ejects a backend. While any other backend accepts connections, the
+// ejected backend must get none.
 func TestEjectedIsTheLastResort(t *testing.T) {
 	other, backup, ejected := serveAt(t, "127.0.0.1:0", named("other")), serveAt(t, "127.0.0.1:0", named("backup")), serveAt(t, "127.0.0.1:0", named("ejected"))
 	d := start(t, Options{})
@@ -158,8 +160,8 @@ func TestEjectedIsTheLastResort(t *testing.T) {
 	wantAll("ejected")
 }
 
-// TestSilentUDPBackendsComeBack uses a backend that never answers, such as a log server. When it no
-// longer refuses datagrams, a success must be reported.
+// TestSilentUDPBackendsComeBack uses a backend that never answers, for example a log server. When
+// it no longer refuses datagrams, this must be reported as a success.
 func TestSilentUDPBackendsComeBack(t *testing.T) {
 	silent, stop := startUDPServer(t, "127.0.0.1:0", "silent")
 	stop()
@@ -173,7 +175,7 @@ func TestSilentUDPBackendsComeBack(t *testing.T) {
 		_ = c.Close()
 	}
 	awaitReport(t, reports, silent, syscall.ECONNREFUSED, ask)
-	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // receives datagrams, but never answers
+	back, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(silent)) // it receives datagrams, but never answers
 	if err != nil {
 		t.Fatal(err)
 	}

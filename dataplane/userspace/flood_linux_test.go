@@ -17,8 +17,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsOfBusyBackendsEnd ends flows while their backend sends continuously. They must end
-// immediately.
+// TestFlowsOfBusyBackendsEnd ends flows while their backend sends answers continuously. The flows
+// must end immediately.
 func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 	for want, end := range map[error]func(*net.UDPConn) error{
 		net.ErrClosed:          (*net.UDPConn).Close,
@@ -51,21 +51,21 @@ func TestFlowsOfBusyBackendsEnd(t *testing.T) {
 		select {
 		case err := <-ended:
 			if !errors.Is(err, want) {
-				t.Errorf("error at the end = %v, want %v", err, want)
+				t.Errorf("error when the flow ended = %v, want %v", err, want)
 			}
 		case <-time.After(wait.Bound(time.Second)):
-			t.Errorf("the flow has not ended, want an end with %v", want)
+			t.Errorf("the flow has not ended, want it to end with the error %v", want)
 		}
 	}
 }
 
-// slowClient sets up a client with a very slow link, and a backend that continuously sends answers
-// to this client.
+// slowClient creates a client whose link is very slow, and a backend that sends answers to this
+// client continuously.
 func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPConn, sent *atomic.Int64) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "2mb")
-	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // otherwise a failed test would hang
+	t.Cleanup(func() { w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") }) // otherwise, a failed test would hang
 	b, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -82,8 +82,8 @@ func slowClient(t *testing.T) (d *rig, f *balancer.Frontend, backend *net.UDPCon
 	return d, f, b, flood(t, b, flowFrom(t, b, c))
 }
 
-// flowFrom starts a flow of a client, and returns the address to which the backend sends its
-// answers.
+// flowFrom starts a flow of a client. It returns the address from which the backend receives the
+// flow's datagrams.
 func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPort {
 	t.Helper()
 	_, _ = client.Write([]byte("go"))
@@ -94,8 +94,8 @@ func flowFrom(t *testing.T, backend *net.UDPConn, client net.Conn) netip.AddrPor
 	return from
 }
 
-// TestNothingWaitsForSlowClients uses a small send buffer and a slow client. Removing the client's
-// frontend must not block.
+// TestNothingWaitsForSlowClients removes the frontend of a client while answers to this client wait
+// in a small send buffer. The removal must not block.
 func TestNothingWaitsForSlowClients(t *testing.T) {
 	d, f, _, sent := slowClient(t)
 	if err := d.frontends[f.Key].ports[0].packets.SetWriteBuffer(100 << 10); err != nil {
@@ -109,12 +109,13 @@ func TestNothingWaitsForSlowClients(t *testing.T) {
 	select {
 	case <-removed:
 	case <-time.After(wait.Bound(time.Second)):
-		t.Fatal("removing the frontend blocks, want it to end")
+		t.Fatal("the removal of the frontend has not ended, want it to end without waiting")
 	}
 }
 
-// TestSlowClientsTakeNoAnswersOfOthers serves a slow and a fast client of the same frontend. The
-// fast client must receive its answers although the slow client's answers wait for its link.
+// TestSlowClientsTakeNoAnswersOfOthers serves a slow client and a fast client of the same frontend.
+// The fast client must receive its answers, although the slow client's answers wait until its link
+// is free.
 func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	d, f, b, _ := slowClient(t)
 	wait.For(t, time.Second, "the first answers", func() bool { return d.Counters()[0].Out > 64<<10 })
@@ -124,15 +125,15 @@ func TestSlowClientsTakeNoAnswersOfOthers(t *testing.T) {
 	for n := range 100 {
 		_, _ = b.WriteToUDPAddrPort([]byte("y"), at)
 		_ = c.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if _, err := c.Read(make([]byte, 10)); err != nil { // on a busy machine the flood may fill the kernel's own queue
+		if _, err := c.Read(make([]byte, 10)); err != nil { // on a busy machine, the flood of answers may fill the kernel's own queue
 			if lost++; lost > 10 {
-				t.Fatalf("answer %d, after %d lost ones: %v", n, lost, err)
+				t.Fatalf("error when answer %d was read, after %d lost answers, = %v, want nil", n, lost, err)
 			}
 		}
 	}
 }
 
-// flood sends datagrams until the end of the test. It returns their number.
+// flood sends datagrams until the end of the test. The result counts the datagrams.
 func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -148,13 +149,13 @@ func flood(t *testing.T, b *net.UDPConn, to netip.AddrPort) *atomic.Int64 {
 }
 
 // TestNoClientWaitsForSlowBackends uses two backends, one of which has a very slow link. Clients of
-// the other backend must be served.
+// the other backend must be served without delay.
 func TestNoClientWaitsForSlowBackends(t *testing.T) {
 	lab.Need(t, "tc")
 	w := newTwoHosts(t)
 	w.serve()
 	w.Host().Exec("tc", "qdisc", "add", "dev", "remote", "root", "tbf", "rate", "8kbit", "burst", "4kb", "limit", "20mb")
-	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // otherwise a failed test would hang
+	defer w.Host().Exec("tc", "qdisc", "del", "dev", "remote", "root") // otherwise, a failed test would hang
 	d := start(t, Options{})
 	f := frontendAt("127.77.7.1:9000/udp", netip.MustParseAddrPort("10.9.0.2:7000"), udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(f)

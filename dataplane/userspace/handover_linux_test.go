@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// succeed hands over to a new dataplane, as if it belonged to a new process, and applies frontends
-// there.
+// succeed hands over to a new dataplane, which simulates the dataplane of a new process. It applies
+// frontends to the new dataplane.
 func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	r.t.Helper()
 	next := r.takenOver()
@@ -34,7 +34,8 @@ func (r *rig) succeed(frontends ...*balancer.Frontend) *rig {
 	return next
 }
 
-// takenOver hands over to a new dataplane, and returns it before it serves anything.
+// takenOver hands over to a new dataplane. It returns the new dataplane before any frontend is
+// applied to it.
 func (r *rig) takenOver() *rig {
 	r.t.Helper()
 	items := r.handedOver()
@@ -43,7 +44,8 @@ func (r *rig) takenOver() *rig {
 	return next
 }
 
-// handedOver ends the dataplane with HandOver, and returns the items that it has sent.
+// handedOver ends the dataplane with HandOver. It returns the items that the dataplane has handed
+// over.
 func (r *rig) handedOver() []handover.Item {
 	r.t.Helper()
 	in, out, err := handover.Pair()
@@ -62,7 +64,7 @@ func (r *rig) handedOver() []handover.Item {
 	return items
 }
 
-// pattern is an endless stream in which each byte depends on its position.
+// pattern is an endless stream. Each byte depends on its position in the stream.
 type pattern struct{ at int }
 
 func (p *pattern) Read(b []byte) (int, error) {
@@ -73,8 +75,8 @@ func (p *pattern) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// stream sends a pattern through an echoing backend until stop is closed, and checks the echo.
-// pause is the time that the client waits between two reads.
+// stream sends a pattern to a backend that echoes it, until stop is closed, and checks the echo.
+// pause is the time between two reads of the client.
 func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan struct{}) {
 	c := mustConnect(t, vip)
 	var sent atomic.Int64
@@ -91,7 +93,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 			n, err := c.Write(b)
 			sent.Add(int64(n))
 			if err != nil {
-				t.Errorf("writing after %d bytes: %v", sent.Load(), err)
+				t.Errorf("error of a write after %d bytes = %v, want nil", sent.Load(), err)
 				return
 			}
 		}
@@ -101,7 +103,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		n, err := c.Read(got)
 		_, _ = want.Read(expected[:n])
 		if string(got[:n]) != string(expected[:n]) {
-			t.Errorf("the bytes before %d differ from the sent bytes", want.at)
+			t.Errorf("the received bytes before position %d differ from the sent bytes", want.at)
 			return
 		}
 		if err != nil {
@@ -113,17 +115,17 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		select {
 		case <-stop:
 		default:
-			time.Sleep(pause) // deliberately slow, so bytes wait in buffers and pipes
+			time.Sleep(pause) // deliberately slow, so that bytes wait in buffers and pipes
 		}
 	}
 }
 
-// TestHandOverLosesNothing hands over streams, half-closed connections and waiting connections,
-// while new clients connect. No client may fail or lose data.
+// TestHandOverLosesNothing hands over streams, half-closed connections, and connections that wait
+// for a backend, while new clients connect. No client may fail or lose data.
 func TestHandOverLosesNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
-	heard := make(chan string, 1) // the data that a half-closed client has sent
+	heard := make(chan string, 1) // receives the data that a half-closed client has sent
 	answer := make(chan struct{})
 	late := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
 		b, _ := io.ReadAll(c)
@@ -163,10 +165,10 @@ func TestHandOverLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := <-heard; got != "all that I say" {
-		t.Fatalf("data at the backend = %q, want all that the client sent", got)
+		t.Fatalf("data at the backend = %q, want all data that the client has sent", got)
 	}
 	if list, err := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{Client: closed.LocalAddr().(*net.TCPAddr).AddrPort()}); err != nil || len(list) != 1 || list[0].State != "half-closed" {
-		t.Errorf("the half-closed connection = %+v, %v, want state half-closed", list, err)
+		t.Errorf("entry for the half-closed connection = %+v, %v; want the state half-closed", list, err)
 	}
 	for range wait.Soak(5, 100) {
 		before := served.Load()
@@ -176,16 +178,17 @@ func TestHandOverLosesNothing(t *testing.T) {
 	idle.mustAsk(t)
 	close(answer)
 	if got, err := io.ReadAll(closed); string(got) != "bye" || err != nil {
-		t.Errorf("answer on the half-closed connection = %q, %v, want bye", got, err)
+		t.Errorf("answer on the half-closed connection = %q, %v; want bye", got, err)
 	}
 	close(stop)
 	running.Wait()
 	if got := lines.accepted.Load(); got < served.Load() {
-		t.Errorf("served clients = %d, want at most the %d counted connections", served.Load(), got)
+		t.Errorf("served clients = %d, want at most %d, the number of counted connections", served.Load(), got)
 	}
 }
 
-// TestHandOverKeepsSocketOptions hands over a connection. Its sockets must keep their options.
+// TestHandOverKeepsSocketOptions hands over a connection. Both of its sockets must keep their
+// options.
 func TestHandOverKeepsSocketOptions(t *testing.T) {
 	lines := serveAt(t, "127.0.0.1:0", named("one"))
 	f := with(frontendAt("127.1.0.9:8000/tcp", lines.addr), func(f *balancer.Frontend) { f.MSS = 1000 })
@@ -203,13 +206,13 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 		conn.loop.send(func(l *loop) { do(l, conn); close(done) })
 		<-done
 	}
-	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // enables keepalives, as the timer does after keepAfter
+	inLoop(func(l *loop, conn *conn) { l.keep(conn) }) // enables keepalives, as a timer does after keepAfter
 	d = d.succeed(f)
 	c.mustAsk(t)
 	inLoop(func(_ *loop, conn *conn) {
 		for _, o := range want {
 			if got, err := unix.GetsockoptInt(conn.sides[o.side].fd, o.level, o.name); got != o.value || err != nil {
-				t.Errorf("option %d of level %d, side %d = %d, %v; want %d", o.name, o.level, o.side, got, err, o.value)
+				t.Errorf("socket option %d of level %d on side %d = %d, %v; want %d", o.name, o.level, o.side, got, err, o.value)
 			}
 		}
 		for side := range conn.sides {
@@ -220,8 +223,8 @@ func TestHandOverKeepsSocketOptions(t *testing.T) {
 	})
 }
 
-// TestHandOverOfFlows hands over UDP flows. They must keep their backends, and clients must receive
-// answers.
+// TestHandOverOfFlows hands over UDP flows. Each flow must keep its backend, and each client must
+// receive answers.
 func TestHandOverOfFlows(t *testing.T) {
 	var backends []netip.AddrPort
 	for i := range 3 {
@@ -261,9 +264,9 @@ func TestHandOverOfFlows(t *testing.T) {
 	}
 }
 
-// TestFlowHeaderUntilReply sends datagrams to an endpoint that does not reply at first, before and
-// after a handover. Until the endpoint replies, each datagram must start with a header. Later
-// datagrams must have none.
+// TestFlowHeaderUntilReply sends datagrams before and after a handover. At first, the endpoint does
+// not reply. Until it replies, each datagram must start with a PROXY header. Later datagrams must
+// have no header.
 func TestFlowHeaderUntilReply(t *testing.T) {
 	endpoint, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -289,7 +292,7 @@ func TestFlowHeaderUntilReply(t *testing.T) {
 		_ = endpoint.SetDeadline(time.Now().Add(wait.Patience))
 		n, at, err := endpoint.ReadFromUDP(b)
 		if err != nil || string(b[:n]) != want {
-			t.Fatalf("datagram at the endpoint = %q, error %v, want %q", b[:n], err, want)
+			t.Fatalf("datagram at the endpoint = %q, error = %v; want %q", b[:n], err, want)
 		}
 		from = at
 	}
@@ -346,7 +349,7 @@ func askPacket(t *testing.T, c net.Conn) string {
 }
 
 // TestHandOverOfRemovedFrontends hands over frontends that the next dataplane does not serve. Their
-// connections must be reset on both sides, and their ports must be free.
+// connections must be reset on both sides, and their ports must be closed.
 func TestHandOverOfRemovedFrontends(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	ended := make(chan error, 1)
@@ -376,13 +379,13 @@ func TestHandOverOfRemovedFrontends(t *testing.T) {
 	for _, f := range []*balancer.Frontend{gone, closed} {
 		if c, err := net.Dial("tcp", f.AddrPort().String()); err == nil {
 			_ = c.Close()
-			t.Errorf("unserved %s is still open", f.Key)
+			t.Errorf("port of %s, which is not served, is still open, want it closed", f.Key)
 		}
 	}
 }
 
-// TestHandOverBeforeApply hands over from a process that has inherited items but has not applied
-// anything yet. The process must pass on the items.
+// TestHandOverBeforeApply makes a dataplane inherit items, and hand over before any frontend was
+// applied to it. It must pass on the inherited items.
 func TestHandOverBeforeApply(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.5:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -409,13 +412,13 @@ func TestHandOverBeforeApply(t *testing.T) {
 	}
 	for from, name := range before {
 		if got, err := askOnce(f.AddrPort(), from); got != name || err != nil {
-			t.Errorf("backend of %s after the handover = %s, %v; want %s", from, got, err, name)
+			t.Errorf("backend of client %s after the handover = %s, %v; want %s", from, got, err, name)
 		}
 	}
 }
 
 // TestHandOverToAnotherMode hands over to a kernel mode, which can't continue the connections. They
-// must end with a reset, so that they do not look complete.
+// must end with a reset, so they do not look complete.
 func TestHandOverToAnotherMode(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	f := frontendAt("127.1.0.6:8000/tcp", s.addr)
@@ -427,8 +430,8 @@ func TestHandOverToAnotherMode(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestHandOverOfAffinityInQueue hands over clients with affinity. A client that connects while no
-// process accepts connections must be sent to its former backend.
+// TestHandOverOfAffinityInQueue hands over the affinity of clients. Some of them connect while no
+// process accepts connections. They must reach the same backends as before.
 func TestHandOverOfAffinityInQueue(t *testing.T) {
 	a, b := serveAt(t, "127.0.0.1:0", named("a")), serveAt(t, "127.0.0.1:0", named("b"))
 	f := with(frontendAt("127.1.0.1:8000/tcp", a.addr, b.addr), func(f *balancer.Frontend) { f.AffinityTimeout = time.Hour })
@@ -468,14 +471,14 @@ func TestHandOverOfAffinityInQueue(t *testing.T) {
 	next.apply(f)
 	for from, c := range waiting {
 		if name, err := c.ask("hello"); name != before[from] || err != nil {
-			t.Errorf("backend of %s after the handover = %s, %v; want %s", from, name, err, before[from])
+			t.Errorf("backend of client %s after the handover = %s, %v; want %s", from, name, err, before[from])
 		}
 	}
 }
 
-// TestHandOverDuringMove moves connections from the second loop to the first, which has halted for
-// a handover. Each connection must stay or arrive before the handover, and the next dataplane must
-// continue it.
+// TestHandOverDuringMove moves connections from the second loop to the first loop, which has
+// stopped for a handover. Each connection must stay on the second loop, or reach the first loop
+// before the handover. The next dataplane must continue all of them.
 func TestHandOverDuringMove(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("one"))
 	for i, late := range []bool{false, true} {
@@ -499,9 +502,9 @@ func TestHandOverDuringMove(t *testing.T) {
 			close(done)
 		})
 		<-done
-		second.send(func(l *loop) { // runs after the connections have arrived
-			first.running.Wait() // waits until the loop has halted
-			if late {            // as if the second loop had checked halting before it was set
+		second.send(func(l *loop) { // this runs after the connections have arrived
+			first.running.Wait() // wait until the first loop has stopped
+			if late {            // simulate that the second loop has read halting before it was set
 				d.loops.halting.Store(false)
 			}
 			for _, c := range conns {
@@ -519,7 +522,7 @@ func TestHandOverDuringMove(t *testing.T) {
 	}
 }
 
-// connsOf returns the connections of a frontend in the order of their start.
+// connsOf returns a frontend's connections in the order in which they started.
 func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 	front := r.frontends[f.Key]
 	front.mu.Lock()
@@ -530,9 +533,9 @@ func (r *rig) connsOf(f *balancer.Frontend) (all []*conn) {
 	return all
 }
 
-// TestHandOverKeepsHeaders hands over a connection with half of its PROXY header, and one whose
-// header has named its client. The next process must read the rest of the first header, and know
-// both clients.
+// TestHandOverKeepsHeaders hands over two connections. One has received half of a PROXY header, and
+// the other has received a header that names its client. The next process must read the rest of the
+// first header, and must know the clients of both connections.
 func TestHandOverKeepsHeaders(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.7:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -573,11 +576,11 @@ func TestHandOverKeepsHeaders(t *testing.T) {
 	if got, want := clients(next), []string{"203.0.113.7:7", "203.0.113.8:8"}; !slices.Equal(got, want) {
 		t.Errorf("clients after the handover = %v, want %v", got, want)
 	}
-	wantReset(t, greet(t, f.AddrPort(), whole)) // refused, because the limit must still count the first client
+	wantReset(t, greet(t, f.AddrPort(), whole)) // this must be refused, because the first client still counts towards the limit
 }
 
-// TestHandOverChecksTrust hands over a connection with half of its PROXY header to a process that
-// does not trust the sender. The connection must be reset at once.
+// TestHandOverChecksTrust hands over a connection that has received half of a PROXY header. The
+// next process does not trust its sender, and must reset the connection immediately.
 func TestHandOverChecksTrust(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.11:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -595,16 +598,16 @@ func TestHandOverChecksTrust(t *testing.T) {
 	wantReset(t, c)
 }
 
-// wantMonotonic checks that the time since has a reading of the monotonic clock.
+// wantMonotonic checks that the time in since has a monotonic clock reading.
 func wantMonotonic(t *testing.T, since time.Time) {
 	t.Helper()
 	if since == since.Round(0) {
-		t.Errorf("start after the handover = %s, want one with a monotonic reading", since)
+		t.Errorf("start of the connection after the handover = %s, want a time with a monotonic clock reading", since)
 	}
 }
 
-// TestUrgentByteBeforeHeader sends an urgent byte, and then a header in two parts. The endpoint
-// must get the connection.
+// TestUrgentByteBeforeHeader sends an urgent byte, and then a PROXY header in two parts. The
+// connection must reach the endpoint.
 func TestUrgentByteBeforeHeader(t *testing.T) {
 	d := start(t, Options{})
 	f := introduced("127.77.9.12:9100", serveAt(t, "127.0.0.1:0", named("a")).addr)
@@ -615,7 +618,7 @@ func TestUrgentByteBeforeHeader(t *testing.T) {
 	}
 	text := headerOf(t, balancer.ProxyProtocolV1, "203.0.113.7:7", f.AddrPort())
 	for _, part := range []string{text[:20], text[20:]} {
-		time.Sleep(silence) // until vipd has handled the bytes that were sent before
+		time.Sleep(silence) // wait until vipd has processed the bytes that were sent before
 		if _, err := c.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}

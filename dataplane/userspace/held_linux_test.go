@@ -8,13 +8,13 @@ import (
 	"vipd/dataplane/host"
 )
 
-// TestRedirectsLeadToHeldAddresses adds a VIP as the first address of an interface, so redirected
-// packets are sent to the VIP. The guard must accept them although no frontend has that port of the
-// VIP.
+// TestRedirectsLeadToHeldAddresses makes a VIP the first address of an interface, so the kernel
+// redirects packets to this VIP. The guard must accept these packets, although no frontend has the
+// VIP and the port to which they are redirected.
 func TestRedirectsLeadToHeldAddresses(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
-	d := redirecting(t) // starts first, because its cleanup, which runs last, checks that nothing is open
+	d := redirecting(t) // this must start first, because its cleanup checks that nothing is open and must therefore run last
 	o := host.DefaultOptions()
 	o.Interface, o.Mode.Translates, o.RunDir = "remote", true, t.TempDir()
 	h, err := host.New(o)

@@ -32,8 +32,8 @@ type rig struct {
 	t testing.TB
 }
 
-// start returns a dataplane that is closed at the end of the test. The test fails if a goroutine or
-// descriptor is left.
+// start returns a dataplane that is closed at the end of the test. If a goroutine or a descriptor
+// is then left, the test fails.
 func start(t testing.TB, o Options) *rig {
 	t.Helper()
 	if o.Intercept == "" {
@@ -66,7 +66,7 @@ func start(t testing.TB, o Options) *rig {
 				}
 			}
 		}
-		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // including the goroutines of servers
+		eventually(t, "the end of goroutines", func() error { return goleak.Find(goroutines) }) // this includes the goroutines of the test's servers
 		eventually(t, "the descriptors of before", func() error {
 			if after := descriptors(); len(after) > len(before) {
 				return fmt.Errorf("descriptors = %d, want %d: %v", len(after), len(before), after)
@@ -77,7 +77,7 @@ func start(t testing.TB, o Options) *rig {
 	return &rig{d, t}
 }
 
-// descriptors returns the process's open sockets.
+// descriptors returns a list of the sockets that the process has open.
 func descriptors() []string {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -92,7 +92,8 @@ func descriptors() []string {
 	return sockets
 }
 
-// testLog writes to the test's log until the test ends.
+// testLog is a writer that writes to the test's log. After the end of the test, it discards
+// everything.
 type testLog struct {
 	t testing.TB
 }
@@ -102,7 +103,7 @@ func (l *testLog) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// apply adds frontends, or changes existing ones. Other frontends stay.
+// apply adds or changes the given frontends. All other frontends stay as they are.
 func (r *rig) apply(frontends ...*balancer.Frontend) {
 	r.t.Helper()
 	if err := r.tryApply(frontends...); err != nil {
@@ -125,12 +126,12 @@ func (r *rig) remove(keys ...balancer.Key) {
 		batch = append(batch, dataplane.Change{Key: k})
 	}
 	if err := r.Apply(context.Background(), batch); err != nil {
-		r.t.Fatalf("removal: %v", err)
+		r.t.Fatalf("error of the removal = %v, want nil", err)
 	}
 }
 
-// frontendAt returns a frontend whose backends are all active. Its timeouts are long enough for a
-// machine that may be paused.
+// frontendAt returns a frontend with these backends, which are all active. Its timeouts are long
+// enough for a machine that may be paused.
 func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	k, err := balancer.ParseKey(key)
 	if err != nil {
@@ -140,7 +141,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 		Key: k, Service: "web", Port: "p", Policy: balancer.Policy{Scheduler: balancer.WeightedRoundRobin, NoEndpoints: balancer.RejectClients, DrainTimeout: 30 * time.Second, ConnectTimeout: wait.Patience, ProxyProtocol: balancer.NoProxyProtocol},
 	}
 	if k.Proto == balancer.UDP {
-		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // the timeout also limits how long a single client tries a backend after a rest
+		f.IdleTimeout, f.ConnectTimeout = time.Minute, time.Second // ConnectTimeout also limits how long a single client tries a backend that has rested
 	}
 	slices.SortFunc(backends, netip.AddrPort.Compare)
 	for _, b := range backends {
@@ -149,7 +150,7 @@ func frontendAt(key string, backends ...netip.AddrPort) *balancer.Frontend {
 	return f
 }
 
-// with returns an edited copy of f.
+// with returns a copy of f that edit has changed.
 func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Frontend {
 	g := *f
 	g.Backends = slices.Clone(f.Backends)
@@ -157,7 +158,7 @@ func with(f *balancer.Frontend, edit func(*balancer.Frontend)) *balancer.Fronten
 	return &g
 }
 
-// server is a TCP backend. A function serves each of its connections.
+// server is a TCP backend. A function handles each of its connections.
 type server struct {
 	addr     netip.AddrPort
 	ln       net.Listener
@@ -167,7 +168,8 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-// serveAt starts a server that serves each connection with handle. Port 0 selects a free port.
+// serveAt starts a server that calls handle for each connection. If the port is 0, the kernel
+// selects a free port.
 func serveAt(t testing.TB, addr string, handle func(net.Conn)) *server {
 	t.Helper()
 	ln, err := net.Listen("tcp", addr)
@@ -213,7 +215,8 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-// named returns a server's handler that answers each line with the server's name and the line.
+// named returns a handler for a server. It answers each line with the server's name and the same
+// line.
 func named(name string) func(net.Conn) {
 	return func(c net.Conn) {
 		in := bufio.NewReader(c)
@@ -229,7 +232,7 @@ func named(name string) func(net.Conn) {
 	}
 }
 
-// client is a connection that exchanges lines.
+// client is a connection on which lines are sent and received.
 type client struct {
 	*net.TCPConn
 	in *bufio.Reader
@@ -263,7 +266,7 @@ func (c *client) ask(line string) (string, error) {
 	return name, nil
 }
 
-// askOnce opens a connection, makes a request, and returns the server's name.
+// askOnce opens a connection, sends one request, and returns the name in the server's answer.
 func askOnce(vip netip.AddrPort, from string) (string, error) {
 	c, err := connect(vip, from)
 	if err != nil {
@@ -287,18 +290,19 @@ func (c *client) mustAsk(t testing.TB) string {
 	t.Helper()
 	name, err := c.ask("hello")
 	if err != nil {
-		t.Fatalf("request: %v", err)
+		t.Fatalf("error of a request = %v, want nil", err)
 	}
 	return name
 }
 
-// eventually waits until ok returns nil.
+// eventually waits until the function ok returns nil.
 func eventually(t testing.TB, what string, ok func() error) {
 	t.Helper()
 	lab.Eventually(t, wait.Patience, what, ok)
 }
 
-// wantReset checks that a connection ends with a reset. It ignores data before the reset.
+// wantReset checks that a connection ends with a reset. It ignores data that arrives before the
+// reset.
 func wantReset(t testing.TB, c net.Conn) {
 	t.Helper()
 	_, err := io.Copy(io.Discard, c)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestDescriptorShortageIsReported makes clients wait for descriptors. The shortage must be
-// reported while they wait, and for a minute afterwards.
+// TestDescriptorShortageIsReported makes clients wait because no descriptors are free. lacks must
+// report this while the clients wait, and for a minute afterwards.
 func TestDescriptorShortageIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &budget{limit: 10}

@@ -43,9 +43,8 @@ func (l *logged) has(text string) bool {
 
 func (l *logged) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
-// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and a connection
-// that exchanges messages. The messages must arrive, and the blocked connections must use no CPU
-// time.
+// TestSlowReadersDelayNobody opens 1,000 connections whose clients do not read, and one connection
+// that exchanges messages. The messages must arrive. The blocked connections must not use CPU time.
 func TestSlowReadersDelayNobody(t *testing.T) {
 	slow := 1000
 	if testing.Short() {
@@ -54,7 +53,7 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	flood := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.CopyN(c, zeros{}, 4<<20) })
 	echo := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
-	f := with(frontendAt("127.77.10.1:9000", flood.addr), func(f *balancer.Frontend) { f.MSS = 1000 }) // a small MSS keeps the buffers small
+	f := with(frontendAt("127.77.10.1:9000", flood.addr), func(f *balancer.Frontend) { f.MSS = 1000 }) // a small MSS makes the kernel use small buffers
 	g := frontendAt("127.77.10.1:9001", echo.addr)
 	d.apply(f, g)
 	for range slow {
@@ -77,7 +76,7 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	eventually(t, "loops without work", func() error {
 		for _, l := range d.loops.all {
 			if n := l.meter.load.Load(); n > 10 {
-				return fmt.Errorf("load of loop %d = %d %%", l.number, n)
+				return fmt.Errorf("load of loop %d = %d %%, want at most 10 %%", l.number, n)
 			}
 		}
 		return nil
@@ -91,13 +90,13 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	kept.mustAsk(t)
 }
 
-// panicking is a picker that always panics.
+// panicking is a picker whose methods always panic.
 type panicking struct{ pick.Picker }
 
 func (panicking) Pick(pick.Flow, func(int) bool) int { panic("a bug") }
 
-// TestPanicEndsOneConnection uses a picker that panics for one connection. Only that connection's
-// client may be reset.
+// TestPanicEndsOneConnection uses a picker that panics for one connection. Only the client of this
+// connection may be reset.
 func TestPanicEndsOneConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -119,14 +118,14 @@ func TestPanicEndsOneConnection(t *testing.T) {
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") || !log.has("panicking.Pick") {
-			return fmt.Errorf("the log has no stack trace of the panic, want one")
+			return fmt.Errorf("the log contains no stack trace of the panic, want one")
 		}
 		return nil
 	})
 }
 
-// TestPanicBeforeAConnection makes the search for a client's frontend panic. The client must be
-// reset, and the next one must be served.
+// TestPanicBeforeAConnection causes a panic when the frontend of a client is searched. This client
+// must be reset, and the next client must be served.
 func TestPanicBeforeAConnection(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	log := &logged{}
@@ -151,14 +150,14 @@ func TestPanicBeforeAConnection(t *testing.T) {
 	mustConnect(t, f.AddrPort()).mustAsk(t)
 	eventually(t, "a report of the panic", func() error {
 		if !log.has("a bug in vipd has ended a connection") {
-			return fmt.Errorf("the log has no report of the panic, want one")
+			return fmt.Errorf("the log contains no report of the panic, want one")
 		}
 		return nil
 	})
 }
 
-// TestPanicAtTheEndLeavesNothing makes the end of a connection panic. The dataplane must still
-// close.
+// TestPanicAtTheEndLeavesNothing causes a panic when a connection ends. It must still be possible
+// to close the dataplane, and no descriptor may be left.
 func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{Log: (&logged{}).logger()})
@@ -170,19 +169,20 @@ func TestPanicAtTheEndLeavesNothing(t *testing.T) {
 	front.mu.Lock()
 	x := front.conns.next
 	b := x.backend
-	x.backend = nil // makes the release of the backend panic
+	x.backend = nil // this makes the release of the backend panic
 	front.mu.Unlock()
 	_ = c.Close()
 	eventually(t, "no descriptors of connections", func() error {
 		if n := front.descriptors.Load(); n != 0 {
-			return fmt.Errorf("descriptors = %d", n)
+			return fmt.Errorf("used descriptors = %d, want 0", n)
 		}
 		return nil
 	})
 	b.release()
 }
 
-// TestStalledLoopIsReported blocks a loop. The stall and the recovery must be logged.
+// TestStalledLoopIsReported blocks a loop, and then lets it continue. The log must contain the
+// stall and its end.
 func TestStalledLoopIsReported(t *testing.T) {
 	log := &logged{}
 	d := start(t, Options{Log: log.logger()})
@@ -193,7 +193,7 @@ func TestStalledLoopIsReported(t *testing.T) {
 		t.Helper()
 		eventually(t, "the log", func() error {
 			if !log.has(text) {
-				return fmt.Errorf("%q is missing", text)
+				return fmt.Errorf("the log does not contain %q", text)
 			}
 			return nil
 		})
@@ -203,9 +203,9 @@ func TestStalledLoopIsReported(t *testing.T) {
 	has("a relay loop is running again")
 }
 
-// TestLoopsDoNotWait holds the lock of a frontend, and blocks the function that receives dial
-// reports. Clients of another frontend must be served immediately. The clients of the locked
-// frontend must be served after it is unlocked.
+// TestLoopsDoNotWait holds the lock of a frontend, and blocks the function that receives reports
+// about dials. Clients of another frontend must be served immediately. Clients of the first
+// frontend must be served after its lock is released.
 func TestLoopsDoNotWait(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
@@ -230,7 +230,7 @@ func TestLoopsDoNotWait(t *testing.T) {
 }
 
 // TestMovedConnectionsLoseNothing moves connections between four loops while they carry data. All
-// bytes must arrive in order.
+// bytes must arrive, and in order.
 func TestMovedConnectionsLoseNothing(t *testing.T) {
 	echo := serveAt(t, "127.0.0.1:0", func(c net.Conn) { _, _ = io.Copy(c, c) })
 	startsLoops(t, 4)
@@ -262,7 +262,7 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 		}
 		front.mu.Unlock()
 		if moved < 200 {
-			return fmt.Errorf("moves = %d", moved)
+			return fmt.Errorf("moved connections = %d, want at least 200", moved)
 		}
 		return nil
 	})
@@ -271,7 +271,8 @@ func TestMovedConnectionsLoseNothing(t *testing.T) {
 }
 
 // TestBusyLoopSharesItsConnections sets the loads of loops. A busy loop must move half of its
-// active connections to a loop that has time. Later, they must return to the first loop.
+// active connections to a loop with a low load. Later, these connections must return to the first
+// loop.
 func TestBusyLoopSharesItsConnections(t *testing.T) {
 	d := start(t, Options{})
 	a, b := &loop{d: d.Dataplane, number: 0}, &loop{d: d.Dataplane, number: 1}
@@ -294,22 +295,22 @@ func TestBusyLoopSharesItsConnections(t *testing.T) {
 		c.of.spill = spill{steady: 10}
 		c.of.balance()
 		if s := c.of.spill; s.left != c.left || s.left > 0 && s.to.number != c.number {
-			t.Errorf("%s: moves = %d to %v, want %d to loop %d", c.name, s.left, s.to, c.left, c.number)
+			t.Errorf("%s: moved connections = %d, to loop %v; want %d, to loop %d", c.name, s.left, s.to, c.left, c.number)
 		}
 	}
 	a.meter.load.Store(90)
 	b.meter.load.Store(40)
 	if got := a.freest(); got != b {
-		t.Errorf("the loop of a new connection at load 90 = %d, want 1", got.number)
+		t.Errorf("loop of a new connection if the first loop's load is 90 = %d, want 1", got.number)
 	}
 	a.meter.load.Store(50)
 	if got := a.freest(); got != a {
-		t.Errorf("the loop of a new connection at load 50 = %d, want 0", got.number)
+		t.Errorf("loop of a new connection if the first loop's load is 50 = %d, want 0", got.number)
 	}
 }
 
-// TestBusyLoopUsesAllOthers chooses the loops of many new connections within a period, in which the
-// loads do not change. Each loop with time must get a share, and the busy loop none.
+// TestBusyLoopUsesAllOthers chooses the loops of many new connections before the loads are measured
+// again. Each loop with a low load must get some of them, and the busy loop none.
 func TestBusyLoopUsesAllOthers(t *testing.T) {
 	d := start(t, Options{})
 	var all []*loop
@@ -325,12 +326,12 @@ func TestBusyLoopUsesAllOthers(t *testing.T) {
 		got[all[0].freest().number]++
 	}
 	if got[0] > 0 || got[1] < 100 || got[2] < 100 || got[3] < 100 {
-		t.Errorf("new connections by loop = %v, want none at the first and at least 100 at each other", got)
+		t.Errorf("new connections by loop = %v, want 0 for the first loop and at least 100 for each other loop", got)
 	}
 }
 
 // TestQuietLoopHasNoLoad makes a loop busy, and then leaves it only an idle connection. The loop's
-// load must soon become 0, although no timer of the connection is due.
+// load must soon become 0, although the connection's timers are not due yet.
 func TestQuietLoopHasNoLoad(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -348,17 +349,17 @@ func TestQuietLoopHasNoLoad(t *testing.T) {
 	<-done
 	eventually(t, "a loop without load", func() error {
 		if n := l.meter.load.Load(); n != 0 {
-			return fmt.Errorf("load = %d %%", n)
+			return fmt.Errorf("load = %d %%, want 0", n)
 		}
 		return nil
 	})
 	if took := time.Since(began); took > 4*time.Second {
-		t.Errorf("time to a load of 0 = %v, want the next periods", took)
+		t.Errorf("time until the load is 0 = %v, want at most a few periods", took)
 	}
 }
 
-// TestOptionsOfConnections reads the options of a connection's sockets. Keepalives and TCP_NODELAY
-// must be enabled on both sockets.
+// TestOptionsOfConnections reads the options of both sockets of a connection. Keepalives and
+// TCP_NODELAY must be enabled on each.
 func TestOptionsOfConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -370,13 +371,13 @@ func TestOptionsOfConnections(t *testing.T) {
 	c := front.conns.next
 	front.mu.Unlock()
 	done := make(chan struct{})
-	c.loop.send(func(l *loop) { // as happens after keepAfter
+	c.loop.send(func(l *loop) { // enables keepalives, as a timer does after keepAfter
 		defer close(done)
 		l.keep(c)
 		for i := range c.sides {
 			for _, o := range append(keepAliveOptions, socketOption{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1}) {
 				if got, err := unix.GetsockoptInt(c.sides[i].fd, o.level, o.name); got != o.value || err != nil {
-					t.Errorf("option %d of side %d = %d, %v; want %d", o.name, i, got, err, o.value)
+					t.Errorf("socket option %d on side %d = %d, %v; want %d", o.name, i, got, err, o.value)
 				}
 			}
 		}
@@ -385,7 +386,7 @@ func TestOptionsOfConnections(t *testing.T) {
 }
 
 // TestBackendIsNotItsOwnClient dials a backend whose port is the only local port that the kernel
-// may choose, so the socket connects to itself. The dial must count as refused.
+// may choose, so the socket connects to itself. This dial must count as refused.
 func TestBackendIsNotItsOwnClient(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -414,8 +415,8 @@ func TestBackendIsNotItsOwnClient(t *testing.T) {
 	awaitReport(t, reports, f.Backends[0].Addr, syscall.ECONNREFUSED, func() {})
 }
 
-// TestListenerWithoutLoopIsRefused opens listeners while the loop can't watch them. No socket may
-// be left, so that the next attempt can open them.
+// TestListenerWithoutLoopIsRefused tries to open listeners while the loop can't watch them. No
+// socket may be left, so the next attempt can open them.
 func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	d := start(t, Options{})
 	d.loops.all = []*loop{{d: d.Dataplane, poller: poller{epoll: -1}}}
@@ -429,19 +430,19 @@ func TestListenerWithoutLoopIsRefused(t *testing.T) {
 	}
 	p := &portSockets{f: &frontend{d: d.Dataplane}}
 	if err := p.accept(open()); err == nil || p.listener != nil {
-		t.Errorf("listener of a port = %v, %v; want an error", p.listener, err)
+		t.Errorf("listener of a port = %v, error = %v; want no listener and an error", p.listener, err)
 	}
 	y := &redirectFamily{r: &redirect{d: d.Dataplane}}
 	if err := y.accept(open()); err == nil || y.shared != nil || len(d.accepts) > 0 {
-		t.Errorf("shared listener = %v, %v; want an error", y.shared, err)
+		t.Errorf("shared listener = %v, error = %v; want no listener and an error", y.shared, err)
 	}
 	if n := d.budget.used.Load(); n != 0 {
 		t.Errorf("counted descriptors = %d, want 0", n)
 	}
 }
 
-// TestLogsDelayNoClient makes the log block. A client that may not connect must still be reset,
-// after the node's own addresses were read.
+// TestLogsDelayNoClient makes writes to the log block. A client that may not connect must
+// nevertheless be reset, once the node's own addresses have been read.
 func TestLogsDelayNoClient(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{})
@@ -470,14 +471,14 @@ func TestLogsDelayNoClient(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("read data from the frontend, want the end of the connection")
+			t.Error("the frontend sent data, want the end of the connection")
 		}
 	case <-time.After(wait.Patience):
 		t.Error("the client was not reset while the log blocks, want a reset")
 	}
 }
 
-// TestWheel sets timers for various times. Each must expire once, when it is due.
+// TestWheel sets timers for various times. Each timer must expire once, at its time.
 func TestWheel(t *testing.T) {
 	var w wheel
 	w.init(7)
@@ -497,13 +498,13 @@ func TestWheel(t *testing.T) {
 	w.set(&again.timer, tick)
 	w.set(&again.timer, 50*tick)
 	want[again] = 7 + 51
-	if n := w.idle(); n != 1 { // the next slot has a timer, although that timer is due only after a full turn of the wheel
+	if n := w.idle(); n != 1 { // the next slot contains a timer, although this timer is due only after a full turn of the wheel
 		t.Errorf("ticks to the next slot with timers = %d, want 1", n)
 	}
 	for now := int64(8); now < 4*wheelSlots; now++ {
 		w.advance(now, func(c *conn) {
 			if got[c] != 0 {
-				t.Errorf("a timer expired at %d and %d", got[c], now)
+				t.Errorf("a timer expired twice, at %d and %d", got[c], now)
 			}
 			got[c] = now
 		})
@@ -518,8 +519,8 @@ func TestWheel(t *testing.T) {
 	}
 }
 
-// TestLoopsAddProcessors starts and closes a dataplane. GOMAXPROCS must be higher by the number of
-// its loops only while it runs.
+// TestLoopsAddProcessors starts and closes a dataplane. While it runs, GOMAXPROCS must be higher by
+// the number of its loops.
 func TestLoopsAddProcessors(t *testing.T) {
 	startsLoops(t, 3)
 	for range 2 {
@@ -530,12 +531,12 @@ func TestLoopsAddProcessors(t *testing.T) {
 			}
 		})
 		if got := runtime.GOMAXPROCS(0); got != 3 {
-			t.Errorf("GOMAXPROCS after the end of the loops = %d, want 3", got)
+			t.Errorf("GOMAXPROCS after the loops have ended = %d, want 3", got)
 		}
 	}
 }
 
-// startsLoops makes dataplanes that start during the test use n loops, as on a host with n CPUs.
+// startsLoops makes all dataplanes that the test starts use n loops, as on a host with n CPUs.
 func startsLoops(t *testing.T, n int) {
 	t.Helper()
 	set := func(n int) (before int) {

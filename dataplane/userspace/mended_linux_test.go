@@ -21,7 +21,7 @@ import (
 	"vipd/test/lab"
 )
 
-// TestFlowsOutliveICMPErrors makes a firewall reject a flow's datagrams for a short time.
+// TestFlowsOutliveICMPErrors makes a firewall reject the datagrams of a flow for a short time.
 // Afterwards, the flow must continue.
 func TestFlowsOutliveICMPErrors(t *testing.T) {
 	w := newTwoHosts(t)
@@ -34,13 +34,13 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	eventually(t, "a first answer", func() error { // datagrams may be lost on a busy machine
+	eventually(t, "a first answer", func() error { // on a busy machine, datagrams may be lost
 		_, err := lab.AskWithin(c, 500*time.Millisecond)
 		return err
 	})
 	const reject = " OUTPUT -p udp --dport 7000 -j REJECT --reject-with icmp6-adm-prohibited"
 	w.Host().Exec("sh", "-c", "ip6tables -I"+reject)
-	eventually(t, "no answer through the firewall", func() error { // a single failure is enough: the next read returns it, unless late answers to earlier datagrams arrive first
+	eventually(t, "no answer through the firewall", func() error { // one failure is sufficient, because the next read returns the error, unless late answers to earlier datagrams arrive first
 		if _, err := lab.AskWithin(c, 50*time.Millisecond); err == nil {
 			return errors.New("it answers")
 		}
@@ -53,8 +53,8 @@ func TestFlowsOutliveICMPErrors(t *testing.T) {
 	})
 }
 
-// TestErrorsOfFlows classifies errors of a flow's socket. Refusals must end the flow, and other
-// errors must not.
+// TestErrorsOfFlows classifies errors of a flow's socket. If an error means that the backend
+// refuses datagrams, it must end the flow. Other errors must not.
 func TestErrorsOfFlows(t *testing.T) {
 	for _, e := range []error{syscall.ECONNREFUSED, syscall.EACCES, syscall.EPROTO, syscall.ENOPROTOOPT, syscall.EHOSTUNREACH} {
 		if !refuses(os.NewSyscallError("read", e)) || passing(e) {
@@ -68,7 +68,7 @@ func TestErrorsOfFlows(t *testing.T) {
 	}
 }
 
-// attached returns the number of instructions in a socket's filter.
+// attached returns the number of instructions in the filter of a socket.
 func attached(t *testing.T, s syscall.Conn) int {
 	t.Helper()
 	raw, err := s.SyscallConn()
@@ -78,7 +78,7 @@ func attached(t *testing.T, s syscall.Conn) int {
 	n := 0
 	var errno syscall.Errno
 	_ = raw.Control(func(fd uintptr) {
-		var length uint32 // without a buffer, the kernel returns the required size
+		var length uint32 // if there is no buffer, the kernel returns the required size
 		r, _, e := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, 0, uintptr(unsafe.Pointer(&length)), 0)
 		n, errno = max(int(length), int(r)), e
 	})
@@ -88,8 +88,8 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces a socket's filter with larger filters. If a new filter does
-// not fit, the old filter must nevertheless be removed.
+// TestStaleFiltersAreRemoved replaces the filter of a socket by larger filters. If a new filter is
+// too large, the old filter must nevertheless be removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root to limit the memory of filters")
@@ -114,7 +114,7 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	for _, n := range []int{180, 181, 600} { // the second fits only after the first is removed, and the third never fits
+	for _, n := range []int{180, 181, 600} { // the second filter fits only after the first one was removed, and the third one never fits
 		if err := refit(ln.(*net.TCPListener), conf(n)); err != nil {
 			t.Fatal(err)
 		}
@@ -123,40 +123,40 @@ func TestStaleFiltersAreRemoved(t *testing.T) {
 			want = 0
 		}
 		if got := attached(t, ln.(*net.TCPListener)); got != want {
-			t.Errorf("instructions with %d source ranges = %d, want %d", n, got, want)
+			t.Errorf("instructions in the filter for %d source ranges = %d, want %d", n, got, want)
 		}
 	}
 }
 
-// TestFlowsHaveRoomBesideConnections uses up the descriptor budget with connections. Flows must
-// still get descriptors.
+// TestFlowsHaveRoomBesideConnections uses up the budget of descriptors with connections. Flows must
+// nevertheless get descriptors.
 func TestFlowsHaveRoomBesideConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d := start(t, Options{maxDescriptors: 64})
 	g := frontendAt("127.77.8.2:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
 	d.apply(g)
-	for port := range 4 { // several frontends, because each leaves some descriptors to the others
+	for port := range 4 { // several frontends are needed, because each leaves some descriptors to the others
 		f := frontendAt(fmt.Sprintf("127.77.8.2:%d", 9000+port), s.addr)
 		d.apply(f)
-		for range 30 { // more than the frontend's share, so some wait
+		for range 30 { // more than the frontend's share, so some of them wait
 			mustConnect(t, f.AddrPort())
 		}
 	}
 	eventually(t, "the bound", func() error {
 		if used := d.budget.used.Load(); d.budget.limit-used > 2+d.budget.flows {
-			return fmt.Errorf("used descriptors = %d", used)
+			return fmt.Errorf("used descriptors = %d, want nearly the whole budget", used)
 		}
 		return nil
 	})
 	for range 3 {
 		if _, err := askUDP(udpClient(t, g.AddrPort()), "x"); err != nil {
-			t.Errorf("flow: %v", err)
+			t.Errorf("error of a flow = %v, want nil", err)
 		}
 	}
 }
 
-// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. No connection may be admitted
-// afterwards.
+// TestNothingEntersAfterTheEnd ends a frontend and a dataplane. Afterwards, neither may accept a
+// connection.
 func TestNothingEntersAfterTheEnd(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -166,28 +166,28 @@ func TestNothingEntersAfterTheEnd(t *testing.T) {
 	f := newFrontend(d, g.Key)
 	f.configure(g, d.counterLocked(g))
 	if !f.enterLocked(&conn{f: f}) {
-		t.Fatal("enter before the end = false")
+		t.Fatal("enter before end() = false, want true")
 	}
 	if n := f.end(); n != 1 {
 		t.Errorf("end() = %d, want 1", n)
 	}
 	if f.enterLocked(&conn{f: f}) {
-		t.Error("enter after the end = true")
+		t.Error("enter after end() = true, want false")
 	}
 	if !d.begin() {
-		t.Error("begin before the end = false")
+		t.Error("begin before Close = false, want true")
 	}
 	d.conns.Done()
 	if err := d.Close(context.Background(), false); err != nil {
 		t.Fatal(err)
 	}
 	if d.begin() {
-		t.Error("begin after the end = true")
+		t.Error("begin after Close = true, want false")
 	}
 }
 
-// TestTidyingDoesNotWalkConnections tidies a frontend with 20,000 connections. This must take less
-// than 20 µs as long as no backend expires.
+// TestTidyingDoesNotWalkConnections calls tidy for a frontend with 20,000 connections. While no
+// backend expires, this must take less than 20 µs.
 func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -203,27 +203,27 @@ func TestTidyingDoesNotWalkConnections(t *testing.T) {
 	for range n {
 		f.enterLocked(&conn{f: f, served: true, backend: f.conf.Load().backends[0]})
 	}
-	f.tidy(time.Now())   // records the current state
-	fastest := time.Hour // other processes slow down some runs, but not all
+	f.tidy(time.Now())   // this records the current state
+	fastest := time.Hour // other processes slow down some of the runs, but not all
 	for range 1000 {
 		began := time.Now()
 		f.tidy(began)
 		fastest = min(fastest, time.Since(began))
 	}
 	if fastest > 20*time.Microsecond {
-		t.Errorf("tidy with %d connections took %s, want less than 20 µs", n, fastest)
+		t.Errorf("duration of tidy with %d connections = %s, want less than 20 µs", n, fastest)
 	}
-	if !strings.Contains(f.nextLost.String(), "m=") { // with a monotonic reading, setting the system's clock can't end a drain
-		t.Errorf("nextLost = %s, want a time with a monotonic reading", f.nextLost)
+	if !strings.Contains(f.nextLost.String(), "m=") { // with a monotonic clock reading, a change of the system's clock can't end a drain
+		t.Errorf("nextLost = %s, want a time with a monotonic clock reading", f.nextLost)
 	}
 	f.tidy(g.Backends[0].Until)
 	if x := f.conns.next; !x.cut {
-		t.Error("a connection continues after its backend has expired, want it ended")
+		t.Error("a connection continues after its backend has expired, want it to end")
 	}
 }
 
 // TestRenamesKeepConnections renames a port and a service. Connections and flows must continue, and
-// must still count towards max_connections.
+// max_connections must still include them.
 func TestRenamesKeepConnections(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	other := serveAt(t, "127.0.0.1:0", named("other"))
@@ -256,13 +256,13 @@ func TestRenamesKeepConnections(t *testing.T) {
 		d.apply(with(f, edit), with(u, edit))
 		c.mustAsk(t)
 		if _, err := askUDP(flow, "y"); err != nil || local() != since {
-			t.Errorf("edit %d: %v; the flow changed = %v", i, err, local() != since)
+			t.Errorf("after edit %d: error = %v, the flow changed = %v; want nil, false", i, err, local() != since)
 		}
 	}
 	bounded := with(f, func(f *balancer.Frontend) { f.Port = "bounded"; f.Backends[0].MaxConnections = 1 })
 	d.apply(bounded)
 	if _, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Error("the limit ignores a connection from before the new name")
+		t.Error("max_connections ignores a connection that was opened before the new name, want it included")
 	}
 	d.apply(with(bounded, func(g *balancer.Frontend) {
 		g.Port = "moved"
@@ -271,8 +271,8 @@ func TestRenamesKeepConnections(t *testing.T) {
 	wantReset(t, c)
 }
 
-// TestRenameWhileDialling renames a service during a dial. The connection must be counted under the
-// new name.
+// TestRenameWhileDialling renames a service during a dial. The connection must count for the new
+// name.
 func TestRenameWhileDialling(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -291,15 +291,16 @@ func TestRenameWhileDialling(t *testing.T) {
 	g = with(g, func(g *balancer.Frontend) { g.Service = "renamed" })
 	f.configure(g, d.counterLocked(g))
 	if !c.settleLocked(was) {
-		t.Fatal("the dial was abandoned")
+		t.Fatal("the dial was abandoned, want it to continue")
 	}
 	if before, now := was.active.Load(), f.conf.Load().backends[0].active.Load(); before != 0 || now != 1 {
-		t.Errorf("connections at the old name = %d, at the new name = %d; want 0 and 1", before, now)
+		t.Errorf("active connections of the old name = %d, of the new name = %d; want 0, 1", before, now)
 	}
 }
 
-// TestAffinityOutlivesRest makes a backend rest, and then fills it. Afterwards, its clients must
-// return to it, except for clients whose own attempt failed.
+// TestAffinityOutlivesRest makes a backend rest, and later makes it full. After each, its clients
+// must return to this backend. Only clients that have tried to connect to it themselves and failed
+// must stay on the other backend.
 func TestAffinityOutlivesRest(t *testing.T) {
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -336,12 +337,12 @@ func TestAffinityOutlivesRest(t *testing.T) {
 		}
 	}
 	first := f.conf.Load().backends[0]
-	first.failed(d.now() + int64(time.Hour)) // as if an attempt had failed; the rest lasts longer than the test
+	first.failed(d.now() + int64(time.Hour)) // simulates a failed attempt; the rest lasts longer than the test
 	for i := range clients {
 		b := choose(i)
 		b.release()
 		if b == first {
-			t.Fatalf("backend of client %d is resting", i)
+			t.Fatalf("client %d got the resting backend, want the other backend", i)
 		}
 	}
 	first.answered()
@@ -354,7 +355,7 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	first.release()
 	back("after it was full")
-	for i := range clients { // a client whose attempt fails must move
+	for i := range clients { // clients whose own attempt fails must move
 		if of[i] == first {
 			b := choose(i, first)
 			b.release()
@@ -363,6 +364,6 @@ func TestAffinityOutlivesRest(t *testing.T) {
 	}
 	back("after own failures")
 	if strings.Contains(fmt.Sprint(of[0].addr), "10.0.0.1") {
-		t.Error("a client keeps the backend that it could not reach")
+		t.Error("a client keeps the backend that it could not reach, want the other backend")
 	}
 }

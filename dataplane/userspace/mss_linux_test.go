@@ -9,8 +9,8 @@ import (
 	"vipd/balancer"
 )
 
-// TestAnnouncesSmallerSegments changes mss while a socket is open. New clients must send segments
-// of that size.
+// TestAnnouncesSmallerSegments changes mss while a socket is open. New clients must then send
+// segments of at most that size.
 func TestAnnouncesSmallerSegments(t *testing.T) {
 	good := serveAt(t, "127.0.0.1:0", named("good"))
 	d := start(t, Options{})

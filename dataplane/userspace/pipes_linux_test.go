@@ -20,8 +20,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards, only a few pipes may be open for
-// the idle connections, and the budget must count all of them.
+// TestIdleConnectionsHoldNoPipes sends large answers. Afterwards, the idle connections must have
+// only a few open pipes. The budget of descriptors must include all of these pipes.
 func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 	const n, stalled = 100, 10
 	s := serveAt(t, "127.0.0.1:0", named("s"))
@@ -45,7 +45,7 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 			return nil
 		})
 	}
-	for range stalled { // their clients don't read, so data fills the sockets and pipes
+	for range stalled { // clients of these connections do not read, so data fills the sockets and pipes
 		mustConnect(t, floods.AddrPort())
 	}
 	eventually(t, "the clients that don't read", func() error {
@@ -54,7 +54,7 @@ func TestIdleConnectionsHoldNoPipes(t *testing.T) {
 			t.Fatalf("descriptors of pipes = %d, want at most %d", pipes, most)
 		}
 		if want := 2 + 2*(n+stalled) + pipes; counted != want || len(connections(t, d.Dataplane)) != n+stalled {
-			return fmt.Errorf("counted descriptors = %d, want %d including %d of pipes", counted, want, pipes)
+			return fmt.Errorf("counted descriptors = %d, want %d, which includes %d of pipes", counted, want, pipes)
 		}
 		return nil
 	})
@@ -72,7 +72,8 @@ func connections(t testing.TB, d *Dataplane) []dataplane.Connection {
 	return all
 }
 
-// TestBulkWithoutPipes permits no pipe, and then only one. All bytes must arrive in order.
+// TestBulkWithoutPipes relays bulk data when no pipe, or only one pipe, is permitted. All bytes
+// must arrive in order.
 func TestBulkWithoutPipes(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	for most := range 2 {
@@ -84,8 +85,8 @@ func TestBulkWithoutPipes(t *testing.T) {
 	}
 }
 
-// TestPipesAreBounded calculates the maximum number of pipes. It must be limited by descriptors and
-// by memory, which pipes use while clients do not read.
+// TestPipesAreBounded calculates the maximum number of pipes. Descriptors must limit this number,
+// and so must the memory that pipes use while clients do not read.
 func TestPipesAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		limit  int
@@ -93,20 +94,20 @@ func TestPipesAreBounded(t *testing.T) {
 		want   int
 	}{{1024, 16 << 30, 64}, {1 << 20, 16 << 30, 512}, {1 << 20, 512 << 20, 16}, {8, 16 << 30, 0}, {1024, 0, 0}} {
 		if got := pipesFor(c.limit, c.memory); got != c.want {
-			t.Errorf("pipes = %d with %d descriptors and %d bytes, want %d", got, c.limit, c.memory, c.want)
+			t.Errorf("maximum number of pipes = %d with %d descriptors and %d bytes of memory, want %d", got, c.limit, c.memory, c.want)
 		}
 	}
 	have := memory()
 	if have < 16<<20 {
-		t.Fatalf("memory = %d bytes, want at least 16 MiB", have)
+		t.Fatalf("memory of the machine = %d bytes, want at least 16 MiB", have)
 	}
 	if p := newPipes(newBudget(1 << 30)); uint64(p.max)*pipeSize > have/32 {
-		t.Errorf("limit = %d pipes, want at most a 32nd of %d bytes", p.max, have)
+		t.Errorf("maximum number of pipes = %d, want pipes that use at most a 32nd of %d bytes", p.max, have)
 	}
 }
 
 // TestUrgentByteInBulk sends an out-of-band byte within bulk data, at which splice stops. The
-// connection must continue, and must hold no pipe at the end.
+// connection must continue, and must have no pipe at the end.
 func TestUrgentByteInBulk(t *testing.T) {
 	const size = 300_000
 	got := make(chan int, 2)
@@ -136,10 +137,10 @@ func TestUrgentByteInBulk(t *testing.T) {
 		select {
 		case n := <-got:
 			if n != size {
-				t.Fatalf("part %d ended after %d bytes, want %d", i, n, size)
+				t.Fatalf("part %d of the data ended after %d bytes, want %d", i, n, size)
 			}
 		case <-time.After(wait.Patience):
-			t.Fatalf("part %d did not arrive", i)
+			t.Fatalf("part %d of the data did not arrive", i)
 		}
 	}
 	eventually(t, "the pipe to be given back", func() error {
@@ -150,8 +151,8 @@ func TestUrgentByteInBulk(t *testing.T) {
 	})
 }
 
-// TestBulkLeavesTimeToOthers relays from a side with 8 MiB of data, with and without pipes. The
-// side must stop after its quota, so that other connections get their turn.
+// TestBulkLeavesTimeToOthers relays data from a side that has sent 8 MiB, with and without pipes.
+// The relay must stop after its quota, so that other connections get their turn.
 func TestBulkLeavesTimeToOthers(t *testing.T) {
 	d := start(t, Options{})
 	l, err := newLoop(d.Dataplane, 0)
@@ -179,7 +180,7 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 		c.sides = [2]side{{fd: int(from.Fd()), readable: true, bulk: true}, {fd: int(to.Fd())}}
 		l.pump(c, clientSide)
 		if n := c.in.Load(); n < quota || n > quota+pipeSize || len(l.hungry) != 1 {
-			t.Errorf("bytes in a turn with %d pipes = %d, want %d to %d; waiting sides = %d, want 1", most, n, quota, quota+pipeSize, len(l.hungry))
+			t.Errorf("bytes relayed in one turn with at most %d pipes = %d, want %d to %d; sides that wait for another turn = %d, want 1", most, n, quota, quota+pipeSize, len(l.hungry))
 		}
 	}
 	for _, p := range l.spare {
@@ -187,9 +188,9 @@ func TestBulkLeavesTimeToOthers(t *testing.T) {
 	}
 }
 
-// TestLastWordsReachSlowReaders resets a connection while its client does not read. The client must
-// receive all data that the backend had sent, in messages or in bulk, and then the reset. If the
-// client leaves, nothing may wait for it.
+// TestLastWordsReachSlowReaders resets a backend's connection while the client does not read. The
+// client must receive all data that the backend has sent, in messages or in bulk, and then the
+// reset. If the client leaves, the connection must end immediately.
 func TestLastWordsReachSlowReaders(t *testing.T) {
 	for i, size := range []int{12_000, 200_000, 100_000} {
 		lost := make(chan struct{})
@@ -231,22 +232,22 @@ func TestLastWordsReachSlowReaders(t *testing.T) {
 			reset(c.(*net.TCPConn))
 			eventually(t, "the end of the connection", func() error {
 				if n := len(d.connsOf(f)); n > 0 {
-					return fmt.Errorf("connections = %d", n)
+					return fmt.Errorf("connections = %d, want 0", n)
 				}
 				return nil
 			})
 			if took := time.Since(began); took > lastWords/2 {
-				t.Errorf("time to the end of a connection whose client has left = %s", took)
+				t.Errorf("time from the end of the client to the end of its connection = %s, want less", took)
 			}
 		} else if n, err := io.Copy(io.Discard, c); n != int64(size) || !isReset(err) {
-			t.Errorf("received bytes = %d, then %v; want %d and a reset", n, err, size)
+			t.Errorf("received bytes = %d, then the error %v; want %d, then a reset", n, err, size)
 		}
 	}
 }
 
-// TestUrgentByteInMessage sends a short text with an out-of-band byte in the middle, all of which
-// arrives before the loop reads. Both parts of the text must arrive, although a read stops at the
-// byte and no further event follows.
+// TestUrgentByteInMessage sends a short text with an out-of-band byte in the middle. The whole text
+// arrives before the loop reads it. Both parts of the text must be relayed, although a read stops
+// at the byte, and no further event follows.
 func TestUrgentByteInMessage(t *testing.T) {
 	got := make(chan string, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -300,7 +301,7 @@ func TestUrgentByteInMessage(t *testing.T) {
 	arrives("abcdef")
 }
 
-// echo sends a line, and fails the test unless the server echoes it.
+// echo sends a line, and checks that the server echoes it.
 func echo(t testing.TB, c *client, line string) {
 	t.Helper()
 	if _, err := io.WriteString(c, line+"\n"); err != nil {
@@ -311,11 +312,11 @@ func echo(t testing.TB, c *client, line string) {
 		t.Fatal(err)
 	}
 	if got != "s "+line+"\n" {
-		t.Fatalf("answer of %d bytes differs from the %d sent bytes", len(got)-len("s \n"), len(line))
+		t.Fatalf("answer with %d bytes differs from the line with %d bytes", len(got)-len("s \n"), len(line))
 	}
 }
 
-// countTo returns a line with the numbers up to n, so that missing or reordered parts can be
+// countTo returns a line with the numbers up to n. In this line, missing or reordered parts can be
 // detected.
 func countTo(n int) string {
 	var b strings.Builder
@@ -325,12 +326,12 @@ func countTo(n int) string {
 	return b.String()
 }
 
-// zeros is an endless stream.
+// zeros is a reader that returns zeros without end.
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
-// pipeEnds returns the number of open descriptors of pipes with a capacity of pipeSize.
+// pipeEnds returns the number of open descriptors that belong to pipes with the capacity pipeSize.
 func pipeEnds() (n int) {
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
@@ -345,9 +346,9 @@ func pipeEnds() (n int) {
 	return n
 }
 
-// TestResetInBulk resets a connection after bulk data, so splice detects the reset. The other side
-// must also get a reset, even if it has ended its own direction, because truncated data must not
-// look complete.
+// TestResetInBulk resets one side of a connection after bulk data, so splice detects the reset. The
+// other side must also be reset, even if it has closed its own direction. Otherwise, truncated data
+// would look complete.
 func TestResetInBulk(t *testing.T) {
 	const size = 64 << 10
 	read := make(chan struct{})
@@ -376,17 +377,17 @@ func TestResetInBulk(t *testing.T) {
 	}
 }
 
-// TestResetWhileTheOtherSideIsBlocked resets a client whose data the backend does not read. The
-// connection must end soon after lastWords.
+// TestResetWhileTheOtherSideIsBlocked resets a client while the backend does not read the client's
+// data. The connection must end soon after lastWords.
 func TestResetWhileTheOtherSideIsBlocked(t *testing.T) {
 	done := make(chan struct{})
 	s := serveAt(t, "127.0.0.1:0", func(net.Conn) { <-done })
 	d := start(t, Options{})
-	t.Cleanup(func() { close(done) }) // before the check for goroutines
+	t.Cleanup(func() { close(done) }) // this must run before the check for goroutines
 	f := frontendAt("127.77.0.65:9000", s.addr)
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
-	for sent := int64(1); sent > 0; { // until the connection accepts no more data
+	for sent := int64(1); sent > 0; { // write until the connection accepts no more data
 		_ = c.SetDeadline(time.Now().Add(300 * time.Millisecond))
 		sent, _ = io.Copy(c, io.LimitReader(zeros{}, 1<<30))
 	}

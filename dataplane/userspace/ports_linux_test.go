@@ -12,8 +12,8 @@ import (
 	"vipd/test/wait"
 )
 
-// TestFlowsLeavePortsToOthers serves more clients than there are local ports. Flows must leave some
-// ports to other programs, and no backend may be reported as failing.
+// TestFlowsLeavePortsToOthers serves more UDP clients than there are local ports. Flows must leave
+// some local ports to other programs. No backend may be reported as failing.
 func TestFlowsLeavePortsToOthers(t *testing.T) {
 	lab.New(t)
 	const ports, file = 40, "/proc/sys/net/ipv4/ip_local_port_range"
@@ -50,21 +50,21 @@ func TestFlowsLeavePortsToOthers(t *testing.T) {
 	}
 	for i := range 2 * ports {
 		if _, err := askUDPFor(client(1+i), "x", wait.Bound(time.Second)); err != nil {
-			t.Fatalf("client %d: %v", i, err)
+			t.Fatalf("error of client %d = %v, want nil", i, err)
 		}
 	}
 	if c, err := net.ListenUDP("udp4", nil); err != nil {
-		t.Errorf("port for another program: %v, want a free port", err)
+		t.Errorf("error when another program binds a port = %v, want nil", err)
 	} else {
 		_ = c.Close()
 	}
 	if all := reports.of(at); len(all) > 0 {
-		t.Errorf("reports about a backend that is not at fault = %v, want none", all)
+		t.Errorf("reports about the backend = %v, want none because the shortage is not its fault", all)
 	}
 }
 
 // TestLocalPortsUsedUp opens more connections to an endpoint than there are local ports. The
-// shortage must be reported and counted, but not as a failure of the endpoint.
+// shortage must be reported and counted. It must not count as a failure of the endpoint.
 func TestLocalPortsUsedUp(t *testing.T) {
 	lab.New(t)
 	const file = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -79,7 +79,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	f := frontendAt("127.77.9.8:9000/tcp", at)
 	d.apply(f)
 	if got := d.lacks(); got != "" {
-		t.Fatalf("lacks = %q before the first client, want nothing", got)
+		t.Fatalf("lacks() before the first client = %q, want an empty text", got)
 	}
 	if err := os.WriteFile(file, []byte("20000 20003"), 0); err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestLocalPortsUsedUp(t *testing.T) {
 	for i := range 12 {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 30000 + i}
 		c, err := net.DialTCP("tcp4", from, net.TCPAddrFromAddrPort(f.AddrPort()))
-		if err == nil { // after an error, the connection was reset immediately
+		if err == nil { // if there was an error, the connection was reset immediately
 			t.Cleanup(func() { _ = c.Close() })
 		}
 	}

@@ -19,7 +19,8 @@ import (
 	"vipd/test/wait"
 )
 
-// twoHosts is a lab with a host that has VIPs on lo, a remote client, and servers.
+// twoHosts is a lab with two hosts: the test's host, which has VIPs on lo, and a remote host with a
+// client and servers.
 type twoHosts struct {
 	*lab.Lab
 	remote *lab.NS
@@ -42,7 +43,8 @@ func newTwoHosts(t *testing.T) *twoHosts {
 	return &twoHosts{l, remote}
 }
 
-// frontendsAt returns a frontend at a port for each family and protocol. Each has one backend.
+// frontendsAt returns a frontend on the given port for each family and protocol. Each has one
+// backend.
 func (w *twoHosts) frontendsAt(t *testing.T, port int) []*balancer.Frontend {
 	t.Helper()
 	var all []*balancer.Frontend
@@ -92,7 +94,8 @@ func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	}
 }
 
-// redirecting starts a dataplane with redirects. Like the engine, it observes before it applies.
+// redirecting starts a dataplane that uses redirects. Like the engine, it calls Observe before the
+// first Apply.
 func redirecting(t *testing.T) *rig {
 	t.Helper()
 	d := start(t, Options{Intercept: Redirect})
@@ -105,21 +108,21 @@ func redirecting(t *testing.T) *rig {
 	return d
 }
 
-// wantEcho sends data on an established connection to an echo server, and checks that it comes
-// back.
+// wantEcho sends data on an established connection to an echo server, and checks that the same data
+// comes back.
 func wantEcho(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(wait.Patience))
 	if _, err := c.Write([]byte("x")); err != nil {
-		t.Errorf("established connection: %v", err)
+		t.Errorf("error on an established connection = %v, want nil", err)
 	}
 	if _, err := c.Read(make([]byte, 1)); err != nil {
-		t.Errorf("established connection: %v", err)
+		t.Errorf("error on an established connection = %v, want nil", err)
 	}
 }
 
-// TestRedirectedConnectionsDrain removes redirected frontends, and closes the dataplane.
-// Connections must last until the end of the drain.
+// TestRedirectedConnectionsDrain removes redirected frontends, and closes the dataplane. Their
+// connections must last until the drain ends.
 func TestRedirectedConnectionsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -150,7 +153,7 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	go func() { closed <- d.Close(ctx, false) }()
 	eventually(t, "the closed port", func() error {
 		if err := tryFor(t, w.remote, all[0].Key, silence); err == nil || !strings.Contains(err.Error(), "refused") {
-			return fmt.Errorf("%w, want refused", err)
+			return fmt.Errorf("error = %w, want a refusal", err)
 		}
 		return nil
 	})
@@ -163,12 +166,12 @@ func TestRedirectedConnectionsDrain(t *testing.T) {
 	}
 	wantRefused(t, w, all...)
 	if saved := w.Host().Exec("nft", "list", "ruleset"); strings.Contains(saved, "vipd-redirect") {
-		t.Errorf("rules after Close, want none of vipd-redirect:\n%s", saved)
+		t.Errorf("rules after Close, want no table vipd-redirect:\n%s", saved)
 	}
 }
 
-// TestConnectionsStraightToTheSharedPortAreReset connects directly to the port to which redirects
-// lead. The connections must be reset.
+// TestConnectionsStraightToTheSharedPortAreReset connects directly to the port to which the
+// redirects lead. Such connections must be reset.
 func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -182,7 +185,7 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 			}
 			c, err := w.remote.Dial(t.Context(), "tcp", net.JoinHostPort(address, fmt.Sprint(port)))
 			if err != nil {
-				continue // the reset arrived during the dial
+				continue // the connection was reset during the dial
 			}
 			_ = c.SetDeadline(time.Now().Add(wait.Patience))
 			wantReset(t, c)
@@ -191,15 +194,15 @@ func TestConnectionsStraightToTheSharedPortAreReset(t *testing.T) {
 	}
 }
 
-// TestRedirectsReplaceThoseOfAnEarlierVersion starts over the iptables rules of an earlier version,
-// in both variants. The rules must be removed. Clients whose conntrack flows lead to the earlier
-// version's ports must reach the backends.
+// TestRedirectsReplaceThoseOfAnEarlierVersion starts a dataplane while the iptables rules of an
+// earlier version exist, in both variants. The rules must be removed. For some clients, conntrack
+// has flows to the earlier version's ports. These clients must also reach the backends.
 func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
 	lab.Need(t, "iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft")
 	tools := map[string]string{"iptables-legacy": "10.96.0.1", "iptables-nft": "10.96.0.1", "ip6tables-legacy": "fd00:96::1", "ip6tables-nft": "fd00:96::1"}
-	for tool, vip := range tools { // the rules redirect to unused ports
+	for tool, vip := range tools { // these rules redirect to ports that nothing uses
 		w.Host().Exec("sh", "-ec", fmt.Sprintf(`%[1]s -t nat -N VIPD-US
 			%[1]s -t nat -A VIPD-US -d %[2]s -p tcp --dport 80 -j REDIRECT --to-ports 9
 			%[1]s -t nat -A VIPD-US -d %[2]s -p udp --dport 80 -j REDIRECT --to-ports 9
@@ -207,8 +210,8 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 			for hook in PREROUTING OUTPUT; do %[1]s -t nat -I $hook -j VIPD-US; %[1]s -t nat -I $hook -j VIPD-US; done`, tool, vip))
 	}
 	all := w.frontendsAt(t, 80)
-	// conntrack sends these flows to the earlier version's port, and would continue to do so if the
-	// flows were not removed.
+	// conntrack sends the packets of these flows to the earlier version's port. If the flows were
+	// not deleted, conntrack would continue to do so.
 	sockets := map[balancer.Key]net.Conn{}
 	for _, f := range all {
 		if f.Proto == balancer.UDP {
@@ -224,7 +227,7 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	d := redirecting(t)
 	d.apply(all...)
 	wantServed(t, w, all...)
-	for k, c := range sockets { // the client may still receive a refusal
+	for k, c := range sockets { // at first, the client may still be refused
 		eventually(t, fmt.Sprintf("an answer to a client of %s that goes on", k), func() error {
 			_, err := lab.AskWithin(c, 5*time.Second)
 			return err
@@ -232,12 +235,12 @@ func TestRedirectsReplaceThoseOfAnEarlierVersion(t *testing.T) {
 	}
 	for tool := range tools {
 		if saved := w.Host().Exec(tool+"-save", "-t", "nat"); strings.Contains(saved, "VIPD-US") {
-			t.Errorf("%s-save = %s, want no chain VIPD-US", tool, saved)
+			t.Errorf("output of %s-save = %s, want no chain VIPD-US", tool, saved)
 		}
 	}
 }
 
-// TestRedirectRepairsDamage damages redirects in several ways. Each damage must be noticed and
+// TestRedirectRepairsDamage damages redirects in several ways. Each damage must be detected and
 // repaired.
 func TestRedirectRepairsDamage(t *testing.T) {
 	w := newTwoHosts(t)
@@ -267,14 +270,14 @@ func TestRedirectRepairsDamage(t *testing.T) {
 	}
 	w.Host().Exec("nft", "flush", "ruleset")
 	if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) > 0 {
-		t.Errorf("damage without frontends = %q, %v; want none, because nothing would repair it", seen.Damage, err)
+		t.Errorf("damage reported without frontends = %q, %v; want none because nothing would repair it", seen.Damage, err)
 	}
 	d.apply(all...)
 	wantServed(t, w, all...)
 }
 
-// TestATrialLeavesRedirects opens and closes a second dataplane without frontends, like the trial
-// of vipctl doctor. The redirects of the first dataplane must stay.
+// TestATrialLeavesRedirects opens and closes a second dataplane without frontends, as vipctl doctor
+// does in a trial. The redirects of the first dataplane must stay.
 func TestATrialLeavesRedirects(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -294,8 +297,8 @@ func TestATrialLeavesRedirects(t *testing.T) {
 	}
 }
 
-// wantRepaired damages the redirects of applied frontends. Each damage must be noticed, and the
-// engine's steps must repair it.
+// wantRepaired damages the redirects of applied frontends in several ways. Each damage must be
+// detected. The steps of the engine must then repair it.
 func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, damages []string) {
 	t.Helper()
 	for _, damage := range damages {
@@ -303,14 +306,14 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 			t.Fatalf("Intact before = %q, %v; want no reason", reason, err)
 		}
 		w.Host().Exec("sh", "-c", damage)
-		eventually(t, damage+" is seen", func() error { // one of several checks must notice it
+		eventually(t, damage+" is seen", func() error { // one of several checks must detect the damage
 			reason, err := d.Intact(t.Context())
 			if reason == "" {
-				return fmt.Errorf("Intact = no reason, %v", err)
+				return fmt.Errorf("Intact returns no reason, error = %v; want a reason", err)
 			}
 			return err
 		})
-		for range 2 { // twice, because the first report is lost if the other family can't be read
+		for range 2 { // the first report is lost if the table of the other family can't be read
 			if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) == 0 {
 				t.Fatalf("damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 			}
@@ -321,7 +324,7 @@ func (w *twoHosts) wantRepaired(t *testing.T, d *rig, all []*balancer.Frontend, 
 }
 
 // TestCleanupRemovesOursOnly runs Cleanup while other programs have rules. It must remove vipd's
-// tables, as the dry run announced, and keep the others.
+// tables, as the dry run has announced, and must keep the rules of other programs.
 func TestCleanupRemovesOursOnly(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -333,7 +336,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	d := redirecting(t)
 	d.apply(w.frontendsAt(t, 80)...)
 	if during := save(); !strings.Contains(during, "vipd-redirect") {
-		t.Errorf("our tables are missing:\n%s", during)
+		t.Errorf("vipd's tables are missing in:\n%s", during)
 	}
 	during := save()
 	would, err := Cleanup(t.Context(), true)
@@ -341,7 +344,7 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 		t.Errorf("dry run = %q, %v; want 2 actions; rules changed = %v, want false", would, err, save() != during)
 	}
 	if did, err := Cleanup(t.Context(), false); err != nil || !slices.Equal(did, would) {
-		t.Fatalf("Cleanup = %q, %v; want %q as in the dry run", did, err, would)
+		t.Fatalf("steps of Cleanup = %q, %v; want %q as in the dry run", did, err, would)
 	}
 	if after := save(); after != before {
 		t.Errorf("rules after Cleanup =\n%s\nwant\n%s", after, before)
@@ -355,8 +358,8 @@ func TestCleanupRemovesOursOnly(t *testing.T) {
 	}
 }
 
-// TestAutoFallsBackToBind selects auto, with and without working redirects. If they work, they must
-// be used. Otherwise the dataplane must bind, and its detail must give the reason.
+// TestAutoFallsBackToBind selects the interception "auto". If redirects work, they must be used.
+// Otherwise, the dataplane must bind, and its detail must give the reason.
 func TestAutoFallsBackToBind(t *testing.T) {
 	newTwoHosts(t)
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
@@ -364,7 +367,7 @@ func TestAutoFallsBackToBind(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	if d := start(t, Options{Intercept: Auto}); d.Traits().Detail != "redirect" {
-		t.Errorf("Detail = %q, want redirect, which needs no program", d.Traits().Detail)
+		t.Errorf("Detail = %q, want redirect because it needs no external program", d.Traits().Detail)
 	}
 	claimTrials(t)
 	d := start(t, Options{Intercept: Auto})
@@ -372,7 +375,7 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Errorf("Detail = %q, want bind and the reason", d.Traits().Detail)
 	}
 	if _, err := New(Options{Intercept: Redirect}); err == nil || !strings.Contains(err.Error(), "operation not permitted") {
-		t.Errorf("error = %v, want the missing feature", err)
+		t.Errorf("error = %v, want one that names the missing feature", err)
 	}
 	a := serveAt(t, "127.0.0.1:0", named("a"))
 	f := frontendAt("127.77.6.1:9000", a.addr)
@@ -381,12 +384,12 @@ func TestAutoFallsBackToBind(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := New(Options{Intercept: "tproxy"}); err == nil || !strings.Contains(err.Error(), "auto, redirect and bind") {
-		t.Errorf("error = %v, want the possible values", err)
+		t.Errorf("error = %v, want one that lists the possible values", err)
 	}
 }
 
-// claimTrials makes the trials of redirects fail until the test ends, because another program owns
-// their tables.
+// claimTrials makes the trials of redirects fail until the test ends. To do this, it makes another
+// program own the trials' tables.
 func claimTrials(t *testing.T) {
 	t.Helper()
 	conn, err := nft.Open()
@@ -409,7 +412,7 @@ func claimTrials(t *testing.T) {
 }
 
 // TestRedirectWithLinkLocalAddresses uses an interface that has only link-local addresses, as with
-// BGP unnumbered. Clients must be redirected to these addresses.
+// unnumbered BGP. Clients must be redirected to these addresses.
 func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	l := lab.New(t)
 	remote := l.Add("remote")
@@ -437,7 +440,8 @@ func TestRedirectWithLinkLocalAddresses(t *testing.T) {
 	}
 }
 
-// flow connects a client to a UDP frontend, and waits for the first answer.
+// flow connects a client to a UDP frontend, and waits for the first answer. It returns the client's
+// socket.
 func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 	t.Helper()
 	c, err := w.remote.Dial(t.Context(), "udp", f.AddrPort().String())
@@ -452,7 +456,7 @@ func (w *twoHosts) flow(t *testing.T, f *balancer.Frontend) net.Conn {
 }
 
 // TestRedirectedFlowsDrain drains an endpoint that has UDP clients. Their flows must continue, even
-// if it was the last active endpoint.
+// if the endpoint was the last active one.
 func TestRedirectedFlowsDrain(t *testing.T) {
 	w := newTwoHosts(t)
 	w.serve()
@@ -465,13 +469,13 @@ func TestRedirectedFlowsDrain(t *testing.T) {
 		c := w.flow(t, f)
 		d.apply(with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 }))
 		if _, err := lab.Ask(c); err != nil {
-			t.Errorf("%s: flow to a draining endpoint: %v", f.Key, err)
+			t.Errorf("%s: error of a flow to a draining endpoint = %v, want nil", f.Key, err)
 		}
 	}
 }
 
-// TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend whose last endpoint has
-// drained. Another program then opens the port. It must not receive the datagrams of a client that
+// TestClosedPortsReceiveNoFlows closes the socket of a UDP frontend, whose last endpoint has
+// drained. Another program then binds the port. It must not receive the datagrams of a client that
 // continues to send.
 func TestClosedPortsReceiveNoFlows(t *testing.T) {
 	w := newTwoHosts(t)
@@ -500,7 +504,7 @@ func TestClosedPortsReceiveNoFlows(t *testing.T) {
 		}
 		defer other.Close()
 		wait.For(t, 0, "the end of the way to "+other.LocalAddr().String(), func() bool {
-			_, _ = c.Write([]byte("secret")) // the datagram must be refused
+			_, _ = c.Write([]byte("secret")) // this datagram must be refused
 			_ = other.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
 			_, err := other.Read(make([]byte, 10))
 			return errors.Is(err, os.ErrDeadlineExceeded)

@@ -15,8 +15,8 @@ import (
 	"vipd/test/wait"
 )
 
-// gateway is a lab in which the host is the way between a client and a server, and filters by
-// reverse path: in the kernel, and by rules like those of firewalld and NixOS.
+// gateway is a lab in which the host routes between a client and a server. The host filters packets
+// by reverse path, in the kernel, and with rules like those of firewalld and NixOS.
 type gateway struct {
 	*lab.Lab
 	client, server *lab.NS
@@ -46,21 +46,23 @@ func newGateway(t *testing.T) *gateway {
 			w.server.Echo(network, "s", netip.MustParseAddrPort(at))
 		}
 	}
-	t.Cleanup(func() { w.wantNothing(t) }) // after start has closed the dataplane
+	t.Cleanup(func() { w.wantNothing(t) }) // this runs after the dataplane was closed
 	return w
 }
 
-// wantNothing fails the test if the host has a rule, route or table of replies.
+// wantNothing checks that the host has no rules, routes or tables for replies that the dataplane
+// has added.
 func (w *gateway) wantNothing(t *testing.T) {
 	t.Helper()
 	const state = "ip rule; ip -6 rule; ip route show table 118118; ip -6 route show table 118118; nft list tables"
 	out := w.Host().Exec("sh", "-c", state+" 2>/dev/null || true")
 	if strings.Contains(out, "118118") || strings.Contains(out, "local default") || strings.Contains(out, "vipd-replies") {
-		t.Errorf("rules, routes and tables =\n%s\nwant none of vipd's", out)
+		t.Errorf("rules, routes and tables =\n%s\nwant no rule, route or table of vipd", out)
 	}
 }
 
-// fromClients returns frontends of both families and protocols that use the addresses of clients.
+// fromClients returns frontends for both families and protocols. source determines whether the
+// dataplane connects to their endpoints from the clients' own addresses.
 func (w *gateway) fromClients(source balancer.SourceAddress) (all []*balancer.Frontend) {
 	for _, proto := range []string{"tcp", "udp"} {
 		for vip, backend := range map[string]string{"10.96.0.1": "10.2.0.2:7000", "[fd00:96::1]": "[fd00:2::2]:7000"} {
@@ -72,24 +74,25 @@ func (w *gateway) fromClients(source balancer.SourceAddress) (all []*balancer.Fr
 	return all
 }
 
-// open connects from a host, and asks once.
+// open opens a connection from a namespace, and sends one request. It returns the connection and
+// the answer.
 func (w *gateway) open(t *testing.T, from *lab.NS, network, to string) (net.Conn, lab.Answer) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Patience)
 	defer cancel()
 	c, err := from.Dial(ctx, network, to)
 	if err != nil {
-		t.Fatalf("connecting from %s to %s/%s: %v", from.Name, to, network, err)
+		t.Fatalf("error of a connection from %s to %s/%s = %v, want nil", from.Name, to, network, err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	a, err := lab.AskWithin(c, wait.Patience)
 	if err != nil {
-		t.Fatalf("asking %s/%s from %s: %v\n%s", to, network, from.Name, err, w.Host().Exec("sh", "-c", "nft list ruleset; ip rule; ip -6 rule; ss -Hantup"))
+		t.Fatalf("error of a request to %s/%s from %s = %v, want nil\n%s", to, network, from.Name, err, w.Host().Exec("sh", "-c", "nft list ruleset; ip rule; ip -6 rule; ss -Hantup"))
 	}
 	return c, a
 }
 
-// wantMore sends bytes on an open connection, and waits for their echo.
+// wantMore sends data on an open connection, and checks the echo.
 func wantMore(t *testing.T, c net.Conn) {
 	t.Helper()
 	_ = c.SetDeadline(time.Now().Add(wait.Patience))
@@ -99,11 +102,11 @@ func wantMore(t *testing.T, c net.Conn) {
 		_, err = io.ReadFull(c, got)
 	}
 	if string(got) != "more" {
-		t.Errorf("echo of an open connection = %q, error %v, want %q", got, err, "more")
+		t.Errorf("echo on an open connection = %q, error = %v; want %q", got, err, "more")
 	}
 }
 
-// wantFragments sends a datagram that is larger than the MTU, and waits for its echo.
+// wantFragments sends a datagram that is larger than the MTU, and checks the echo.
 func wantFragments(t *testing.T, c net.Conn) {
 	t.Helper()
 	large := make([]byte, 4000)
@@ -112,27 +115,29 @@ func wantFragments(t *testing.T, c net.Conn) {
 		t.Fatal(err)
 	}
 	if n, err := c.Read(make([]byte, 5000)); n != len(large) {
-		t.Errorf("echo of a large datagram = %d bytes, error %v, want %d", n, err, len(large))
+		t.Errorf("echo of a large datagram = %d bytes, error = %v; want %d bytes", n, err, len(large))
 	}
 }
 
-// wantClients connects to each frontend from a host. The server must see the given addresses.
+// wantClients connects to each frontend from a namespace. The server must see the address v4 or v6
+// as the client.
 func (w *gateway) wantClients(t *testing.T, step string, from *lab.NS, v4, v6 string) {
 	t.Helper()
 	for _, network := range []string{"tcp", "udp"} {
 		for vip, want := range map[string]string{"10.96.0.1:80": v4, "[fd00:96::1]:80": v6} {
 			c, a := w.open(t, from, network, vip)
 			if a.Client.Addr().String() != want {
-				t.Errorf("%s: client of %s/%s from %s = %s, want %s", step, vip, network, from.Name, a.Client.Addr(), want)
+				t.Errorf("%s: client that the server sees at %s/%s from %s = %s, want %s", step, vip, network, from.Name, a.Client.Addr(), want)
 			}
 			_ = c.Close()
 		}
 	}
 }
 
-// TestClientSource serves clients from their own addresses. The server must see them, the node's
-// own clients and clients in the server's network must have the node's address, open connections
-// must survive changes of the setting, and nothing may be left at the end.
+// TestClientSource connects to endpoints from the clients' own addresses. The server must see these
+// addresses. For the node's own clients and clients in the server's network, it must see the node's
+// address. Open connections must survive changes of the setting. At the end, no rules or routes may
+// be left.
 func TestClientSource(t *testing.T) {
 	for _, intercept := range []Interception{Bind, Redirect} {
 		t.Run(string(intercept), func(t *testing.T) {
@@ -146,7 +151,7 @@ func TestClientSource(t *testing.T) {
 			w.wantClients(t, "on", w.Host(), "10.2.0.1", "fd00:2::1")
 			w.wantClients(t, "on", w.server, "10.2.0.1", "fd00:2::1")
 			if _, a := w.open(t, w.client, "tcp", "10.2.0.2:7000"); a.Client.Addr().String() != "10.1.0.2" {
-				t.Errorf("client of a forwarded connection = %s, want 10.1.0.2", a.Client)
+				t.Errorf("client that the server sees on a forwarded connection = %s, want 10.1.0.2", a.Client)
 			}
 			c, _ := w.open(t, w.client, "udp", "10.96.0.1:80")
 			wantFragments(t, c)
@@ -160,7 +165,7 @@ func TestClientSource(t *testing.T) {
 			_ = c.Close()
 			eventually(t, "the end of the last use", func() error {
 				if n := d.replies.users.Load(); n > 0 {
-					for _, f := range d.list() { // flows of UDP go on until they are idle
+					for _, f := range d.list() { // UDP flows would continue until they are idle
 						f.mu.Lock()
 						f.flows.each(f.endFlowLocked)
 						f.mu.Unlock()
@@ -179,8 +184,8 @@ func TestClientSource(t *testing.T) {
 	}
 }
 
-// TestClientSourceDamage removes parts of the path of replies. Intact must report each part, and
-// the next Apply must repair it.
+// TestClientSourceDamage removes parts of the path that replies need. Intact must report each
+// missing part, and the next Apply must add it again.
 func TestClientSourceDamage(t *testing.T) {
 	w := newGateway(t)
 	d := start(t, Options{})
@@ -190,22 +195,23 @@ func TestClientSourceDamage(t *testing.T) {
 		"ip -6 rule del pref 118",
 	} {
 		w.Host().Exec("sh", "-c", damage)
-		eventually(t, "a report of "+damage, func() error { // a table is read at most once a second
+		eventually(t, "a report of "+damage, func() error { // vipd reads a table at most once a second
 			if reason, err := d.Intact(t.Context()); reason == "" || err != nil {
 				return fmt.Errorf("Intact = %q, %v; want a reason", reason, err)
 			}
 			return nil
 		})
 		if seen, err := d.Observe(t.Context()); err != nil || len(seen.Damage) != 1 {
-			t.Errorf("damage after %s = %q, %v; want one", damage, seen.Damage, err)
+			t.Errorf("reported damage after %s = %q, %v; want a reason", damage, seen.Damage, err)
 		}
 		d.apply(w.fromClients(balancer.ClientSource)...)
 		w.wantClients(t, damage, w.client, "10.1.0.2", "fd00:1::2")
 	}
 }
 
-// TestClientSourceHandover hands open connections over to a process in which the setting is off.
-// They must continue, and a new process without them must remove the path that is left.
+// TestClientSourceHandover hands over open connections to a process in which the setting is off.
+// The connections must continue. Then the process is killed. The next process has no such
+// connections, and must remove the path for replies.
 func TestClientSourceHandover(t *testing.T) {
 	w := newGateway(t)
 	d := start(t, Options{})
@@ -224,7 +230,7 @@ func TestClientSourceHandover(t *testing.T) {
 	}
 	wantMore(t, c)
 	_ = c.Close()
-	next.replies.leave() // as if the process was killed
+	next.replies.leave() // simulates a kill
 	done, err := Cleanup(t.Context(), true)
 	if err != nil || len(done) == 0 {
 		t.Errorf("steps of a dry run = %q, %v; want some", done, err)
@@ -236,8 +242,8 @@ func TestClientSourceHandover(t *testing.T) {
 	w.wantNothing(t)
 }
 
-// TestClientSourceOfTwo closes one of two dataplanes that share the paths of replies. The other
-// must still serve, and the last one must remove the paths.
+// TestClientSourceOfTwo uses two dataplanes that share the paths for replies, and closes one of
+// them. The other one must continue to serve. When it is closed, it must remove the paths.
 func TestClientSourceOfTwo(t *testing.T) {
 	w := newGateway(t)
 	shared := NewReplies()
@@ -261,7 +267,8 @@ func TestClientSourceOfTwo(t *testing.T) {
 	w.wantNothing(t)
 }
 
-// TestClientSourceOfHeader names a client by a PROXY header. The server must see its address.
+// TestClientSourceOfHeader sends a PROXY header that names a client. The server must see this
+// client's address.
 func TestClientSourceOfHeader(t *testing.T) {
 	w := newGateway(t)
 	d := start(t, Options{})
@@ -277,6 +284,6 @@ func TestClientSourceOfHeader(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a, err := lab.AskWithin(c, wait.Patience); err != nil || a.Client.Addr() != netip.MustParseAddr("203.0.113.7") {
-		t.Errorf("client = %v, error %v, want 203.0.113.7", a.Client, err)
+		t.Errorf("client that the server sees = %v, error = %v; want 203.0.113.7", a.Client, err)
 	}
 }

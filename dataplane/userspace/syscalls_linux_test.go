@@ -19,15 +19,15 @@ func readDeep(fd, depth int) byte {
 
 //go:noinline
 func readOne(fd int) byte {
-	var b [8]byte // stays on the stack
+	var b [8]byte // must stay on the stack
 	if n, errno := rawRead(fd, b[:]); n != len(b) || errno != 0 {
 		return 0
 	}
-	return b[0] + b[7] // the value that was read, in either byte order
+	return b[0] + b[7] // the value that was read, for either byte order
 }
 
-// TestRawCallsKeepTheStack reads into local variables at many depths of the stack. The kernel must
-// write to the variables even if there is no stack space for another call.
+// TestRawCallsKeepTheStack makes system calls that read into local variables, at many depths of the
+// stack. The kernel must write to these variables, even if the stack has no space for another call.
 func TestRawCallsKeepTheStack(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {

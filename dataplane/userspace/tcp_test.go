@@ -16,7 +16,7 @@ import (
 )
 
 // TestRetriesBeforeTheClientSeesAnything connects clients while one of two backends is down. All
-// clients must be served, and the failed backend must rest.
+// clients must be served, and the failed backend must get no connections for some time.
 func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	good, dead := serveAt(t, "127.0.0.1:0", named("good")), serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -31,13 +31,13 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	}
 	most := max(10, 1+int(time.Since(began)/Rest))
 	if got := d.DialRetries(); got < 1 || int(got) > most {
-		t.Errorf("retries = %d, want 1 to %d, because a dead backend rests", got, most)
+		t.Errorf("retries = %d, want 1 to %d because a dead backend rests", got, most)
 	}
 }
 
-// TestBackupServesWhenTheOthersRefuse stops the primary backend, and the backup must then serve all
-// clients. While the primary accepts connections, the backup must get none, even if the primary is
-// full.
+// TestBackupServesWhenTheOthersRefuse stops the primary backend. The backup must then serve all
+// clients. While the primary accepts connections, the backup must get none, even if the primary has
+// reached its connection limit.
 func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary, backup := serveAt(t, "127.0.0.1:0", named("primary")), serveAt(t, "127.0.0.1:0", named("backup"))
 	d := start(t, Options{})
@@ -56,13 +56,13 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 		t.Fatalf("answer = %q, want primary", got)
 	}
 	if name, err := askOnce(f.AddrPort(), ""); err == nil {
-		t.Errorf("answer with a full primary = %q, want a reset", name)
+		t.Errorf("answer while the primary is full = %q, want a reset", name)
 	}
 	_ = c.Close()
 	eventually(t, "the end of the one connection that fills the primary", func() error {
 		for _, b := range d.Counters()[0].Backends {
 			if b.Active > 0 {
-				return fmt.Errorf("connections of %s = %d", b.Backend, b.Active)
+				return fmt.Errorf("connections of %s = %d, want 0", b.Backend, b.Active)
 			}
 		}
 		return nil
@@ -83,8 +83,9 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	})
 }
 
-// TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. A
-// long timeout must not delay the end of other services' connections.
+// TestEachDrainsForItsOwnTime closes a dataplane whose services have different drain timeouts. The
+// connections of each service must end after its own timeout, and must not wait for a longer
+// timeout of another service.
 func TestEachDrainsForItsOwnTime(t *testing.T) {
 	s := serveAt(t, "127.0.0.1:0", named("s"))
 	d, err := New(Options{Intercept: Bind, Log: slog.New(slog.DiscardHandler)})
@@ -109,8 +110,8 @@ func TestEachDrainsForItsOwnTime(t *testing.T) {
 	}
 }
 
-// TestResetsWhenNoBackendAnswers connects clients while all backends refuse connections. The
-// clients must be reset.
+// TestResetsWhenNoBackendAnswers connects clients while all backends refuse connections. Each
+// client must be reset.
 func TestResetsWhenNoBackendAnswers(t *testing.T) {
 	dead := serveAt(t, "127.0.0.1:0", named("dead"))
 	dead.stop()
@@ -129,11 +130,11 @@ func TestResetsWhenNoBackendAnswers(t *testing.T) {
 }
 
 // TestFinalBytesArriveBeforeReset makes one side send its last data and close while the other side
-// is still writing, like a server that refuses an upload. The last data must arrive before the
-// reset.
+// is still writing, as a server does when it refuses an upload. The last data must arrive before
+// the reset.
 func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	const words = "413 too large"
-	say := func(c net.Conn) { // sends and closes without reading everything
+	say := func(c net.Conn) { // sends data and closes without reading everything
 		_, _ = io.ReadFull(c, make([]byte, 1000))
 		_, _ = io.WriteString(c, words)
 	}
@@ -164,8 +165,8 @@ func TestFinalBytesArriveBeforeReset(t *testing.T) {
 	}
 }
 
-// TestClientResetReachesTheBackend resets a client's connection. The backend's connection must also
-// be reset.
+// TestClientResetReachesTheBackend resets a client's connection. The connection to the backend must
+// also be reset.
 func TestClientResetReachesTheBackend(t *testing.T) {
 	got := make(chan error, 1)
 	s := serveAt(t, "127.0.0.1:0", func(c net.Conn) {
@@ -179,7 +180,7 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 	io.WriteString(c, "x")
 	eventually(t, "the connection at the backend", func() error {
 		if s.accepted.Load() == 0 {
-			return fmt.Errorf("the client's connection is missing")
+			return fmt.Errorf("the client's connection is not listed")
 		}
 		return nil
 	})
@@ -190,6 +191,6 @@ func TestClientResetReachesTheBackend(t *testing.T) {
 			t.Errorf("error at the backend = %v, want a reset", err)
 		}
 	case <-time.After(wait.Patience):
-		t.Error("the backend's connection was not reset")
+		t.Error("the connection to the backend was not reset")
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"vipd/test/wait"
 )
 
-// udpServer starts a server that answers each datagram with its name, a space, and the datagram. An
-// empty datagram is answered with an empty one.
+// udpServer starts a server that answers each datagram with its name, a space and the datagram. It
+// answers an empty datagram with an empty datagram.
 func udpServer(t testing.TB, addr, name string) netip.AddrPort {
 	t.Helper()
 	at, stop := startUDPServer(t, addr, name)
@@ -64,7 +64,7 @@ func udpClient(t testing.TB, vip netip.AddrPort) *net.UDPConn {
 	return c
 }
 
-// askUDP sends a datagram, and returns the server's name.
+// askUDP sends a datagram, and returns the name in the server's answer.
 func askUDP(c *net.UDPConn, text string) (string, error) { return askUDPFor(c, text, wait.Patience) }
 
 func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error) {
@@ -84,8 +84,8 @@ func askUDPFor(c *net.UDPConn, text string, within time.Duration) (string, error
 	return name, nil
 }
 
-// TestIdleFrontendsHoldNoBuffers applies many services, and uses each of them once. Idle frontends
-// and flows must hold no buffers.
+// TestIdleFrontendsHoldNoBuffers applies many services, and sends one request to each. Afterwards,
+// idle frontends and flows must not keep any buffers.
 func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems use a buffer for each waiting flow")
@@ -104,7 +104,7 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
-		runtime.GC() // the first collection only moves pooled buffers to the victim cache; the second frees them
+		runtime.GC() // the first collection only moves pooled buffers to the victim cache, and the second one frees them
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
@@ -117,21 +117,20 @@ func TestIdleFrontendsHoldNoBuffers(t *testing.T) {
 	}
 	eventually(t, "buffers to go", func() error {
 		if size := heap() - before; size > n*datagram/4 {
-			return fmt.Errorf("memory of %d frontends with a flow each = %d bytes, want less", n, size)
+			return fmt.Errorf("memory of %d frontends with one flow each = %d bytes, want less", n, size)
 		}
 		return nil
 	})
 }
 
-// TestFlowsMoveFromDeadBackends stops the backend of a flow. The flow must move to the other
-// backend.
+// TestFlowsMoveFromDeadBackends stops the backend of a flow. The flow must move to another backend.
 func TestFlowsMoveFromDeadBackends(t *testing.T) {
 	a, stopA := startUDPServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.3:9000/udp", a, udpServer(t, "127.0.0.1:0", "b"))
 	d.apply(f)
 	var c *net.UDPConn
-	for range 2 { // two clients, one of which gets backend a
+	for range 2 { // of two clients, one gets backend a
 		c = udpClient(t, f.AddrPort())
 		if name, err := askUDP(c, "x"); err != nil {
 			t.Fatal(err)
@@ -140,17 +139,17 @@ func TestFlowsMoveFromDeadBackends(t *testing.T) {
 		}
 	}
 	stopA()
-	eventually(t, "the other backend", func() error { // the first datagram only causes an ICMP error
+	eventually(t, "the other backend", func() error { // the first datagram causes only an ICMP error
 		name, err := askUDPFor(c, "y", 300*time.Millisecond)
 		if name != "b" {
-			return fmt.Errorf("answer = %q, %v; want b", name, err)
+			return fmt.Errorf("server that answers = %q, %v; want b", name, err)
 		}
 		return nil
 	})
 }
 
 // TestUDPWithoutBackends drains the only backend of a UDP frontend. Its flow must continue. After
-// the flow has ended, new clients must be refused.
+// this flow has ended, new clients must be refused or, with "drop", get no answer.
 func TestUDPWithoutBackends(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{})
@@ -164,27 +163,27 @@ func TestUDPWithoutBackends(t *testing.T) {
 	down := with(f, func(f *balancer.Frontend) { f.Backends[0].State, f.Backends[0].Weight = balancer.Draining, 0 })
 	d.apply(down)
 	if name, err := askUDP(c, "established"); name != "a" {
-		t.Errorf("answer of an established flow = %q, %v, want a", name, err)
+		t.Errorf("server that answers on an established flow = %q, %v; want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the closed port", func() error {
 		if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, syscall.ECONNREFUSED) {
-			return fmt.Errorf("error = %v, want refused", err)
+			return fmt.Errorf("error of a new client = %v, want a refusal", err)
 		}
 		return nil
 	})
 	d.apply(f)
 	if name, err := askUDP(c, "back"); name != "a" {
-		t.Errorf("answer with a restored backend = %q, %v, want a", name, err)
+		t.Errorf("server that answers after the backend was added again = %q, %v; want a", name, err)
 	}
 	d.apply(with(down, func(f *balancer.Frontend) { f.NoEndpoints = balancer.DropClients }))
 	if _, err := askUDPFor(udpClient(t, f.AddrPort()), "new", 300*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("error with drop = %v, want no answer", err)
+		t.Errorf("error of a client with no_endpoints = drop: %v, want a timeout because there is no answer", err)
 	}
 }
 
-// TestFlowsEnd opens more flows than the limit permits. Each excess flow must replace the flow that
-// has been idle for the longest time, and idle_timeout must end the rest.
+// TestFlowsEnd opens more flows than the limit permits. Each flow beyond the limit must replace the
+// flow that has been idle for the longest time. idle_timeout must end all remaining flows.
 func TestFlowsEnd(t *testing.T) {
 	a := udpServer(t, "127.0.0.1:0", "a")
 	d := start(t, Options{maxFlows: 10})
@@ -192,7 +191,7 @@ func TestFlowsEnd(t *testing.T) {
 	f.IdleTimeout = time.Hour
 	d.apply(f)
 	first := udpClient(t, f.AddrPort())
-	for range 30 { // far more than the limit; the busy flow must stay
+	for range 30 { // many more than the limit permits; the busy flow must stay
 		if _, err := askUDP(udpClient(t, f.AddrPort()), "x"); err != nil {
 			t.Fatal(err)
 		}
@@ -210,14 +209,14 @@ func TestFlowsEnd(t *testing.T) {
 	d.apply(with(f, func(f *balancer.Frontend) { f.IdleTimeout = 100 * time.Millisecond }))
 	eventually(t, "the end of idle flows", func() error {
 		if list, _ := dataplane.Connections(context.Background(), d, dataplane.ConnectionQuery{}); len(list) > 0 {
-			return fmt.Errorf("flows = %d", len(list))
+			return fmt.Errorf("flows = %d, want 0", len(list))
 		}
 		return nil
 	})
 }
 
-// TestIdleFlowsAreNotLive pauses the datagrams of a flow, and then sends another. Only during the
-// pause must the flow count as idle.
+// TestIdleFlowsAreNotLive pauses the datagrams of a flow, and then sends another one. The flow must
+// count as idle only during the pause.
 func TestIdleFlowsAreNotLive(t *testing.T) {
 	d := start(t, Options{})
 	f := frontendAt("127.77.2.7:9000/udp", udpServer(t, "127.0.0.1:0", "a"))
@@ -241,7 +240,7 @@ func TestIdleFlowsAreNotLive(t *testing.T) {
 		list, _ := dataplane.Connections(t.Context(), d, dataplane.ConnectionQuery{})
 		active := d.Counters()[0].Backends[0].Active
 		if len(list) != 1 || (list[0].State == dataplane.Idle) != idle || (active == 0) != idle {
-			t.Errorf("live flows = %d, connections = %+v; want one, idle = %v", active, list, idle)
+			t.Errorf("live flows = %d, connections = %+v; want one connection with idle = %v", active, list, idle)
 		}
 	}
 }
