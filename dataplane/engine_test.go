@@ -20,7 +20,7 @@ import (
 	"vipd/test/wait"
 )
 
-// fixture is an engine over a fake kernel, with a seeded source of random changes.
+// fixture is an engine that drives a fake kernel, with a seeded source of random changes.
 type fixture struct {
 	*rand.Rand
 	t       *testing.T
@@ -123,7 +123,8 @@ func (w *fixture) tamper() {
 	})
 }
 
-// difference describes a difference between the kernel and the desired state, or returns "".
+// difference describes a difference between the kernel and the desired state. If there is none, it
+// returns "".
 func (w *fixture) difference() string {
 	there := w.kernel.Frontends()
 	for k, f := range w.desired.Frontends.All() {
@@ -453,8 +454,8 @@ func TestEngineManyBadFrontends(t *testing.T) {
 	})
 }
 
-// TestEngineReplacedRange replaces a port range by an overlapping range, whose key sorts before or
-// after the old key. No round may fail.
+// TestEngineReplacedRange replaces a port range with an overlapping range, whose key sorts before
+// or after the old key. No round may fail.
 func TestEngineReplacedRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newFixture(t, 1)

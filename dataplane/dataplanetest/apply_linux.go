@@ -54,7 +54,7 @@ func adds(want balancer.Desired) []dataplane.Change {
 	return batch
 }
 
-// wantState checks that the dataplane has exactly the frontends of want, and no damage.
+// wantState checks that the dataplane has exactly the frontends in want, and reports no damage.
 func (b *bare) wantState(when string, want balancer.Desired) {
 	b.Helper()
 	seen, err := b.dp.Observe(b.Context())
@@ -226,7 +226,7 @@ func testClose(b *bare) {
 	})
 }
 
-// removals returns a removal for each frontend in before that is not in after.
+// removals returns changes that remove each frontend in before that is not in after.
 func removals(before, after balancer.Desired) []dataplane.Change {
 	var batch []dataplane.Change
 	for k := range before.Frontends.Keys() {

@@ -172,7 +172,7 @@ func alive(c net.Conn, within time.Duration) error {
 		}
 	}
 	if string(got) != text {
-		return fmt.Errorf("echo %q, want %q", got, text)
+		return fmt.Errorf("echo = %q, want %q", got, text)
 	}
 	return nil
 }

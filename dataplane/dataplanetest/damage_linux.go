@@ -107,7 +107,7 @@ func newDamageable(t *testing.T, s *Subject) *rig {
 	return r
 }
 
-// openOfEach opens a connection or flow to each frontend of the service web.
+// openOfEach opens a connection or flow to each frontend of the service "web".
 func openOfEach(r *rig) map[balancer.Key]net.Conn {
 	r.Helper()
 	conns := map[balancer.Key]net.Conn{}

@@ -8,21 +8,22 @@
 //		dataplanetest.Run(t, dataplanetest.Subject{Name: "mine", New: newMine})
 //	}
 //
-// The differences that are permitted between modes follow from their Capabilities. If a dataplane
-// keeps the client's address, servers must see that address unless snat replaces it. If it
-// terminates connections, they must see an address of the host. Everything else must be the same in
-// all modes. If a dataplane can't pass a case, Subject.Skip must contain the case, with the reason.
+// Modes may differ only as their Capabilities permit. If a dataplane keeps the client's address,
+// servers must see that address, unless snat replaces it. If a dataplane terminates connections,
+// servers must see an address of the host. Everything else must be the same in all modes. If a
+// dataplane can't pass a test case, Subject.Skip must contain the name of the case and the reason.
 //
-// Most cases run one after another in one layout, on one host, each with its own dataplane.
-// VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads (see test/wait).
+// Most test cases share one layout and one host. They run one after another, each with its own
+// dataplane. VIPD_SLOWNESS scales time limits, and VIPD_COST scales loads (see test/wait).
 //
-// If a Subject has a Host with the guard, the suite also damages it in the ways of Damages, and
-// kills its process during streams of changes. Foreign firewalls and rules must stay unchanged,
-// byte for byte (see snapshot). After a host is released, netfilter must contain nothing of vipd.
-// If the kernel has IPVS, foreign virtual servers must also stay unchanged.
+// If a Subject has a Host with the guard, the suite also damages the subject's objects with the
+// functions in Subject.Damage, and kills the subject's process while it makes changes. Firewall
+// rules of other programs must stay unchanged, byte for byte (see snapshot). After the host is
+// released, netfilter must contain no objects of vipd. If the kernel has IPVS, foreign virtual
+// servers must also stay unchanged.
 //
-// These are the layouts. Each has IPv4 and IPv6, TCP and UDP, and clients on the host, behind the
-// host, at node ports, and on the servers:
+// The suite uses the following layouts. In each, clients use IPv4 and IPv6, and TCP and UDP. The
+// clients run on the host, behind the host and on the servers, and also connect to node ports:
 //
 //	routed         client --- host --- s1, s2, s3, each on its own link; replies go back through the host
 //	one-arm        client, host, s1, s2, s3 on one switch; replies would go directly to the client

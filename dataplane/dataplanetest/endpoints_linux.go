@@ -74,6 +74,6 @@ func openTo(r *rig, name string, key balancer.Key) net.Conn {
 		}
 		_ = c.Close()
 	}
-	r.Fatalf("no answer from %s at %s, want one", name, key)
+	r.Fatalf("no answer from %s at %s, want at least one", name, key)
 	return nil
 }

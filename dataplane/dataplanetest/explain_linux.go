@@ -24,7 +24,7 @@ type asked struct {
 func checkExplained(r *rig, from *lab.NS, source netip.Addr, key balancer.Key, want explain.Verdict) {
 	r.Helper()
 	if r.driver == nil || key.Proto == balancer.SCTP {
-		return // explain needs an engine and a client with a known address
+		return // package explain needs an engine, and a client with a known address
 	}
 	status := r.engine.Status()
 	q := asked{from, key, status.Applied.Store}

@@ -116,7 +116,7 @@ func checkClientHash(r *rig, scheduler balancer.Scheduler, key balancer.Key, sin
 			r.Errorf("%s: clients with another endpoint after the endpoint was added again = %d of %d, want at most an eighth", scheduler, differing(before, back), len(clients))
 		}
 	}
-	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // for the same reason as in checkSpread
+	_ = netlink.ConntrackTableFlush(netlink.ConntrackTable) // the next flows need the space of these flows
 }
 
 func checkVIPHash(r *rig, sinks [2]*sink) {

@@ -76,12 +76,12 @@ func checkEndedAreNotKilled(r *rig) {
 			return nil
 		})
 		if err == nil && open > 0 {
-			err = fmt.Errorf("%d are open", open)
+			err = fmt.Errorf("open connections = %d, want 0", open)
 		}
 		return err
 	})
 	if n, err := optional[dataplane.EndsConnections](r).Kill(r.Context(), q); n != 0 || err != nil {
-		r.Errorf("killed connections = %d, %v, want none because all have ended", n, err)
+		r.Errorf("connections ended by Kill = %d, %v; want 0 because all have already ended", n, err)
 	}
 }
 

@@ -51,7 +51,7 @@ func (y way) services(servers []*server) (before, after []*balancer.Service) {
 		s := newService(y.name+[]balancer.Name{"", "-sticky"}[i], vip, endpoints(servers...)...)
 		s.Scheduler, s.DrainTimeout = balancer.RoundRobin, 100*time.Millisecond // applies only to removed endpoints
 		if y.moves {
-			s.DrainTimeout = time.Hour // longer than the case
+			s.DrainTimeout = time.Hour // longer than the test case
 		}
 		if i == 1 {
 			s.Affinity = balancer.ClientIPAffinity

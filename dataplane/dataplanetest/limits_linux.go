@@ -75,13 +75,13 @@ func checkSourceRate(r *rig, limited limitedService, over balancer.OverLimit) {
 	flooding, other := r.w.clients[0].inFamilyOf(key.Addr), r.w.clients[1].inFamilyOf(key.Addr)
 	for range rate {
 		if _, err := r.askFrom(r.w.client, flooding, key, atOnce); err != nil {
-			r.Fatalf("%s within the rate of %s: %v", flooding, key, err)
+			r.Fatalf("error of client %s within the rate limit of %s = %v, want nil", flooding, key, err)
 		}
 	}
 	for range rate {
 		checkOver(r, flooding, key, over)
 		if _, err := r.askFrom(r.w.client, other, key, atOnce); err != nil {
-			r.Errorf("%s asks %s while %s floods it: %v", other, key, flooding, err)
+			r.Errorf("error of client %s at %s while %s floods it = %v, want nil", other, key, flooding, err)
 		}
 		r.mustAsk(r.w.host, key)
 	}

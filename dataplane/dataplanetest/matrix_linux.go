@@ -15,7 +15,7 @@ type seen string
 const (
 	// seenClient is the client's own address.
 	seenClient seen = "the client's"
-	// seenHost is one of the host's own addresses. VIPs that vipd added do not count.
+	// seenHost is one of the host's own addresses. VIPs that vipd has added do not count.
 	seenHost seen = "the host's"
 )
 

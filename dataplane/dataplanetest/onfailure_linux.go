@@ -139,7 +139,7 @@ func openAgain(r *rig, from *lab.NS, name string, key balancer.Key) net.Conn {
 		checkHangUp(r, a, c)
 		met[a.Server] = true
 	}
-	r.Fatalf("no answer from %s at %s, want one", name, key)
+	r.Fatalf("no answer from %s at %s, want at least one", name, key)
 	return nil
 }
 

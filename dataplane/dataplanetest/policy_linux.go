@@ -46,7 +46,7 @@ func run(t testing.TB, name string, args ...string) string {
 func testPolicyDrop(t *testing.T, s *Subject) {
 	lay := layouts()[0]
 	r := newStill(t, s, lay.build(t, lab.New(t)))
-	r.w.host.Sysctl("net.ipv4.ip_forward", "1") // so that only the policy decides about forwarding
+	r.w.host.Sysctl("net.ipv4.ip_forward", "1") // only the firewall's policy may prevent forwarding
 	for _, proto := range []balancer.Protocol{balancer.TCP, balancer.UDP} {
 		r.w.host.Echo(string(proto), "host", netip.AddrPortFrom(netip.IPv6Unspecified(), 81)) // also serves IPv4
 	}

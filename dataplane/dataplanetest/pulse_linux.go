@@ -127,7 +127,7 @@ func checkUndisturbed(r *rig, all []*pulse, by string) {
 	r.Helper()
 	for _, p := range all {
 		if err := p.end(); err != nil {
-			r.Errorf("error of traffic during %s = %v, want none", by, err)
+			r.Errorf("error of traffic during %s = %v, want nil", by, err)
 		}
 	}
 }

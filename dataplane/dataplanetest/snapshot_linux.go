@@ -91,6 +91,6 @@ func sameForeign(t testing.TB, when string, before snapshot) {
 func nothingOfOurs(t testing.TB, when string) {
 	t.Helper()
 	if s := takeSnapshot(t); len(s.ours) > 0 {
-		t.Errorf("%s: vipd's objects =\n%s\nwant none", when, strings.Join(s.ours, "\n"))
+		t.Errorf("%s: objects with vipd's prefix =\n%s\nwant none", when, strings.Join(s.ours, "\n"))
 	}
 }

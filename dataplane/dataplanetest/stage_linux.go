@@ -72,7 +72,7 @@ func newStage(t *testing.T, s *Subject) *stage {
 	return &stage{w, s.newHost(t)}
 }
 
-// testRouted runs the scenes on one stage.
+// testRouted runs all cases that scenes returns on one stage.
 func testRouted(t *testing.T, s *Subject) {
 	s.stage = newStage(t, s)
 	s.all(t, scenes())

@@ -107,7 +107,7 @@ func newWorld(l *lab.Lab) *world {
 	return w
 }
 
-// addClients adds addresses to a device of the client's namespace, from .2 upwards.
+// addClients adds addresses to a device of the client's namespace, starting at .2.
 func (w *world) addClients(dev, net4, net6 string) {
 	for i := range clientCount {
 		a := parseAddrs(net4+fmt.Sprint(i+2), net6+fmt.Sprint(i+2))

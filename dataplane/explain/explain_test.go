@@ -171,7 +171,7 @@ func TestWithdrawn(t *testing.T) {
 	a, err := n.Explain(t.Context(), Question{Client: netip.MustParseAddr("10.1.0.2"), To: k})
 	const want = "not served here: 10.96.0.10 is withdrawn, so routing decides which host gets the connection"
 	if err != nil || a.Verdict != Elsewhere || a.Summary != want || len(a.Endpoints) > 0 {
-		t.Errorf("answer = %+v, %v, want %q", a, err, want)
+		t.Errorf("answer = %+v, %v; want %q", a, err, want)
 	}
 }
 

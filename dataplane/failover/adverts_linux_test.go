@@ -124,7 +124,7 @@ func TestAdvertsArrive(t *testing.T) {
 		}
 		got.At = time.Time{}
 		if want := (Advert{On: "lan", From: c.from, To: c.to, TTL: 255, Data: message(c.name)}); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: received %v, want %v", c.name, got, want)
+			t.Errorf("%s: received packet = %v, want %v", c.name, got, want)
 		}
 	}
 	if !a.silent() {

@@ -53,7 +53,7 @@ func TestAnnouncementSchedule(t *testing.T) {
 			times = append(times, s.at.Round(10*time.Millisecond))
 		}
 		if want := []time.Duration{0, 100 * time.Millisecond, 1100 * time.Millisecond, 2200 * time.Millisecond, 62200 * time.Millisecond}; !slices.Equal(times, want) {
-			t.Errorf("announced at %v, want %v", times, want)
+			t.Errorf("times of the announcements = %v, want %v", times, want)
 		}
 
 		n.Forget([]netip.Addr{one})

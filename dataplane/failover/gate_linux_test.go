@@ -152,7 +152,7 @@ func TestGateLifecycle(t *testing.T) {
 			return nil
 		})
 		if is, err := g.IsOpen(); err != nil || is != open {
-			t.Errorf("%s: IsOpen() = %t, %v, want %t", when, is, err, open)
+			t.Errorf("%s: IsOpen() = %t, %v; want %t", when, is, err, open)
 		}
 		if reason, err := g.Intact(); reason != "" || err != nil {
 			t.Errorf("%s: Intact() = %q, %v; want no reason", when, reason, err)
@@ -183,7 +183,7 @@ func TestGateLifecycle(t *testing.T) {
 	state("installed anew", 0, false)
 	l.Host().Exec("nft", "flush", "ruleset")
 	if reason, err := g.Intact(); (reason == "") == g.shared || err != nil {
-		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v, want \"\" only if the table is protected (%t)", reason, err, !g.shared)
+		t.Errorf("Intact() after \"nft flush ruleset\" = %q, %v; want \"\" only if the table is protected (%t)", reason, err, !g.shared)
 	}
 	do(g.Remove)
 	if reason, err := g.Intact(); reason == "" || err != nil {
@@ -289,7 +289,7 @@ func TestNetworkMovesToOtherDevice(t *testing.T) {
 		t.Errorf("devices with the VIP = %d, want 1", n)
 	}
 	if err := k.Unbind([]netip.Addr{v}); err != nil || held() > 0 {
-		t.Errorf("devices with the VIP after Unbind = %d, %v, want 0", held(), err)
+		t.Errorf("devices with the VIP after Unbind = %d, %v; want 0", held(), err)
 	}
 }
 

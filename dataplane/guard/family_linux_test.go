@@ -154,7 +154,7 @@ func (h *history) check(seed uint64, step int) {
 	h.Helper()
 	if len(h.want)+len(h.applied)+len(h.held)+len(h.owned) == 0 {
 		if there, err := h.conn.HasTable(h.g.layout.table); there || err != nil {
-			h.Fatalf("seed %d step %d: table exists = %t, error = %v; want none after the cleanup", seed, step, there, err)
+			h.Fatalf("seed %d step %d: table exists = %t, error = %v; want no table after the cleanup", seed, step, there, err)
 		}
 		return
 	}
@@ -218,7 +218,7 @@ func (h *history) checkLimits(seed uint64, step int) {
 		delete(names, c.Name)
 	}
 	if len(names) > 0 {
-		h.Fatalf("seed %d step %d: chains %v are missing", seed, step, names)
+		h.Fatalf("seed %d step %d: chains %v are missing, want them to exist", seed, step, names)
 	}
 	meters := map[string]bool{}
 	for chain, l := range h.g.limits.chains {

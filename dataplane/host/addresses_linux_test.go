@@ -130,7 +130,7 @@ func TestDummyDevice(t *testing.T) {
 	case len(held) == 1 && held[0].Where == "lo" && strings.Contains(held[0].Note, "no dummy"):
 		checkDevice(t, "lo", "127.0.0.1/8", "::1/128", "10.96.0.10/32")
 	default:
-		t.Fatalf("Addresses = %+v, want a dummy device or lo", held)
+		t.Fatalf("addresses = %+v, want a VIP on a dummy device or on lo", held)
 	}
 	checkIntact(t, h)
 	must(t, h.Release(t.Context()))
@@ -247,7 +247,7 @@ func TestSourceOfConnections(t *testing.T) {
 	l.Host().DelAddr("other", "10.2.0.1/24")
 	l.Host().DelAddr("other", "fd02::1/64")
 	if to, err := RouteTo(addrOf("10.96.0.10")); err != nil || !to.Local {
-		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v, want a local route", to, err)
+		t.Fatalf("RouteTo(VIP) without the node's address = %+v, %v; want a local route", to, err)
 	}
 	if reason, err := h.Intact(t.Context()); err != nil || !strings.Contains(reason, "node's address") {
 		t.Fatalf("Intact = %q, %v; want a reason that names the node's address", reason, err)
@@ -350,7 +350,7 @@ func TestStaleLedger(t *testing.T) {
 	done, err := Cleanup(t.Context(), o, false)
 	must(t, err)
 	if len(done) != 0 {
-		t.Fatalf("Cleanup = %q, want nothing", done)
+		t.Fatalf("steps of Cleanup = %q, want none", done)
 	}
 	stale.changed = true
 	must(t, stale.save())
@@ -644,7 +644,7 @@ func TestVIPsOnALink(t *testing.T) {
 		neighbours := client.Exec("ip", "neigh")
 		for _, a := range []string{"10.1.0.10", "fd01::10"} {
 			if !strings.Contains(neighbours, a+" dev host lladdr") {
-				return fmt.Errorf("neighbors lack %s:\n%s", a, neighbours)
+				return fmt.Errorf("neighbors of the client do not include %s:\n%s", a, neighbours)
 			}
 		}
 		return nil

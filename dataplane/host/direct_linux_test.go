@@ -235,7 +235,7 @@ func TestDirectHost(t *testing.T) {
 		t.Helper()
 		lab.Eventually(t, deadlineIn, want, func() error {
 			if reason, err := h.Intact(t.Context()); err != nil || reason != want {
-				return fmt.Errorf("Intact = %q, %v, want %q", reason, err, want)
+				return fmt.Errorf("Intact = %q, %v; want %q", reason, err, want)
 			}
 			return nil
 		})
@@ -246,7 +246,7 @@ func TestDirectHost(t *testing.T) {
 	checkDevice(t, "lo", held...)
 	checkAttempt(t, client, "10.96.0.10:22", open)
 	if own, _, err := h.LocalAddresses(nil); err != nil || slices.Contains(own, directVIP4) {
-		t.Errorf("own addresses = %v, %v, want no VIP", own, err)
+		t.Errorf("own addresses = %v, %v; want no VIP", own, err)
 	}
 	if got := holders(h); got["10.96.0.10"] != "lo" {
 		t.Errorf("holders = %v, want 10.96.0.10 on lo", got)

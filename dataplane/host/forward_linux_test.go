@@ -69,7 +69,7 @@ func TestForwardingSysctls(t *testing.T) {
 	h.SetMode(dataplane.Needs{})
 	apply(t, h, both...)
 	if out := rules(); strings.Contains(out, "masquerade") || strings.Contains(out, `"client"`) {
-		t.Fatalf("rules, want no masquerading and no interface pair:\n%s", out)
+		t.Fatalf("rules after the switch of modes, want no masquerading and no interface pair:\n%s", out)
 	}
 	checkIntact(t, h)
 	finishNothing(t, h)

@@ -199,7 +199,7 @@ func checkUnprivileged(t *testing.T, o Options) {
 	own, _, err := h.LocalAddresses(nil)
 	must(t, err)
 	if !slices.Contains(own, netip.MustParseAddr("10.1.0.1")) {
-		t.Errorf("own addresses = %v, want 10.1.0.1 among them", own)
+		t.Errorf("own addresses = %v, want 10.1.0.1 to be among them", own)
 	}
 	must(t, h.Close())
 }

@@ -309,12 +309,12 @@ func (y *history) checkFresh() {
 	want := y.state()
 	for _, line := range got {
 		if !slices.Contains(want, line) {
-			y.t.Errorf("line only after the history = %s, want none", line)
+			y.t.Errorf("line of state() that a new Host does not have = %s, want none", line)
 		}
 	}
 	for _, line := range want {
 		if !slices.Contains(got, line) {
-			y.t.Errorf("line missing after the history = %s, want it", line)
+			y.t.Errorf("line of state() that only a new Host has = %s, want it after the history", line)
 		}
 	}
 	if y.t.Failed() {

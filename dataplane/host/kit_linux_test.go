@@ -182,7 +182,7 @@ func checkUnchanged(t *testing.T, before string) {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for _, line := range was {
 		if !slices.Contains(now, line) {
-			t.Errorf("line missing from the host's state = %s, want it", line)
+			t.Errorf("line missing from the host's state = %s, want it to be present", line)
 		}
 	}
 	for _, line := range now {

@@ -154,7 +154,7 @@ func TestLateRoute(t *testing.T) {
 	look := func() {
 		t.Helper()
 		if reason, err := h.Intact(t.Context()); reason != "" || err != nil {
-			t.Fatalf("Intact = %q, %v, want no reason", reason, err)
+			t.Fatalf("Intact = %q, %v; want no reason", reason, err)
 		}
 	}
 	gone := func(what string) {

@@ -150,7 +150,7 @@ func TestPacketCountsOfTheFastPath(t *testing.T) {
 		s.values[accounting] = "0" // set by another program
 		must(t, h.countPackets())
 		if (len(h.sysctlProblems()) == 0) != managed || (s.values[accounting] == "1") != managed {
-			t.Errorf("managed = %v: value = %s, problems = %v, want a repair or a problem", managed, s.values[accounting], h.sysctlProblems())
+			t.Errorf("managed = %v: value = %s, problems = %v, want a repair if managed, otherwise a problem", managed, s.values[accounting], h.sysctlProblems())
 		}
 		s.values[accounting] = "1"
 		must(t, restoreSysctls(s, l, slices.Collect(maps.Keys(l.Sysctls))))

@@ -209,6 +209,6 @@ func TestRenderEqualsKernel(t *testing.T) {
 		t.Fatalf("nft: %v\n%s", err, out)
 	}
 	if rendered := listed(); !slices.Equal(rendered, there) {
-		t.Errorf("rendered rules:\n%s\nwant the kernel's:\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
+		t.Errorf("rendered rules =\n%s\nwant the kernel's rules\n%s", strings.Join(rendered, "\n"), strings.Join(there, "\n"))
 	}
 }

@@ -54,7 +54,7 @@ func TestFindTree(t *testing.T) {
 				} {
 					s.rules[name] = changed
 					if wrong := read(); wrong == "" || !y.unsure {
-						t.Fatalf("%s, %d keys: chain %s %s %q was accepted, want it refused", source.name, n, name, what, rules[at])
+						t.Fatalf("%s, %d keys: tree with the chain %s %s %q was accepted, want it refused", source.name, n, name, what, rules[at])
 					}
 				}
 				s.rules[name] = rules

@@ -54,7 +54,7 @@ func chainsOf(t *testing.T, f *balancer.Frontend) map[string][]string {
 	for _, c := range append(made.below, made.front) {
 		for _, rule := range c.Rules {
 			if _, target, ok := strings.Cut(rule, "-g "); ok && chains[target] == nil {
-				t.Fatalf("%s leads to %s, which does not precede it; want only earlier chains", c.Name, target)
+				t.Fatalf("chain %s jumps to %s, which does not come before it; want only jumps to earlier chains", c.Name, target)
 			}
 		}
 		if len(c.Name) > 28 || chains[c.Name] != nil {

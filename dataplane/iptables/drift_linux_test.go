@@ -183,7 +183,7 @@ func TestSlotsOfRestoredService(t *testing.T) {
 		for slot := range 2 {
 			entries, err := r.d.sets.List(stickySet(slot, inet.IPv4))
 			if err != nil || len(entries) > 0 {
-				r.Errorf("entries of %s = %v, error = %v, want none", stickySet(slot, inet.IPv4), entries, err)
+				r.Errorf("entries of %s = %v, error = %v; want none", stickySet(slot, inet.IPv4), entries, err)
 			}
 		}
 	})

@@ -279,7 +279,7 @@ func (v *foreignEditor) wrong() string {
 	return ""
 }
 
-// TestToolThatDoesNothing replaces an iptables program by a program that reports success without
+// TestToolThatDoesNothing replaces an iptables program with a program that reports success without
 // changing anything. Every attempt to add, change or remove a frontend, or to repair a rule, must
 // then result in an error.
 func TestToolThatDoesNothing(t *testing.T) {

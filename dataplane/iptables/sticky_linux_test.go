@@ -73,7 +73,7 @@ func TestMovedClientsStay(t *testing.T) {
 	})
 }
 
-// restart replaces the rig's dataplane by another one, which adopts the existing rules.
+// restart replaces the rig's dataplane with another one, which adopts the existing rules.
 func (r *rig) restart() {
 	r.Helper()
 	if err := r.d.Close(context.Background(), true); err != nil {

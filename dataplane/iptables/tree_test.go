@@ -40,7 +40,7 @@ func keySources() []keySource {
 		{"ranges of many addresses", func(r *rand.Rand) balancer.Key {
 			return withRange(r, 2, balancer.Key{Addr: v4(10<<24 | r.Uint32N(3000)), Port: balancer.PortRange(80 + r.IntN(3)), Proto: proto(r)})
 		}},
-		{"nested", func(r *rand.Rand) balancer.Key { // every prefix of one address has its own neighbour
+		{"nested", func(r *rand.Rand) balancer.Key { // each key has a single bit set, so keys share prefixes of all lengths
 			return balancer.Key{Addr: v4(1 << r.IntN(32)), Port: balancer.PortRange(1) << r.IntN(16), Proto: proto(r)}
 		}},
 		{"nested IPv6", func(r *rand.Rand) balancer.Key {
@@ -176,7 +176,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for _, rule := range chain.Rules {
 			target := targetOf(rule)
 			if _, there := kernel[target]; strings.HasPrefix(target, nodePrefix) && !there {
-				t.Fatalf("%s leads to %s, which is missing; want only existing chains", chain.Name, target)
+				t.Fatalf("chain %s jumps to %s, which does not exist; want only jumps to existing chains", chain.Name, target)
 			}
 		}
 		kernel[chain.Name] = chain.Rules
@@ -185,7 +185,7 @@ func randomChange(t *testing.T, r *rand.Rand, source keySource, tr tree, kernel 
 		for chain, rules := range kernel {
 			for _, rule := range rules {
 				if targetOf(rule) == name {
-					t.Fatalf("%s is deleted while %s still leads to it, want it deleted later", name, chain)
+					t.Fatalf("chain %s is deleted while %s still jumps to it, want it deleted later", name, chain)
 				}
 			}
 		}

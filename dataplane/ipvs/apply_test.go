@@ -346,7 +346,7 @@ func TestUnloadingIsSeen(t *testing.T) {
 	p.k.Flush()
 	p.k.unloaded = true
 	if reason, err := p.Intact(t.Context()); err != nil || !strings.Contains(reason, "not loaded") {
-		t.Errorf("Intact = %q, %v, want IPVS not loaded", reason, err)
+		t.Errorf("Intact = %q, %v; want IPVS not loaded", reason, err)
 	}
 	if seen := p.observe(); len(seen.Digests) > 0 {
 		t.Errorf("frontends from Observe = %+v, want none", seen)

@@ -111,7 +111,7 @@ func TestFrontendLeaves(t *testing.T) {
 			}
 			time.Sleep(29 * time.Second)
 			if states, err := p.k.Destinations(context.Background(), f.Key); err != nil || len(states) == 0 {
-				t.Errorf("destinations before the end of the drain = %v, %v, want some", states, err)
+				t.Errorf("destinations before the end of the drain = %v, %v; want at least one", states, err)
 			}
 			time.Sleep(time.Second)
 			synctest.Wait()

@@ -117,7 +117,7 @@ func TestLedgerPassesOverWhatIsNoLine(t *testing.T) {
 		}
 		l = reopen(t, dir)
 		if n := 2 + strings.Count(junk, "\n"); len(l.entries) != n || !l.owns(key(0)) || !l.owns(key(2)) {
-			t.Errorf("entries after %.40q = %v, want %d", junk, l.entries, n)
+			t.Errorf("entries in a ledger that contains %.40q = %v, want %d", junk, l.entries, n)
 		}
 	}
 }
@@ -151,7 +151,7 @@ func TestLedgerOfAnother(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, _ := openLedger(dir, "other", "namespace"); len(l.entries) != 1 {
-		t.Errorf("ledger written over another = %v, want one entry", l.entries)
+		t.Errorf("ledger that was written over another format = %v, want one entry", l.entries)
 	}
 }
 

@@ -108,7 +108,7 @@ func stream(t *testing.T, vip netip.AddrPort, pause time.Duration, stop <-chan s
 		}
 		if err != nil {
 			if !errors.Is(err, io.EOF) || int64(want.at) != sent.Load() {
-				t.Errorf("received bytes = %d, want %d; then %v, want EOF", want.at, sent.Load(), err)
+				t.Errorf("received bytes = %d, want %d; error afterwards = %v, want EOF", want.at, sent.Load(), err)
 			}
 			return
 		}

@@ -515,7 +515,7 @@ func TestWheel(t *testing.T) {
 		}
 	}
 	if len(got) != len(want) || w.count != 0 {
-		t.Errorf("expired timers = %d, left = %d; want %d and 0", len(got), w.count, len(want))
+		t.Errorf("expired timers = %d, remaining timers = %d; want %d and 0", len(got), w.count, len(want))
 	}
 }
 

@@ -88,8 +88,8 @@ func attached(t *testing.T, s syscall.Conn) int {
 	return n
 }
 
-// TestStaleFiltersAreRemoved replaces the filter of a socket by larger filters. If a new filter is
-// too large, the old filter must nevertheless be removed.
+// TestStaleFiltersAreRemoved replaces the filter of a socket with larger filters. If a new filter
+// is too large, the old filter must nevertheless be removed.
 func TestStaleFiltersAreRemoved(t *testing.T) {
 	if _, err := os.Stat("/proc/sys/net/core/optmem_max"); err != nil || os.Geteuid() != 0 {
 		t.Skip("needs root to limit the memory of filters")

@@ -88,7 +88,7 @@ func wantRefused(t *testing.T, w *twoHosts, all ...*balancer.Frontend) {
 	for _, f := range all {
 		for _, from := range []*lab.NS{w.Host(), w.remote} {
 			if err := try(t, from, f.Key); err == nil || !strings.Contains(err.Error(), "refused") {
-				t.Errorf("%s from %s: error = %v, want refused", f.Key, from.Name, err)
+				t.Errorf("error of %s from %s = %v, want a refusal", f.Key, from.Name, err)
 			}
 		}
 	}

@@ -233,7 +233,7 @@ func TestClientSourceHandover(t *testing.T) {
 	next.replies.leave() // simulates a kill
 	done, err := Cleanup(t.Context(), true)
 	if err != nil || len(done) == 0 {
-		t.Errorf("steps of a dry run = %q, %v; want some", done, err)
+		t.Errorf("steps of a dry run = %q, %v; want at least one", done, err)
 	}
 	last := start(t, Options{})
 	if _, err := last.Observe(t.Context()); err != nil {

@@ -26,7 +26,7 @@ func TestRetriesBeforeTheClientSeesAnything(t *testing.T) {
 	began := time.Now()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "good" {
-			t.Fatalf("answer = %q, %v; want good", name, err)
+			t.Fatalf("server that answers = %q, %v; want good", name, err)
 		}
 	}
 	most := max(10, 1+int(time.Since(began)/Rest))
@@ -53,7 +53,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	d.apply(f)
 	c := mustConnect(t, f.AddrPort())
 	if got := c.mustAsk(t); got != "primary" {
-		t.Fatalf("answer = %q, want primary", got)
+		t.Fatalf("server that answers = %q, want primary", got)
 	}
 	if name, err := askOnce(f.AddrPort(), ""); err == nil {
 		t.Errorf("answer while the primary is full = %q, want a reset", name)
@@ -70,7 +70,7 @@ func TestBackupServesWhenTheOthersRefuse(t *testing.T) {
 	primary.stop()
 	for range 20 {
 		if name, err := askOnce(f.AddrPort(), ""); err != nil || name != "backup" {
-			t.Fatalf("answer = %q, %v; want backup", name, err)
+			t.Fatalf("server that answers = %q, %v; want backup", name, err)
 		}
 	}
 	serveAt(t, primary.addr.String(), named("primary"))

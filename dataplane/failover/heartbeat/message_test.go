@@ -40,7 +40,7 @@ func TestMessages(t *testing.T) {
 			t.Errorf("Decode after a change to byte %d = nil, want an error", i)
 		}
 		if _, err := Decode(b[:i], to, [][]byte{key}); err == nil {
-			t.Errorf("Decode of %d of %d bytes = nil, want an error", i, len(b))
+			t.Errorf("error of Decode for the first %d of %d bytes = nil, want an error", i, len(b))
 		}
 	}
 }

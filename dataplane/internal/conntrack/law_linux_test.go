@@ -190,8 +190,8 @@ func TestZonesAreKeptApart(t *testing.T) {
 	}
 }
 
-// TestSuccessorIsNotDeleted lists a flow, replaces it by another flow with the same addresses, and
-// deletes the listed flow. The new flow must stay.
+// TestSuccessorIsNotDeleted lists a flow, replaces it with another flow with the same addresses,
+// and deletes the listed flow. The new flow must stay.
 func TestSuccessorIsNotDeleted(t *testing.T) {
 	tab := scratch(t)
 	f := flow(balancer.UDP, "10.1.0.2:1000", "10.96.0.1:53", "10.2.0.1:53")

@@ -75,7 +75,7 @@ func TestRefusesMalformedMessages(t *testing.T) {
 	b := encode(&flow, whole)
 	var f Flow
 	if ours, err := f.read(b); !ours || err != nil || identityOf(&f) != identityOf(&flow) {
-		t.Fatalf("flow of %x = %+v, %v, %v, want %+v", b, f, ours, err, flow)
+		t.Fatalf("flow of %x = %+v, %v, %v; want %+v", b, f, ours, err, flow)
 	}
 	ends := map[int]bool{} // offsets at which an attribute ends
 	for a := (nlsock.In(b[headerSize:])); a.Next(); {

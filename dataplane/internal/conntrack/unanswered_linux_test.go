@@ -110,7 +110,7 @@ func TestUnansweredIsTold(t *testing.T) {
 		wait.For(t, time.Minute, "the silence to be counted", func() bool { return s.countOf(target) == 1 })
 		time.Sleep(2 * lookPause) // the kernel keeps each flow for two minutes, but the flow must be reported and counted only once
 		if told, counted := s.count(target), s.countOf(target); told != 2 || counted != 1 {
-			t.Errorf("reports = %d, counted = %d; want 2 and 1", told, counted)
+			t.Errorf("reports = %d, counted connections = %d; want 2 and 1", told, counted)
 		}
 
 		c.server.Exec(a.tool, "-D", "INPUT", "-p", "tcp", "--dport", "8080", "-j", "DROP")

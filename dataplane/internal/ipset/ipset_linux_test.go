@@ -83,7 +83,7 @@ func TestHistories(t *testing.T) {
 				check(t, c, "vipd-test", family, model)
 				e := randomEntry(r, family)
 				if has, err := c.Has("vipd-test", e); err != nil || has != model[e] {
-					t.Fatalf("Has(%v) = %t, %v, want %t", e, has, err, model[e])
+					t.Fatalf("Has(%v) = %t, %v; want %t", e, has, err, model[e])
 				}
 			}
 			if err := errors.Join(c.Destroy("vipd-test"), c.Destroy("vipd-test")); err != nil {

@@ -108,7 +108,7 @@ func FuzzMessages(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		if v, ok, err := readService(body, nil); ok && (err != nil || !plain(v.Key.Addr) && !v.Key.Addr.Is4In6() || v.Key.Proto.Number() == 0) {
-			t.Errorf("readService = %+v, %v, want a valid key", v, err)
+			t.Errorf("readService = %+v, %v; want a valid key", v, err)
 		}
 		if d, err := readDestination(body, key("10.96.0.1:80")); err == nil && !d.Addr.Addr().IsValid() {
 			t.Errorf("readDestination = %+v, want a valid address", d)

@@ -148,7 +148,7 @@ func TestIPVSSeveralAtOnce(t *testing.T) {
 	all.Wait()
 }
 
-// TestIPVSSocketIsReplaced replaces the socket by a socket to a fake kernel that does not answer.
+// TestIPVSSocketIsReplaced replaces the socket with a socket to a fake kernel that does not answer.
 // The next call must fail, and the call after that must reach IPVS.
 func TestIPVSSocketIsReplaced(t *testing.T) {
 	k := kernel(t)
@@ -283,7 +283,7 @@ func datagramsCount(t *testing.T, k *Client, client *lab.NS, s Service, endpoint
 			t.Fatal(err)
 		}
 		if got, err := c.Read(buf); err != nil || got != size {
-			t.Fatalf("received bytes = %d, %v, want %d", got, err, size)
+			t.Fatalf("received bytes = %d, %v; want %d", got, err, size)
 		}
 	}
 	want := Stats{Connections: 1, InPackets: n, OutPackets: n, InBytes: n * (size + header), OutBytes: n * (size + header)}
